@@ -3,7 +3,6 @@
 # ruff: noqa: B904, SIM105, E741, B905
 from __future__ import annotations
 
-import contextlib
 import types
 
 import pytest
@@ -27,44 +26,10 @@ def show(*a):
 LOG = []
 
 
-@program(x3)
-def print_middle(x):
-    y = x * 2
-    print("sum", y.sum())
-    return y + 1
-
-
-@program(x3)
-def data_jump(x):
-    y = x + 1
-    if y.sum() > 0:
-        y = y * 2
-    else:
-        y = y - 1
-    return y.relu()
-
-
 def inner(x):
     y = x * 3
     print("inner", y.sum())
     return y - 1
-
-
-@program(x3)
-def inlined_break(x):
-    a = x + 1
-    b = inner(a)
-    return a * b
-
-
-@program(x3)
-def break_in_loop(x):
-    for i in range(4):
-        x = x + i
-        if i == 2:
-            print("i", i)
-        x = x * 2
-    return x
 
 
 @program(x3)
@@ -100,42 +65,6 @@ def break_with_state(x, l):
     d["z"].append(3)
     o.v = o.v + 1
     return d, o.v, l
-
-
-@program(x3)
-def break_in_expression(x):
-    return [x + 1, (x * 2).sum().item() + 3, {"a": x - 1}][0] + int(x.max())
-
-
-@program(x3)
-def item_(x):
-    n = int(x.sum().item())
-    return x * n
-
-
-@program(x3)
-def closure_break(x):
-    n = 1
-
-    def g(y):
-        nonlocal n
-        n += 1
-        print("n", n)
-        return y * n
-
-    return g(x) + n, n
-
-
-@program(x3)
-def while_data(x):
-    while x.sum() < 100:
-        x = x * 2
-    return x
-
-
-@program(x3)
-def comp_break(x):
-    return [print(i) or x + i for i in range(2)], sum(float(v) for v in x[0])
 
 
 class M(nn.Module):
@@ -195,26 +124,6 @@ def gen_break(x):
 
 
 @program(x3)
-def kw_break(x):
-    def f(a, *, b=2, **k):
-        return a + b + k["c"]
-
-    y = f(x.sum().item(), b=x, c=int(x[0, 1]))
-    return y
-
-
-@program(x3)
-def nested_with(x):
-    with torch.no_grad(), contextlib.nullcontext(3) as q:
-        with torch.enable_grad():
-            y = x * q
-            print("nw")
-            z = y + 1
-        u = z.requires_grad
-    return z, u
-
-
-@program(x3)
 def stateful_iter(x):
     it = iter([1, 2, 3])
     next(it)
@@ -239,15 +148,6 @@ def del_local(x):
     del y
     print("d")
     return z + x
-
-
-@program(x3)
-def unpack_call(x):
-    def f(*a, **k):
-        print(len(a), sorted(k))
-        return a[0] + k["q"]
-
-    return f(*[x, 1], **{"q": x}) * 2
 
 
 class Counter:

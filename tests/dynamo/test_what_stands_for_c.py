@@ -1,6 +1,6 @@
 """What captured code puts in the place of the standard library's own objects: their class, their end, what they keep.
 
-Never: their items (test_standard_library_programs.py).
+Never: their items (test_language.py).
 """
 
 from __future__ import annotations

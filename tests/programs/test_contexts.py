@@ -64,29 +64,6 @@ def ctx_effects_raise(compiled):
         return str(e), items
 
 
-def contextmanager_gen(compiled):
-    items = []
-
-    @contextlib.contextmanager
-    def cm(v):
-        items.append(("in", v))
-        try:
-            yield v * 2
-        except ValueError as e:
-            items.append(str(e))
-        finally:
-            items.append("out")
-
-    def g(t):
-        with cm(3) as k:
-            t = t * k
-        with cm(4) as k:
-            boom(t)
-        return t
-
-    return compiled(g)(x), items
-
-
 def exitstack(compiled):
     items = []
 
@@ -182,118 +159,6 @@ def nonlocal_shared(compiled):
     return f(x), f(x), get(), inc()
 
 
-def generator_effects(compiled):
-    items = []
-
-    def gen(n):
-        for i in range(n):
-            items.append(i)
-            yield i
-        items.append("end")
-
-    def g(t):
-        for i in gen(5):
-            if i == 2:
-                break
-            t = t + i
-        return t
-
-    return compiled(g)(x), items
-
-
-def generator_close(compiled):
-    items = []
-
-    def gen(n):
-        try:
-            yield from range(n)
-        finally:
-            items.append("closed")
-
-    def g(t):
-        for i in gen(5):
-            if i == 2:
-                break
-            t = t + i
-        items.append("after")
-        return t
-
-    return compiled(g)(x), items
-
-
-def generator_partially_used(compiled):
-    def g(it, t):
-        return t * next(it) + next(it)
-
-    f = compiled(g)
-    it = iter([1, 2, 3, 4])
-    results = [f(it, x), f(it, x)]
-    try:
-        results.append(f(it, x))
-    except StopIteration:
-        results.append("stop")
-    return results
-
-
-def try_around_break(compiled):
-    items = []
-
-    def g(t):
-        try:
-            items.append(t.sum().item())
-            boom(t)
-        except ValueError as e:
-            items.append(str(e))
-            t = t + 1
-        finally:
-            items.append("f")
-            t = t * 2
-        items.append(t[0].item())
-        return t
-
-    return compiled(g)(x), items
-
-
-def with_around_break(compiled):
-    items = []
-
-    class M:
-        def __enter__(s):
-            items.append("in")
-            return 3
-
-        def __exit__(s, *a):
-            items.append("out")
-            return False
-
-    def g(t):
-        with M() as k, torch.no_grad():
-            items.append(t.sum().item())
-            t = t * k
-            items.append(torch.is_grad_enabled())
-        items.append(torch.is_grad_enabled())
-        return t
-
-    return compiled(g)(x), items
-
-
-def for_else_break(compiled):
-    items = []
-
-    def g(t, n):
-        for i in range(n):
-            items.append(t[i].item())
-            if i == 2:
-                break
-            t = t + 1
-        else:
-            items.append("else")
-        return t
-
-    f = compiled(g)
-    return f(x, 2), f(x, 4), items
-
-
 def thread_local(compiled):
     loc = threading.local()
     loc.v = 2
@@ -330,18 +195,6 @@ def decorators(compiled):
 
     f = compiled(h)
     return f(x), f(x), h.n, f.__name__
-
-
-def singledispatch_(compiled):
-    @functools.singledispatch
-    def h(a, t):
-        return t
-
-    @h.register
-    def _(a: int, t):
-        return t * a
-
-    return compiled(lambda t: (h(3, t), h("s", t)))(x)
 
 
 @pytest.mark.parametrize("scenario", scenarios(globals()))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from tests.programs.scenarios import Scenario, check, scenarios
@@ -29,33 +27,6 @@ def list_aliasing(compiled):
     l1, l2 = [], []
     results = [f(l1, l2, x), f(l1, l1, x), f(l2, l1, x)]
     return results, l1, l2
-
-
-def list_alias_inner(compiled):
-    def g(o, t):
-        o["a"].append(1)
-        o["b"].append(2)
-        o["c"] = o["a"]
-        return t * len(o["a"])
-
-    f = compiled(g)
-    s = []
-    a = {"a": s, "b": s}
-    b = {"a": [], "b": []}
-    results = [f(b, x), f(a, x), f(b, x)]
-    return results, a, b, a["c"] is s, b["c"] is b["a"]
-
-
-def list_self_ref(compiled):
-    def g(items, t):
-        items.append(items)
-        items.append(t)
-        return t * len(items)
-
-    f = compiled(g)
-    items = []
-    results = f(items, x)
-    return results, items[0] is items, len(items)
 
 
 def obj_identity(compiled):
@@ -195,63 +166,6 @@ def dict_order_mut(compiled):
     return d
 
 
-def property_setter(compiled):
-    class A:
-        def __init__(s):
-            s._v = 1
-            s.log = []
-
-        @property
-        def v(s):
-            return s._v
-
-        @v.setter
-        def v(s, k):
-            s.log.append(k)
-            s._v = k
-
-    a = A()
-
-    def g(t):
-        a.v = a.v + 1
-        return t * a.v
-
-    f = compiled(g)
-    return f(x), f(x), a._v, a.log
-
-
-def star_args_mut(compiled):
-    def g(*a, **k):
-        k["z"] = 1
-        return len(a), k, a[0] * 2
-
-    d = {"q": 2}
-    return compiled(g)(x, 1, **d), d
-
-
-def default_mutable(compiled):
-    def g(t, items=None):
-        if items is None:
-            items = []
-        items.append(1)
-        return t * len(items)
-
-    f = compiled(g)
-    return f(x), f(x), g.__defaults__
-
-
-def class_attr_write(compiled):
-    class A:
-        n = 0
-
-    def g(t):
-        A.n += 1
-        return t * A.n
-
-    f = compiled(g)
-    return f(x), f(x), A.n
-
-
 def func_attr_write(compiled):
     def h(t):
         h.n += 1
@@ -272,48 +186,6 @@ def tensor_attr_write(compiled):
     z = x.clone()
     y = compiled(g)(z)
     return y.tag, z.seen
-
-
-def iter_mutating(compiled):
-    def g(items, t):
-        for i in items:
-            if i < 3:
-                items.append(i + 1)
-            t = t + i
-        return t
-
-    items = [1]
-    return compiled(g)(items, x), items
-
-
-def copy_deep(compiled):
-    def g(t, d):
-        e = copy.copy(d)
-        e["n"] = 1
-        f = copy.deepcopy(d)
-        f["items"].append(2)
-        return t * 2, e, f
-
-    d = {"items": [1]}
-    return compiled(g)(x, d), d
-
-
-def out_args(compiled):
-    def g(t, o):
-        torch.add(t, 1, out=o)
-        return o * 2
-
-    o = torch.zeros(4)
-    return compiled(g)(x, o), o
-
-
-def return_input(compiled):
-    def g(a, b):
-        return a, (b, a), {"a": a}, [a]
-
-    y = x + 1
-    results = compiled(g)(x, y)
-    return results[0] is x, results[1][0] is y, results[2]["a"] is x
 
 
 def return_const(compiled):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 import torch
 from tests.programs.scenarios import Scenario, check, scenarios
@@ -52,34 +50,6 @@ def dict_items_update_break(compiled):
 
     f = compiled(g)
     return f(x, {"a": 1, "b": 2}), out
-
-
-def dict_items_update(compiled):
-    out = []
-
-    def g(t, d):
-        for _k, v in d.items():
-            out.append(v)
-            d["b"] = 50
-            t = t + v
-        return t
-
-    f = compiled(g)
-    return f(x, {"a": 1, "b": 2}), out
-
-
-def local_list_break(compiled):
-    out = []
-
-    def g(t):
-        items = [1, 2]
-        for i in items:
-            out.append(t[i].item())
-            if len(items) < 5:
-                items.append(3)
-        return t, items
-
-    return compiled(g)(x), out
 
 
 def enumerate_break(compiled):
@@ -132,18 +102,6 @@ def iter_shared(compiled):
     return compiled(g)(x)
 
 
-def iter_shared2(compiled):
-    def g(t):
-        it = iter([1, 2, 3, 4])
-        e = enumerate(it)
-        next(e)
-        t.sum().item()
-        n = next(it)
-        return n, list(e)
-
-    return compiled(g)(x)
-
-
 def iter_returned(compiled):
     def g(t):
         it = iter([1, 2, 3])
@@ -165,171 +123,6 @@ def reversed_break(compiled):
         return t
 
     return compiled(g)(x), out
-
-
-def range_break(compiled):
-    out = []
-
-    def g(t):
-        for i in range(3):
-            for j in range(2):
-                out.append(t[i + j].item())
-                t = t + 1
-        return t
-
-    return compiled(g)(x), out
-
-
-def map_raise_continue(compiled):
-    def g(t):
-        it = (1 // v for v in [0, 1, 1])
-        with contextlib.suppress(ZeroDivisionError):
-            next(it)
-        return t + 1, list(it)
-
-    return compiled(g)(x)
-
-
-def gen_with_drop(compiled):
-    items = []
-
-    class M:
-        def __enter__(s):
-            items.append("in")
-
-        def __exit__(s, *a):
-            items.append("out")
-
-    def gen():
-        with M():
-            yield 1
-            yield 2
-
-    def g(t):
-        for v in gen():
-            t = t + v
-            break
-        items.append("after")
-        return t
-
-    f = compiled(g)
-    return f(x), f(x), items
-
-
-def gen_next_only(compiled):
-    items = []
-
-    def gen():
-        try:
-            yield 5
-        finally:
-            items.append("f")
-
-    def g(t):
-        return t + next(gen())
-
-    f = compiled(g)
-    return f(x), items
-
-
-def gen_no_grad(compiled):
-    def gen(t):
-        with torch.no_grad():
-            yield t * 2
-            yield t * 3
-
-    def g(t):
-        results = []
-        for v in gen(t):
-            results.append(v)
-            results.append(torch.is_grad_enabled())
-        return results, torch.is_grad_enabled()
-
-    return compiled(g)(x.clone().requires_grad_())
-
-
-def break_in_gen(compiled):
-    out = []
-
-    def gen(t):
-        for i in range(3):
-            out.append(t[i].item())
-            yield i
-
-    def g(t):
-        for i in gen(t):
-            t = t + i
-        return t
-
-    return compiled(g)(x), out
-
-
-def any_all_short(compiled):
-    out = []
-
-    def p(v):
-        out.append(v)
-        return v > 1
-
-    def g(t):
-        return (
-            t + 1,
-            any(p(v) for v in [1, 2, 3]),
-            all(p(v) for v in [2, 1, 5]),
-            next((v for v in [1, 2, 3] if p(v)), None),
-        )
-
-    return compiled(g)(x), out
-
-
-def star_unpack_iter(compiled):
-    def g(t):
-        it = iter([1, 2, 3])
-        a, *b = it
-        return a, b, list(it), t + 1
-
-    return compiled(g)(x)
-
-
-def tensor_iter_break(compiled):
-    out = []
-
-    def g(t):
-        for v in t:
-            out.append(v.item())
-        return t
-
-    return compiled(g)(x), out
-
-
-def iter_sentinel(compiled):
-    def g(t):
-        items = [3, 2, 1, 0, 5]
-        it = iter(lambda: items.pop(), 0)
-        return list(it), items, t + 1
-
-    return compiled(g)(x)
-
-
-def dict_iter_del(compiled):
-    def g(t, d):
-        for k in list(d):
-            if k == "a":
-                del d[k]
-        return t + len(d), d
-
-    return compiled(g)(x, {"a": 1, "b": 2})
-
-
-def dict_views(compiled):
-    def g(t, d):
-        k = d.keys()
-        v = d.values()
-        i = d.items()
-        d["z"] = 3
-        return t + 1, list(k), list(v), list(i), len(k), "z" in k, k & {"z", "q"}
-
-    return compiled(g)(x, {"a": 1})
 
 
 def dict_view_returned(compiled):

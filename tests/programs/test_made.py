@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import inspect
 
 import pytest
@@ -69,13 +67,6 @@ def closure_mutated_after_break(compiled):
 
     a, n, t = compiled(g)(x)
     return a(), n, t
-
-
-def recursion(compiled):
-    def fact(t, n):
-        return t if n == 0 else fact(t, n - 1) * n
-
-    return compiled(fact)(x, 5), compiled(lambda t: fact(t, 3))(x)
 
 
 def self_recursion_compiled(compiled):
@@ -161,134 +152,6 @@ def eval_exec(compiled):
         return eval("t*k+1")
 
     return compiled(g)(x, 3)
-
-
-def dataclass_made(compiled):
-    @dataclasses.dataclass
-    class D:
-        a: object
-        b: int = 2
-        c: list = dataclasses.field(default_factory=list)
-
-        def __post_init__(s):
-            s.d = s.b * 2
-
-    def g(t):
-        d = D(t * 2)
-        d.c.append(t)
-        return d
-
-    d = compiled(g)(x)
-    return d.a, d.b, d.c, d.d, type(d) is D
-
-
-def namedtuple_made(compiled):
-    P = collections.namedtuple("P", "a b")
-    results = compiled(lambda t: P(t + 1, 2)._replace(b=3))(x)
-    return results, type(results) is P
-
-
-def slots_made(compiled):
-    class S:
-        __slots__ = ("a", "b")
-
-        def __init__(s, a):
-            s.a = a
-
-    s = compiled(lambda t: S(t * 2))(x)
-    return s.a, hasattr(s, "b")
-
-
-def meta(compiled):
-    class M(type):
-        def __call__(cls, *a):
-            o = super().__call__(*a)
-            o.tag = 1
-            return o
-
-    class A(metaclass=M):
-        def __init__(s, v):
-            s.v = v
-
-    results = compiled(lambda t: A(t * 2))(x)
-    return results.v, results.tag
-
-
-def new_(compiled):
-    class A:
-        def __new__(cls, v):
-            o = object.__new__(cls)
-            o.w = v * 2
-            return o
-
-        def __init__(s, v):
-            s.v = v
-
-    results = compiled(lambda t: A(t * 2))(x)
-    return results.v, results.w
-
-
-def ops_dunder(compiled):
-    class V:
-        def __init__(s, a):
-            s.a = a
-
-        def __add__(s, o):
-            return V(s.a + (o.a if isinstance(o, V) else o))
-
-        __radd__ = __add__
-
-        def __mul__(s, o):
-            return NotImplemented
-
-        def __rmul__(s, o):
-            return V(s.a * o)
-
-        def __iadd__(s, o):
-            s.a = s.a + 100
-            return s
-
-        def __getitem__(s, i):
-            return s.a[i]
-
-        def __len__(s):
-            return 3
-
-        def __contains__(s, i):
-            return i == 5
-
-        def __call__(s, k):
-            return s.a * k
-
-        def __neg__(s):
-            return V(-s.a)
-
-        def __lt__(s, o):
-            return True
-
-        def __bool__(s):
-            return False
-
-    def g(t):
-        v = V(t)
-        w = v + 1
-        u = 2 + v
-        q = 3 * v
-        v += 1
-        return v.a, w.a, u.a, q.a, v[0], len(v), 5 in v, 6 in v, v(2), (-v).a, v < w, bool(v), not v
-
-    return compiled(g)(x)
-
-
-def mul_notimpl(compiled):
-    class V:
-        def __mul__(s, o):
-            return NotImplemented
-
-    try:
-        compiled(lambda t: (t, V() * 3))(x)
-    except TypeError as e:
-        return str(e)
 
 
 @pytest.mark.parametrize("scenario", scenarios(globals()))

@@ -178,19 +178,6 @@ def reraise(compiled):
         return str(e), items
 
 
-def dict_changed_iter(compiled):
-    def g(d, t):
-        for k in d:
-            d[k + "x"] = 1
-        return t
-
-    d = {"a": 1}
-    try:
-        compiled(g)(d, x)
-    except RuntimeError as e:
-        return str(e), d
-
-
 def list_errs(compiled):
     out = []
     for fn in (
