@@ -42,8 +42,9 @@ STAGES = (
     (
         "00_bytecode.txt",
         "The frame, decoded",
-        "The call of a compiled module enters through a C object, which finds no compiled version and hands the "
-        "function and its arguments to `dynamo`. Its bytecode is read into a version-independent list of instructions "
+        "A C object takes the call of a compiled module. The module has no hooks, so that its call is a call of "
+        "`forward`. The C object finds no compiled version and hands `forward` and its arguments to `dynamo`. Its "
+        "bytecode is read into a version-independent list of instructions "
         "(`dynamo/bytecode/`).",
     ),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,6 +120,32 @@ def test_native_files_stay_small(path: Path) -> None:
     lines = path.read_text().count("\n")
     most = MOST_NATIVE_LINES[path.suffix]
     assert lines <= most, f"{path} has {lines} lines; is it still one concept?"
+
+
+# a C file or header includes headers of parts that stand before it here, and its own
+NATIVE_ORDER = (
+    *("cpython_compat", "tensor_impl", "native", "dict_states", "state", "switches", "deferred_exceptions"),
+    *("current_frame", "binding", "guards", "guard_values", "guard_tensors", "guard_tree", "guard_memo", "guard_build"),
+    *("hook_chain", "cache", "finishing", "continuation", "entry", "frame_hook", "hook_steps", "waiting_calls"),
+    *("generators", "launch"),
+)
+NATIVE_PARTS = [path for path in NATIVE_FILES if not path.name.startswith("vec")]
+INCLUDE = re.compile(r'^#include ["<](.*?)\.h[">]', re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", NATIVE_PARTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_native_parts_stand_in_an_order(path: Path) -> None:
+    own = {part.stem for part in NATIVE_PARTS}
+    allowed = NATIVE_ORDER[: NATIVE_ORDER.index(path.stem) + (path.suffix == ".c")]
+    included = [name for name in INCLUDE.findall(path.read_text()) if name in own]
+    assert [name for name in included if name not in allowed] == []
+
+
+@pytest.mark.parametrize("path", NATIVE_PARTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_one_header_knows_the_insides_of_cpython(path: Path) -> None:
+    text = path.read_text()
+    knows = [word for word in ("internal/pycore_", "Py_BUILD_CORE", "PY_VERSION_HEX") if word in text]
+    assert bool(knows) == (path.name == "cpython_compat.h"), f"{path} names {knows}"
 
 
 def test_test_files_have_names_of_their_own() -> None:

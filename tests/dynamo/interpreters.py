@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-OTHER_VERSIONS = ("3.11", "3.12", "3.13")
+OTHER_VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 @cache

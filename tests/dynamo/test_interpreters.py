@@ -32,7 +32,7 @@ def find_interpreter(version: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_the_native_tests_pass_under(version):
     interpreter = find_interpreter(version)
     if interpreter is None or shutil.which("gcc") is None:

@@ -1,6 +1,12 @@
 /* Version and Cache: the compiled versions of a frame and the search for the one whose guards hold. How versions are
  * made is the miss callback's job, in dynamo/cache/compiled_frames.py. */
+#include "cache.h"
+
+#include "binding.h"
+#include "guard_memo.h"
+#include "hook_chain.h"
 #include "native.h"
+#include "switches.h"
 
 /* ---- Version ---- */
 

@@ -1,7 +1,16 @@
 /* Continuation: what emitted code calls at a graph break, and whose result it returns at once. The call does not run the
  * rest of the frame: it notes what is to run, and whoever called the emitted code runs that when the emitted code has
  * returned. So a frame that breaks again and again is one Python frame at any time, and a loop is a loop. */
+#include "continuation.h"
+
+#include "binding.h"
+#include "cache.h"
+#include "current_frame.h"
+#include "deferred_exceptions.h"
+#include "finishing.h"
+#include "hook_chain.h"
 #include "native.h"
+#include "switches.h"
 
 static PyTypeObject ContinuationType, InnerType;
 
@@ -38,7 +47,7 @@ static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, 
     }
     PyObject_GC_Track(pending);
     if (pending->to->cache && PyErr_CheckSignals() < 0) {
-        stator_raise_later(stator_take_raised()); /* not in emitted code, where no block of the program's is open */
+        stator_raise_later(exception_take()); /* not in emitted code, where no block of the program's is open */
     }
     (void)keywords; /* emitted code passes none */
     return (PyObject *)pending;
@@ -137,12 +146,12 @@ PyObject *stator_make_call(Pending *pending, int as_it_is, PyObject *raised)
     raised = raised ? raised : stator_take_waiting();
     PyObject *callee = as_it_is || raised ? Py_NewRef(function) : callee_of(pending, function, free, &hooked, &followed);
     if (!callee && PyErr_Occurred()) {
-        raised = stator_take_raised();
+        raised = exception_take();
         callee = Py_NewRef(function);
     }
     if (!raised && callee && to->cache && PyErr_CheckSignals() < 0) {
         /* its first instruction would raise it, before the blocks that are open are entered again */
-        raised = stator_take_raised();
+        raised = exception_take();
         Py_SETREF(callee, Py_NewRef(function));
         hooked = 0;
     }
@@ -152,7 +161,8 @@ PyObject *stator_make_call(Pending *pending, int as_it_is, PyObject *raised)
         int const around = nothing_inside;
         handed_over = pending;
         nothing_inside = followed;
-        result = hooked ? stator_call_hooked(to->callback, callee, pending->values + free, count)
+        result = hooked ? stator_call_hooked(to->callback, (PyCodeObject *)PyFunction_GET_CODE(callee), callee,
+                                             pending->values + free, count, NULL)
                : callee == function ? call_as_it_is(callee, pending->values + free, count)
                                     : PyObject_Vectorcall(callee, pending->values + free, count, NULL);
         handed_over = saved;
@@ -172,12 +182,6 @@ PyObject *stator_make_call(Pending *pending, int as_it_is, PyObject *raised)
 /* ---- frames that called one another ---- */
 
 #define JOIN_DEPTH 200 /* calls, one in another, that a join may make */
-#if PY_VERSION_HEX >= 0x030C0000
-#define RECURSION_REMAINING(thread) ((thread)->py_recursion_remaining)
-#else
-#define RECURSION_REMAINING(thread) ((thread)->recursion_remaining)
-#endif
-
 /* What runs the rest of a frame and of those that it called, a new reference. */
 static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames)
 {
@@ -199,9 +203,9 @@ static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames
         if (!found && !PyErr_Occurred()) {
             HookThread saved = stator_hook_thread; /* that is no code of the program */
             stator_hook_thread = (HookThread){NULL, NULL};
-            RECURSION_REMAINING(PyThreadState_Get()) += JOIN_DEPTH; /* nor do its calls count */
+            thread_add_recursion(PyThreadState_Get(), JOIN_DEPTH); /* nor do its calls count */
             found = PyObject_Call(to->join, callee_and_args, NULL);
-            RECURSION_REMAINING(PyThreadState_Get()) -= JOIN_DEPTH;
+            thread_add_recursion(PyThreadState_Get(), -JOIN_DEPTH);
             stator_hook_thread = saved;
             if (found && !Py_IS_TYPE(found, &ContinuationType)) {
                 PyErr_SetString(PyExc_TypeError, "join gave no Continuation");
@@ -249,7 +253,7 @@ PyObject *stator_go_on(PyObject *result)
         if (((Pending *)pending)->inner) {
             result = stator_joined((Pending *)pending);
             if (!result && !raised) { /* interrupted: what is open around the break is left all the same */
-                raised = stator_take_raised();
+                raised = exception_take();
                 result = stator_joined((Pending *)pending);
             }
             Py_DECREF(pending);
@@ -445,16 +449,7 @@ static PyObject *inner_target(Inner *inner)
     if (!PyWeakref_Check(inner->target)) {
         return Py_NewRef(inner->target);
     }
-    PyObject *target = NULL;
-#if PY_VERSION_HEX >= 0x030D0000
-    if (PyWeakref_GetRef(inner->target, &target) < 0) {
-        PyErr_Clear(); /* it is a weak reference */
-    }
-#else
-    PyObject *found = PyWeakref_GetObject(inner->target);
-    target = found == Py_None ? NULL : Py_NewRef(found);
-#endif
-    return target;
+    return Py_XNewRef(weakref_peek(inner->target));
 }
 
 static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords)

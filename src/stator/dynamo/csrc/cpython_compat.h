@@ -92,11 +92,17 @@ static inline PyObject *frame_get(Frame const *frame, Py_ssize_t index)
     return stack_ref_get(frame->localsplus[index]);
 }
 
+/* Puts a value where nothing is. Takes over the reference. */
+static inline void frame_put(Frame *frame, Py_ssize_t index, PyObject *value)
+{
+    frame->localsplus[index] = stack_ref_make(value);
+}
+
 /* Takes over the reference to `value`. What was there is released afterwards, which may run user code. */
 static inline void frame_set(Frame *frame, Py_ssize_t index, PyObject *value)
 {
     StackRef before = frame->localsplus[index];
-    frame->localsplus[index] = stack_ref_make(value);
+    frame_put(frame, index, value);
     stack_ref_release(before);
 }
 

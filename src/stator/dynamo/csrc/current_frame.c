@@ -1,6 +1,6 @@
 /* What the frame at work holds that it should not, or does not hold yet: the arguments of a call that it makes, and the
  * cells of its own variables. The only reads and writes of a running frame's variables and stack, apart from the hook's. */
-#include "native.h"
+#include "current_frame.h"
 
 /* Cells of a closure beyond those of free variables are those of the frame's own variables, the last ones before these.
  * (The interpreter's own instruction copies cells of free variables only.) */

@@ -1,16 +1,11 @@
 /* An exception that was raised while the rest of a frame was looked for or compiled: it is raised where that goes on, inside
  * of the `try` and `with` blocks that are open there. When that happens is continuation.c's. */
+#include "deferred_exceptions.h"
+
 #include "native.h"
 
 static __thread PyObject *waiting = NULL; /* owned */
 
-/* The exception that is set, a new reference. */
-PyObject *stator_take_raised(void)
-{
-    return exception_take();
-}
-
-/* 1: `error`, whose reference is taken over, is waiting now; 0: it is NULL. */
 int stator_raise_later(PyObject *error)
 {
     if (error) {
@@ -19,7 +14,6 @@ int stator_raise_later(PyObject *error)
     return error != NULL;
 }
 
-/* What is waiting, a new reference, and waits no longer; or NULL. */
 PyObject *stator_take_waiting(void)
 {
     PyObject *error = waiting;
@@ -32,7 +26,6 @@ static void raise_waiting(void)
     exception_set(stator_take_waiting());
 }
 
-/* Where the frame never got to where it goes on, `error` takes the place of what it gave. */
 void stator_raise_now(PyObject const *error, PyObject **result)
 {
     if (error && waiting == error) {

@@ -1,5 +1,7 @@
 /* What the interpreter makes of what a function gave that an instruction entered: for frames that were left together at a
  * graph break, and go on by finishing such instructions (finishing.py). Capture knows what each of these does. */
+#include "finishing.h"
+
 #include "native.h"
 
 /* What the class of an object has under a name, bound to the object; new reference. NULL without an exception: nothing. */

@@ -1,7 +1,11 @@
 /* The PEP 523 frame hook: on only during call_with_hook and only for the calling thread. A frame whose code has a compiled
  * version gets that version's code in place; what to compile is decided by a Python callback, once per code object. */
+#include "binding.h"
+#include "cache.h"
+#include "continuation.h"
 #include "hook_chain.h"
 #include "native.h"
+#include "switches.h"
 
 typedef enum {
     MODE_ASK,      /* frames of this code may be compiled: see `answers` */
@@ -24,8 +28,6 @@ typedef struct {
     unsigned long epoch; /* of the answers and of an unmarked mode */
     Answer *answers;
 } Record;
-
-__thread HookThread stator_hook_thread = {NULL, NULL};
 
 static Py_ssize_t extra_index = -1;
 static unsigned long epoch = 1;
@@ -305,61 +307,19 @@ static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
 
 /* ---- turning it on and off ---- */
 
-static int ensure_index(void)
-{
-    if (extra_index < 0) {
-        extra_index = code_request_extra(record_free);
-        if (extra_index < 0) {
-            PyErr_SetString(PyExc_RuntimeError, "no room for data on code objects");
-            return -1;
-        }
-    }
-    return 0;
-}
-
-int stator_hook_acquire(HookThread to)
-{
-    if (ensure_index() < 0) {
-        return -1;
-    }
-    stator_begin_hook(hook, to);
-    return 0;
-}
-
-/* Call with the hook on for `callback`; with callback NULL, off. `skipped`: the code whose next frame runs as it is. */
-static PyObject *call_under(PyObject *callback, PyCodeObject *skipped, PyObject *function, PyObject *const *args,
-                            Py_ssize_t count, PyObject *keywords)
-{
-    HookThread saved = stator_hook_thread;
-    if (stator_hook_acquire((HookThread){callback, skipped}) < 0) {
-        return NULL;
-    }
-    PyObject *result = PyObject_Vectorcall(function, args, count, keywords);
-    stator_hook_release(saved);
-    return result;
-}
-
-/* Run a Python function as it is, and what it calls with the hook on. */
-PyObject *stator_call_hooked(PyObject *callback, PyObject *function, PyObject *const *args, Py_ssize_t count)
-{
-    return call_under(callback, (PyCodeObject *)PyFunction_GET_CODE(function), function, args, count, NULL);
-}
-
 static PyObject *call_with_hook(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     if (count < 2) {
         PyErr_SetString(PyExc_TypeError, "call_with_hook(callback, function, *args, **kwargs)");
         return NULL;
     }
-    return call_under(args[0] == Py_None ? NULL : args[0], NULL, args[1], args + 2, count - 2, keywords);
+    return stator_call_hooked(args[0] == Py_None ? NULL : args[0], NULL, args[1], args + 2, count - 2, keywords);
 }
 
 /* For compiled code, in which the hook is off: on for one instruction that may call what nobody has seen. */
 static PyObject *hook_on(PyObject *Py_UNUSED(self), PyObject *callback)
 {
-    if (stator_hook_acquire((HookThread){callback, NULL}) < 0) {
-        return NULL;
-    }
+    stator_hook_acquire((HookThread){callback, NULL});
     Py_RETURN_NONE;
 }
 
@@ -402,7 +362,7 @@ static PyObject *hook_statistics(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(
 
 static PyObject *set_mode(PyObject *code, int mode)
 {
-    Record *record = ensure_index() < 0 ? NULL : record_for((PyCodeObject *)code);
+    Record *record = record_for((PyCodeObject *)code);
     if (!record) {
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
@@ -434,9 +394,6 @@ static PyObject *code_mode(PyObject *Py_UNUSED(self), PyObject *code)
 {
     if (!PyCode_Check(code)) {
         PyErr_SetString(PyExc_TypeError, "a code object is expected");
-        return NULL;
-    }
-    if (ensure_index() < 0) {
         return NULL;
     }
     static const char *const names[] = {"ask", "leave", "unhooked"};
@@ -498,5 +455,11 @@ static PyMethodDef methods[] = {
 
 int stator_hook_add_to(PyObject *module)
 {
+    extra_index = code_request_extra(record_free);
+    if (extra_index < 0) {
+        PyErr_SetString(PyExc_RuntimeError, "no room for data on code objects");
+        return -1;
+    }
+    stator_set_hook(hook);
     return PyModule_AddFunctions(module, methods);
 }

@@ -1,29 +1,7 @@
 /* Generators that wait: what their frames hold, and putting them into another state, as if their code had run to there. The
  * only writes of a waiting generator's frame. Which places of which code there are is said in generator_places.py. */
 #include "native.h"
-
-#define Py_BUILD_CORE
-#undef _PyGC_FINALIZED
-#include <internal/pycore_frame.h>
-#include <internal/pycore_code.h>
-#undef Py_BUILD_CORE
-
-typedef struct _PyInterpreterFrame Frame;
-
-#define FRAME_OF(generator) ((Frame *)(generator)->gi_iframe)
-#if PY_VERSION_HEX >= 0x030D0000
-#define FRAME_CODE(frame) ((PyCodeObject *)(frame)->f_executable)
-#define FRAME_SET_CODE(frame, code) ((frame)->f_executable = (PyObject *)(code))
-#define NEXT_INSTRUCTION(frame) ((frame)->instr_ptr)
-#define SET_NEXT(frame, instruction) ((frame)->instr_ptr = (instruction))
-#define IS_SUSPENDED(state) FRAME_STATE_SUSPENDED(state)
-#else
-#define FRAME_CODE(frame) ((frame)->f_code)
-#define FRAME_SET_CODE(frame, code) ((frame)->f_code = (code))
-#define NEXT_INSTRUCTION(frame) ((frame)->prev_instr + 1)
-#define SET_NEXT(frame, instruction) ((frame)->prev_instr = (instruction) - 1)
-#define IS_SUSPENDED(state) ((state) == FRAME_SUSPENDED)
-#endif
+#include "waiting_calls.h"
 
 enum { HIDDEN = -1, FINISHED = -2 };
 
@@ -59,13 +37,14 @@ static PyObject *generator_contents(PyObject *Py_UNUSED(self), PyObject *object)
         return without_contents(FINISHED);
     }
     PyObject *handled = generator->gi_exc_state.exc_value;
-    if ((state != FRAME_CREATED && !IS_SUSPENDED(state)) || (handled && handled != Py_None)) {
+    if ((state != FRAME_CREATED && !generator_is_suspended(generator)) || (handled && handled != Py_None)) {
         return without_contents(HIDDEN);
     }
-    Frame *frame = FRAME_OF(generator);
-    PyCodeObject *code = FRAME_CODE(frame);
-    PyObject *found = PyTuple_New(3 + frame->stacktop);
-    PyObject *unit = found ? PyLong_FromSsize_t(NEXT_INSTRUCTION(frame) - _PyCode_CODE(code)) : NULL;
+    Frame *frame = generator_frame(generator);
+    PyCodeObject *code = frame_code(frame);
+    int const held = frame_held(frame);
+    PyObject *found = PyTuple_New(3 + held);
+    PyObject *unit = found ? PyLong_FromSsize_t(frame_next_instruction(frame) - _PyCode_CODE(code)) : NULL;
     if (!unit) {
         Py_XDECREF(found);
         return NULL;
@@ -73,8 +52,8 @@ static PyObject *generator_contents(PyObject *Py_UNUSED(self), PyObject *object)
     PyTuple_SET_ITEM(found, 0, unit);
     PyTuple_SET_ITEM(found, 1, Py_NewRef(code));
     PyTuple_SET_ITEM(found, 2, Py_NewRef(frame->f_globals));
-    for (int i = 0; i < frame->stacktop; i++) {
-        PyTuple_SET_ITEM(found, 3 + i, shown(frame->localsplus[i]));
+    for (int i = 0; i < held; i++) {
+        PyTuple_SET_ITEM(found, 3 + i, shown(frame_get(frame, i)));
     }
     return found;
 }
@@ -89,10 +68,10 @@ static const char *problem_of(PyGenObject *generator, PyCodeObject *code, Py_ssi
                               Py_ssize_t held)
 {
     int const state = generator->gi_frame_state;
-    if (state != FRAME_CREATED && !IS_SUSPENDED(state)) {
+    if (state != FRAME_CREATED && !generator_is_suspended(generator)) {
         return "it does not wait";
     }
-    PyCodeObject *now = FRAME_CODE(FRAME_OF(generator));
+    PyCodeObject *now = frame_code(generator_frame(generator));
     if (code->co_nlocalsplus != now->co_nlocalsplus || room_of(code) != room_of(now)) {
         return "its frame has room for another code";
     }
@@ -114,39 +93,29 @@ static PyObject *set_generator(PyObject *Py_UNUSED(self), PyObject *args)
         return NULL;
     }
     PyGenObject *generator = (PyGenObject *)object;
-    Frame *frame = FRAME_OF(generator);
+    Frame *frame = generator_frame(generator);
     Py_ssize_t const count = PyTuple_GET_SIZE(variables), held = count + PyTuple_GET_SIZE(stack);
     const char *problem = problem_of(generator, code, unit, count, held);
     if (problem) {
         PyErr_Format(PyExc_SystemError, "stator: a generator cannot be put there: %s", problem);
         return NULL;
     }
-    PyObject *before = PyTuple_New(frame->stacktop);
+    int const had = frame_held(frame);
+    PyObject *before = PyTuple_New(had); /* what it held is released at the end, because that may run user code */
     if (!before) {
         return NULL;
     }
-    for (int i = 0; i < frame->stacktop; i++) {
-        PyTuple_SET_ITEM(before, i, frame->localsplus[i] ? frame->localsplus[i] : Py_NewRef(Py_None));
+    for (int i = 0; i < had; i++) {
+        PyTuple_SET_ITEM(before, i, Py_NewRef(frame_get(frame, i) ? frame_get(frame, i) : Py_None));
+        frame_set(frame, i, NULL);
     }
     for (Py_ssize_t i = 0; i < held; i++) {
         PyObject *item = i < count ? PyTuple_GET_ITEM(variables, i) : PyTuple_GET_ITEM(stack, i - count);
-        frame->localsplus[i] = item == unbound ? NULL : Py_NewRef(item);
+        frame_put(frame, i, item == unbound ? NULL : Py_NewRef(item));
     }
-    frame->stacktop = (int)held;
-    PyCodeObject *old = FRAME_CODE(frame);
-    FRAME_SET_CODE(frame, (PyCodeObject *)Py_NewRef(code));
-    SET_NEXT(frame, _PyCode_CODE(code) + unit);
-    generator->gi_frame_state = created ? FRAME_CREATED : FRAME_SUSPENDED;
-#if PY_VERSION_HEX >= 0x030D0000
-    if (!created) {
-        generator->gi_frame_state += _PyCode_CODE(code)[unit - 1].op.arg; /* of its `yield`: behind `yield from` */
-    }
-#endif
-#if PY_VERSION_HEX < 0x030C0000
-    Py_SETREF(generator->gi_code, (PyCodeObject *)Py_NewRef(code));
-#endif
-    Py_DECREF(old);
-    Py_DECREF(before); /* what it held, which may run code of the program */
+    frame_set_position(frame, code, unit, (int)held);
+    generator_set_state(generator, code, unit, created);
+    Py_DECREF(before);
     Py_RETURN_NONE;
 }
 

@@ -2,6 +2,7 @@
  * dynamo/guards/guard_tree.py. */
 #include "dict_states.h"
 #include "guard_memo.h"
+#include "native.h"
 
 void *guard_grown(void *block, int *capacity, int count, size_t size)
 {
@@ -361,7 +362,7 @@ static int tree_clear(PyObject *self)
     for (int i = 0; i < check_count; i++) {
         check_release(&checks[i]);
     }
-    stator_memo_release(memo);
+    guard_memo_release(memo);
     PyMem_Free(nodes);
     PyMem_Free(checks);
     Py_CLEAR(tree->invalidated);

@@ -114,9 +114,9 @@ static int late_holds(Memo *memo, GuardTree *tree, Run *run)
     return holds;
 }
 
-static void memo_leave(Memo *memo)
+void guard_memo_release(Memo *memo)
 {
-    if (--memo->users > 0) {
+    if (!memo || --memo->users > 0) {
         return;
     }
     for (int i = 0; i < memo->step_count; i++) {
@@ -130,14 +130,8 @@ static void memo_leave(Memo *memo)
     PyMem_Free(memo);
 }
 
-void stator_memo_release(Memo *memo)
-{
-    if (memo) {
-        memo_leave(memo);
-    }
-}
-
-int stator_memo_holds(GuardTree *tree, Run *run)
+/* -1: no memo, or something is not as it was: evaluate the tree. Else whether the guards hold. */
+static int memo_holds(GuardTree *tree, Run *run)
 {
     Memo *memo = tree->memo;
     if (!memo || run->failure) {
@@ -151,7 +145,7 @@ int stator_memo_holds(GuardTree *tree, Run *run)
     }
     memo->users++;
     int holds = late_holds(memo, tree, run);
-    memo_leave(memo);
+    guard_memo_release(memo);
     tree->memo_hits += holds;
     return holds;
 }
@@ -531,7 +525,8 @@ static int needs_relations(GuardTree const *tree, Memo const *memo)
     return 0;
 }
 
-void stator_memo_after_success(GuardTree *tree, Run *run)
+/* To be called after an evaluation in which all guards held. Never leaves an exception. */
+static void after_success(GuardTree *tree, Run *run)
 {
     if (tree->memo && tree->memo_mismatch >= 0 && tree->nodes[tree->memo_mismatch].unstable < MAX_UNSTABLE) {
         tree->nodes[tree->memo_mismatch].unstable++;
@@ -555,6 +550,47 @@ void stator_memo_after_success(GuardTree *tree, Run *run)
     PyErr_Clear();
     Memo *old = tree->memo;
     tree->memo = writer.failed ? NULL : memo;
-    stator_memo_release(writer.failed ? memo : NULL);
-    stator_memo_release(old);
+    guard_memo_release(writer.failed ? memo : NULL);
+    guard_memo_release(old);
+}
+
+/* ---- a whole evaluation ---- */
+
+#define SAVED_ON_STACK 32
+
+int stator_guards_hold(PyObject *self, PyObject *const *locals, Py_ssize_t count, PyObject *function, Failure *failure)
+{
+    GuardTree *tree = (GuardTree *)self;
+    if (tree->node_count == 0) {
+        return 0; /* cleared by the collector */
+    }
+    PyObject *on_stack[SAVED_ON_STACK];
+    PyObject **saved = on_stack;
+    if (tree->saved_count > SAVED_ON_STACK) {
+        saved = PyMem_Malloc(tree->saved_count * sizeof *saved);
+        if (!saved) {
+            return 0;
+        }
+    }
+    for (int i = 0; i < tree->saved_count; i++) {
+        saved[i] = NULL;
+    }
+    if (failure) {
+        *failure = (Failure){-1, NULL};
+    }
+    Run run = {tree, locals, count, function, saved, failure};
+    int holds = memo_holds(tree, &run);
+    if (holds < 0) {
+        holds = guard_node_holds(&run, &tree->nodes[0], Py_None) && guard_relations_hold(&run);
+        if (holds) {
+            after_success(tree, &run);
+        }
+    }
+    for (int i = 0; i < tree->saved_count; i++) {
+        Py_XDECREF(saved[i]);
+    }
+    if (saved != on_stack) {
+        PyMem_Free(saved);
+    }
+    return holds;
 }

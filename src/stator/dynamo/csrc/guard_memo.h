@@ -1,14 +1,13 @@
-/* A short cut through a guard tree: what a successful evaluation found, and what has to be looked at to know that it would
- * find the same again (guard_memo.c). */
+/* The evaluation of a guard tree, with a short cut through it (guard_memo.c). */
 #ifndef STATOR_GUARD_MEMO_H
 #define STATOR_GUARD_MEMO_H
 
 #include "guards.h"
 
-/* -1: no memo, or something is not as it was: evaluate the tree. Else whether the guards hold. */
-int stator_memo_holds(GuardTree *tree, Run *run);
-/* To be called after an evaluation in which all guards held. Never leaves an exception. */
-void stator_memo_after_success(GuardTree *tree, Run *run);
-void stator_memo_release(Memo *memo);
+/* 1: all guards hold; 0: one fails, without an exception unless it is an interrupt and the like. `locals` are borrowed, in the order of co_varnames. */
+int stator_guards_hold(PyObject *tree, PyObject *const *locals, Py_ssize_t count, PyObject *function, Failure *failure);
+
+
+void guard_memo_release(Memo *memo);
 
 #endif

@@ -1,6 +1,6 @@
 /* Evaluation of a guard tree: follows the accessors, runs the checks, and leaves no Exception behind: what cannot be
  * read does not hold. User code runs only through attribute access, calls and predicates that were asked for by name. */
-#include "guard_memo.h"
+#include "guards.h"
 
 static PyObject *call_saved(Run *run, Node const *node)
 {
@@ -120,8 +120,7 @@ int guard_check_of_run_holds(Run *run, int at, PyObject *value)
     return guard_check_holds(check, value) || failed(run, check->guard, value);
 }
 
-/* Checks of one node, then its children. */
-static int node_holds(Run *run, Node const *node, PyObject *value)
+int guard_node_holds(Run *run, Node const *node, PyObject *value)
 {
     GuardTree *tree = run->tree;
     for (int at = node->first_check; at >= 0; at = tree->checks[at].next) {
@@ -147,7 +146,7 @@ int guard_child_holds(Run *run, int child, PyObject *parent)
     if (!found) {
         return failed(run, node->guard, NULL);
     }
-    int holds = node_holds(run, node, found);
+    int holds = guard_node_holds(run, node, found);
     Py_DECREF(found);
     return holds;
 }
@@ -193,43 +192,4 @@ int guard_relations_hold(Run *run)
         }
     }
     return 1;
-}
-
-#define SAVED_ON_STACK 32
-
-int stator_guards_hold(PyObject *self, PyObject *const *locals, Py_ssize_t count, PyObject *function, Failure *failure)
-{
-    GuardTree *tree = (GuardTree *)self;
-    if (tree->node_count == 0) {
-        return 0; /* cleared by the collector */
-    }
-    PyObject *on_stack[SAVED_ON_STACK];
-    PyObject **saved = on_stack;
-    if (tree->saved_count > SAVED_ON_STACK) {
-        saved = PyMem_Malloc(tree->saved_count * sizeof *saved);
-        if (!saved) {
-            return 0;
-        }
-    }
-    for (int i = 0; i < tree->saved_count; i++) {
-        saved[i] = NULL;
-    }
-    if (failure) {
-        *failure = (Failure){-1, NULL};
-    }
-    Run run = {tree, locals, count, function, saved, failure};
-    int holds = stator_memo_holds(tree, &run);
-    if (holds < 0) {
-        holds = node_holds(&run, &tree->nodes[0], Py_None) && guard_relations_hold(&run);
-        if (holds) {
-            stator_memo_after_success(tree, &run);
-        }
-    }
-    for (int i = 0; i < tree->saved_count; i++) {
-        Py_XDECREF(saved[i]);
-    }
-    if (saved != on_stack) {
-        PyMem_Free(saved);
-    }
-    return holds;
 }

@@ -3,7 +3,9 @@
 #ifndef STATOR_GUARDS_H
 #define STATOR_GUARDS_H
 
-#include "native.h"
+#include "cpython_compat.h"
+#include "state.h"
+#include "tensor_impl.h"
 
 typedef enum {
     ACCESS_ROOT,          /* no value; parent of the others */
@@ -86,6 +88,12 @@ typedef struct {
     int weak;
 } Node;
 
+/* Why an evaluation failed; only filled when asked for. */
+typedef struct {
+    Py_ssize_t guard; /* ordinal of the guard in the list that the tree was built from; -1: unknown */
+    PyObject *found;  /* owned: what the source holds now; NULL: it could not be read */
+} Failure;
+
 typedef struct Memo Memo;
 
 typedef struct {
@@ -102,6 +110,8 @@ typedef struct {
     unsigned long long memo_hits;
 } GuardTree;
 
+extern PyTypeObject GuardTreeType;
+
 /* One evaluation. */
 typedef struct {
     GuardTree *tree;
@@ -114,6 +124,8 @@ typedef struct {
 
 /* ---- evaluation (guard_tree.c) ---- */
 
+/* Checks of one node, then its children. */
+int guard_node_holds(Run *run, Node const *node, PyObject *value);
 int guard_check_holds(Check *check, PyObject *value);
 int guard_check_of_run_holds(Run *run, int check, PyObject *value);
 /* The node `child` below `parent`: can be read, and all checks there and further below hold. */

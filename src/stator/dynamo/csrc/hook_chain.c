@@ -1,7 +1,8 @@
 /* The frame hook among others: the interpreter knows one evaluator of frames, and who puts his there calls the one before.
  * Such a chain must not become a ring. Here is also who wants ours; what it does is not known here. */
-#include "native.h"
 #include "hook_chain.h"
+
+__thread HookThread stator_hook_thread = {NULL, NULL};
 
 static _PyFrameEvalFunction ours = NULL;
 static _PyFrameEvalFunction below = NULL;      /* who was there when ours was installed */
@@ -81,9 +82,13 @@ void stator_switch_hook(HookThread to)
     }
 }
 
-void stator_begin_hook(_PyFrameEvalFunction hook, HookThread to)
+void stator_set_hook(_PyFrameEvalFunction hook)
 {
     ours = hook;
+}
+
+void stator_hook_acquire(HookThread to)
+{
     users++;
     own_users++;
     stator_switch_hook(to);
@@ -94,6 +99,16 @@ void stator_hook_release(HookThread to)
     stator_switch_hook(to);
     users--;
     own_users--;
+}
+
+PyObject *stator_call_hooked(PyObject *callback, PyCodeObject *skipped, PyObject *function, PyObject *const *args,
+                             Py_ssize_t count, PyObject *keywords)
+{
+    HookThread saved = stator_hook_thread;
+    stator_hook_acquire((HookThread){callback, skipped});
+    PyObject *result = PyObject_Vectorcall(function, args, count, keywords);
+    stator_hook_release(saved);
+    return result;
 }
 
 int stator_hook_is_there(PyInterpreterState *interpreter)

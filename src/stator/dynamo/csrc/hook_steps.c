@@ -1,17 +1,7 @@
 /* The frame hook for generators and coroutines, whose frames run in steps: on during each step, off between them. Their code
  * says where steps begin and end (codegen/generator_frames.py); what the hook does is frame_hook.c. */
+#include "hook_chain.h"
 #include "native.h"
-
-#define Py_BUILD_CORE
-#undef _PyGC_FINALIZED
-#include <internal/pycore_frame.h>
-#undef Py_BUILD_CORE
-
-#if PY_VERSION_HEX >= 0x030D0000
-#define CURRENT_FRAME(thread) ((thread)->current_frame)
-#else
-#define CURRENT_FRAME(thread) ((thread)->cframe->current_frame)
-#endif
 
 /* A step that is under way in this thread, and what the hook was before it. */
 typedef struct Step {
@@ -24,7 +14,7 @@ static __thread Step *innermost = NULL;
 
 static PyObject *begin_step(PyObject *Py_UNUSED(self), PyObject *callback)
 {
-    void const *frame = CURRENT_FRAME(PyThreadState_Get());
+    void const *frame = thread_frame(PyThreadState_Get());
     if (innermost && innermost->frame == frame) {
         Py_RETURN_NONE; /* in a handler of exceptions, which is come to from inside and from outside of steps */
     }
@@ -33,17 +23,14 @@ static PyObject *begin_step(PyObject *Py_UNUSED(self), PyObject *callback)
         return PyErr_NoMemory();
     }
     *step = (Step){frame, stator_hook_thread, innermost};
-    if (stator_hook_acquire((HookThread){callback, NULL}) < 0) {
-        PyMem_RawFree(step);
-        return NULL;
-    }
+    stator_hook_acquire((HookThread){callback, NULL});
     innermost = step;
     Py_RETURN_NONE;
 }
 
 static PyObject *end_step(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
-    void const *frame = CURRENT_FRAME(PyThreadState_Get());
+    void const *frame = thread_frame(PyThreadState_Get());
     Step *mine = innermost;
     while (mine && mine->frame != frame) {
         mine = mine->around;

@@ -1,5 +1,7 @@
 /* Reads torch's thread-wide state (grad mode, dispatch keys, modes, default dtype) in a few ns through functions that
  * libtorch exports. Their addresses come from dynamo/guards/global_state.py, which checks by experiment that they tell the truth. */
+#include "state.h"
+
 #include "native.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,7 @@
 /* What makes compiled functions run their originals for a while: blocks of this thread, the stance of this context, and a
  * debugger. What sets them is Python's business (dynamo/host/hook.py, dynamo/host/stance.py, dynamo/host/debuggers.py). */
+#include "switches.h"
+
 #include "native.h"
 
 __thread int stator_entries_off = 0;

@@ -1,5 +1,8 @@
 /* The rest of a function that a generator had called, in the middle of which a graph ended: it waits on the stack of the
  * generator, and runs when that goes on. How a generator gets there is codegen/generator_frames.py's; what a Pending is, continuation.c's. */
+#include "waiting_calls.h"
+
+#include "continuation.h"
 #include "native.h"
 
 /* Of what a generator holds, a new reference: the object; for what is still to run, (Continuation, *values). */
@@ -27,7 +30,7 @@ static PyObject *call_to_wait(PyObject *Py_UNUSED(self), PyObject *result)
     if (whole || !PyErr_Occurred()) {
         return whole;
     }
-    PyObject *raised = stator_take_raised(); /* interrupted: what is open in the functions is left all the same */
+    PyObject *raised = exception_take(); /* interrupted: what is open in the functions is left all the same */
     whole = stator_joined((Pending *)result);
     if (!whole) {
         Py_XDECREF(raised);

@@ -209,6 +209,9 @@ class _Printer:
             return f"{self.bind(('view', base.name, layout), 'view', f'rt.static_view({shape})')}({variable})"
         if base.name in self.fresh:
             return f"torch.as_strided({variable}, {shape})"
+        if layout.offset == 0:  # without an offset, the view begins where the base does
+            shape = f"{literal(layout.size)}, {literal(layout.stride)}"
+            return f"{self.bind('as_strided', 'as_strided', 'torch.as_strided')}({variable}, {shape})"
         return f"{self.bind('view', 'make_view', 'rt.view')}({variable}, {shape})"
 
     def _arena_view(self, name: str, layout: Layout) -> str:

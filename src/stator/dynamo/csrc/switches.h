@@ -1,0 +1,20 @@
+/* Running originals for a while, and the room on the C stack (switches.c). */
+#ifndef STATOR_SWITCHES_H
+#define STATOR_SWITCHES_H
+
+#include "cpython_compat.h"
+
+extern __thread int stator_entries_off; /* above 0: entries in this thread run their originals */
+
+/* 1: compiled functions that are called now in this thread and context run their originals. May run Python code where a
+ * trace function is seen for the first time; never leaves an exception. */
+int stator_runs_originals(void);
+/* 1: fewer than so many bytes are left of this thread's C stack. A compiled function takes some of it where eager Python
+ * takes none, so that a deep recursion, let through by sys.setrecursionlimit, must be stopped before it is used up. */
+int stator_stack_is_low(size_t needed);
+#define STATOR_STACK_FOR_CALLS (128 * 1024)
+#define STATOR_STACK_FOR_COMPILING (1024 * 1024)
+/* 1: somebody is told of the lines that run in this thread. */
+int stator_lines_traced(void);
+
+#endif
