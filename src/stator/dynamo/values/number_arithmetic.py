@@ -179,26 +179,15 @@ def _power(base: Any, exponent: Any) -> Any:
     return math.prod([base] * exponent) if small else None
 
 
-def _shifted_left(number: Any, by: Any) -> Any:
-    return number * 2**by if type(by) is int and 0 <= by < _MOST_SHIFTED else None
-
-
-def _shifted_right(number: Any, by: Any) -> Any:
-    return number // 2**by if type(by) is int and 0 <= by < _MOST_SHIFTED else None
-
-
 def _magnitude(number: Any) -> Any:
     return torch.sym_max(number, -number)
 
 
 _MOST_FACTORS = 4
-_MOST_SHIFTED = 31
 _OF_INTS: dict[Any, Any] = {
     abs: _magnitude,
     operator.abs: _magnitude,
     operator.pow: _power,
-    operator.lshift: _shifted_left,
-    operator.rshift: _shifted_right,
     round: operator.pos,
     math.trunc: operator.pos,
 }
@@ -252,25 +241,18 @@ def _of_sizes(context: CaptureContext, function: Any, args: list[Value]) -> Valu
 # they give one of their arguments: an int among them would make the type of the result depend on data
 _CHOICES: dict[Any, Any] = {max: operator.gt, min: operator.lt}
 _OF_TENSOR: dict[Any, Any] = {
-    **{abs: torch.abs, operator.abs: torch.abs, math.fabs: torch.abs, operator.neg: operator.neg},
-    **{math.sqrt: torch.sqrt, math.exp: torch.exp, math.tanh: torch.tanh, math.atan: torch.atan},
-    **{math.log: torch.log, math.log2: torch.log2, math.log10: torch.log10, math.log1p: torch.log1p},
-    **{math.sin: torch.sin, math.cos: torch.cos},
+    **{abs: torch.abs, operator.abs: torch.abs, operator.neg: operator.neg},
+    **{math.sqrt: torch.sqrt, math.exp: torch.exp, math.log: torch.log},
 }
 _OF_TWO_TENSORS: dict[Any, Any] = {
     **{one: one for one in (operator.add, operator.sub, operator.mul, *_DIVISIONS, operator.pow, *_COMPARISONS)},
     math.pow: operator.pow,
 }
 # Of one float: beyond these bounds functions raise, or give infinity.
-_DOMAINS: dict[Any, tuple[tuple[Any, float], ...]] = {
-    math.sqrt: ((operator.ge, 0.0),),
-    math.exp: ((operator.lt, 709.0),),
-    math.log: ((operator.gt, 0.0),),
-    math.log2: ((operator.gt, 0.0),),
-    math.log10: ((operator.gt, 0.0),),
-    math.log1p: ((operator.gt, -1.0),),
-    math.sin: ((operator.gt, -1e300), (operator.lt, 1e300)),
-    math.cos: ((operator.gt, -1e300), (operator.lt, 1e300)),
+_DOMAINS: dict[Any, tuple[Any, float]] = {
+    math.sqrt: (operator.ge, 0.0),
+    math.exp: (operator.lt, 709.0),
+    math.log: (operator.gt, 0.0),
 }
 # Functions that give whole numbers, and the method of tensors behind each.
 _ROUNDINGS: dict[Any, str] = {int: "trunc", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil", round: "round"}
@@ -318,9 +300,9 @@ def _check_operands(context: CaptureContext, function: Any, args: list[Value]) -
     and the program goes its own way. Optimizers compute with counts of steps, of which there is one at least."""
     if in_optimizers(context):
         return
-    for relation, bound in _DOMAINS.get(function, ()):
-        _rely_on(context, args[0], relation, bound)
-    if function in _DIVISIONS:
+    if function in _DOMAINS:
+        _rely_on(context, args[0], *_DOMAINS[function])
+    elif function in _DIVISIONS:
         _rely_on(context, args[1], operator.ne)
     elif function in (operator.pow, math.pow):
         base, exponent = args

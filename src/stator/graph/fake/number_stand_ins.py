@@ -9,7 +9,6 @@ them, and no size is one of them.
 from __future__ import annotations
 
 import builtins
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -118,82 +117,28 @@ class Number:
 
     float_ = value
 
-    def wrap_float(self, value: float) -> Any:
-        return value if self.tensor is None else _Fixed(value, self.tensor)
-
-    wrap_int = wrap_bool = wrap_float
-
     def sym_float(self) -> Number:
         return self
 
-    # -- arithmetic: on tensors where there are any, else on what is asked for --
-    def _combined(self, function: Callable[[Any, Any], Any], operator: OpOverload, other: Any) -> Any:
-        if self.tensor is None:
-            return _constant(function(self.value(), _plain(other)))
-        return Number(operator(self.tensor, other.operand if isinstance(other, Number) else other))
-
-    @property
-    def operand(self) -> Any:
-        return self.tensor
-
-    def add(self, other: Any) -> Any:
-        return self._combined(lambda a, b: a + b, aten.add.Tensor, other)
-
-    def sub(self, other: Any) -> Any:
-        return self._combined(lambda a, b: a - b, aten.sub.Tensor, other)
-
-    def mul(self, other: Any) -> Any:
-        return self._combined(lambda a, b: a * b, aten.mul.Tensor, other)
-
-    def truediv(self, other: Any) -> Any:
-        return self._combined(lambda a, b: a / b, aten.div.Tensor, other)
-
-    float_truediv = truediv
-
-    def neg(self) -> Any:
-        return _constant(-self.value()) if self.tensor is None else Number(aten.neg.default(self.tensor))
-
-    def pow(self, other: Any) -> Any:
-        operand = other.operand if isinstance(other, Number) else other
-        power = aten.pow.Tensor_Tensor if isinstance(operand, torch.Tensor) else aten.pow.Tensor_Scalar
-        return self._combined(lambda a, b: a**b, power, other)
-
-    float_pow = pow
-
     def __getattr__(self, name: builtins.str) -> Any:
-        """Comparisons and the rest: they need the value."""
+        """Arithmetic and comparisons need the value."""
         if name.startswith("__"):
             raise AttributeError(name)
-        raise DataDependent("data-dependent", f"{name} of a Python number that is not known while tracing")
+        function = _FUNCTIONS.get(name)
+        if function is None or self.ask is None:
+            raise DataDependent("data-dependent", f"{name} of a Python number that is not known while tracing")
+        return lambda *others: _constant(function(self.value(), *map(_plain, others)))
 
 
-class _Fixed(Number):
-    """A Python constant beside traced numbers, on its way into an operation with one of them."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, number: float, beside: torch.Tensor) -> None:
-        super().__init__(beside, lambda: number)
-        self.number = number
-
-    @property
-    def operand(self) -> Any:
-        return self.number
-
-    def is_constant(self) -> bool:
-        return True
-
-    def is_symbolic(self) -> bool:
-        return False
-
-    def _combined(self, function: Callable[[Any, Any], Any], operator: OpOverload, other: Any) -> Any:
-        assert self.tensor is not None
-        first = aten.full.default([], self.number, dtype=torch.float64, device=self.tensor.device)
-        return Number(operator(first, other.operand if isinstance(other, Number) else other))
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "neg", "pow")},
+    **{"float_truediv": operator.truediv, "float_pow": operator.pow},
+    **dict.fromkeys(("wrap_int", "wrap_float", "wrap_bool"), lambda _, value: value),
+}
 
 
-def _constant(value: float) -> Any:
-    return Number(None, lambda: value)
+def _constant(value: float) -> Number:
+    return Number(ask=lambda: value, whole=type(value) is int)
 
 
 def _plain(value: Any) -> Any:
@@ -238,85 +183,6 @@ def replaced(value: Any, by: Callable[[Number], Any]) -> Any:
 def number_of(tensor: torch.Tensor) -> Any:
     """What captured graphs call on the zero-dim tensor that carries a Python float into them."""
     return symbolic(tensor) if hasattr(tensor, "fake_mode") else tensor.item()
-
-
-def larger(first: Any, second: Any) -> Any:
-    """Python's max of two numbers, each a float or a number in a traced graph."""
-    return _chosen(first, second, max, aten.gt)
-
-
-def smaller(first: Any, second: Any) -> Any:
-    """Python's min of two numbers, likewise."""
-    return _chosen(first, second, min, aten.lt)
-
-
-def power(first: Any, second: Any) -> Any:
-    """Python's first ** second, likewise; torch's own would ask whether the first is negative."""
-    if not is_number(first) and not is_number(second):
-        return first**second
-    base, exponent = (value.node.tensor if is_number(value) else value for value in (first, second))
-    if not isinstance(exponent, torch.Tensor):
-        return torch.SymFloat(Number(aten.pow.Tensor_Scalar(base, exponent)))
-    return torch.SymFloat(Number((aten.pow.Tensor_Tensor if is_number(first) else aten.pow.Scalar)(base, exponent)))
-
-
-def _of_one(plain: Callable[[float], float], target: OpOverload, name: str) -> Callable[[Any], Any]:
-    """A function of `math` on a float, or on a number in a traced graph. Where Python raises, graphs have checks."""
-
-    def function(value: Any) -> Any:
-        return torch.SymFloat(Number(target(value.node.tensor))) if is_number(value) else plain(value)
-
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-square_root = _of_one(math.sqrt, aten.sqrt.default, "square_root")
-exponential = _of_one(math.exp, aten.exp.default, "exponential")
-logarithm = _of_one(math.log, aten.log.default, "logarithm")
-logarithm_of_two = _of_one(math.log2, aten.log2.default, "logarithm_of_two")
-logarithm_of_ten = _of_one(math.log10, aten.log10.default, "logarithm_of_ten")
-logarithm_of_one_more = _of_one(math.log1p, aten.log1p.default, "logarithm_of_one_more")
-hyperbolic_tangent = _of_one(math.tanh, aten.tanh.default, "hyperbolic_tangent")
-sine = _of_one(math.sin, aten.sin.default, "sine")
-cosine = _of_one(math.cos, aten.cos.default, "cosine")
-arc_tangent = _of_one(math.atan, aten.atan.default, "arc_tangent")
-magnitude = _of_one(abs, aten.abs.default, "magnitude")
-
-
-def floored_quotient(first: Any, second: Any) -> Any:
-    """Python's first // second of two numbers, each a float or a number in a traced graph."""
-    return _of_two(operator.floordiv, lambda a, b: aten.div.Tensor_mode(a, b, rounding_mode="floor"), first, second)
-
-
-def remainder(first: Any, second: Any) -> Any:
-    """Python's first % second, likewise."""
-    return _of_two(operator.mod, aten.remainder.Tensor, first, second)
-
-
-def _of_two(plain: Callable[[Any, Any], Any], target: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
-    if not is_number(first) and not is_number(second):
-        return plain(first, second)
-    return torch.SymFloat(Number(target(*_tensors(first, second))))
-
-
-def _tensors(*values: Any) -> list[Any]:
-    """Of numbers, at least one of which is of a traced graph: each as a tensor."""
-    operands = [value.node.tensor if is_number(value) else value for value in values]
-    beside = next(operand for operand in operands if isinstance(operand, torch.Tensor))
-    return [
-        operand
-        if isinstance(operand, torch.Tensor)
-        else aten.full.default([], float(operand), dtype=torch.float64, device=beside.device)
-        for operand in operands
-    ]
-
-
-def _chosen(first: Any, second: Any, plain: Callable[[Any, Any], Any], better: Any) -> Any:
-    """The second where it is better, which it is not when either is NaN."""
-    if not is_number(first) and not is_number(second):
-        return plain(first, second)
-    one, other = _tensors(first, second)
-    return torch.SymFloat(Number(aten.where.self(better.Tensor(other, one), other, one)))
 
 
 def accepts(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -423,7 +289,7 @@ def _scaled(other: Any, alpha: Any) -> Any:
 
 def _product(first: Any, second: Any) -> Any:
     if not isinstance(first, torch.Tensor) and not isinstance(second, torch.Tensor):
-        return first * second
+        return symbolic(aten.mul.Tensor(*(one.node.tensor if is_number(one) else one for one in (first, second))))
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         return aten.mul.Tensor(first, second)
     tensor, number = (first, second) if isinstance(first, torch.Tensor) else (second, first)
