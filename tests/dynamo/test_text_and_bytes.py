@@ -333,3 +333,16 @@ def test_the_precision_of_decimals_is_read_in_each_call() -> None:
         with decimal.localcontext() as context:
             context.prec = precision
             assert repr(compiled(x)) == repr(function(x))
+
+
+PREFIXES = ("a_", "b_")
+
+
+def test_tuples_from_outside_are_arguments_of_methods_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x + 1 if name.startswith(PREFIXES) else x - 1
+
+    compiled, x = stator.compile(program, backend="eager", fullgraph=True), torch.ones(2)
+    assert torch.equal(compiled(x, "a_b"), x + 1)
+    monkeypatch.setitem(globals(), "PREFIXES", ("c_",))
+    assert torch.equal(compiled(x, "a_b"), x - 1)

@@ -422,3 +422,83 @@ def test_history_across_segments(program, backend: str) -> None:
         for run, weight in zip((compiled, program), weights, strict=True):
             run(x, weight).sum().backward()
         torch.testing.assert_close(weights[0].grad, weights[1].grad, rtol=1e-10, atol=1e-12)
+
+
+# ---- numbers ----
+
+
+@pytest.mark.parametrize("extreme", [max, min])
+def test_the_largest_and_smallest_of_several(extreme: Any) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        parts = [x[x > limit] for limit in (-3.0, 0.0, 2.0)]
+        padded = x.new_zeros(len(parts), extreme(part.shape[0] for part in parts))
+        return padded.shape[1] * x + padded.sum()
+
+    compiled = stator.compile(program, backend="eager", fullgraph=True)
+    for x in inputs():
+        same(compiled(x), program(x))
+
+
+def padded(x: torch.Tensor) -> torch.Tensor:
+    parts = (x[x > 0], x[x > 2])
+    out = x.new_zeros(2, max(part.shape[0] for part in parts))
+    for at, part in enumerate(parts):
+        out[at, : part.shape[0]] = part
+    return out
+
+
+def by_segments(x: torch.Tensor) -> torch.Tensor:
+    x = x.flatten()[:4]
+    ends = torch.cumsum((x > 0).long(), 0)
+    out = torch.zeros(5)
+    for at in range(3):
+        begin, end = ends[at], ends[at + 1]
+        out[begin:end] = (x[begin:end] * 2).double()
+    out[begin:] = x.sum()
+    return out
+
+
+@pytest.mark.parametrize("program", [padded, by_segments])
+def test_parts_of_sizes_that_only_the_run_can_tell_are_written(program: Any) -> None:
+    compiled = stator.compile(program, backend="eager", fullgraph=True)
+    for x in inputs():
+        same(compiled(x), program(x))
+
+
+# ---- products ----
+
+ROWS, MATRIX = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)), torch.randn(4, 3)
+MASK = torch.tensor([True, False, True, True, False, True])
+PRODUCTS: dict[str, Any] = {
+    "batches": lambda x, found: torch.matmul(x, found.transpose(1, 2)),
+    "batches that are broadcast": lambda x, found: x.unsqueeze(1) @ found.mT.unsqueeze(0),
+    "one matrix": lambda x, found: found @ MATRIX,
+    "one matrix first": lambda x, found: MATRIX.mT.matmul(found.mT),
+    "one vector": lambda x, found: found.matmul(MATRIX[:, 0]),
+    "a linear layer": lambda x, found: torch.nn.functional.linear(found, MATRIX.mT, MATRIX[0]),
+    "a linear layer without bias": lambda x, found: torch.nn.functional.linear(found.unsqueeze(0), MATRIX.mT),
+    "inside": lambda x, found: found.mT @ found,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(name: str, backend: str) -> None:
+    def program(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return PRODUCTS[name](x, x[:, mask])  # type: ignore[no-any-return]
+
+    compiled = stator.compile(program, backend=backend, fullgraph=backend == "eager")
+    for mask in (MASK, ~MASK, torch.ones_like(MASK)):
+        torch.testing.assert_close(compiled(ROWS, mask), program(ROWS, mask), rtol=1e-6, atol=1e-6)
+
+
+def test_a_product_that_does_not_fit_is_the_error_of_eager() -> None:
+    def program(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x[:, mask] @ x
+
+    compiled = stator.compile(program, backend="eager")
+    with pytest.raises(RuntimeError) as expected:
+        program(ROWS, MASK)
+    with pytest.raises(RuntimeError) as actual:
+        compiled(ROWS, MASK)
+    assert str(actual.value) == str(expected.value)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from optimizer_cases import as_it_is, stepped, text, whole
@@ -32,8 +34,8 @@ def test_a_float_argument(backend: str) -> None:
     x = torch.randn(5, generator=torch.Generator().manual_seed(0))
 
     def run() -> None:
-        for factor in (0.1, 0.2, -3.5, 0.0, 1e10, 7.25):
-            torch.testing.assert_close(compiled(x, factor), scaled(x, factor))
+        for factor in (0.1, 0.2, -3.5, 0.0, 1e10, math.inf, math.nan):
+            torch.testing.assert_close(compiled(x, factor), scaled(x, factor), equal_nan=True)
 
     assert versions(run) == 2
 
@@ -75,9 +77,10 @@ def _added(tensors: list[torch.Tensor], x: torch.Tensor, a: float) -> torch.Tens
     return torch.stack(tensors)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("numbers", [(0.5, 0.75, 1.5), (2, 3, 5)], ids=["floats", "ints"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operators_take_it_as_the_number_that_it_is(name: str, dtype: torch.dtype) -> None:
+def test_operators_take_it_as_the_number_that_it_is(name: str, dtype: torch.dtype, numbers: tuple[float, ...]) -> None:
     function = OPERATIONS[name]
     compiled = stator.compile(function, backend="aot_eager", fullgraph=True)
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {}
@@ -85,27 +88,12 @@ def test_operators_take_it_as_the_number_that_it_is(name: str, dtype: torch.dtyp
         if shape == () and name == "full":
             continue
         x = (torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 3 + 1).to(dtype)
-        for a in (0.5, 0.75, 1.5):
+        for a in numbers:
             try:
                 expected = function(x, a)
             except RuntimeError:  # eager refuses this dtype
                 continue
             torch.testing.assert_close(compiled(x, a), expected, **tolerance)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.bool], ids=str)
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_operators_take_ints_too(name: str, dtype: torch.dtype) -> None:
-    function = OPERATIONS[name]
-    compiled = stator.compile(function, backend="aot_eager", fullgraph=True)
-    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {}
-    x = (torch.randn(4, generator=torch.Generator().manual_seed(1)) * 3 + 1).to(dtype)
-    for a in (2, 3, 5):
-        try:
-            expected = function(x, a)  # type: ignore[arg-type]
-        except RuntimeError:  # eager refuses this dtype
-            continue
-        torch.testing.assert_close(compiled(x, a), expected, **tolerance)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -237,13 +225,6 @@ def test_another_type_is_another_version() -> None:
         torch.testing.assert_close(found, expected)
 
 
-def test_infinities_and_nan() -> None:
-    compiled = stator.compile(lambda x, a: x * a, backend="aot_eager", fullgraph=True)
-    x = torch.ones(2)
-    for a in (1.0, 2.0, math.inf, -math.inf, math.nan, 3.0):
-        torch.testing.assert_close(compiled(x, a), x * a, equal_nan=True)
-
-
 def test_zeros_of_either_sign_are_two_constants() -> None:
     """What is computed from a number and 0.0 is not what is computed from it and -0.0, though these are equal."""
 
@@ -254,15 +235,6 @@ def test_zeros_of_either_sign_are_two_constants() -> None:
     x = torch.tensor([1.0, -1.0])
     for a in (1.5, 2.5, -3.5, 0.0, -0.0, 2, -3):
         assert repr(compiled(x, a)) == repr(signs(x, a))
-
-
-def test_values_that_are_needed_are_fixed() -> None:
-    def sized(n: int, a: float) -> torch.Tensor:
-        return torch.ones(n) * a
-
-    compiled = stator.compile(sized, backend="eager", fullgraph=True)
-    for n, a in ((2, 0.5), (3, 0.5), (3, 0.75), (4, 0.25)):
-        assert torch.equal(compiled(n, a), sized(n, a))
 
 
 def test_numbers_survive_a_graph_break() -> None:
@@ -321,3 +293,80 @@ def test_learning_rates_of_several_groups(case: Any) -> None:
     for one, other in zip(own, ours, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
     assert counters.counts["dynamo.compiled_frames"] <= 3
+
+
+# ---- numbers of NumPy ----
+
+KINDS = ["float64", "float32", "float16", "int64", "int32", "uint8"]
+
+
+def alike(function: Callable[..., Any], calls: list[tuple[Any, ...]], backend: str = "aot_eager") -> int:
+    """Compare compiled calls with eager's, the types of numbers too; how many versions there were."""
+    compiled = stator.compile(function, backend=backend, fullgraph=True)
+
+    def run() -> None:
+        for call in calls:
+            expected, found = function(*call), compiled(*call)
+            assert [type(one) for one in found] == [type(one) for one in expected]
+            for one, other in zip(expected, found, strict=True):
+                torch.testing.assert_close(torch.as_tensor(other), torch.as_tensor(one))
+
+    return versions(run)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_argument_of_numpy(kind: str, backend: str) -> None:
+    make = getattr(numpy, kind)
+
+    def function(x: torch.Tensor, number: Any) -> tuple[torch.Tensor, ...]:
+        return x * number, number * x, x / number, torch.add(x, x, alpha=number), x.clamp(max=number), x > number
+
+    x = torch.randn(6, generator=torch.Generator().manual_seed(0))
+    assert alike(function, [(x, make(value)) for value in (2, 3, 5, 7, 11)], backend) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_types_are_promoted_as_by_a_python_number(kind: str) -> None:
+    make = getattr(numpy, kind)
+    for dtype in (torch.bfloat16, torch.float64, torch.int32):
+        calls = [(torch.arange(6).to(dtype), make(value)) for value in (2, 3, 5)]
+        assert alike(lambda x, number: (x * number, number - x, x / number), calls) == 2
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+def test_arithmetic_is_numpys(kind: str) -> None:
+    def function(x: torch.Tensor, rate: Any) -> tuple[Any, ...]:
+        factor = numpy.sqrt(rate) * 2 + 1
+        result = x * factor if rate < 3 else x / rate
+        with_one = x * (numpy.float64(1) / (rate - 4.5))
+        return result, factor, rate * 2, float(rate), numpy.minimum(rate, 2.0), -rate, rate / 3, abs(rate), with_one
+
+    make = getattr(numpy, kind)
+    with numpy.errstate(divide="ignore"):
+        assert alike(function, [(torch.ones(3), make(value)) for value in (1.5, 2.5, 1.25, 4.5, 3.5, 5.5)]) == 3
+
+
+def test_sizes_rely_on_the_value_and_kinds_do_not_stand_for_each_other() -> None:
+    def function(x: torch.Tensor, number: Any) -> tuple[torch.Tensor, ...]:
+        return x[:number].sum(), x.view(2, -1) * number
+
+    assert alike(function, [(torch.ones(8), numpy.int64(value)) for value in (1, 2, 3, 1)]) == 3
+    calls = [(torch.ones(2), value) for value in (numpy.float64(1.5), 1.5, numpy.float32(1.5), 2.5, numpy.float64(2.5))]
+    alike(lambda x, number: (x * number, number + 1), calls)
+
+
+def test_places_of_a_table() -> None:
+    """As in MultiStepLR: what is not there counts nothing, and is not put there."""
+    rates, milestones = [0.5, 0.25, 0.125, 1.5], Counter([2, 5, 5])
+
+    def program(x: torch.Tensor, at: int) -> torch.Tensor:
+        return x * 0.5 ** milestones[at] * rates[at % 4]
+
+    compiled = stator.compile(program, backend="eager")
+    for at in range(8):
+        assert torch.equal(compiled(torch.ones(1), at), program(torch.ones(1), at))
+        rates[at % 4] *= 3
+    assert sorted(milestones) == [2, 5]
+    with pytest.raises(IndexError):
+        stator.compile(lambda x, at: x * rates[at], backend="eager")(torch.ones(1), 4)
