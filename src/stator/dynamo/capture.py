@@ -534,7 +534,7 @@ def _end_shows(value: Value) -> bool:
         kind = type(value.obj if isinstance(value, Lazy) else value.peek())
         # an instance of a program's own class of floats can be referred to weakly
         return not (issubclass(kind, torch.Tensor) or (type(kind) is type and kind in CONSTANT_TYPES))
-    if isinstance(value, (TensorValue, ConstantValue)):
+    if isinstance(value, (TensorValue, ConstantValue, SymbolicNumber)):
         return False
     if isinstance(value, GeneratorValue):
         return value.started and value.returned is None and value.frame.waits_in_try()

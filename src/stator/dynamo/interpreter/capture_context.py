@@ -57,7 +57,7 @@ from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
-from stator.dynamo.values.symbolic_numbers import is_member, is_open_input
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_member, is_open_input, looked_up
 from stator.dynamo.values.tensors.tensor import TensorValue, rely_on_methods
 from stator.dynamo.values.tensors.tensor_methods import SPECIAL as SPECIAL_METHODS
 
@@ -76,7 +76,7 @@ from .rng_prediction import Draws
 from .scopes import GlobalScope
 
 # values of objects for which it does not matter whether two paths lead to one object
-_WITHOUT_IDENTITY = (ConstantValue, BoundMethodValue, TupleValue, SliceValue, RangeValue)
+_WITHOUT_IDENTITY = (ConstantValue, SymbolicNumber, BoundMethodValue, TupleValue, SliceValue, RangeValue)
 _WRAPPED_ANEW = (BoundMethodValue, SliceValue, RangeValue)
 _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))  # of tensors that are indices
 _STATIC_STORES = ("_parameters", "_buffers")
@@ -418,6 +418,10 @@ class CaptureContext:
         return enum_members.member_attribute(self, owner, name)
 
     def get_item(self, owner: Value, key: Value) -> Value:
+        if is_open_input(key):
+            found = looked_up(self, owner, key)  # type: ignore[arg-type]
+            if found is not None:
+                return found
         return owner.get_item(self, key)
 
     def contains(self, container: Value, item: Value) -> bool:

@@ -15,6 +15,7 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 
 if TYPE_CHECKING:
     from .capture_context import CaptureContext
@@ -26,6 +27,8 @@ _REPR, _ASCII = 2, 3
 
 def format_value(context: CaptureContext, value: Value, conversion: int, spec: str) -> str:
     """`format(value, spec)` behind a conversion."""
+    if type(value) is SymbolicNumber and value.is_constant():
+        value = ConstantValue(value.constant())
     if conversion == 0 and (not isinstance(value, ConstantValue) or isinstance(value.value, enum.Enum)):
         kind = value.python_type(context)
         method = context.class_lookup(kind, "__format__")

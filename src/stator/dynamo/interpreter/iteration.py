@@ -16,6 +16,7 @@ from stator.dynamo.values.containers.live_generators import generator_of
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 from . import stable_sort
@@ -79,8 +80,8 @@ def _asked(context: CaptureContext, iterator: Value) -> Value | None:
 def _is_plain(item: Value) -> bool:
     """Whether nothing of the program's runs when an instruction looks at it again."""
     if isinstance(item, TupleValue):
-        return all(isinstance(part, (ConstantValue, TensorValue)) for part in item.items)
-    return isinstance(item, ConstantValue)
+        return all(isinstance(part, (ConstantValue, SymbolicNumber, TensorValue)) for part in item.items)
+    return isinstance(item, (ConstantValue, SymbolicNumber))
 
 
 _MOST_TAKEN = 4  # before an instruction is left in the middle: each number of items is code of its own

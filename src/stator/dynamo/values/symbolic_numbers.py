@@ -6,6 +6,7 @@ the graph computes expressions of sizes and of tensors. See number_arithmetic.py
 
 from __future__ import annotations
 
+import collections
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -15,7 +16,7 @@ from torch import fx
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource, Source
-from stator.dynamo.host.numpy_scalars import plain_converter, shown
+from stator.dynamo.host.numpy_scalars import is_number, plain_converter, shown
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 from stator.shapes.expr import Expr
 from stator.shapes.sym_node import SymbolicNode
@@ -260,4 +261,30 @@ def is_member(context: CaptureContext, container: Value, number: SymbolicNumber)
     return found
 
 
+def looked_up(context: CaptureContext, container: Value, number: SymbolicNumber) -> SymbolicNumber | None:
+    """The number at a changing place of a table that was there before and is as it was: looked up in each call anew.
+    None where it is no number, or no such table."""
+    real = getattr(container, "obj", None)
+    if real is None or type(real) not in _TABLES or container.source is None:
+        return None
+    if any(changed is container for _, changed, _ in context.mutations.entries.values()):
+        return None
+    key = (operator.getitem, container.source, number.source)
+    if key not in context.numbers:
+        place = number.origin
+        assert type(place) is FromInput
+        try:
+            found = real[place.example]
+        except (LookupError, TypeError):
+            return None  # the program's exception
+        if type(found) not in (int, float) and not is_number(found):
+            return None
+        made = CallSource(operator.getitem, (container.source, place.source))
+        context.guard(made, GuardKind.TYPE, type(found))
+        context.numbers[key] = SymbolicNumber(FromInput(context, made, found, place.depth + 1, place.unsteady))
+    return context.numbers[key]
+
+
+# looking something up in them changes nothing
+_TABLES = (list, tuple, dict, collections.Counter, collections.OrderedDict)
 _PLAIN_CONTAINS = tuple(kind.__contains__ for kind in (dict, set, frozenset, list, tuple))

@@ -19,6 +19,7 @@ from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.arrays import ArrayValue, made, natives
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.prims.operators import numpy_calls
@@ -74,7 +75,7 @@ def _argument(context: CaptureContext, value: Value, arrays: list[TensorValue]) 
         return slice(*(_argument(context, at, arrays) for at in (value.start, value.stop, value.step)))
     if isinstance(value, ClassValue):
         return numpy.dtype(value.cls)
-    if isinstance(value, ConstantValue):
+    if isinstance(value, (ConstantValue, SymbolicNumber)):
         return context.constant_of(value, "an argument of a function of NumPy")
     raise NoCall
 

@@ -33,7 +33,7 @@ def counts_as_numbers(context: CaptureContext, function: Any, args: list[Value])
         return args
     if function in _IN_PLACE or getattr(function, "__name__", "").endswith("_"):
         return [args[0], *[_each(context, arg, _narrowed) for arg in args[1:]]] if _counts(context, args[0]) else args
-    if function is torch.where and all(isinstance(arg, ConstantValue) for arg in args[1:]):  # RAdam, of two floats
+    if function is torch.where and not any(isinstance(arg, TensorValue) for arg in args[1:]):  # RAdam, of two floats
         double: dict[str, Value] = {"dtype": ConstantValue(torch.float64)}
         return [args[0], *[context.record_function(torch.scalar_tensor, [arg], double) for arg in args[1:]]]
     return [_each(context, arg, _widened) for arg in args]

@@ -25,6 +25,7 @@ from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, combined
 from stator.dynamo.values.functions import BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_methods import rely_on_method
 
@@ -61,6 +62,8 @@ def _copy(context: CaptureContext, value: Value) -> Value:
 
 def _is_its_own_copy(value: Value) -> bool:
     """Functions and constants; not what is made of a program's own class of numbers or text."""
+    if type(value) is SymbolicNumber:
+        return True
     if isinstance(value, ConstantValue):
         kind = type(value.value)
         return not is_of_program(kind) or issubclass(kind, enum.Enum)

@@ -91,7 +91,7 @@ def _folded(context: CaptureContext, function: Any, values: list[Value]) -> Valu
 
 def _method(context: CaptureContext, value: Value, name: str) -> Value | None:
     """The special method that the value's class defines in Python, bound; None when it has none, or one in C."""
-    if isinstance(value, (ConstantValue, TensorValue)):
+    if isinstance(value, (ConstantValue, SymbolicNumber, TensorValue)):
         return None
     kind = value.python_type(context)
     raw = context.class_lookup(kind, name)
@@ -177,7 +177,7 @@ def _compared(
     way: CallSite | None = None,
     finish: CallCompletion = CallCompletion.ANSWER,
 ) -> Value | None:
-    inherits = name == "__ne__" and not isinstance(value, (ConstantValue, TensorValue))
+    inherits = name == "__ne__" and not isinstance(value, (ConstantValue, SymbolicNumber, TensorValue))
     if inherits and context.class_lookup(value.python_type(context), "__ne__") is object.__ne__:
         equal = _answer(context, value, "__eq__", other)
         return None if equal is None else ConstantValue(not context.truth(equal))
@@ -403,7 +403,16 @@ def _equal_items(context: CaptureContext, left: SequenceValue, right: SequenceVa
 
 def _is_builtin_family(value: Value) -> bool:
     """Values of different ones of these are never equal, nor equal to other objects."""
-    families = (SequenceValue, DictValue, SetValue, ConstantValue, FunctionValue, ClassValue, TensorValue)
+    families = (
+        SequenceValue,
+        DictValue,
+        SetValue,
+        ConstantValue,
+        FunctionValue,
+        ClassValue,
+        TensorValue,
+        SymbolicNumber,
+    )
     return isinstance(value, families)
 
 

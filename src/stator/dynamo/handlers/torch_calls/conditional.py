@@ -33,6 +33,7 @@ from stator.dynamo.values.containers.live_generators import LiveGenerator
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -226,6 +227,8 @@ class ConditionalChanges(MutationLog):
     def _is(self, real: Any, now: Any, source: ItemSource) -> bool:
         if type(now) is Lazy or now is self.context.wrapped.get(id(real)):
             return True
+        if type(now) is SymbolicNumber:
+            return now.source == source
         if not isinstance(now, ConstantValue) or not self.context.is_constant_object(real):
             return False
         return now.source == source or (type(now.value) is type(real) and bool(now.value == real))

@@ -18,6 +18,7 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.modules import ModuleValue
 from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 from .device_contexts import on_device
@@ -189,7 +190,7 @@ _KNOWN = ("aten", "prim", "prims", "profiler", "stator", "stator_parts")  # of t
 
 
 def _is_number(context: CaptureContext, value: Value) -> bool:
-    return isinstance(value, ConstantValue) and value.python_type(context) in (int, float, bool)
+    return isinstance(value, (ConstantValue, SymbolicNumber)) and value.python_type(context) in (int, float, bool)
 
 
 def _scripted(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
