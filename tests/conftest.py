@@ -1,16 +1,20 @@
-"""What holds for every test: no error of compiled code, and no defect of the compiler, is hidden by running the
-program's own code after it."""
+"""What holds for every test: each capture is verified, and no error of compiled code, and no defect of the compiler, is
+hidden by running the program's own code after it."""
 
 import gc
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from stator.base import counters
 from stator.base.errors import CompileError, StatorError
+from stator.dynamo import frame_compiler
 from stator.dynamo.cache import compiled_frames
 from stator.dynamo.cache.graph_fallback import Failure
+from stator.dynamo.ir.capture_result import CapturedFrame
+from stator.dynamo.ir.capture_verifier import verify
 
 _FAILURES = "dynamo.failures_of_graphs_alone"
 _OUR_BACKENDS = {f"backend {name!r}" for name in ("eager", "aot_eager", "inductor")}
@@ -21,6 +25,7 @@ _MODULES_BETWEEN_WHOLE_COLLECTIONS = 50
 _modules = itertools.count(1)
 _was_the_graph_s = Failure.was_the_graph_s
 _is_internal = compiled_frames.is_internal
+_capture = frame_compiler.capture
 
 
 def _noted(failure: Failure) -> None:
@@ -44,6 +49,13 @@ def _is_of_our_backend(error: Exception) -> bool:
     return of_ours and not isinstance(error.__cause__, StatorError)
 
 
+def _verified(*args: Any, **kwargs: Any) -> CapturedFrame:
+    captured = _capture(*args, **kwargs)
+    verify(captured)
+    return captured
+
+
+frame_compiler.capture = _verified
 Failure.was_the_graph_s = _noted  # type: ignore[method-assign]
 compiled_frames.is_internal = _noted_if_internal
 

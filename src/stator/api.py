@@ -12,9 +12,10 @@ from stator.backends import Backend, backend_name, resolve_backend
 from stator.base import logs
 from stator.base.errors import UsageError
 from stator.compiled_module import compile_module
+from stator.dynamo.backend import Settings
 from stator.dynamo.cache import entry as entries
 from stator.dynamo.callables import compiled_call, original_of
-from stator.dynamo.frame_compiler import FrameCompiler, Settings
+from stator.dynamo.frame_compiler import FrameCompiler
 from stator.dynamo.host import native_status
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from driving import driven
 
 from stator.base import logs
 from stator.base.config import Options
@@ -39,7 +40,7 @@ class Compiler:
 
 def test_one_version_for_each_shape():
     compiler = Compiler()
-    compiled = make_entry(scale, compiler, Options())
+    compiled = make_entry(scale, driven(compiler), Options())
     generator = torch.Generator().manual_seed(0)
     for shape in [(3,), (4,), (3,), (4,), (2, 2)]:
         x = torch.randn(shape, generator=generator)
@@ -50,7 +51,7 @@ def test_one_version_for_each_shape():
 
 def test_grad_mode_and_defaults_are_part_of_the_guards():
     compiler = Compiler()
-    compiled = make_entry(scale, compiler, Options())
+    compiled = make_entry(scale, driven(compiler), Options())
     x = torch.ones(3)
     compiled(x)
     with torch.no_grad():
@@ -63,7 +64,7 @@ def test_grad_mode_and_defaults_are_part_of_the_guards():
 def test_the_recompiles_artifact_names_shapes(monkeypatch):
     lines = []
     monkeypatch.setattr(logs, "log", lambda artifact, message, *args: lines.append((artifact, message % args)))
-    compiled = make_entry(scale, Compiler(), Options())
+    compiled = make_entry(scale, driven(Compiler()), Options())
     compiled(torch.ones(4))
     compiled(torch.ones(5))
     text = dict(lines)["recompiles"]
@@ -71,7 +72,7 @@ def test_the_recompiles_artifact_names_shapes(monkeypatch):
 
 
 def test_the_entry_is_a_faithful_wrapper():
-    compiled = make_entry(scale, Compiler(), Options())
+    compiled = make_entry(scale, driven(Compiler()), Options())
     assert is_entry(compiled) and original(compiled) is scale and compiled.__wrapped__ is scale
     assert (compiled.__name__, compiled.__doc__) == ("scale", "Multiplies.")
     assert inspect.signature(compiled) == inspect.signature(scale)
@@ -86,7 +87,7 @@ def test_an_unguarded_tensor_default_is_the_one_of_the_call():
     def compile_frame(function, bound):
         return CompiledFrame([], function.__code__.replace(co_name="new"))
 
-    compiled = make_entry(shifted, compile_frame, Options())
+    compiled = make_entry(shifted, driven(compile_frame), Options())
     assert torch.equal(compiled(torch.ones(2)), torch.ones(2))
     shifted.__defaults__ = (torch.ones(2),)
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
@@ -96,7 +97,7 @@ def test_compiled_tensors_are_freed():
     import gc
     import weakref
 
-    compiled = make_entry(scale, Compiler(), Options())
+    compiled = make_entry(scale, driven(Compiler()), Options())
     x = torch.ones(3)
     compiled(x)
     gone = weakref.ref(x)
@@ -113,7 +114,7 @@ def test_without_the_extension_there_is_one_message_and_the_program_runs(monkeyp
     logs.forget_warnings()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        compiled = [make_entry(scale, Compiler(), Options()) for _ in range(3)]
+        compiled = [make_entry(scale, driven(Compiler()), Options()) for _ in range(3)]
     assert [torch.equal(function(torch.ones(2)), torch.full((2,), 2.0)) for function in compiled] == [True] * 3
     assert len(caught) == 1
     text = str(caught[0].message)
@@ -125,7 +126,7 @@ def test_fullgraph_passes_the_error_on():
         raise RuntimeError("inside")
 
     with pytest.raises(RuntimeError, match="inside"):
-        make_entry(scale, broken, Options(), fullgraph=True)(torch.ones(2))
+        make_entry(scale, driven(broken), Options(), fullgraph=True)(torch.ones(2))
 
 
 _FIRST_IN_A_CHECKPOINT = """

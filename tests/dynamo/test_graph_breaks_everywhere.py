@@ -10,6 +10,7 @@ from tests.programs.language import control_flow, values
 import stator
 from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo import capture, frame_compiler
+from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, GraphEnd, Retry
 from stator.dynamo.ir.capture_result import Break, BreakReason
 from stator.dynamo.ir.prepared_code import program_of
 
@@ -27,13 +28,15 @@ class EndingAt:
     def __init__(self, code, step):
         self.code, self.step, self.reached = code, step, False
 
-    def __call__(self, function, arguments, **settings):
+    def __call__(self, function, arguments, assumptions, **settings):
         if function.__code__ is not self.code:
-            return capture.capture(function, arguments, **settings)
+            return capture.capture(function, arguments, assumptions, **settings)
         reason = BreakReason("forced", "a test", UserPlace(self.code.co_filename, 0, function.__name__))
         try:
-            captured = capture._Attempt(function, arguments, self.step, reason, [], capture.Told(), nested=True).run()
-        except capture._Restart:
+            captured = capture.capture(
+                function, arguments, CaptureAssumptions(end=GraphEnd(self.step, reason, self.step)), **settings
+            )
+        except Retry:
             self.reached = True
         except Unsupported as error:
             self.reached = error.kind == "reconstruct"
@@ -41,7 +44,7 @@ class EndingAt:
             self.reached = isinstance(captured.exit, Break)
             if self.reached and _operation(self.code, captured.exit).startswith(CAN_FAIL):
                 return captured
-        return capture.capture(function, arguments, **settings)
+        return capture.capture(function, arguments, assumptions, **settings)
 
 
 def _operation(code, exit_):

@@ -5,11 +5,13 @@ import os
 import weakref
 
 import torch
+from driving import driven
 
 import stator
 from stator.base.config import Options
+from stator.dynamo.backend import Settings
 from stator.dynamo.cache.entry import TORCH_FOLDER, CompiledFrame, make_hook_callback
-from stator.dynamo.frame_compiler import FrameCompiler, Settings
+from stator.dynamo.frame_compiler import FrameCompiler
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import LocalSource
 from stator.dynamo.guards.tensor_guards import tensor_guard
@@ -47,7 +49,7 @@ def test_user_forwards_below_torch_are_compiled():
 
     torch.manual_seed(0)
     model, x = Network(), torch.randn(2, 3)
-    callback = make_hook_callback(compile_frame, Options())
+    callback = make_hook_callback(driven(compile_frame), Options())
     expected = model.layers[0](x)
     expected = torch.relu(expected * 3) * 3
     assert torch.equal(call_with_hook(callback, model, x), expected)
@@ -73,7 +75,7 @@ def test_backward_hooks_and_autograd_run_under_the_hook():
         return grad + 1
 
     x = torch.ones(3, requires_grad=True)
-    callback = make_hook_callback(compile_frame, Options())
+    callback = make_hook_callback(driven(compile_frame), Options())
     assert torch.equal(call_with_hook(callback, step, x), torch.full((3,), 3.0))
     assert names[0] == "step" and not hook.active()
 

@@ -11,6 +11,8 @@ import types
 import weakref
 from dataclasses import dataclass
 
+from driving import driven
+
 from stator.dynamo.cache.compiled_frames import CompiledFrame, make_cache
 from stator.dynamo.host.hook import call_with_hook
 from stator.dynamo.host.native_status import native
@@ -33,7 +35,7 @@ def continuation(function, compiled=True):
     def compile_frame(function, bound):
         return CompiledFrame([], function.__code__.replace(co_name="compiled") if compiled else None)
 
-    cache = make_cache(function.__code__, compile_frame, Options())
+    cache = make_cache(function.__code__, driven(compile_frame), Options())
     made = native.Continuation(function, cache, callback)
     KEPT.append(cache)
     return made
@@ -44,7 +46,7 @@ KEPT = []
 
 def entered(function, emitted):
     """An entry of `function` that runs the code of `emitted`."""
-    cache = make_cache(function.__code__, lambda *_: CompiledFrame([], emitted.__code__), Options())
+    cache = make_cache(function.__code__, driven(lambda *_: CompiledFrame([], emitted.__code__)), Options())
     KEPT.append(cache)
     return native.Entry(function, cache)
 
@@ -73,7 +75,7 @@ def test_the_hook_goes_on_too():
     global GO_ON
     GO_ON = continuation(rest_of_total)
     cache = make_cache(
-        total.__code__, lambda *_: CompiledFrame([], total_broken.__code__), Options(), as_function=False
+        total.__code__, driven(lambda *_: CompiledFrame([], total_broken.__code__)), Options(), as_function=False
     )
     asked = []
 

@@ -13,6 +13,8 @@ import warnings
 import weakref
 from dataclasses import dataclass
 
+from driving import driven
+
 from stator.base import logs
 from stator.dynamo.cache.compiled_frames import CompiledFrame, make_cache, reset
 from stator.dynamo.guards.guard import Guard, GuardKind
@@ -43,7 +45,7 @@ class Policy:
         self.asked.append(function.__name__)
         if function.__name__ not in self.replacements:
             return None
-        self.caches.append(make_cache(function.__code__, self.compile_frame, Options(), as_function=False))
+        self.caches.append(make_cache(function.__code__, driven(self.compile_frame), Options(), as_function=False))
         return self.caches[-1]
 
     def compile_frame(self, function, bound):
@@ -184,7 +186,7 @@ def test_python_that_runs_while_the_hook_decides_is_not_hooked():
 
     def callback(function):
         asked.append(function.__name__)
-        cache = make_cache(function.__code__, compile_frame, Options(), as_function=False)
+        cache = make_cache(function.__code__, driven(compile_frame), Options(), as_function=False)
         references.append(weakref.ref(cache, on_death))
         return cache  # kept by nobody: it dies when the frame has its code
 
@@ -468,7 +470,9 @@ def test_an_entry_that_gave_up_is_not_compiled_again_by_the_hook():
 def test_compiled_code_called_through_an_entry_is_not_compiled_again():
     function = same_but_new(small)
     cache = make_cache(
-        function.__code__, lambda f, bound: CompiledFrame([], large.__code__.replace(co_name="target")), Options()
+        function.__code__,
+        driven(lambda f, bound: CompiledFrame([], large.__code__.replace(co_name="target"))),
+        Options(),
     )
     entry = native.Entry(function, cache)
     policy = Policy()
@@ -509,7 +513,7 @@ def test_an_error_of_the_compiler_leaves_the_original():
     caches = []
 
     def callback(function):
-        caches.append(make_cache(function.__code__, broken, Options(), as_function=False))
+        caches.append(make_cache(function.__code__, driven(broken), Options(), as_function=False))
         return caches[-1]
 
     function = same_but_new(small)

@@ -10,6 +10,8 @@ import threading
 import types
 from dataclasses import dataclass
 
+from driving import driven
+
 from stator.dynamo.cache.compiled_frames import CompiledFrame, make_cache
 from stator.dynamo.host import debuggers, stance
 from stator.dynamo.host.native_status import native
@@ -29,7 +31,7 @@ def instead(a):
 
 
 def entry_of(function=original, code=instead.__code__):
-    cache = make_cache(function.__code__, lambda function, bound: CompiledFrame([], code), Options())
+    cache = make_cache(function.__code__, driven(lambda function, bound: CompiledFrame([], code)), Options())
     return native.Entry(function, cache)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from . import logs
 from .locks import fork_safe_lock
 
 _lock = fork_safe_lock()
@@ -22,7 +23,7 @@ _current = threading.local()
 
 @contextmanager
 def compilation(name: str) -> Iterator[None]:
-    """Open a dump folder for one compilation; nested ones get their own. No-op unless STATOR_DUMP."""
+    """A folder for what one compilation writes; nested ones get their own. No-op unless STATOR_DUMP."""
     root = os.environ.get("STATOR_DUMP")
     if not root:
         yield
@@ -31,7 +32,6 @@ def compilation(name: str) -> Iterator[None]:
     with _lock:
         number, _count = _count, _count + 1
     folder = Path(root) / f"{number:03d}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)[:80]}"
-    folder.mkdir(parents=True, exist_ok=True)
     previous = getattr(_current, "folder", None)
     _current.folder = folder
     try:
@@ -48,4 +48,12 @@ def write(filename: str, text: str | Callable[[], str]) -> None:
     """Write one stage, e.g. write("10_graph.py", lambda: print_graph(g)). Numbers: docs/architecture.md."""
     folder = getattr(_current, "folder", None)
     if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / filename).write_text(text() if callable(text) else text)
+
+
+def show(artifact: str, filename: str, text: Callable[[], str], title: str) -> None:
+    """Log and write one stage; the text is made only when someone looks."""
+    write(filename, text)
+    if logs.enabled(artifact):
+        logs.log(artifact, "%s\n%s", title, text())

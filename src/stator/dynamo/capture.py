@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 
 from stator.base import config, counters
 from stator.base.errors import Unsupported
+from stator.dynamo.ir.capture_assumptions import NO_ASSUMPTIONS, CaptureAssumptions, GraphEnd, Retry
 
 from . import handlers
 from .guards.global_state import read_global_state
@@ -20,7 +21,6 @@ from .guards.guard import Guard, GuardKind
 from .guards.source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
 from .handlers import opcodes, polyfills
 from .host.break_kinds import way_out
-from .host.compile_status import Told
 from .host.naming import class_name
 from .host.numpy_scalars import is_of_program
 from .interpreter import input_facts
@@ -54,66 +54,39 @@ _REGISTERED = (handlers, input_facts, opcodes, polyfills)  # importing them fill
 def capture(
     function: FunctionType,
     arguments: dict[str, object],
+    assumptions: CaptureAssumptions = NO_ASSUMPTIONS,
     *,
     fullgraph: bool = False,
-    nested: bool = True,
-    apart: Container[CodeType] = (),
-    told: Told | None = None,
     unknown_sizes: bool = True,
 ) -> CapturedFrame:
-    """Execute `function` symbolically on `arguments` (parameter name -> object, as bound for the frame). `told` is kept
-    from one capture to the next of frames that belong together.
-
-    nested: the graph may end inside of functions that the frame called; else at their call.
-    apart: code of functions in which it ends at their call all the same, if there is none.
-
-    Raises Unsupported when nothing can be captured soundly, or, with fullgraph, when the whole frame cannot be one
-    graph. Any other exception is a defect of stator.
+    """Execute `function` symbolically on `arguments` (parameter name -> object, as bound for the frame), once.
 
     unknown_sizes: operators whose result's size depends on data stay in the graph, which otherwise ends there.
+
+    Raises Retry where the frame has to be captured anew; Unsupported when nothing can be captured soundly, or, with
+    fullgraph, when the whole frame cannot be one graph. Any other exception is a defect of stator.
     """
-    told = told or Told()
-    if told.by is function.__code__:  # it is called with other arguments
-        told.compiling, told.by = True, None
-    stop_at: int | None = None
-    reason: BreakReason | None = None
-    until: list[Guard] = []
-    failed: _Restart | None = None  # when told that it is compiled
-    backwards = 0  # how often the graph had to end earlier than it was tried to
-    while True:
-        told.asked = False
-        attempt = _Attempt(function, arguments, stop_at, reason, until, told, unknown_sizes, nested=nested, apart=apart)
-        try:
-            captured = attempt.run()
-        except _Restart as restart:
-            if failed is None and stop_at is None and told.compiling and told.asked and restart.error.kind in _ERRORS:
-                told.compiling, told.by = False, function.__code__
-                failed = restart
-                counters.count("dynamo.told_not_compiling")
-                continue
-            first = failed or restart
-            if fullgraph:
-                error = first.error
-                try:
-                    raise error from error.__cause__
-                finally:
-                    del error, first, failed  # the frame is part of the error's traceback, and must not hold the error
-            if stop_at is None and first is not restart and restart.error.kind in _ERRORS:
-                told.compiling, told.by = True, None  # the answer made no difference
-                restart = first
-            if stop_at is not None and restart.step < stop_at:
-                backwards += 1
-            # what cannot be handed on may have been made in each turn of a long loop: not followed back turn by turn
-            stop_at, reason = restart.step if backwards < _STEPS_BACK else restart.half_way(), restart.reason
-            if isinstance(restart.error.until, Guard):
-                until.append(restart.error.until)
-            _forget_frames(restart, attempt.handled)
-            continue
+    attempt = _Attempt(function, arguments, assumptions, unknown_sizes)
+    try:
+        captured = attempt.run()
+    except Retry as retry:
+        _forget_frames(retry, attempt.handled)
+        if not fullgraph or retry.assumptions.end is None:
+            raise
+        if assumptions.changes and not assumptions.relies_on_changes:
+            raise Retry(assumptions.relying_on_changes()) from None
+        first = assumptions.error_when_compiling
+        error = retry.error if first is None else first.reason.as_error()
+    else:
         counters.count("captured_frames")
         return captured
+    assert error is not None
+    try:
+        raise error from error.__cause__
+    finally:
+        del error  # this frame is part of the error's traceback, and must not hold the error
 
 
-_STEPS_BACK = 8
 _ERRORS = frozenset(("exception", "torch-error"))  # kinds of breaks that are errors of the program
 
 
@@ -130,49 +103,31 @@ def _forget_frames(error: BaseException | None, of_program: BaseException | None
             waiting += [one.__cause__, one.__context__]
 
 
-class _Restart(Exception):
-    """The frame cannot be followed beyond `step`; `outer_steps`: the steps of the outermost frame. Private to this
-    module."""
-
-    def __init__(self, step: int, error: Unsupported, reason: BreakReason, outer_steps: Sequence[int]) -> None:
-        self.step, self.error, self.reason, self.outer_steps = step, error, reason, outer_steps
-        super().__init__()
-
-    def half_way(self) -> int:
-        return self.outer_steps[(bisect_right(self.outer_steps, self.step) - 1) // 2]
-
-
 class _Attempt:
-    """One run over the frame. With `stop_at`, it ends before that step, which may be one of a frame inside."""
+    """One run over the frame. With an end, it stops before that step, which may be one of a frame inside."""
 
     def __init__(
         self,
         function: FunctionType,
         arguments: dict[str, object],
-        stop_at: int | None,
-        reason: BreakReason | None,
-        until: list[Guard],
-        told: Told,
+        assumptions: CaptureAssumptions,
         unknown_sizes: bool = True,
-        *,
-        nested: bool = False,
-        apart: Container[CodeType] = (),
     ) -> None:
-        self.nested = nested
-        self.apart = apart
         self.function = function
         self.arguments = arguments
-        self.stop_at = stop_at
-        self.reason = reason
-        self.until = until  # what the break depends on: once that changes, there may be none
-        self.told = told
+        self.assumptions = assumptions
         self.unknown_sizes = unknown_sizes
         self.entry_state = TorchState.now()
         self.running: Sequence[Frame] = ()  # the frames that were, where it ended
         self.handled = sys.exception()  # of the running program: nothing of ours is being handled here
 
+    @property
+    def reason(self) -> BreakReason:
+        assert self.assumptions.end is not None
+        return self.assumptions.end.reason
+
     def run(self) -> CapturedFrame:
-        context = CaptureContext(self.function, self.told)
+        context = CaptureContext(self.function, self.assumptions)
         context.recorder.mode.keeps_unknown_sizes = self.unknown_sizes
         try:
             return self._run(context)
@@ -196,9 +151,9 @@ class _Attempt:
             return self._stopped(context, stop)
         except Unsupported as error:
             ends_at = context.recorder.mode.footprint.ends_at
-            raise self._restart(context, error, _running(context, frame, error), ends_at) from error
+            raise self._retry(context, error, _running(context, frame, error), ends_at) from error
         except Raised as raised:
-            raise self._restart(context, self._uncaught(context, frame, raised), raised.frames or [frame]) from raised
+            raise self._retry(context, self._uncaught(context, frame, raised), raised.frames or [frame]) from raised
         return self._finished(context, frame)
 
     def _frame(self, context: CaptureContext) -> Frame:
@@ -217,8 +172,8 @@ class _Attempt:
         scope = context.scope_of(self.function.__globals__, None, self.function.__builtins__)  # type: ignore[attr-defined]
         context.given = {name: value for name, value in values.items() if _end_shows(value)}
         frame = Frame(context, program_of(code), scope, values, closure, code.co_qualname)
-        if self.stop_at is not None:
-            context.stop_at = self.stop_at
+        if self.assumptions.end is not None:
+            context.stop_at = self.assumptions.end.step
         self._go_on_handling(context, frame)
         return frame
 
@@ -237,22 +192,32 @@ class _Attempt:
             frame.handling.append(context.wrap(self.arguments[name], LocalSource(name)))
         frame.handling.append(context.wrap(self.handled, ReadSource(sys.exception)))
 
-    def _restart(
+    def _retry(
         self, context: CaptureContext, error: Unsupported, frames: Sequence[Frame], step: int | None = None
-    ) -> _Restart:
+    ) -> Retry:
         """`frames`: those that were running where the error came up."""
-        if self.stop_at is not None:
+        if self.assumptions.end is not None:
             raise error  # the state at the break could not be handed over
         assert error.place is not None
         reason = BreakReason(error.kind, error.reason, error.place, way_out(error.kind, error.hint))
         if step is None:
             step = self._last_left(context, frames, error.kind).began
-        return self._restart_at(context, step, error, reason)
+        end, assumed = self._end(context, step, reason), self.assumptions
+        if error.kind in _ERRORS:
+            if assumed.error_when_compiling is not None:  # the answer made no difference
+                answered_yes = replace(assumed, says_compiling=True)
+                return Retry(answered_yes.ending(assumed.error_when_compiling), error)
+            if assumed.says_compiling and context.asked_whether_compiling:
+                counters.count("dynamo.told_not_compiling")
+                return Retry(assumed.not_saying_compiling(end), error)
+        until = error.until if isinstance(error.until, Guard) else None
+        return Retry(assumed.ending(end, until), error)
 
-    def _restart_at(self, context: CaptureContext, step: int, error: Unsupported, reason: BreakReason) -> _Restart:
-        if not self.nested:
-            step = context.outer_steps[bisect_right(context.outer_steps, step) - 1]
-        return _Restart(step, error, reason, context.outer_steps)
+    def _end(self, context: CaptureContext, step: int, reason: BreakReason) -> GraphEnd:
+        outer = bisect_right(context.outer_steps, step) - 1
+        if not self.assumptions.nested:
+            step = context.outer_steps[outer]
+        return GraphEnd(step, reason, context.outer_steps[max(outer, 0) // 2] if context.outer_steps else step)
 
     def _last_left(self, context: CaptureContext, frames: Sequence[Frame], kind: str) -> Frame:
         """The innermost of the frames that the graph is to end in. Where nothing is compiled before, the outermost runs
@@ -260,27 +225,27 @@ class _Attempt:
         not come to nothing at many places."""
         outermost = frames[0]
         runs = _may_run_as_it_is(context) and outermost.now > outermost.furthest
-        if not self.nested or (runs and outermost.program.finishes_call < 0):
+        if not self.assumptions.nested or (runs and outermost.program.finishes_call < 0):
             return outermost
         chain = left_together(frames, kind)
         if _may_run_as_it_is(context):  # a generator runs as it is to its next yield
             chain = chain[: _before_generators(chain)]
         innermost = chain[-1]
-        if not context.recorder.op_count and user_code(innermost.program.code) in self.apart:
+        if not context.recorder.op_count and user_code(innermost.program.code) in self.assumptions.called_apart:
             return outermost
         return innermost
 
     def _stopped(self, context: CaptureContext, stop: StopAtBreak) -> CapturedFrame:
         """The graph ends where it was to. If that cannot be inside of what the frame called, then before the call."""
-        outermost = stop.frames[0]
-        assert self.reason is not None
+        outermost, end = stop.frames[0], self.assumptions.end
+        assert end is not None
         if self._last_left(context, stop.frames, self.reason.kind) is not stop.frames[-1]:
             error = unsupported("reconstruct", "frames that cannot be left together")
             raise self._earlier(context, outermost.located(error), outermost.began)
         try:
             return self._ended(context, stop.frames, stop.handled)
         except CannotRebuild as error:
-            if error.made_at is not None and error.made_at < self.stop_at:  # type: ignore[operator]
+            if error.made_at is not None and error.made_at < end.step:
                 raise self._earlier(context, error, error.made_at) from error
             if len(stop.frames) == 1:
                 raise outermost.located(error) from error
@@ -290,9 +255,8 @@ class _Attempt:
                 raise
             raise self._earlier(context, error, outermost.began) from error
 
-    def _earlier(self, context: CaptureContext, error: Unsupported, step: int) -> _Restart:
-        assert self.reason is not None
-        return self._restart_at(context, step, error, self.reason)
+    def _earlier(self, context: CaptureContext, error: Unsupported, step: int) -> Retry:
+        return Retry(self.assumptions.ending(self._end(context, step, self.reason)), error)
 
     def _uncaught(self, context: CaptureContext, frame: Frame, raised: Raised) -> Unsupported:
         value: Any = raised.value
@@ -310,14 +274,13 @@ class _Attempt:
             value = reconstructor.recipe(frame.result)
             effects = self._effects(reconstructor)
         except CannotRebuild as error:
-            raise self._restart(context, frame.located(error), [frame], error.made_at) from error
+            raise self._retry(context, frame.located(error), [frame], error.made_at) from error
         except Unsupported as error:
-            raise self._restart(context, frame.located(error), [frame]) from error
+            raise self._retry(context, frame.located(error), [frame]) from error
         return self._captured(frame, reconstructor, effects, Return(value))
 
     def _ended(self, context: CaptureContext, frames: Sequence[Frame], handled: Sequence[Value]) -> CapturedFrame:
         """The graph ends in these frames, each of which called the next."""
-        assert self.reason is not None
         frame = frames[0]
         reconstructor = Reconstructor(context)
         count = _before_generators(frames)
@@ -357,7 +320,6 @@ class _Attempt:
     def _reached(self, frame: Frame) -> Break:
         """Where the frame's own code gets without help: there everything is in its place. It gets there once, so that
         it may be left there."""
-        assert self.reason is not None
         stack = tuple(
             RaisedAt(value.value) if isinstance(value, LastInstruction) else None if value is None else _IN_PLACE
             for value in frame.stack
@@ -407,7 +369,7 @@ class _Attempt:
         """`exits` is None where the frame's own code gets to the exit."""
         context = frame.context
         context.guard_what_was_found()
-        context.guards.made += self.until
+        context.guards.made += self.assumptions.until
         outputs = [] if reconstructor is None else reconstructor.outputs
         graph = context.recorder.finish(outputs)
         if graph is None and outputs:
@@ -421,7 +383,7 @@ class _Attempt:
             exit_,
             context.guards.made,
             context.recorder.op_count,
-            [self.reason] if self.reason is not None else [],
+            [] if self.assumptions.end is None else [self.reason],
             None if reconstructor is None else self._handled_before(frame),
             self.entry_state,
             context.recorder.side_effects(),

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch import fx
 
 from stator.base import counters, dumps, logs
-from stator.base.config import Options
-from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UserPlace
-from stator.base.signals import is_of_a_signal
-from stator.graph.printer import print_graph
+from stator.base.errors import CompileError, Unsupported
+from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
+from stator.dynamo.ir.capture_verifier import verify
 
-from .bytecode import decode, instructions_text, reachable
-from .cache.compiled_frames import make_cache
+from .backend import Settings, compile_graph
+from .bytecode import decode, instructions_text
+from .cache.compiled_frames import Install, make_cache
 from .cache.entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .cache.graph_fallback import Failure, generator_states
 from .cache.recompile_limit import Inside
@@ -48,31 +46,22 @@ from .codegen.nested_resume import (
     operand_entering,
     put_back,
 )
-from .guards.global_state import read_global_state
-from .guards.guard import Guard, GuardKind
+from .eager_frames import gains_by_emission, is_watched, reason_of_steps, refuse, runs_in_steps, uncaptured_frame
+from .guards.guard import Guard
 from .guards.guard_filter import kept_guards
-from .guards.source import FunctionSource, is_about_made_class
-from .host.break_kinds import way_out
+from .guards.source import is_about_made_class
 from .host.code_marks import mark_as_ours
-from .host.compile_directives import disabled, is_of_torch_compile, left_alone_by_torch
-from .host.compile_status import Told
+from .host.compile_directives import disabled, left_alone_by_torch
 from .host.hook import call_with_hook, leave_frame_alone
-from .host.introspection import observer_in
 from .host.native_status import native
-from .host.numpy_sampling import draws_apart, types_of
-from .interpreter.nested_break import has_shadowed_cell, receiver_of, user_code
+from .interpreter.nested_break import user_code
 from .ir.call_completion import TOLD, CallCompletion
 from .ir.capture_printer import captured_text
-from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame
+from .ir.capture_result import Break, CapturedFrame, InnerFrame, Return
 from .ir.covered_lines import telling
 from .ir.generator_places import Place, Waits, places_of
-from .ir.prepared_code import must_stay
 from .ir.reconstruct_ir import NewGenerator, SetGenerator
 from .ir.resume import ResumePoint, closure_of, resume_code, resumption_of
-from .ir.torch_state import forward_ad_guard, in_forward_ad, in_function_transform
-
-_OF_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_SUSPENDABLE = _OF_ASYNC | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 _MOST_PLACES = 128  # at which the frames of one code are resumed; each costs a compilation
 _MOST_JOINED_PLACES = 1024  # at which they are, together with those of functions that they call
@@ -82,21 +71,6 @@ _MOST_WITHOUT_GRAPH = (
 )
 
 Hook = tuple[Callable[[], object], Callable[[], object]]
-Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What one `stator.compile` call asked for.
-
-    on_captured: told of every frame that was captured, with its graph, before the backend sees it.
-    """
-
-    backend: Backend
-    backend_name: str = "eager"
-    fullgraph: bool = False
-    options: Options = field(default_factory=Options)
-    on_captured: Callable[[CapturedFrame], None] | None = None
 
 
 class FrameCompiler:
@@ -105,7 +79,8 @@ class FrameCompiler:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._resumed: dict[tuple[int, int, ResumePoint, bool], Any] = {}
-        self._told = Told()
+        # codes of which a frame failed when it was told that it is compiled
+        self._fails_when_compiling: WeakSet[CodeType] = WeakSet()
         self._places: Counter[CodeType] = Counter()  # at which frames of a code are resumed
         self._joined: dict[tuple[int, int], Any] = {}  # by the ids of two continuations
         self._joined_places: Counter[CodeType] = Counter()  # the same, in a call
@@ -142,87 +117,173 @@ class FrameCompiler:
 
     # ---- one frame ----
 
-    def compile_frame(self, function: FunctionType, bound: Mapping[str, Any]) -> CompiledFrame:
-        """Compile the call of `function` with these values of its parameters.
+    def compile_frame(
+        self, function: FunctionType, bound: Mapping[str, Any], assumptions: CaptureAssumptions, install: Install
+    ) -> Any:
+        """The way of a frame: decode, capture, verify, compile the graph, emit, install. Where a stage learns more than
+        the capture went by, the frame is captured anew.
 
         Raises StatorError for what cannot be compiled (under fullgraph also for every graph break).
         """
-        try:
-            return self._compile(function, bound)
-        except _InnerCompileError as error:
-            logs.log("graph_breaks", "the graph ends at the outermost call: %s", error)
-        counters.count("dynamo.not_left_together")
-        return self._compile(function, bound, nested=False)
-
-    def _compile(self, function: FunctionType, bound: Mapping[str, Any], *, nested: bool = True) -> CompiledFrame:
-        code = function.__code__
-        if code.co_flags & _SUSPENDABLE:
-            return self._steps(code)
-        if is_of_torch_compile(function):
-            return self._of_torch_compile(code)
-        observer = observer_in(code, function.__globals__)
-        if observer is not None:
-            return self._observing(code, observer)
-        if not self.settings.fullgraph and draws_apart(code, function.__globals__, types_of(bound.values())):
-            return CompiledFrame((), None, followed=True)
-        now = read_global_state()
-        if now.observed or in_function_transform() or in_forward_ad():
-            # vmap, grad and the like: their tensors are no plain ones; who counts or traces operators is to see those
-            # of the program. What they call runs as it is, in that state only
-            state = Guard(FunctionSource(), GuardKind.GLOBAL_STATE, now)
-            return CompiledFrame((state, forward_ad_guard()), None)
-        module = None if self._module is None else self._module()
-        of_module = module is not None and any(value is module for value in bound.values())
-        name = _frame_name(function, module if of_module else None)
+        settings, code = self.settings, function.__code__
+        module = self._module_among(bound)
+        name = _frame_name(function, module)
+        assumptions = self._with_lasting(assumptions, code)
         with dumps.compilation(name):
-            _show("bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {name}")
-            try:
-                with counters.timed("capture"):
-                    captured = capture(
-                        function,
-                        dict(bound),
-                        fullgraph=self.settings.fullgraph,
-                        nested=nested,
-                        apart=self._called_apart,
-                        told=self._told,
-                        unknown_sizes=self.settings.options.unknown_sizes,
+            dumps.show("bytecode", "00_bytecode.txt", partial(_text_of, code), f"original {name}")
+            while True:
+                try:
+                    frame = self._uncaptured(function, bound)
+                    captured = self._capture(function, bound, assumptions) if frame is None else None
+                    if captured is None:
+                        return install(frame or CompiledFrame((), None), assumptions)
+                    if settings.options.verify:
+                        verify(captured)
+                    self._note(captured, name, assumptions)
+                    emitted, gains = None, self._gains_by_emission(captured)
+                    if gains:
+                        if settings.on_captured is not None:
+                            settings.on_captured(captured)
+                        graph = compile_graph(captured, settings, name)
+                        emitted = self._emit(captured, graph, name, assumptions, of_module=module is not None)
+                    by_itself = _runs_by_itself(captured, emitted, gains)
+                    frame = CompiledFrame(
+                        self._guards(captured, bound, free=by_itself),
+                        emitted,
+                        followed=by_itself or (not gains and is_watched(captured)),
+                        silent=emitted is not None and not captured.as_it_is and captured.ran is None,
                     )
-            except Unsupported as error:
-                if resumption_of(code) is None:
-                    raise
-                # the rest of a frame that was compiled in part runs on by itself, which is nothing to be warned of
-                logs.log("graph_breaks", "%s", error)
-                return CompiledFrame((), None)
-            counters.count("frames")
-            _show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {name}")
-            self._look_at_breaks(captured)
-            if not self._worth_compiling(captured):
-                free = captured.as_it_is and not isinstance(captured.exit, Break)
-                return CompiledFrame(self._guards(captured, bound, free=free), None, free or _is_watched(captured))
-            if captured.as_it_is:
-                own = self._own_code(captured, name)
-                free = own is None or is_right_on_any_path(captured)
-                return CompiledFrame(self._guards(captured, bound, free=free), own, followed=free)
-            compiled = self._compile_graph(captured, name)
-            with counters.timed("emit"):
-                emitted = self._emit(captured, compiled, of_module)
-            _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(emitted)), f"new {name}")
-            return CompiledFrame(self._guards(captured, bound), emitted, silent=captured.ran is None)
+                    return install(frame, assumptions)
+                except Retry as retry:
+                    assumptions = retry.after(assumptions)
 
-    def _steps(self, code: CodeType) -> CompiledFrame:
-        """A generator or coroutine function: it runs by itself, and what it calls is compiled."""
-        reason = BreakReason(
-            "async" if code.co_flags & _OF_ASYNC else "generator",
-            f"{code.co_qualname} runs in steps",
-            UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname),
-            "what it calls is compiled",
+    def _with_lasting(self, assumptions: CaptureAssumptions, code: CodeType) -> CaptureAssumptions:
+        """With what captures of other frames taught."""
+        if resumption_of(code) is None:
+            self._fails_when_compiling.discard(code)
+        told = user_code(code) not in self._fails_when_compiling
+        return replace(assumptions, called_apart=frozenset(self._called_apart), says_compiling=told)
+
+    def _module_among(self, bound: Mapping[str, Any]) -> Any:
+        """The compiled module, where the frame is called with it."""
+        module = None if self._module is None else self._module()
+        return module if module is not None and any(value is module for value in bound.values()) else None
+
+    def _uncaptured(self, function: FunctionType, bound: Mapping[str, Any]) -> CompiledFrame | None:
+        """For a frame that is not captured."""
+        code, fullgraph = function.__code__, self.settings.fullgraph
+        if not runs_in_steps(code):
+            return uncaptured_frame(function, bound.values(), fullgraph=fullgraph)
+        refuse(reason_of_steps(code), fullgraph=fullgraph)
+        return CompiledFrame((), self._steps_code(code) if calls_something(code) else None)
+
+    def _capture(
+        self, function: FunctionType, bound: Mapping[str, Any], assumptions: CaptureAssumptions
+    ) -> CapturedFrame | None:
+        """None: the rest of a frame that was compiled in part runs on by itself, which is nothing to be warned of."""
+        unknown_sizes = self.settings.options.unknown_sizes
+        try:
+            with counters.timed("capture"):
+                return capture(
+                    function,
+                    dict(bound),
+                    assumptions,
+                    fullgraph=self.settings.fullgraph,
+                    unknown_sizes=unknown_sizes,
+                )
+        except Unsupported as error:
+            if resumption_of(function.__code__) is None:
+                raise
+            logs.log("graph_breaks", "%s", error)
+            return None
+
+    def _note(self, captured: CapturedFrame, name: str, assumptions: CaptureAssumptions) -> None:
+        """Count and show a capture, and keep what it teaches about other frames."""
+        counters.count("frames")
+        dumps.show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {name}")
+        if not assumptions.says_compiling:
+            self._fails_when_compiling.add(user_code(captured.code))
+        exit_ = captured.exit
+        if not isinstance(exit_, Break):
+            return
+        counters.count("graph_breaks")
+        logs.log("graph_breaks", "%s", exit_.reason)
+        if exit_.inner and captured.graph is None:
+            innermost = exit_.inner[-1].code
+            self._without_graph[innermost].add(captured.code)
+            if len(self._without_graph[innermost]) >= _MOST_WITHOUT_GRAPH:
+                self._called_apart.add(innermost)
+
+    def _gains_by_emission(self, captured: CapturedFrame) -> bool:
+        goes_on = isinstance(captured.exit, Break)
+        return gains_by_emission(captured) and not (goes_on and self._places[user_code(captured.code)] >= _MOST_PLACES)
+
+    def _guards(self, captured: CapturedFrame, bound: Mapping[str, Any], *, free: bool = False) -> Sequence[Guard]:
+        """`free`: nothing goes wrong where they hold and should not. Then a class that the program made while it ran
+        is not held for its sake."""
+        keep = self.settings.options.guard_filter_fn
+        guards = captured.guards
+        if free:
+            guards = [guard for guard in guards if not is_about_made_class(guard.source)]
+        return guards if keep is None else kept_guards(guards, keep, captured.function, bound)
+
+    def _emit(
+        self,
+        captured: CapturedFrame,
+        compiled: Callable[..., Any] | None,
+        name: str,
+        assumptions: CaptureAssumptions,
+        *,
+        of_module: bool,
+    ) -> CodeType | None:
+        """The code that takes the place of the frame's own; None: all of its own is to run."""
+        exit_ = captured.exit
+        try:
+            with counters.timed("emit"):
+                if captured.as_it_is:
+                    emitted = self._emit_own_code(captured)
+                else:
+                    emitted = self._emit_around(captured, compiled, of_module=of_module)
+        except CompileError as error:
+            if not isinstance(exit_, Break) or not (exit_.inner or exit_.steps) or not assumptions.nested:
+                raise
+            logs.log("graph_breaks", "the graph ends at the outermost call: %s", error)
+            counters.count("dynamo.not_left_together")
+            raise Retry(assumptions.not_nested()) from None
+        if emitted is not None:
+            dumps.show("bytecode", "60_bytecode.txt", partial(_text_of, emitted), f"new {name}")
+        return emitted
+
+    def _emit_own_code(self, captured: CapturedFrame) -> CodeType | None:
+        return emit_own_code(
+            captured,
+            make_resume=partial(self.continuation, captured),
+            dispatch=self.dispatch_at(captured),
+            hook=self.hook_at(captured),
         )
-        if self.settings.fullgraph:
-            raise Unsupported(reason.kind, reason.reason, place=reason.place, hint=reason.hint)
-        logs.log("graph_breaks", "%s", reason)
-        if not calls_something(code):
-            return CompiledFrame((), None)
-        return CompiledFrame((), self._steps_code(code))
+
+    def _emit_around(
+        self, captured: CapturedFrame, compiled: Callable[..., Any] | None, *, of_module: bool
+    ) -> CodeType:
+        """Around a call of the compiled graph."""
+        on_failure = self._on_failure(captured) if compiled is not None else None
+        emitted = emit(
+            captured,
+            compiled,
+            make_resume=partial(self.continuation, captured),
+            dispatch=self.dispatch_at(captured),
+            hook=self._hook(),
+            on_failure=on_failure,
+            inner=self._inner_call(captured),
+            generator_code=partial(self._generator_code, captured),
+            tell=telling(captured.ran or ()),
+            holds_parameters=of_module,
+        )
+        if on_failure is not None:
+            on_failure.begins_anew.code = weakref.ref(emitted)  # type: ignore[attr-defined]
+        return emitted
+
+    # ---- generators ----
 
     def _steps_code(self, code: CodeType, stopped_at: int | None = None, inside: LeftInside | None = None) -> CodeType:
         """See `emit_steps`."""
@@ -253,71 +314,10 @@ class FrameCompiler:
         """Of a generator that goes on in the middle of a function that it had called."""
         if isinstance(wanted, NewGenerator):
             return self._steps_code(wanted.code)  # in whose frame there is room for the other
-        try:
-            callee = self._putting_back(captured, wanted.called, CallCompletion.RESULT, None)
-            return self._steps_code(wanted.code, place.index, LeftInside(callee, len(wanted.stack) - 1))
-        except CompileError as error:
-            raise _InnerCompileError("dynamo", str(error)) from error
-
-    def _observing(self, code: CodeType, observer: str) -> CompiledFrame:
-        """A function that looks at the interpreter: it runs as it is, and all that it calls."""
-        place = UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
-        what = f"{code.co_qualname} asks {observer}(), which would see what compiling makes"
-        return self._as_it_is(BreakReason("observer", what, place, way_out("observer", None)))
-
-    def _of_torch_compile(self, code: CodeType) -> CompiledFrame:
-        """What torch.compile gave sets its own hook and takes it away: left in the middle, that would stay."""
-        place = UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
-        what = f"{code.co_qualname} belongs to torch's own compiler"
-        return self._as_it_is(BreakReason("disabled", what, place, way_out("disabled", None)))
-
-    def _as_it_is(self, reason: BreakReason) -> CompiledFrame:
-        if self.settings.fullgraph:
-            raise Unsupported(reason.kind, reason.reason, place=reason.place, hint=reason.hint)
-        counters.count("graph_breaks")
-        logs.log("graph_breaks", "%s", reason)
-        return CompiledFrame((), None, followed=True)
-
-    def _guards(self, captured: CapturedFrame, bound: Mapping[str, Any], *, free: bool = False) -> Sequence[Guard]:
-        """`free`: nothing goes wrong where they hold and should not. Then a class that the program made while it ran
-        is not held for its sake."""
-        keep = self.settings.options.guard_filter_fn
-        guards = captured.guards
-        if free:
-            guards = [guard for guard in guards if not is_about_made_class(guard.source)]
-        return guards if keep is None else kept_guards(guards, keep, captured.function, bound)
+        callee = self._putting_back(captured, wanted.called, CallCompletion.RESULT, None)
+        return self._steps_code(wanted.code, place.index, LeftInside(callee, len(wanted.stack) - 1))
 
     # ---- breaks ----
-
-    def _look_at_breaks(self, captured: CapturedFrame) -> None:
-        exit_ = captured.exit
-        if not isinstance(exit_, Break):
-            return
-        reason = exit_.reason
-        if self.settings.fullgraph:
-            raise Unsupported(reason.kind, reason.reason, place=reason.place, hint=reason.hint)
-        counters.count("graph_breaks")
-        logs.log("graph_breaks", "%s", reason)
-        if exit_.inner and captured.graph is None:
-            innermost = exit_.inner[-1].code
-            self._without_graph[innermost].add(captured.code)
-            if len(self._without_graph[innermost]) >= _MOST_WITHOUT_GRAPH:
-                self._called_apart.add(innermost)
-
-    def _worth_compiling(self, captured: CapturedFrame) -> bool:
-        """Whether the frame gains by running emitted code instead of its own."""
-        if not isinstance(captured.exit, Break):
-            return captured.graph is not None or not captured.as_it_is
-        if captured.exit.reason.kind == "long-loop" or _is_watched(captured):
-            return False  # it runs on for long, and would be followed again and again; or it is looked at
-        code = user_code(captured.code)
-        if not set(code.co_varnames).issuperset(captured.exit.locals):
-            return False  # a value on the stack at the break before cannot even be looked at
-        if _asks_in_vain_for_super(captured, captured.exit) or _is_within_an_instruction(captured, captured.exit):
-            return False
-        if has_shadowed_cell(captured.code, captured.exit.cells):
-            return False
-        return self._places[code] < _MOST_PLACES and not must_stay(code, captured.function.__globals__)
 
     def dispatch_at(self, captured: CapturedFrame) -> Callable[[Any], Any]:
         """What gives, at run time, the callable that stands for the callee of the call at which this capture broke."""
@@ -441,83 +441,12 @@ class FrameCompiler:
         callback = None if resumption_of(code) is None else self._hook_callback
         return native.Continuation(function, None, callback, returned, len(closure_of(code)))
 
-    # ---- stages ----
 
-    def _compile_graph(self, captured: CapturedFrame, name: str) -> Callable[..., Any] | None:
-        graph = captured.graph
-        if self.settings.on_captured is not None:
-            self.settings.on_captured(captured)
-        if graph is None:
-            return None
-        counters.count("graphs")
-        _show("graph", "10_graph.py", lambda: print_graph(graph, title=name), f"of {name}")
-        place = _first_place(captured)
-        try:
-            with counters.timed("backend"):
-                compiled = self.settings.backend(graph, [entry.example for entry in captured.inputs])
-        except MissingToolchain as error:
-            if self.settings.fullgraph:
-                raise
-            logs.warn_once("toolchain", f"stator: captured graphs run eagerly, operation by operation: {error}")
-            return graph.forward
-        except StatorError:
-            raise
-        except Exception as error:
-            if is_of_a_signal(error):
-                raise
-            raise CompileError(
-                f"backend {self.settings.backend_name!r}", f"{type(error).__name__}: {error}", place=place
-            ) from error
-        if not callable(compiled):
-            raise CompileError(
-                f"backend {self.settings.backend_name!r}",
-                f"it returned {type(compiled).__name__}, which is not callable",
-                place=place,
-                hint="a backend is (gm, example_inputs) -> callable; return gm.forward to run the graph as it is",
-            )
-        return compiled
-
-    def _own_code(self, captured: CapturedFrame, name: str) -> CodeType | None:
-        """Of a frame with nothing to compile before it breaks; None: all of its own is to run."""
-        if self.settings.on_captured is not None:
-            self.settings.on_captured(captured)
-        with counters.timed("emit"):
-            own = emit_own_code(
-                captured,
-                make_resume=lambda point: self.continuation(captured, point),
-                dispatch=self.dispatch_at(captured),
-                hook=self.hook_at(captured),
-            )
-        if own is not None:
-            _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(own)), f"new {name}")
-        return own
-
-    def _emit(self, captured: CapturedFrame, compiled: Callable[..., Any] | None, of_module: bool) -> CodeType:
-        on_failure = self._on_failure(captured) if compiled is not None else None
-        try:
-            emitted = emit(
-                captured,
-                compiled,
-                make_resume=lambda point: self.continuation(captured, point),
-                dispatch=self.dispatch_at(captured),
-                hook=self._hook(),
-                on_failure=on_failure,
-                inner=self._inner_call(captured),
-                generator_code=partial(self._generator_code, captured),
-                tell=telling(captured.ran or ()),
-                holds_parameters=of_module,
-            )
-        except CompileError as error:
-            if isinstance(captured.exit, Break) and captured.exit.inner:
-                raise _InnerCompileError("dynamo", str(error)) from error
-            raise
-        if on_failure is not None:
-            on_failure.begins_anew.code = weakref.ref(emitted)  # type: ignore[attr-defined]
-        return emitted
-
-
-class _InnerCompileError(CompileError):
-    """Frames cannot be left together. Private to this module."""
+def _runs_by_itself(captured: CapturedFrame, emitted: CodeType | None, gains: bool) -> bool:
+    """Whether the frame's own code runs, so that nothing goes wrong where guards hold and should not."""
+    if not gains:
+        return captured.as_it_is and isinstance(captured.exit, Return)
+    return captured.as_it_is and (emitted is None or is_right_on_any_path(captured))
 
 
 def _frame_name(function: FunctionType, module: Any) -> str:
@@ -526,48 +455,5 @@ def _frame_name(function: FunctionType, module: Any) -> str:
     return type(module).__name__ if called else function.__code__.co_qualname
 
 
-def _asks_in_vain_for_super(captured: CapturedFrame, exit_: Break) -> bool:
-    """Whether a super() behind the break looks for its receiver in the frame's first slot, where the code that goes on
-    has none: the receiver lives in a cell, was deleted, or there never was one."""
-    code = user_code(captured.code)
-    if "super" not in code.co_names:
-        return False
-    receiver = receiver_of(code)
-    if receiver in exit_.locals and receiver not in exit_.cells:
-        return False
-    instructions = decode(captured.code)
-    return any(
-        instruction.argval == "super" and not any(one.opname == "LOAD_SUPER_ATTR" for one in instructions)
-        for instruction in reachable(instructions, instructions[exit_.index])
-    )
-
-
-def _is_watched(captured: CapturedFrame) -> bool:
-    """Whether a person or a function is about to look at what runs there, and in what it calls."""
-    return isinstance(captured.exit, Break) and captured.exit.reason.kind == "debugger"
-
-
-def _is_within_an_instruction(captured: CapturedFrame, exit_: Break) -> bool:
-    """Whether only a part of an instruction of the user's code is done there, in code that goes on behind a break."""
-    resumption = resumption_of(captured.code)
-    if resumption is None or exit_.inner or resumption.indices[exit_.index] is not None:
-        return False
-    return resumption.indices[exit_.index + 1] is None  # nothing is left to do behind the last part
-
-
-def _first_place(captured: CapturedFrame) -> UserPlace:
-    """The user's line that the graph starts at, as far as it is known."""
-    if captured.graph is not None:
-        for node in captured.graph.graph.nodes:
-            place = node.meta.get("place")
-            if place is not None:
-                return place
-    code = captured.code
-    return UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
-
-
-def _show(artifact: str, filename: str, text: Callable[[], str], title: str) -> None:
-    """Log and dump one stage; the text is made only when someone looks."""
-    dumps.write(filename, text)
-    if logs.enabled(artifact):
-        logs.log(artifact, "%s\n%s", title, text())
+def _text_of(code: CodeType) -> str:
+    return instructions_text(decode(code))

@@ -13,8 +13,10 @@ import torch
 from torch import fx
 
 from stator.base.errors import UserPlace
-from stator.dynamo.cache.entry import CompiledFrame
-from stator.dynamo.frame_compiler import Backend, FrameCompiler, Hook, Settings
+from stator.dynamo.backend import Backend, Settings
+from stator.dynamo.cache.compiled_frames import Install
+from stator.dynamo.frame_compiler import FrameCompiler, Hook
+from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame
 from stator.dynamo.ir.resume import ResumePoint
 
@@ -60,10 +62,12 @@ class WatchingConverter(FrameCompiler):
         """The costliest first."""
         return sorted(self._costs.values(), key=lambda cost: -cost.seconds)
 
-    def compile_frame(self, function: FunctionType, bound: Mapping[str, Any]) -> CompiledFrame:
+    def compile_frame(
+        self, function: FunctionType, bound: Mapping[str, Any], assumptions: CaptureAssumptions, install: Install
+    ) -> Any:
         began = time.perf_counter()
         try:
-            return super().compile_frame(function, bound)
+            return super().compile_frame(function, bound, assumptions, install)
         finally:
             self._seconds_apart += time.perf_counter() - began
 

@@ -46,8 +46,9 @@ class Ambience:
             for device, enabled, dtype in self.autocast:
                 if (enabled, dtype) != (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)):
                     stack.enter_context(torch.autocast(device, dtype, enabled))
-            stack.callback(torch.set_default_dtype, now)
-            torch.set_default_dtype(self.default_dtype)
+            if now is not self.default_dtype:  # all threads see it: only where the program itself changed it meanwhile
+                stack.callback(torch.set_default_dtype, now)
+                torch.set_default_dtype(self.default_dtype)
             yield
 
 

@@ -17,7 +17,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
 from stator.base import counters, logs
-from stator.base.errors import ChangedMeanwhile, StatorError, Unsupported, UsageError, UserPlace, VerificationError
+from stator.base.errors import ChangedMeanwhile, StatorError, UsageError, UserPlace, VerificationError
 from stator.base.signals import is_of_a_signal
 from stator.dynamo.guards.guard import Guard
 from stator.dynamo.guards.guard_tree import bound_count, build_guard_tree, describe_failure, notes
@@ -28,9 +28,10 @@ from stator.dynamo.host.iterator_state import is_known_iterator
 from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.stance import may_compile, refuse_recompile
 from stator.dynamo.host.trusted_builtins import builtins_as_ever
+from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.resume import closure_of, resumption_of
 
-from .dynamic_sources import changed_members, changed_numbers, changing, members
+from .dynamic_sources import changed_members, changed_numbers, members
 from .recompile_limit import Inside, at_fault, places_inside
 from .specialization_owner import NOBODY, NotedOwner, Owner, first_instance, owner_of, with_generators
 
@@ -54,7 +55,10 @@ class CompiledFrame:
 
 
 MakeApart = Callable[[], tuple[FunctionType, CompiledFrame] | None]
-CompileFrame = Callable[[FunctionType, dict[str, object]], CompiledFrame]
+# makes a version of a compiled frame; raises Retry where its guards do not hold for the values it was made from
+Install = Callable[[CompiledFrame, CaptureAssumptions], Any]
+# compiles a frame with these values of its parameters, and gives what `Install` gave
+CompileFrame = Callable[[FunctionType, dict[str, object], CaptureAssumptions, Install], Any]
 
 
 class CacheOptions(Protocol):
@@ -69,7 +73,6 @@ around_compilations: list[Callable[[], AbstractContextManager[None]]] = []
 
 _SHOWN_REASONS = 3  # in a warning
 _MOST_FAILURES = 4  # to compile one function, before it is left alone
-_ATTEMPTS = 3  # in one call, where values change while they are looked at
 _MOST_LOST = 2  # versions whose objects died, before the frame is taken to meet others in each call
 _INSTANCES = 1024  # times the recompile limit: the most versions over all instances that share a method
 _GONE = 8  # times the recompile limit: the most versions whose instances are gone
@@ -163,7 +166,7 @@ class Miss:
 
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         """The version to call, or None: run the original. csrc/cache.c sees to it that this is never called again while
-        it is at work, and that Python's collector rests meanwhile."""
+        it is at work."""
         if not builtins_as_ever():
             return None
         try:
@@ -267,8 +270,18 @@ class Miss:
             self.inside.cache.miss._seen_to_change(places_inside(places, self.inside.names))
 
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
+        def install(frame: CompiledFrame, assumptions: CaptureAssumptions) -> Any:
+            version = self._make_version(cache, function, frame, first_instance(bound))
+            failure = version.guards.explain(values, function)
+            if failure is not None:
+                raise Retry(assumptions.after_failed_guard(describe_failure(version.detail, failure)))
+            return version
+
         try:
-            version = self._version_that_fits(cache, function, bound, values)
+            with ExitStack() as stack:
+                for around in around_compilations:
+                    stack.enter_context(around())
+                version = self.compile_frame(function, bound, CaptureAssumptions(dict(self.changing)), install)
         except Exception as error:
             if self.fullgraph or isinstance(error, RecursionError) or is_of_a_signal(error):
                 raise
@@ -278,26 +291,6 @@ class Miss:
         self._note_owner(cache, version, function, bound)
         cache.versions = (version, *cache.versions)
         return version
-
-    def _version_that_fits(
-        self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]
-    ) -> Any:
-        """Another thread may change what was looked at before the guards are asked, so they are asked anew of another
-        capture; but one that fails in the same way each time is a defect of ours."""
-        failures: list[str] = []
-        while True:
-            with ExitStack() as stack:
-                for around in around_compilations:
-                    stack.enter_context(around())
-                frame = self._compile_with_changing(function, bound)
-                version = self._make_version(cache, function, frame, first_instance(bound))
-            failure = version.guards.explain(values, function)
-            if failure is None:
-                return version
-            failures.append(describe_failure(version.detail, failure))
-            if len(failures) == _ATTEMPTS:
-                kind = VerificationError if len(set(failures)) == 1 else ChangedMeanwhile
-                raise kind(f"a guard does not hold for the very values it was made from: {failures[-1]}")
 
     def _note_owner(self, cache: Any, version: Any, function: FunctionType, bound: dict[str, object]) -> None:
         known = {id(one) for one in cache.versions}
@@ -315,18 +308,6 @@ class Miss:
         covered = {id(one) for one in made if one.followed == _FOLLOWED}
         cache.versions = (*(one for one in cache.versions if id(one) not in covered), version)
         return version
-
-    def _compile_with_changing(self, function: FunctionType, bound: dict[str, object]) -> CompiledFrame:
-        """Knowing what changes. Where that ends a graph which has to be whole, the values are relied on: rather another
-        version than none."""
-        try:
-            with changing(dict(self.changing)):
-                return self.compile_frame(function, bound)
-        except Unsupported:
-            if not self.fullgraph or not self.changing:
-                raise
-        with changing(dict.fromkeys(self.changing, 1)):
-            return self.compile_frame(function, bound)
 
     def _failed(self, cache: Any, function: FunctionType, error: Exception) -> None:
         """Run this call eagerly, and say once why. Later ones too, unless there is something to hope for: versions that

@@ -3,9 +3,7 @@ and buffers. Found out when guards fail; no torch here."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -15,8 +13,6 @@ from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree
 from stator.dynamo.guards.source import CallSource, Source
 from stator.dynamo.ir.resume import closure_of
-
-_state = threading.local()
 
 
 def contents(tensor: Any) -> tuple[int, ...]:
@@ -30,23 +26,6 @@ def contents_source(source: Source) -> Source:
 
 def _is_on_contents(source: Source) -> bool:
     return type(source) is CallSource and (source.function is contents or type(source.function) is DataFact)
-
-
-def changing_sources() -> Mapping[Source, int]:
-    """Places whose numbers the capture under way in this thread keeps apart from their values, or whose tensors from
-    their identity, and how often each was seen to change."""
-    return getattr(_state, "sources", {})
-
-
-@contextmanager
-def changing(sources: Mapping[Source, int]) -> Iterator[None]:
-    """What is captured in the block knows that the numbers and tensors at these places change."""
-    before = changing_sources()
-    _state.sources = sources
-    try:
-        yield
-    finally:
-        _state.sources = before
 
 
 def changed_numbers(

@@ -255,40 +255,17 @@ Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t c
 static __thread int compiling = 0;
 static unsigned long long passed_while_busy = 0;
 
-/* The collector rests while anybody compiles, in whichever thread; and whether it was on before. */
-static int resting = 0, collecting = 0;
-
-static void end_rest(void)
-{
-    if (--resting == 0 && collecting) {
-        PyGC_Enable();
-    }
-}
-
-/* In a forked child: what other threads of the parent were compiling, nobody ends here. */
-void stator_forget_other_compilations(void)
-{
-    while (resting > compiling) {
-        end_rest();
-    }
-}
-
 /* Calls the callback with everything put in order behind it, also when it is interrupted at any point: that is why this
- * is done here and not in Python. The frame hook is off meanwhile; and so is the collector, as a compilation makes very
- * many objects that live on, and each full collection in the middle of it walks them all. */
+ * is done here and not in Python. The frame hook is off meanwhile. */
 static PyObject *call_miss(Cache *cache, PyObject *miss, PyObject *function, PyObject *bound)
 {
     HookThread saved = stator_hook_thread;
     stator_hook_thread = (HookThread){NULL, NULL};
-    if (resting++ == 0) {
-        collecting = PyGC_Disable();
-    }
     cache->busy = 1;
     compiling++;
     PyObject *result = PyObject_CallFunctionObjArgs(miss, (PyObject *)cache, function, bound, NULL);
     compiling--;
     cache->busy = 0;
-    end_rest();
     stator_hook_thread = saved;
     return result;
 }

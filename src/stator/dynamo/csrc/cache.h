@@ -36,6 +36,5 @@ extern PyTypeObject VersionType, CacheType;
 Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t count, PyObject *function);
 /* Ask the miss callback, unless there is an exception. New reference; NULL without exception: run the original; NULL with exception: pass it on. */
 Version *stator_cache_miss(Cache *cache, PyCodeObject *code, PyObject *const *locals, PyObject *function);
-void stator_forget_other_compilations(void);
 
 #endif

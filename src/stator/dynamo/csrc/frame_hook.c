@@ -340,7 +340,6 @@ static PyObject *hook_callback(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ig
 /* In a forked child only this thread is left. */
 static PyObject *forget_other_threads(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
-    stator_forget_other_compilations();
     stator_hook_of_this_thread(PyInterpreterState_Get());
     Py_RETURN_NONE;
 }

@@ -4,9 +4,6 @@ compile_directives.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from types import CodeType
-
 from .native_status import native as _native
 
 # set on functions that must run as they are: "frame" for the function alone, "recursive" for all that it calls too
@@ -20,16 +17,3 @@ def is_compiling() -> bool:
     way in this thread.
     """
     return _native is not None and _native.compiling_depth() > 0
-
-
-@dataclass(slots=True)
-class Told:
-    """What a program is told when it asks whether it is compiled: yes, unless it fails when it hears that.
-
-    Many libraries ask in order not to look at data, and go ways then that nobody takes otherwise. Where a capture ends
-    in an error after such an answer, it begins anew with the other one, which is eager's.
-    """
-
-    compiling: bool = True
-    asked: bool = False  # since the capture under way began
-    by: CodeType | None = None  # the code that failed

@@ -14,7 +14,7 @@ from typing import Any
 
 from .native_status import native as _native
 
-STATOR_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+STATOR_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 def leave_alone(*prefixes: str, with_callees: bool = False) -> None:

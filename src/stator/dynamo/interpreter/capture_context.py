@@ -20,12 +20,10 @@ import torch
 
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.signals import is_of_a_signal
-from stator.dynamo.cache.dynamic_sources import changing_sources
 from stator.dynamo.graph.graph_builder import GraphBuilder, NotATensorCall
 from stator.dynamo.graph.subgraphs import Later
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
-from stator.dynamo.host.compile_status import Told
 from stator.dynamo.host.hook import is_left_alone
 from stator.dynamo.host.naming import class_name, full_name, is_plain_class
 from stator.dynamo.ir.call_completion import (
@@ -39,6 +37,7 @@ from stator.dynamo.ir.call_completion import (
     called,
     takes_all,
 )
+from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.covered_lines import LineLog, traced
 from stator.dynamo.ir.reconstruct_ir import Effect, Recipe
 from stator.dynamo.ir.resume import Offset
@@ -83,11 +82,12 @@ _STATIC_STORES = ("_parameters", "_buffers")
 
 
 class CaptureContext:
-    """State of one capture of one frame; thrown away when the capture restarts."""
+    """State of one attempt to capture a frame; the next attempt makes another."""
 
-    def __init__(self, function: FunctionType, told: Told) -> None:
+    def __init__(self, function: FunctionType, assumptions: CaptureAssumptions) -> None:
         self.function = function
-        self.told = told
+        self.assumptions = assumptions
+        self.asked_whether_compiling = False
         self.guards = GuardLog(self.place)
         self.classes = ClassAttributes(self.wrap)
         self.identities = Identities(self)
@@ -103,7 +103,7 @@ class CaptureContext:
         self.live_iterators: dict[int, LiveIterator] = {}
         self.recorder = GraphBuilder(self)
         self.entering_module = 0  # so many frames of the call of a module are left out before the next
-        self.changing = changing_sources()
+        self.changing = assumptions.seen_changes()
         self.expected: set[Source] = set()  # places whose numbers are known to change before they do
         self.numbers: dict[Any, Any] = {}  # symbolic numbers by what they are read or computed from
         self.overlays: list[LibraryOverride] = []  # of functions that run, innermost last

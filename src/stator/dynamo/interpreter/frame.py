@@ -16,6 +16,7 @@ from stator.dynamo.host.break_kinds import way_out
 from stator.dynamo.host.hook import is_left_alone
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.call_completion import CallSite, Collecting
+from stator.dynamo.ir.capture_result import CaptureState
 from stator.dynamo.ir.prepared_code import Handler, PreparedCode, program_of
 from stator.dynamo.ir.resume import closure_of
 from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
@@ -58,7 +59,7 @@ class StopAtBreak(Exception):
         super().__init__()
 
 
-class Frame:
+class Frame(CaptureState):
     """Interpreter state of one call. `stack` holds realised Values (None is a NULL slot)."""
 
     __slots__ = (

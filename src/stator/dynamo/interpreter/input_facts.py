@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from stator.dynamo.cache.dynamic_sources import changing_sources
 from stator.dynamo.guards.data_guards import DataFact, DataGuardStep, DataRef
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
@@ -53,7 +52,7 @@ def truth_of_inputs(context: CaptureContext, value: TensorValue) -> bool | None:
         with torch.no_grad():
             return fact()
     source = CallSource(fact, tuple([one.source for one in part.inputs]))  # type: ignore[misc]
-    if changing_sources().get(source, 0) >= _OFTEN:
+    if context.changing.get(source, 0) >= _OFTEN:
         return None
     with torch.no_grad():
         found = fact(*[one.obj for one in part.inputs])

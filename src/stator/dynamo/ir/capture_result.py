@@ -6,10 +6,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import fx
-
-from stator.base.errors import UserPlace
+from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo.guards.guard import Guard
 
 from .call_completion import CallCompletion
@@ -18,7 +15,16 @@ from .prepared_code import program_of
 from .reconstruct_ir import Effect, RaisedAt, Recipe
 
 if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
     from .torch_state import TorchState
+
+
+class CaptureState:
+    """Base of objects that live only while a frame is captured. No part of a capture's result is one."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,9 @@ class BreakReason:
     def __str__(self) -> str:
         text = f"{self.kind}: {self.reason}\n  {self.place}"
         return f"{text}\n  Hint: {self.hint}" if self.hint else text
+
+    def as_error(self) -> Unsupported:
+        return Unsupported(self.kind, self.reason, place=self.place, hint=self.hint)
 
 
 @dataclass(frozen=True, slots=True)

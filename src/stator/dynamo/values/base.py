@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported
 from stator.dynamo.guards.source import Source
 from stator.dynamo.host.naming import class_name
+from stator.dynamo.ir.capture_result import CaptureState
 from stator.dynamo.ir.reconstruct_ir import Load, Recipe
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class CannotRebuild(Unsupported):
     made_at: int | None = None
 
 
-class Value:
+class Value(CaptureState):
     """A Python object of the captured program. `source` says where it was read from, or None if made in the frame."""
 
     __slots__ = ("source",)

@@ -32,10 +32,10 @@ def _is_compiling(context: CaptureContext) -> ConstantValue:
         # in order not to look at a mask for padding to drop: none is, where it was called from what is followed in its
         # place; and where it is a frame of its own, it is to compute what it does in eager
         return ConstantValue(len(context.frames) > 1 and context.frames[-2].program.code is encode.__code__)
-    context.told.asked = True
-    if context.told.compiling:
+    context.asked_whether_compiling = True
+    if context.assumptions.says_compiling:
         context.recorder.unlike_eager = True
-    return ConstantValue(context.told.compiling)
+    return ConstantValue(context.assumptions.says_compiling)
 
 
 calls(is_compiling, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(_is_compiling)

@@ -1,0 +1,72 @@
+"""The settings of one `stator.compile` call, and its backend called on the graph of a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from stator.base import counters, dumps, logs
+from stator.base.config import Options
+from stator.base.errors import CompileError, MissingToolchain, StatorError, UserPlace
+from stator.base.signals import is_of_a_signal
+from stator.graph.printer import print_graph
+
+from .ir.capture_result import CapturedFrame
+
+Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one `stator.compile` call. `on_captured` is called with each captured frame, before the backend
+    is called with its graph."""
+
+    backend: Backend
+    backend_name: str = "eager"
+    fullgraph: bool = False
+    options: Options = field(default_factory=Options)
+    on_captured: Callable[[CapturedFrame], None] | None = None
+
+
+def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Callable[..., Any] | None:
+    """What the backend makes of the graph, if there is one. Raises CompileError where the backend fails."""
+    graph = captured.graph
+    if graph is None:
+        return None
+    counters.count("graphs")
+    dumps.show("graph", "10_graph.py", lambda: print_graph(graph, title=name), f"of {name}")
+    stage, place = f"backend {settings.backend_name!r}", _first_place(captured)
+    try:
+        with counters.timed("backend"):
+            compiled = settings.backend(graph, [entry.example for entry in captured.inputs])
+    except MissingToolchain as error:
+        if settings.fullgraph:
+            raise
+        logs.warn_once("toolchain", f"stator: captured graphs run eagerly, operation by operation: {error}")
+        return graph.forward
+    except StatorError:
+        raise
+    except Exception as error:
+        if is_of_a_signal(error):
+            raise
+        raise CompileError(stage, f"{type(error).__name__}: {error}", place=place) from error
+    if not callable(compiled):
+        raise CompileError(
+            stage,
+            f"it returned {type(compiled).__name__}, which is not callable",
+            place=place,
+            hint="a backend is (gm, example_inputs) -> callable; return gm.forward to run the graph as it is",
+        )
+    return compiled
+
+
+def _first_place(captured: CapturedFrame) -> UserPlace:
+    """The user's line that the graph starts at, as far as it is known."""
+    assert captured.graph is not None
+    code = captured.code
+    places = (node.meta.get("place") for node in captured.graph.graph.nodes)
+    found = next((place for place in places if place is not None), None)
+    return found or UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)

@@ -1,0 +1,127 @@
+"""Which frames run as they are: those that are not captured, and those that gain nothing by emitted code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from types import CodeType, FunctionType
+
+from stator.base import counters, logs
+from stator.base.errors import UserPlace
+
+from .bytecode import decode, reachable
+from .cache.entry import CompiledFrame
+from .guards.global_state import read_global_state
+from .guards.guard import Guard, GuardKind
+from .guards.source import FunctionSource
+from .host.break_kinds import way_out
+from .host.compile_directives import is_of_torch_compile
+from .host.introspection import observer_in
+from .host.numpy_sampling import draws_apart, types_of
+from .interpreter.nested_break import has_shadowed_cell, receiver_of, user_code
+from .ir.capture_result import Break, BreakReason, CapturedFrame
+from .ir.prepared_code import must_stay
+from .ir.resume import resumption_of
+from .ir.torch_state import forward_ad_guard, in_forward_ad, in_function_transform
+
+_OF_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_SUSPENDABLE = _OF_ASYNC | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+
+
+def runs_in_steps(code: CodeType) -> bool:
+    """Whether this is code of a generator or coroutine. It runs by itself, and what it calls is compiled."""
+    return bool(code.co_flags & _SUSPENDABLE)
+
+
+def reason_of_steps(code: CodeType) -> BreakReason:
+    kind = "async" if code.co_flags & _OF_ASYNC else "generator"
+    return BreakReason(kind, f"{code.co_qualname} runs in steps", _place(code), "what it calls is compiled")
+
+
+def uncaptured_frame(function: FunctionType, values: Iterable[object], *, fullgraph: bool) -> CompiledFrame | None:
+    """The way of a frame that is not captured; None: it is. Raises Unsupported where the frame has to be one graph."""
+    code = function.__code__
+    reason = _reason_to_leave(function)
+    if reason is not None:
+        refuse(reason, fullgraph=fullgraph)
+        counters.count("graph_breaks")
+        return CompiledFrame((), None, followed=True)
+    if not fullgraph and draws_apart(code, function.__globals__, types_of(values)):
+        return CompiledFrame((), None, followed=True)
+    now = read_global_state()
+    if now.observed or in_function_transform() or in_forward_ad():
+        # Tensors under vmap, grad and the like are no plain ones, and a mode that counts or traces operators has to see
+        # those of the program. What the frame calls runs as it is, in this state only.
+        state = Guard(FunctionSource(), GuardKind.GLOBAL_STATE, now)
+        return CompiledFrame((state, forward_ad_guard()), None)
+    return None
+
+
+def refuse(reason: BreakReason, *, fullgraph: bool) -> None:
+    """Log that the frame runs as it is. Raises Unsupported where it has to be one graph."""
+    if fullgraph:
+        raise reason.as_error()
+    logs.log("graph_breaks", "%s", reason)
+
+
+def _reason_to_leave(function: FunctionType) -> BreakReason | None:
+    code = function.__code__
+    if is_of_torch_compile(function):  # it sets its own hook and takes it away: left in the middle, that would stay
+        what = f"{code.co_qualname} belongs to torch's own compiler"
+        return BreakReason("disabled", what, _place(code), way_out("disabled", None))
+    observer = observer_in(code, function.__globals__)
+    if observer is not None:
+        what = f"{code.co_qualname} asks {observer}(), which would see what compiling makes"
+        return BreakReason("observer", what, _place(code), way_out("observer", None))
+    return None
+
+
+def _place(code: CodeType) -> UserPlace:
+    return UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
+
+
+# ---- captures ----
+
+
+def gains_by_emission(captured: CapturedFrame) -> bool:
+    """Whether emitted code does better than the frame's own, and is able to take its place."""
+    exit_ = captured.exit
+    if not isinstance(exit_, Break):
+        return captured.graph is not None or not captured.as_it_is
+    if exit_.reason.kind == "long-loop" or is_watched(captured):
+        return False  # it runs on for long, and would be followed again and again; or it is looked at
+    code = user_code(captured.code)
+    if not set(code.co_varnames).issuperset(exit_.locals):
+        return False  # a value on the stack at the break before cannot even be looked at
+    if _asks_in_vain_for_super(captured, exit_) or _is_within_an_instruction(captured, exit_):
+        return False
+    return not has_shadowed_cell(captured.code, exit_.cells) and not must_stay(code, captured.function.__globals__)
+
+
+def is_watched(captured: CapturedFrame) -> bool:
+    """Whether a person or a function is about to look at what runs there, and in what it calls."""
+    return isinstance(captured.exit, Break) and captured.exit.reason.kind == "debugger"
+
+
+def _asks_in_vain_for_super(captured: CapturedFrame, exit_: Break) -> bool:
+    """Whether a super() behind the break looks for its receiver in the frame's first slot, where the code that goes on
+    has none: the receiver lives in a cell, was deleted, or there never was one."""
+    code = user_code(captured.code)
+    if "super" not in code.co_names:
+        return False
+    receiver = receiver_of(code)
+    if receiver in exit_.locals and receiver not in exit_.cells:
+        return False
+    instructions = decode(captured.code)
+    return any(
+        instruction.argval == "super" and not any(one.opname == "LOAD_SUPER_ATTR" for one in instructions)
+        for instruction in reachable(instructions, instructions[exit_.index])
+    )
+
+
+def _is_within_an_instruction(captured: CapturedFrame, exit_: Break) -> bool:
+    """Whether only a part of an instruction of the user's code is done there, in code that goes on behind a break."""
+    resumption = resumption_of(captured.code)
+    if resumption is None or exit_.inner or resumption.indices[exit_.index] is not None:
+        return False
+    return resumption.indices[exit_.index + 1] is None  # nothing is left to do behind the last part
