@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE: the programs assert as programs do.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,11 @@ import torch
 from differential import EXACT, ROUNDED, Counts, Tolerance, assert_same_outcome, observe
 
 import stator
+
+
+class Level(enum.IntEnum):
+    FOUR = 4
+
 
 X = torch.tensor([1.5, -2.25, 3.0, 0.5])
 SIGNS = torch.tensor([1.0, -2.0, 3.0, -4.0])
@@ -125,6 +131,11 @@ OTHER_WAYS: dict[str, tuple[Program, list[float]]] = {
     "a sine": (lambda x: x * math.sin(x.sum().item()), [4.0]),
     "a branch": (lambda x: x + 1 if x.sum().item() > 3 else x - 1, [5.0]),
     "a comparison": (lambda x: (x, x.sum().item() > 3, bool(x.any().item())), [5.0]),
+    "a truth and an int": (lambda x: (x, x.any().item() == 1, x.any().item() == 1), [0.0]),
+    "a float and a count": (lambda x: (x, x.sum().item() == int((x > 0).sum()), x.sum().item() > x.numel()), [1.0]),
+    "a float and a large int": (lambda x: (x, (x.sum().item() * 0 + 2.0**60) == 2**60), [1.0]),
+    "a float and a complex": (lambda x: (x, x.sum().item() == 4 + 0j, x.sum().item() == "4"), [4.0]),
+    "an int and a count of an enumeration": (lambda x: (x, int(x.sum()) == Level.FOUR), [4.0]),
     "a dtype that cannot hold it": (lambda x: torch.tensor(x[0].long().item(), dtype=torch.int8) + x, [300.0]),
     "a list that does not fit": (lambda x: torch.tensor([x.long()[0], 3], dtype=torch.int8) + x, [300.0]),
     "digits": (lambda x: x + round(int(x.sum().item()), -1), [17.0]),

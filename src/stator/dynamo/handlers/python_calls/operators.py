@@ -26,7 +26,7 @@ from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, 
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
-from stator.dynamo.values.symbolic_numbers import SymbolicNumber
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
@@ -354,6 +354,10 @@ def structurally_equal(context: CaptureContext, left: Value, right: Value) -> bo
         return bool(left.constant() == right.constant())  # before identity: a NaN is not equal to itself
     except NotConstant:
         pass
+    if is_known_when_the_graph_runs(left) or is_known_when_the_graph_runs(right):
+        if {left.python_type(context), right.python_type(context)}.isdisjoint(_NEVER_NUMBERS):
+            raise unsupported("data-dependent-value", f"{left.describe(context)} == {right.describe(context)}")
+        return False
     left, right = _taken_apart(context, left), _taken_apart(context, right)
     for one in (left, right):
         raw = context.class_lookup(one.python_type(context), "__eq__")  # one written in Python was asked before
@@ -381,6 +385,9 @@ def structurally_equal(context: CaptureContext, left: Value, right: Value) -> bo
     return context.same(left, right)
 
 
+_NEVER_NUMBERS = (type(None), str, bytes, list, tuple, dict, set)
+
+
 def _taken_apart(context: CaptureContext, value: Value) -> Value:
     """A constant that is a tuple or a set, beside one of which not all items are known."""
     if isinstance(value, ConstantValue) and type(value.value) in (tuple, frozenset):
@@ -403,17 +410,8 @@ def _equal_items(context: CaptureContext, left: SequenceValue, right: SequenceVa
 
 def _is_builtin_family(value: Value) -> bool:
     """Values of different ones of these are never equal, nor equal to other objects."""
-    families = (
-        SequenceValue,
-        DictValue,
-        SetValue,
-        ConstantValue,
-        FunctionValue,
-        ClassValue,
-        TensorValue,
-        SymbolicNumber,
-    )
-    return isinstance(value, families)
+    containers = (SequenceValue, DictValue, SetValue)
+    return isinstance(value, (*containers, ConstantValue, SymbolicNumber, FunctionValue, ClassValue, TensorValue))
 
 
 def _register_unary(function: Any, name: str) -> None:
