@@ -162,7 +162,7 @@ NOT_FIXED = {
     "a factor": (lambda x: torch.add(x, x * 2, alpha=0.3), {"aten.add.Tensor"}),
     "half floats": (lambda x: x.bfloat16() + 1, {"aten._to_copy.default", "aten.add.Tensor"}),
     "truncation": (lambda x: (x * 2).int(), {"aten._to_copy.default"}),
-    "fused multiplications": (lambda x: F.hardsigmoid(x), {"aten.hardsigmoid.default"}),
+    "another formula": (lambda x: F.hardsigmoid(x), {"aten.hardsigmoid.default"}),
     "square roots": (lambda x: x.sqrt(), {"aten.sqrt.default"}),
     "products of matrices": (lambda x: (x * 2) @ x.t(), {"aten.matmul.default"}),
 }
@@ -180,47 +180,6 @@ def test_chains_of_arithmetic_are_one_kernel() -> None:
     program = lambda x, y: F.relu((x + y) * 0.3) * (x > 0) - y  # noqa: E731
     assert same_bits(stator.compile(program, options=OPTIONS)(x, y), program(x, y))
     assert counters.counts["kernels"] == 1 and not any(key.startswith("inductor_fallback") for key in counters.counts)
-
-
-BATCHES = ((2, 16, 40, 41), (3, 40, 7, 7), (2, 35, 3, 3), (1, 3, 2, 2), (4, 17, 31), (2, 5, 1, 1), (4, 33))
-BATCHES += ((2, 5, 2, 3, 4),)
-
-
-@pytest.mark.parametrize("count", [1, 2], ids=["one-thread", "two-threads"])
-@pytest.mark.parametrize("shape", BATCHES, ids=str)
-def test_statistics_of_batches(shape: tuple[int, ...], count: int) -> None:
-    """Results, gradients, running statistics, over three steps."""
-    torch.manual_seed(0)
-    kinds = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d, 5: torch.nn.BatchNorm3d}
-    found = []
-    for wrap in (lambda f: f, lambda f: stator.compile(f, options=OPTIONS, fullgraph=True)):
-        torch.manual_seed(1)
-        norm = kinds[len(shape)](shape[1], momentum=0.3, eps=1e-3)
-        for parameter in norm.parameters():
-            torch.nn.init.uniform_(parameter, -1, 1)
-        step = wrap(lambda x, norm=norm: F.hardswish(norm(x)) + x)
-        made = []
-        with threads(count):
-            for at in range(3):
-                x = (torch.randn(shape) * 3 + at).requires_grad_()
-                result = step(x)
-                made += [result, *torch.autograd.grad(result, [x, *norm.parameters()], torch.randn(shape))]
-        found.append([*made, norm.running_mean, norm.running_var])
-    assert [at for at, pair in enumerate(zip(*found, strict=True)) if not same_bits(*pair)] == []
-
-
-def test_statistics_with_special_numbers() -> None:
-    torch.manual_seed(0)
-    norm = torch.nn.BatchNorm2d(19)
-    x = torch.randn(2, 19, 9, 9)
-    for channel, number in enumerate(SPECIAL):
-        x[1, channel, 3, 4] = number
-    x[:, 17] = 0.1
-    state = {key: value.clone() for key, value in norm.state_dict().items()}
-    expected, running = norm(x), (norm.running_mean.clone(), norm.running_var.clone())
-    norm.load_state_dict(state)
-    actual = stator.compile(norm, options=OPTIONS)(x)
-    assert all(map(same_bits, (actual, norm.running_mean, norm.running_var), (expected, *running)))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from .peak import bytes_alive
 from .steps import Allocate, Call, Free, Program, Reuse, Step, TakeOver
 
 # Smaller blocks find a place anywhere
-LEAST_BYTES = 1 << 18
+_LEAST_BYTES = 1 << 18
 
 
 def take_over(program: Program, held: Collection[str] = ()) -> Program:
@@ -27,12 +27,12 @@ def take_over(program: Program, held: Collection[str] = ()) -> Program:
     """
     alive, _ = bytes_alive(program, held)
     most = max(alive, default=0)
-    sizes = own_blocks(program, held)
+    sizes = _own_blocks(program, held)
     dead: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
     steps: list[Step | None] = list(program.steps)
     for at, step in enumerate(program.steps):
         size = sizes.get(step.name, 0) if isinstance(step, (Allocate, Free)) else 0
-        if size < LEAST_BYTES:
+        if size < _LEAST_BYTES:
             continue
         if isinstance(step, Free):
             dead[size].append((at, step.name))
@@ -46,7 +46,7 @@ def take_over(program: Program, held: Collection[str] = ()) -> Program:
     return replace(program, steps=tuple(step for step in steps if step is not None))
 
 
-def own_blocks(program: Program, held: Collection[str]) -> dict[str, int]:
+def _own_blocks(program: Program, held: Collection[str]) -> dict[str, int]:
     """Bytes of what has memory of its own on the CPU, outside of the arena."""
     placed = {entry.name for entry in lay_out(program).placed}
     names = [name for name in program.inputs if program.boxed and name not in held]
