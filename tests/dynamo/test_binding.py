@@ -2,7 +2,6 @@
 
 import functools
 import types
-import typing
 
 import pytest
 import torch
@@ -147,31 +146,3 @@ def test_a_descriptor_keeps_what_it_copied(kind, name):
 
     stator.reset()
     assert shown(stator.compile(program, backend="eager")(X)) == shown(program(X))
-
-
-class Meta(type):
-    def __new__(cls, name):
-        return type.__new__(cls, name, (), {})
-
-
-def test_module_of_a_class_made_by_a_call():
-    def program(x):
-        made = type("A", (), {}), type("B", (), {"__module__": "other"}), Meta("C")
-        return x + 1, made, [cls.__module__ for cls in made]
-
-    stator.reset()
-    _, made, names = stator.compile(program, fullgraph=True, backend="eager")(X)
-    assert names == [cls.__module__ for cls in made] == [__name__, "other", __name__]
-
-
-def test_a_base_that_refuses_to_be_one():
-    def program(x):
-        try:
-
-            class A(typing.ClassVar[int]):
-                pass
-        except TypeError as error:
-            return x + 1, str(error)
-
-    stator.reset()
-    assert stator.compile(program, fullgraph=True, backend="eager")(X)[1] == program(X)[1]

@@ -162,22 +162,22 @@ def test_the_branch_taken_and_its_gradients(program: Any, backend: str, by_pytho
 def test_one_branch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graphs of the other one are not called."""
     ran: list[int] = []
-    run = subgraph_ops.Part.run
+    run = subgraph_ops.SubgraphOp.run
 
-    def counted(part: subgraph_ops.Part, tensors: Any) -> Any:
+    def counted(part: subgraph_ops.SubgraphOp, tensors: Any) -> Any:
         part._functions = tuple(
             (lambda *values, at=at, function=function: (ran.append(at), function(*values))[1])
             for at, function in enumerate(part._functions)
         )
         return run(part, tensors)
 
-    monkeypatch.setattr(subgraph_ops.Part, "run", counted)
+    monkeypatch.setattr(subgraph_ops.SubgraphOp, "run", counted)
     compiled = stator.compile(closures, backend="inductor", fullgraph=True)
     with torch.no_grad():
         compiled(torch.ones(4, 4))
         assert ran == [0]
         ran.clear()
-        monkeypatch.setattr(subgraph_ops.Part, "run", run)
+        monkeypatch.setattr(subgraph_ops.SubgraphOp, "run", run)
         compiled(-torch.ones(4, 4))
     assert ran == [1]
 

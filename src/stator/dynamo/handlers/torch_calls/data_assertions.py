@@ -32,8 +32,11 @@ _NEVER_RAISES = ("JUMP_BACKWARD", "RETURN", "YIELD", "SEND", "RERAISE", "INTERPR
 def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
     """The truth of what a jump asks for. Where one way only raises, the graph checks that it is the other."""
     context = frame.context
-    wanted = _way_on(frame.program, jump) if may_be_checked(context, value) else None
-    if wanted is None:
+    if isinstance(value, ConstantValue):
+        return context.truth(value)
+    wanted = _way_on(frame.program, jump)
+    # the jump is looked at first: asking what is known of a tensor relies on the contents that it is known from
+    if wanted is None or not may_be_checked(context, value):
         return context.truth(value)
     context.recorder.numbers.rely_on(value, wanted)
     return wanted
