@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from tests.dynamo.interpreters import OTHER_VERSIONS, run_script
 
 import stator.dynamo.bytecode
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from interpreters import OTHER_VERSIONS, run_script
 
 SCRIPT = Path(__file__).parent / "roundtrip.py"
 PACKAGE = Path(stator.dynamo.bytecode.__file__).parent

@@ -11,7 +11,7 @@ from typing import Any
 
 import random_features as known
 import torch
-from random_features import Numbers, Run, Scenario, Store, full, pick
+from tests.aot.autograd.random_features import Numbers, Run, Scenario, Store, full, pick
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from noted_breaks import LOG, brk, check_as_eager, collector, graphs_made, outcome
+from tests.dynamo.codegen.noted_breaks import LOG, brk, check_as_eager, collector, graphs_made, outcome
 from torch import nn
 
 import stator

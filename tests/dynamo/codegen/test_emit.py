@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from tests.dynamo.interpreters import OTHER_VERSIONS, run_script
 
 import stator
-
-sys.path.insert(0, str(Path(__file__).parent))
-from interpreters import OTHER_VERSIONS, run_script
 
 SCRIPT = Path(__file__).parent / "break_everywhere.py"
 SOURCE = Path(stator.__file__).parent.parent

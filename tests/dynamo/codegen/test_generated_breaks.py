@@ -10,7 +10,7 @@ import warnings
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from test_breaks_at_any_position import Log, Manager, current, managed, outcome
+from tests.dynamo.codegen.test_breaks_at_any_position import Log, Manager, current, managed, outcome
 
 import stator
 

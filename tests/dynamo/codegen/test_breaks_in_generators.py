@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from noted_breaks import LOG, brk, check_as_eager, collector, graphs_made
+from tests.dynamo.codegen.noted_breaks import LOG, brk, check_as_eager, collector, graphs_made
 
 import stator
 from stator.base import config

@@ -14,8 +14,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from test_breaks_at_any_position import Log, Manager, current, managed, outcome
-from test_generated_breaks import Writer
+from tests.dynamo.codegen.test_breaks_at_any_position import Log, Manager, current, managed, outcome
+from tests.dynamo.codegen.test_generated_breaks import Writer
 
 import stator
 

@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import torch
 from hypothesis import HealthCheck, given, settings
-from random_views import Program, aliasing, combinations, values_of, views_of, writes_to
+from tests.aot.trace.random_views import Program, aliasing, combinations, values_of, views_of, writes_to
 from torch import fx
 
 from stator.aot import compile_training, keep_all, run_eagerly

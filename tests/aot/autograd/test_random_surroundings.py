@@ -9,8 +9,7 @@ import warnings
 from typing import Any
 
 import pytest
-import random_features
-import random_surroundings
+from tests.aot.autograd import random_features, random_surroundings
 
 import stator
 

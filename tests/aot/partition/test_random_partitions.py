@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from joint_graphs import HandMade, Writer, aten
+from tests.aot.partition.joint_graphs import HandMade, Writer, aten
 from torch import fx
 
 from stator.aot.partition.partition import SavedInput, partition

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from noted_breaks import LOG, brk, check_as_eager, collector
+from tests.dynamo.codegen.noted_breaks import LOG, brk, check_as_eager, collector
 
 PROGRAMS, program = collector()
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-import random_features
+from tests.aot.autograd import random_features
 
 import stator
 

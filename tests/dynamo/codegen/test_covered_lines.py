@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from random_python import arguments, namespace, programs
+from tests.dynamo.interpreter.random_python import arguments, namespace, programs
 
 import stator
 from stator.base import counters

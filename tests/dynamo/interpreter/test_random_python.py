@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from random_python import arguments, namespace, programs
+from tests.dynamo.interpreter.random_python import arguments, namespace, programs
 from torch.utils import _pytree as pytree
 
 import stator

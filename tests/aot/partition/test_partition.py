@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import joint_graphs
 import pytest
 import torch
-from joint_graphs import HandMade, Writer, aten
+from tests.aot.partition import joint_graphs
+from tests.aot.partition.joint_graphs import HandMade, Writer, aten
 from torch import fx
 
 from stator.aot.partition.forward_backward_sets import divide, read_by_backward

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from noted_breaks import LOG, brk
+from tests.dynamo.codegen.noted_breaks import LOG, brk
 from torch import nn
 
 import stator

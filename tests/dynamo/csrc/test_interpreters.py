@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SOURCE = HERE.parent.parent / "src"
+SOURCE = HERE.parents[2] / "src"
 FILES = sorted(HERE.glob("test_native_*.py"))
 
 

@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 import torch
-from asserting import asserted, written_around
+from tests.dynamo.handlers.asserting import asserted, written_around
 
 import stator
 from stator.base import counters
