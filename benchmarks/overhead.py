@@ -1,10 +1,12 @@
-"""Fixed costs: importing stator, calling a compiled `x + 1`, and a first call when all kernels are in the cache.
+"""Fixed costs: importing stator, calling a compiled `x + 1`, a training step of a small model, and a first call when
+all kernels are in the cache.
 
 `python -m benchmarks.overhead` prints ratios; every figure is the median of alternating repetitions.
 """
 
 from __future__ import annotations
 
+import cProfile
 import os
 import statistics
 import subprocess
@@ -80,10 +82,78 @@ def report_calls(what: str, x: torch.Tensor) -> None:
     print("  over eager: " + ", ".join(f"{name} {ns[name] / ns['eager']:.2f}x" for name in list(calls)[1:]))
 
 
+class SmallModel(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(16, 32), torch.nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+def training_step(model: torch.nn.Module, parameters: list[torch.Tensor]) -> Callable[[torch.Tensor], None]:
+    """One step of gradient descent, by hand."""
+
+    def step(x: torch.Tensor) -> None:
+        model(x).square().mean().backward()
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter -= 1e-4 * parameter.grad
+                parameter.grad = None
+
+    return step
+
+
+def own_microseconds(profile: cProfile.Profile, times: int, *files: str) -> tuple[float, float]:
+    """Of code in files whose names begin so, for each of so many times: microseconds, and calls to and from it."""
+    rows = [row for row in profile.getstats() if not isinstance(row.code, str)]
+    rows = [row for row in rows if row.code.co_filename.startswith(files)]
+    calls = sum(row.callcount + sum(call.callcount for call in row.calls or ()) for row in rows)
+    return sum(row.inlinetime for row in rows) * 1e6 / times, calls / times
+
+
+def python_of_stator(step: Callable[[torch.Tensor], None], x: torch.Tensor, times: int = 3000) -> float:
+    """Microseconds of one step in Python functions of stator; what the profiler takes for each call is taken off."""
+
+    def nothing() -> None:
+        pass
+
+    def calls_nothing() -> None:
+        nothing()
+
+    profiles = []
+    for call in (lambda: step(x), calls_nothing):
+        profile = cProfile.Profile()
+        profile.enable()
+        for _ in range(times):
+            call()
+        profile.disable()
+        profiles.append(profile)
+    start = time.perf_counter()
+    for _ in range(times):
+        calls_nothing()
+    plain = (time.perf_counter() - start) * 1e6 / times
+    profiled, events = own_microseconds(profiles[1], times, __file__)
+    own, calls = own_microseconds(profiles[0], times, os.path.dirname(stator.__file__), "<stator")
+    return own - calls * (profiled - plain) / events
+
+
+def report_training_step() -> None:
+    model, x = SmallModel(), torch.randn(8, 16)
+    parameters: list[torch.Tensor] = list(model.parameters())
+    compiled = training_step(stator.compile(model), parameters)
+    ns = nanoseconds({"eager": training_step(model, parameters), "stator": compiled}, x)
+    print(
+        f"training step of a small model: {ns['stator'] / ns['eager']:.2f}x eager's time, "
+        f"{python_of_stator(compiled, x):.0f} us in Python of stator's"
+    )
+
+
 def main() -> None:
     print(f"import stator, beyond torch: {import_seconds():.2f} s")
     report_calls("x + 1 on 4 floats", torch.randn(4))
     report_calls("x + 1 on 4 floats that require a gradient", torch.randn(4, requires_grad=True))
+    report_training_step()
     with tempfile.TemporaryDirectory() as folder:
         environment = {"STATOR_CACHE_DIR": folder}
         cold = seconds_of_script(FIRST_CALL, folder, environment)

@@ -189,3 +189,9 @@ def test_a_view_object_does_not_keep_itself_alive() -> None:
     del made, view
     gc.collect()
     assert alive() is None
+
+
+def test_dispatch_keys_are_those_that_torch_names() -> None:
+    made = torch.ones(3, dtype=torch.complex64)
+    for tensor in (torch.ones(3), torch.ones(3, requires_grad=True), torch.ones(3, device="meta"), made.conj()):
+        assert launch.dispatch_keys(tensor) == torch._C._dispatch_keys(tensor).raw_repr()

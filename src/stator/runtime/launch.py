@@ -60,6 +60,14 @@ def make_promise(
     return _launch.Promise(template, repair) if _launch is not None else repair
 
 
+def dispatch_keys(tensor: torch.Tensor) -> int:
+    """The dispatch keys of a tensor as a number."""
+    return torch._C._dispatch_keys(tensor).raw_repr()
+
+
+if _launch is not None and _offsets is not None:
+    dispatch_keys = _launch.dispatch_keys  # in a tenth of the time
+
 _thread = threading.local()
 
 

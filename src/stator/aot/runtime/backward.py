@@ -14,6 +14,7 @@ from stator.base.errors import StatorError
 from stator.base.signals import is_of_a_signal
 from stator.graph.printer import print_graph
 from stator.prims.record import TensorMeta
+from stator.runtime.launch import dispatch_keys
 
 from .eager import run_eagerly
 from .gradient_memory import in_others, with_copies
@@ -53,7 +54,7 @@ class CompiledBackward:
         saved.clear()
         plain = True
         for tangent, meta in zip(tangents, self.metas, strict=True):
-            ordinary = torch._C._dispatch_keys(tangent).raw_repr() == _ordinary_keys(meta.device)
+            ordinary = dispatch_keys(tangent) == _ordinary_keys(meta.device)
             if not ordinary and not is_plain(tangent):
                 plain = False
             elif not ordinary or tangent.stride() != meta.stride:

@@ -411,7 +411,18 @@ static PyObject *install(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* The dispatch keys of a tensor as a number; None where the layout is not known. */
+static PyObject *dispatch_keys(PyObject *module, PyObject *tensor)
+{
+    char const *impl = layout.valid && is_tensor(tensor) ? stator_tensor_impl(&layout, tensor) : NULL;
+    if (!impl) {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromUnsignedLongLong(stator_tensor_keyset(&layout, impl));
+}
+
 static PyMethodDef methods[] = {
+    {"dispatch_keys", dispatch_keys, METH_O, PyDoc_STR("dispatch_keys(tensor) -> its dispatch keys as a number, or None")},
     {"install", install, METH_VARARGS,
      PyDoc_STR("install(layout_tuple_or_None, Tensor, data_ptr, as_strided, storage_offset, get_num_threads)")},
     {NULL, NULL, 0, NULL},

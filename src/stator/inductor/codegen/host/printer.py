@@ -58,6 +58,7 @@ _RESERVED = frozenset(
             "give",
             "token",
             "block",
+            "guard",
             "unchecked",
             "repaired",
             "inputs",
@@ -148,7 +149,9 @@ class _Printer:
         if self.checks:
             lines.append("unchecked = bool(repaired)")
         if self.needs_guard:
-            lines = ["with below_autograd():", *(f"    {line}" for line in lines)]
+            idle = self.bind("idle guards", "idle_guards", "[]")  # making one takes longer than entering it
+            begin = [f"guard = {idle}.pop() if {idle} else below_autograd()", "with guard:"]
+            lines = [*begin, *(f"    {line}" for line in lines), f"{idle}.append(guard)"]
         if self.slots:
             names = sequence_text("(", self.slot_names, ")")
             lines = ["block = take()", f"{names} = block.tensors[token]", *lines, "give(block)"]
