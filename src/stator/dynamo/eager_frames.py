@@ -16,7 +16,6 @@ from .guards.guard import Guard, GuardKind
 from .guards.source import FunctionSource
 from .host.break_kinds import way_out
 from .host.compile_directives import is_of_torch_compile
-from .host.introspection import observer_in
 from .host.numpy_sampling import draws_apart, types_of
 from .interpreter.nested_break import has_shadowed_cell, receiver_of, user_code
 from .ir.capture_result import Break, BreakReason, CapturedFrame
@@ -69,10 +68,6 @@ def _reason_to_leave(function: FunctionType) -> BreakReason | None:
     if is_of_torch_compile(function):  # it sets its own hook and takes it away: left in the middle, that would stay
         what = f"{code.co_qualname} belongs to torch's own compiler"
         return BreakReason("disabled", what, _place(code), way_out("disabled", None))
-    observer = observer_in(code, function.__globals__)
-    if observer is not None:
-        what = f"{code.co_qualname} asks {observer}(), which would see what compiling makes"
-        return BreakReason("observer", what, _place(code), way_out("observer", None))
     return None
 
 

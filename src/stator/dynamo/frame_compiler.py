@@ -195,6 +195,7 @@ class FrameCompiler:
             if resumption_of(function.__code__) is None:
                 raise
             logs.log("graph_breaks", "%s", error)
+            error.__traceback__ = None  # whose frames hold the error, and objects of the program
             return None
 
     def _note(self, captured: CapturedFrame, name: str, assumptions: CaptureAssumptions) -> None:

@@ -8,7 +8,6 @@ WAYS_OUT: dict[str, str] = {
     "data-dependent-value": "keep it in a tensor",
     "requested": "remove it",
     "debugger": "remove it when you are done",
-    "observer": "ask in a function of its own, which is not the one that computes",
     "call-builtin": "call it outside, or accept the break",
     "call": "call a function or a method written in Python",
     "disabled": "let it be compiled, or accept the break",

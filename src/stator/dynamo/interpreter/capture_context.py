@@ -133,7 +133,6 @@ class CaptureContext:
         self.role = Role.CALL
         self.way = DIRECTLY
         self.ended_by: Raised | None = None  # the StopIteration by which what was asked last for an item said its end
-        self.handed_on: dict[int, Value] = {}  # arguments that are the variables of functions inside
         self.broken: tuple[Unsupported, list[Frame]] | None = None  # the latest error, and the frames where it came up
 
     # ---- places and errors ----

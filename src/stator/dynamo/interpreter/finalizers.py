@@ -8,7 +8,7 @@ import gc
 import io
 import types
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import torch
 
 from stator.dynamo.bytecode import decode
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import CellSource, LocalSource, ReadSource
+from stator.dynamo.guards.source import CellSource, LocalSource
 from stator.dynamo.host.naming import module_of, qualified_name
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.resume import Slot
@@ -38,23 +38,22 @@ _IN_MEMORY = (io.StringIO, io.BytesIO)
 _OF_OTHERS = ("stator.", "torch.")  # whose callbacks a program does not see
 
 
-def ends_quietly(obj: object, depth: int = _DEPTH, ended: Container[int] = ()) -> bool:
-    """Whether nothing happens when the object goes, and what it alone may hold. Runs no code of the program.
-    `ended`: generators by id that will have come to their end by then."""
+def ends_quietly(obj: object, depth: int = _DEPTH) -> bool:
+    """Whether nothing happens when the object goes, and what it alone may hold. Runs no code of the program."""
     level = [obj]
     for _ in range(depth + 1):
-        if not all(_ends_quietly_itself(one, ended) for one in level):
+        if not all(map(_ends_quietly_itself, level)):
             return False
         level = list(islice((part for one in level for part in _parts(one, type(one))), _MOST))
     return True
 
 
-def _ends_quietly_itself(obj: object, ended: Container[int]) -> bool:
+def _ends_quietly_itself(obj: object) -> bool:
     kind = type(obj)
     if type(kind) is type and kind in _CODES:  # it is closed: whether it does something then, its code says
         code = getattr(obj, _CODES[kind])
         handles = code.co_exceptiontable and any(one.opname == "PUSH_EXC_INFO" for one in decode(code))
-        return (not handles or id(obj) in ended) and has_no_callbacks(obj)
+        return not handles and has_no_callbacks(obj)
     return _is_quiet(kind) or (not has_finalizer(kind) and has_no_callbacks(obj))
 
 
@@ -109,45 +108,32 @@ def check_variable(frame: Frame, old: Value | None) -> None:
         return  # before the first break the caller holds what it passed
     _check_given(frame, old)
     for part in _parts_of_made(old):
-        if not _is_held(frame, part):
+        source = part.source
+        now = frame.locals.get(source.name) if type(source) is LocalSource else None
+        if now is None or now.source != source:  # otherwise its variable still has it
             _check_given(frame, part)
 
 
-def on_the_stack(frame: Frame) -> list[Value]:
-    """What lies on the stack of code behind a break when it begins, and others may not hold: what the operation at the
-    break gave, and what has a finalizer. (Loops end natively where an iterator is at its end.)"""
+def check_stack(frame: Frame) -> None:
+    """What lies on the stack of code behind a break, and nobody else may hold, is used up somewhere in the middle:
+    where it has a finalizer the code runs as it is. (A loop checks its iterator where that is at its end.)"""
     resumption = frame.program.resumption
     if resumption is None:
-        return []
-    kinds = resumption.point.stack
-    watched = []
-    latest = max((at for at, slot in enumerate(kinds) if slot is Slot.VALUE), default=-1)  # a NULL may lie above
-    for at, slot in enumerate(kinds):
-        given: Any = frame.context.given.get(resumption.point.stack_parameter(at)) if slot is Slot.VALUE else None
+        return
+    point = resumption.point
+    in_loop = decode(point.code)[point.index].opname == "FOR_ITER"
+    for at, slot in enumerate(point.stack):
+        given: Any = frame.context.given.get(point.stack_parameter(at)) if slot is Slot.VALUE else None
         kind = type(getattr(given, "obj", None))
-        if _is_quiet(kind) or _is_iterator(kind):
-            continue
-        if at == latest or has_finalizer(kind):
-            watched.append(given)
-    return watched
+        iterates = (in_loop or at < len(point.stack) - 1) and lookup_in_class(kind, "__next__") is not MISSING
+        if has_finalizer(kind) and not iterates:
+            raise unsupported("finalizer", f"using an object of type {qualified_name(kind)}, which has a finalizer")
 
 
-def still_on_the_stack(frame: Frame, watched: list[Value]) -> list[Value]:
-    """Those of them that the instruction which has run left there. Raises Unsupported where it has used one up that it
-    kept nowhere else, and that ends something."""
-    if frame.is_added():
-        return watched
-    kept = [given for given in watched if _is_among(given, frame.stack)]
-    if len(kept) < len(watched):
-        variables = (*frame.locals.values(), *(cell.content for cell in frame.cells.values()), frame.result)
-        for given in watched:
-            if not _is_among(given, frame.stack) and not _is_among(given, variables):
-                _check_given(frame, given)
-    return kept
-
-
-def _is_among(given: Value, values: Iterable[Value | None]) -> bool:
-    return any(value is not None and value.source == given.source for value in values)
+def check_handed_on(frame: Frame, values: Iterable[Value]) -> None:
+    """The rest of a function that the outermost frame had called is followed, and lets go of these before that ends."""
+    for value in values:
+        _check_given(frame, value)
 
 
 def _parts_of_made(value: Value, depth: int = _DEPTH) -> Iterator[Value]:
@@ -165,52 +151,17 @@ def _parts_of_made(value: Value, depth: int = _DEPTH) -> Iterator[Value]:
             yield from _parts_of_made(part, depth - 1)
 
 
-def _is_held(frame: Frame, value: Value) -> bool:
-    """Whether the variable that brought it still has it."""
-    source = value.source
-    now = frame.locals.get(source.name) if type(source) is LocalSource else None
-    return now is not None and now.source == source
-
-
-def check_handed_on(frame: Frame, values: Iterable[Value]) -> Callable[[], None]:
-    """The rest of a function that the outermost frame had called is followed, and lets go of these before that ends.
-    Gives what is to be called when it has been followed: whether generators have come to their end is known then."""
-    values = list(values)
-    waiting: list[Value] = []
-    for value in values:
-        if id(value) not in frame.context.handed_on:
-            frame.context.handed_on[id(value)] = value
-            given = _given(frame, value)
-            if given is not None and not ends_quietly(given.obj) and ends_quietly(given.obj, ended=_AnyGenerator()):
-                waiting.append(value)
-            else:
-                _check_given(frame, value, values)
-
-    def check() -> None:
-        for value in waiting:
-            _check_given(frame, value, values)
-
-    return check
-
-
-class _AnyGenerator(Container[int]):
-    def __contains__(self, key: object) -> bool:
-        return True
-
-
-def _check_given(frame: Frame, value: Value, handed_on: Iterable[Value] = ()) -> None:
-    context, given = frame.context, _given(frame, value)
-    if given is None or _is_quiet(type(given.obj)):
+def _check_given(frame: Frame, value: Value) -> None:
+    """`value` may be an argument that is all that keeps an object of the program alive."""
+    context = frame.context
+    given: Any = context.given.get(value.source.name) if type(value.source) is LocalSource else None
+    if not hasattr(given, "obj") or _is_quiet(type(given.obj)):
         return
-    ended = {id(one.live.obj) for one in context.live_generators if one.live is not None and one.returned is not None}
-    if not ends_quietly(given.obj, ended=ended):
-        if _is_kept(frame, given, handed_on):
-            return
-        raise unsupported("finalizer", f"letting go of {_shown(given.obj)}")
-    context.guard(given.source, GuardKind.TYPE, type(given.obj))  # type: ignore[arg-type]
+    check_change(given.obj, _DEPTH)
+    context.guard(given.source, GuardKind.TYPE, type(given.obj))
     context.class_lookup(type(given.obj), "__del__")
-    quiet = ends_quietly if _is_iterator(type(given.obj)) and id(given.obj) not in ended else has_no_callbacks
-    context.guard(given.source, GuardKind.PREDICATE, quiet)  # type: ignore[arg-type]
+    quiet = ends_quietly if _is_iterator(type(given.obj)) else has_no_callbacks
+    context.guard(given.source, GuardKind.PREDICATE, quiet)
 
 
 def _is_iterator(kind: type) -> bool:
@@ -220,76 +171,26 @@ def _is_iterator(kind: type) -> bool:
     return kind in _CODES or (kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__"))
 
 
-def _given(frame: Frame, value: Value) -> Any:
-    """The argument that this is, if it may be all that keeps an object of the program alive."""
-    if type(value.source) is not LocalSource:
-        return None
-    given = frame.context.given.get(value.source.name)
-    return given if hasattr(given, "obj") else None
-
-
-def check_stored(frame: Frame, value: Value) -> None:
-    """Something is stored in an object, at the end of the graph. What an operation at a break has just made nobody else
-    holds till then."""
-    resumption = frame.program.resumption
-    if resumption is None or len(frame.context.frames) > 1:
-        return
-    given = _given(frame, value)
-    if given is not None and given.source.name not in resumption.point.locals and not ends_quietly(given.obj):
-        raise unsupported("finalizer", f"storing {_shown(given.obj)}")
-
-
 def check_cell(frame: Frame, content: Value | None) -> None:
-    """The same for what a variable that closures share held at entry."""
+    """A variable that closures share lets go of what it held at entry."""
     if frame.program.resumption is None or content is None or type(content.source) is not CellSource:
         return
     check_change(content.obj if isinstance(content, Lazy) else getattr(content, "obj", None))
 
 
-def check_change(old: Any) -> None:
+def check_change(old: Any, depth: int = 1) -> None:
     """An attribute or the items of a container, replaced by the captured code at the end of the graph. (Several such
     changes become one there.)"""
-    if not ends_quietly(old, 1):
-        raise unsupported("finalizer", f"letting go of {_shown(old)}")
-
-
-# ---- generators, which may do something when they are closed ----
+    if not ends_quietly(old, depth):
+        kind = qualified_name(type(old))
+        raise unsupported("finalizer", f"letting go of an object of type {kind}, whose end the program may notice")
 
 
 def check_operand(frames: Sequence[Frame], operand: Any) -> None:
-    """An instruction lets go of an object from outside that was on the stack, and whose end the program would notice.
-    Raises Unsupported if it may be the last to hold it."""
+    """An instruction lets go of a generator from outside that was on the stack, and that does something when it is
+    closed. Raises Unsupported where no variable holds it."""
     held = (value for frame in frames for value in (*frame.stack, *frame.locals.values()))
     if any(value is operand or (type(value) is Lazy and value.obj is operand.obj) for value in held):
         return
-    source = operand.source
-    if type(source) is not LocalSource:
-        return  # it is held by what it was read from
-    if not _is_kept(frames[0], operand, ()):
-        raise unsupported("finalizer", f"letting go of {_shown(operand.obj)}")
-
-
-def _is_kept(frame: Frame, given: Any, but: Iterable[Value]) -> bool:
-    """Whether something else that the outermost frame was given, none of `but`, holds the object: that is relied on."""
-    going = {value.source for value in but}
-    for other in frame.context.given.values():
-        holder = getattr(other, "obj", None)
-        if other.source not in going and holder is not given.obj and holds(holder, given.obj):
-            keeps = ReadSource(holds, (other.source, given.source))  # type: ignore[arg-type]
-            frame.context.guard(keeps, GuardKind.EQUALS, True)
-            return True
-    return False
-
-
-def holds(holder: object, obj: object, depth: int = _DEPTH) -> bool:
-    """Whether the object is found in this one, or in what that holds. Runs no code of the program."""
-    level = [holder]
-    for _ in range(depth):
-        level = list(islice((part for one in level for part in _parts(one, type(one))), _MOST))
-        if any(part is obj for part in level):
-            return True
-    return False
-
-
-def _shown(obj: object) -> str:
-    return f"an object of type {qualified_name(type(obj))}, whose end the program may notice"
+    if type(operand.source) is LocalSource:  # others are held by what they were read from
+        raise unsupported("finalizer", "letting go of a generator, which does something when it is closed")

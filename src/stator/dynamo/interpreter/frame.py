@@ -23,7 +23,7 @@ from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.constants import LastInstruction
 
-from .finalizers import check_variable, on_the_stack, still_on_the_stack
+from .finalizers import check_stack, check_variable
 
 if TYPE_CHECKING:
     from stator.dynamo.values.containers.generators import GeneratorValue
@@ -153,8 +153,9 @@ class Frame(CaptureState):
         context = self.context
         handled, outermost = len(context.handled), not context.frames
         self._enter()
-        watched = on_the_stack(self) if outermost else []
         try:
+            if outermost:
+                check_stack(self)
             while True:
                 pc = self.now = self.pc
                 self._begin_step(outermost)
@@ -166,8 +167,6 @@ class Frame(CaptureState):
                 except RecursionError as error:
                     raise unsupported("inline-depth", "calls nested too deeply to be followed") from error
                 except Raised as raised:
-                    if watched:
-                        watched = still_on_the_stack(self, watched)
                     if not self._caught(pc, raised):
                         raise
                     continue
@@ -176,8 +175,6 @@ class Frame(CaptureState):
                 except Exception as error:
                     _end_if_of_program(error)
                     raise
-                if watched:
-                    watched = still_on_the_stack(self, watched)
                 if signal is not None:
                     return signal
                 if self.pc <= pc:

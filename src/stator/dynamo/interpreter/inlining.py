@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING
 
-from stator.dynamo.host.introspection import observer_in
 from stator.dynamo.host.numpy_sampling import draws_apart
 from stator.dynamo.ir.prepared_code import program_of
 from stator.dynamo.values.base import Raised, Value, unsupported
@@ -40,9 +39,6 @@ def inline(
     way: how the instruction that the frame around it is at enters it, if nothing else does."""
     if len(context.frames) > DEPTH_LIMIT:
         raise unsupported("inline-depth", f"more than {DEPTH_LIMIT} nested calls at {function.qualname}")
-    observer = observer_in(function.code, function.scope.names)
-    if observer is not None:
-        raise unsupported("observer", f"{function.qualname} asks {observer}(), which would see what compiling makes")
     if draws_apart(function.code, function.scope.names, _types(context, [*args, *kwargs.values()])):
         raise unsupported("call-builtin", f"{function.qualname} draws random numbers of NumPy's, and runs as it is")
     context.count_call()

@@ -11,7 +11,6 @@ from stator.dynamo.bytecode import Instruction
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import class_name, full_name, qualified_name
-from stator.dynamo.interpreter.finalizers import check_stored
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.ir.call_completion import OPERATING, STORING
 from stator.dynamo.ir.prepared_code import opcode
@@ -196,7 +195,6 @@ def store_subscr(frame: Frame, instruction: Instruction) -> None:
     key = frame.stack.pop()
     owner = frame.stack.pop()
     value = frame.stack.pop()
-    check_stored(frame, value)
     frame.context.enters(owner, STORING)
     owner.set_item(frame.context, key, value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 
 from stator.dynamo.bytecode import VERSION, Instruction
-from stator.dynamo.interpreter.finalizers import check_cell, check_stored, check_variable
+from stator.dynamo.interpreter.finalizers import check_cell, check_variable
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.interpreter.import_guards import imported
 from stator.dynamo.ir.call_completion import WRITING, reading
@@ -204,7 +204,6 @@ def load_method(frame: Frame, instruction: Instruction) -> None:
 def store_attr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
     value = frame.stack.pop()
-    check_stored(frame, value)
     frame.context.enters(owner, WRITING)
     owner.set_attr(frame.context, instruction.argval, value)
 

@@ -48,16 +48,14 @@ class InnerFrameValue(Value):
         cells = tuple(cell for cell in args[:free] if isinstance(cell, CellValue))
         if len(cells) < free:
             raise unsupported("unguardable", "a closure that was made of something else than cells")
-        check = check_handed_on(context.frames[-1], args[free:])
+        check_handed_on(context.frames[-1], args[free:])
         try:
-            result = follow_rest(context, function, cells, args[free:], _way(context.frames[-1]))
+            return follow_rest(context, function, cells, args[free:], _way(context.frames[-1]))
         except Raised as raised:
             caught = self.inner._caught
             if caught is None or not issubclass(raised.value.python_type(context), caught):
                 raise
             return context.known(native.missed)
-        check()
-        return result
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         return ConstantRecipe(self.inner)
