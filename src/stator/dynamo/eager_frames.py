@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from types import CodeType, FunctionType
 
 from stator.base import counters, logs
@@ -16,7 +15,6 @@ from .guards.guard import Guard, GuardKind
 from .guards.source import FunctionSource
 from .host.break_kinds import way_out
 from .host.compile_directives import is_of_torch_compile
-from .host.numpy_sampling import draws_apart, types_of
 from .interpreter.nested_break import has_shadowed_cell, receiver_of, user_code
 from .ir.capture_result import Break, BreakReason, CapturedFrame
 from .ir.prepared_code import must_stay
@@ -37,15 +35,12 @@ def reason_of_steps(code: CodeType) -> BreakReason:
     return BreakReason(kind, f"{code.co_qualname} runs in steps", _place(code), "what it calls is compiled")
 
 
-def uncaptured_frame(function: FunctionType, values: Iterable[object], *, fullgraph: bool) -> CompiledFrame | None:
+def uncaptured_frame(function: FunctionType, *, fullgraph: bool) -> CompiledFrame | None:
     """The way of a frame that is not captured; None: it is. Raises Unsupported where the frame has to be one graph."""
-    code = function.__code__
     reason = _reason_to_leave(function)
     if reason is not None:
         refuse(reason, fullgraph=fullgraph)
         counters.count("graph_breaks")
-        return CompiledFrame((), None, followed=True)
-    if not fullgraph and draws_apart(code, function.__globals__, types_of(values)):
         return CompiledFrame((), None, followed=True)
     now = read_global_state()
     if now.observed or in_function_transform() or in_forward_ad():

@@ -173,7 +173,7 @@ class FrameCompiler:
         """For a frame that is not captured."""
         code, fullgraph = function.__code__, self.settings.fullgraph
         if not runs_in_steps(code):
-            return uncaptured_frame(function, bound.values(), fullgraph=fullgraph)
+            return uncaptured_frame(function, fullgraph=fullgraph)
         refuse(reason_of_steps(code), fullgraph=fullgraph)
         return CompiledFrame((), self._steps_code(code) if calls_something(code) else None)
 

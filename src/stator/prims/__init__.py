@@ -2,7 +2,7 @@
 
 from . import decompositions, levels, shape_rules
 from .extend import decomposition, lowering, operator, shape_rule
-from .operators import checks, ctc_loss, data_gradients, fused_recurrence, numpy_calls, random
+from .operators import checks, ctc_loss, data_gradients, fused_recurrence, random
 from .query import is_lowered, lookup, operators
 from .record import OpRecord, TensorMeta
 
@@ -19,7 +19,6 @@ __all__ = [
     "levels",
     "lookup",
     "lowering",
-    "numpy_calls",
     "operator",
     "operators",
     "random",

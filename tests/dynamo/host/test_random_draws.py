@@ -198,7 +198,7 @@ def test_arguments_that_a_method_does_not_take_raise_as_in_eager() -> None:
         seeded(torch.zeros(3))
 
 
-@pytest.mark.parametrize("program", [one, several, unused, uniform, own_generator, in_a_container, floats_of_numpy])
+@pytest.mark.parametrize("program", [one, several, unused, uniform, own_generator, in_a_container])
 def test_floats_are_drawn_without_a_break_and_without_recompiling(program: Any) -> None:
     wanted = sequence(program)
     compiled = stator.compile(program, backend="eager", fullgraph=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NAMES = """
     cholesky cholesky_inverse inv inverse solve lstsq eig eigh eigvals eigvalsh svd svdvals pinv pinverse matrix_rank
     cond lu_factor lu ldl_factor tensorinv tensorsolve matrix_power multinomial
-    cov gaussian_nll_loss numpy_call.default one_hot binary_cross_entropy
+    cov gaussian_nll_loss one_hot binary_cross_entropy
 """
 _MAY_FAIL = frozenset(_NAMES.split())
 # What a handler may consist of without the program noticing: the interpreter puts its own stack in order and goes on.

@@ -10,7 +10,7 @@ from .autograd_calls import (
     module_backward_hooks,
     running_statistics,
 )
-from .numpy_calls import numpy_combinations, numpy_functions, numpy_random, numpy_tensors
+from .numpy_calls import numpy_functions, numpy_tensors
 from .optimizer_calls import optimizer_state, optimizers, schedules
 from .python_calls import (
     breakpoints,
@@ -82,9 +82,7 @@ __all__ = [
     "lazy_conjugates",
     "module_backward_hooks",
     "nested_resume_calls",
-    "numpy_combinations",
     "numpy_functions",
-    "numpy_random",
     "numpy_tensors",
     "operator_factories",
     "operators",

@@ -126,8 +126,15 @@ def check_stack(frame: Frame) -> None:
         given: Any = frame.context.given.get(point.stack_parameter(at)) if slot is Slot.VALUE else None
         kind = type(getattr(given, "obj", None))
         iterates = (in_loop or at < len(point.stack) - 1) and lookup_in_class(kind, "__next__") is not MISSING
-        if has_finalizer(kind) and not iterates:
+        if has_finalizer(kind) and not iterates and not _is_iterator(kind):
             raise unsupported("finalizer", f"using an object of type {qualified_name(kind)}, which has a finalizer")
+
+
+def check_iterator(frame: Frame, gone: Value) -> None:
+    """A loop lets go of its iterator, which is at its end."""
+    kind = gone.python_type(frame.context)
+    if has_finalizer(kind) and not _is_iterator(kind):
+        check_variable(frame, gone)
 
 
 def check_handed_on(frame: Frame, values: Iterable[Value]) -> None:

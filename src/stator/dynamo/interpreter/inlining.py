@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING
 
-from stator.dynamo.host.numpy_sampling import draws_apart
 from stator.dynamo.ir.prepared_code import program_of
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -39,8 +37,6 @@ def inline(
     way: how the instruction that the frame around it is at enters it, if nothing else does."""
     if len(context.frames) > DEPTH_LIMIT:
         raise unsupported("inline-depth", f"more than {DEPTH_LIMIT} nested calls at {function.qualname}")
-    if draws_apart(function.code, function.scope.names, _types(context, [*args, *kwargs.values()])):
-        raise unsupported("call-builtin", f"{function.qualname} draws random numbers of NumPy's, and runs as it is")
     context.count_call()
     program = program_of(function.code)
     names = bind(context, function, args, kwargs)
@@ -56,15 +52,6 @@ def inline(
     frame.run()
     assert frame.result is not None
     return frame.result
-
-
-def _types(context: CaptureContext, values: list[Value]) -> Iterator[type]:
-    """Of values, and of the items of tuples among them."""
-    for value in values:
-        if isinstance(value, TupleValue):
-            yield from _types(context, value.items)
-        else:
-            yield context.realized(value).python_type(context)
 
 
 def bind(

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 MISSING: Any = object()
 # Methods that classes implement in C, by the descriptor in the class: `handler(tracer, owner, *args, **kwargs)`.
 c_methods: Registry[Any, Callable[..., Value]] = Registry("method in C")
-# Functions of extensions made by Cython, by (module, qualified name): `handler(tracer, *args, **kwargs)`.
-functions_in_c: Registry[tuple[str, str], Callable[..., Value]] = Registry("function in C")
 CYTHON_FUNCTION = "cython_function_or_method"  # each extension has a type of that name
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _THREAD_LOCAL = threading.local.__getattribute__
@@ -387,11 +385,7 @@ class ObjectValue(Value):
         if method is not None:
             context.enters_through(self, method)
             return method.call(context, args, kwargs)
-        handler = functions_in_c.get((getattr(self.obj, "__module__", ""), getattr(self.obj, "__qualname__", "")))
-        if handler is None or class_name(self.cls) != CYTHON_FUNCTION or self.source is None:
-            raise unsupported("call", f"calling {self.describe(context)}")
-        context.guards.identity_once(self)
-        return context.call_handler(handler, args, kwargs)
+        raise unsupported("call", f"calling {self.describe(context)}")
 
     def get_item(self, context: CaptureContext, key: Value) -> Value:
         return self._special_call(context, "__getitem__", key)

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stator.base.errors import Unsupported
 from stator.dynamo.host.numpy_boundary import BOOL, FOLLOWED, NUMPY_OF, TORCH_OF, numpy
 from stator.dynamo.host.numpy_scalars import is_number
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import SequenceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, example_of, is_open_input
-from stator.dynamo.values.tensors.arrays import ArrayValue, made, natives
+from stator.dynamo.values.tensors.arrays import ArrayValue, made
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.prims.operators import numpy_calls
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -93,12 +91,7 @@ _OPERATORS: dict[Any, str] = {
     operator.sub: "subtract",
     operator.mul: "multiply",
     operator.truediv: "divide",
-    operator.floordiv: "floor_divide",
-    operator.mod: "remainder",
     operator.pow: "power",
-    operator.lshift: "left_shift",
-    operator.rshift: "right_shift",
-    operator.pos: "positive",
     operator.and_: "bitwise_and",
     operator.or_: "bitwise_or",
     operator.xor: "bitwise_xor",
@@ -121,25 +114,6 @@ def holds_array(value: Value) -> bool:
     return isinstance(value, ArrayValue)
 
 
-def or_native(name: str, handler: Callable[..., Value]) -> Callable[..., Value]:
-    """The handler, and NumPy itself where that refuses arguments among which there are arrays."""
-
-    def answer(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-        try:
-            return context.call_handler(handler, list(args), kwargs)
-        except Unsupported as error:
-            if not any(map(holds_array, [*args, *kwargs.values()])):
-                raise
-            first = error
-        try:
-            return natives[0](context, name, list(args), kwargs)
-        except Unsupported:
-            raise first from None
-
-    answer.__name__ = handler.__name__
-    return answer
-
-
 def refused(context: CaptureContext, what: str, args: list[Value]) -> Exception:
     described = ", ".join(arg.describe(context) for arg in args)
     return unsupported("call-builtin", f"{what} of {described}", "use torch's function on tensors, or call it outside")
@@ -150,14 +124,11 @@ def apply_operator(context: CaptureContext, function: Any, args: list[Value]) ->
     if any(isinstance(arg, TensorValue) for arg in args):
         return _number_beside_tensor(context, function, args)
     if function is operator.matmul:
-        return or_native("matmul", matrix_product)(context, *args)
+        return matrix_product(context, *args)
     name = _OPERATORS.get(function)
     if name is None:
         raise refused(context, f"operator {function.__name__}", args)
-    ufunc = getattr(numpy, name)
-    if function is operator.pow:
-        name = numpy_calls.OPERATOR_POWER
-    return or_native(name, lambda context, *args: apply_elementwise(context, ufunc, list(args)))(context, *args)
+    return apply_elementwise(context, getattr(numpy, name), args)
 
 
 def _number_beside_tensor(context: CaptureContext, function: Any, args: list[Value]) -> Value:
@@ -208,7 +179,7 @@ def checked(context: CaptureContext, tensor: Value, dtype: Any, name: str, is_ar
 def check_layout(
     context: CaptureContext, result: Value, given: Sequence[Value], name: str, *, each: bool = False
 ) -> None:
-    """Refuses a result that NumPy may lay out in another way than torch, so that NumPy itself computes it. Of arrays in
+    """Refuses a result that NumPy may lay out in another way than torch. Of arrays in
     C order both make one in C order. each: an element of the result is computed from one of each array."""
     assert isinstance(result, TensorValue)
     arrays = [one.tensor.fake for one in given if isinstance(one, ArrayValue)]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stator.base.errors import Unsupported
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
 from stator.dynamo.host.numpy_boundary import ARRAY, FOLLOWED, TORCH_OF, is_followed, numpy, shared_tensor
@@ -20,11 +19,8 @@ from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, 
 from stator.dynamo.values.functions import BuiltinValue
 from stator.dynamo.values.tensors.arrays import ArrayValue, array_methods, made, writers
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.prims.operators import numpy_calls
 
-from . import numpy_combinations
 from .array_operations import (
-    ELEMENTWISE,
     apply_elementwise,
     cast_operand,
     check_layout,
@@ -33,12 +29,10 @@ from .array_operations import (
     holds_array,
     matrix_product,
     operand_kind,
-    or_native,
     refused,
     write,
 )
 from .numpy_arguments import array_of, cast, dtype_made, dtype_of, is_cast_alike, plain, whole_number
-from .numpy_native import alone, name_of, native
 from .numpy_reductions import REDUCTIONS, deviation, position, reduction, running
 
 if TYPE_CHECKING:
@@ -46,8 +40,8 @@ if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
 
 _MOST_LITERALS = 256  # elements that a graph spells out
-# Methods of arrays that are the functions of these names.
-_NATIVE_METHODS = "argsort argpartition round searchsorted repeat take trace prod choose"
+# Functions that are followed for constants only: what they make is spelled out in the graph.
+_OF_CONSTANTS = "zeros ones full arange linspace logspace eye identity prod round sort argsort diff repeat tile isclose"
 # Functions that only ask what an array looks like: NumPy's Python code for them is followed.
 _IN_PYTHON = "ndim size shape"
 _CPU = {"device": ConstantValue(torch.device("cpu"))}
@@ -128,13 +122,7 @@ def _made_of_constants(function: Any) -> Callable[..., Value]:
             raise refused(context, name, list(args)) from None
         result = context.run_real(function, real, named)
         if type(result) is ARRAY:
-            try:
-                return literal(context, result, f"the result of {name}")
-            except Unsupported:
-                known = name_of(function)
-                if known is None:
-                    raise
-                return native(context, known, list(args), kwargs)
+            return literal(context, result, f"the result of {name}")
         return context.wrap_result(result, f"the result of {name}")
 
     return handler
@@ -147,7 +135,7 @@ def _function(*functions: Any, method: str | None = None) -> Callable[[Callable[
         for function in functions:
             calls(function)(_either(function, handler))
         if method is not None:
-            array_methods.add(method, or_native(method, handler) if method in numpy_calls.FUNCTIONS else handler)
+            array_methods.add(method, handler)
         return handler
 
     return decorate
@@ -155,16 +143,22 @@ def _function(*functions: Any, method: str | None = None) -> Callable[[Callable[
 
 def _either(function: Any, handler: Callable[..., Value]) -> Callable[..., Value]:
     otherwise = _made_of_constants(function)
-    name = name_of(function)
-    of_arrays = handler if name is None else or_native(name, handler)
 
     def answer(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
         if any(map(holds_array, [*args, *kwargs.values()])):
-            return context.call_handler(of_arrays, list(args), kwargs)
+            return context.call_handler(handler, list(args), kwargs)
         return otherwise(context, *args, **kwargs)
 
     answer.__name__ = function.__name__
     return answer
+
+
+def _refusing_arrays(name: str) -> Callable[..., Value]:
+    def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+        raise refused(context, f"numpy.{name}", list(args))
+
+    handler.__name__ = name
+    return handler
 
 
 def _followed(function: Any) -> Callable[..., Value]:
@@ -180,43 +174,32 @@ def _followed(function: Any) -> Callable[..., Value]:
 
 
 def _elementwise(ufunc: Any) -> None:
-    name = ufunc.__name__
-    followed = or_native(name, lambda context, *args: apply_elementwise(context, ufunc, list(args)))
-
     def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
         if not any(map(holds_array, [*args, *kwargs.values()])):
             return run_folded(context, ufunc, list(args), kwargs)
-        return native(context, name, list(args), kwargs) if kwargs else followed(context, *args)
+        if kwargs:
+            raise refused(context, f"numpy.{ufunc.__name__} with options", list(args))
+        return apply_elementwise(context, ufunc, list(args))
 
     calls(ufunc)(handler)
 
 
 def _register_functions() -> None:
-    for ufunc in ELEMENTWISE:
-        _elementwise(ufunc)
+    for ufunc in {one for one in vars(numpy).values() if isinstance(one, numpy.ufunc)}:
+        if ufunc is not numpy.matmul:
+            _elementwise(ufunc)
     calls(numpy.dtype)(dtype_made)
     for name, entry in REDUCTIONS.items():
         function = getattr(numpy, name)
         _function(function, method=name)(reduction(name, *entry))
     for name, function in _FUNCTIONS.items():
         _function(getattr(numpy, name), method=name if name in _ALSO_METHODS else None)(function)
-    numpy_combinations.register()
-    for name, function in numpy_calls.FUNCTIONS.items():
-        if not isinstance(function, numpy.ufunc) and handlers.get(function) is None:
-            _function(function)(alone(name))
-        elif handlers.get(function) is None:
-            _elementwise(function)
+    for name in _OF_CONSTANTS.split():
+        _function(getattr(numpy, name))(_refusing_arrays(name))
     for name in _IN_PYTHON.split():
         function = getattr(numpy, name)
         if handlers.get(function) is None:
             calls(function)(_followed(function))
-    for name in numpy_calls.WRITING.split():
-        calls(getattr(numpy, name))(_writer(name))
-    for name in numpy_calls.WRITERS:
-        if name.endswith(".at"):
-            calls(numpy_calls.FUNCTIONS[name.split()[1].removesuffix(".at")].at)(_writer(name.split()[1]))
-    for name in _NATIVE_METHODS.split():
-        array_methods.add(name, alone(name))
 
 
 # ---- shapes ----
@@ -373,7 +356,7 @@ def _astype(context: CaptureContext, a: Value, dtype: Value) -> Value:
     if wanted is None:
         raise refused(context, "ndarray.astype", [a, dtype])
     if wanted != a.dtype and not is_cast_alike(a.dtype, wanted):
-        return native(context, "astype", [a, ConstantValue(wanted)], {})
+        raise refused(context, f"a cast to {wanted}", [a])
     return made(context, _copied_as(context, a, wanted, "ndarray.astype"), scalar=a.scalar)
 
 
@@ -394,8 +377,6 @@ def _new_array(context: CaptureContext, a: Value, dtype: Value | None = None) ->
 def _as_array(context: CaptureContext, a: Value, dtype: Value | None = None) -> Value:
     """numpy.asarray of an array: itself, unless its dtype is another one."""
     wanted = dtype_of(context, dtype)
-    if isinstance(a, SequenceValue):  # of arrays
-        return native(context, "array", [a], {} if wanted is None else {"dtype": ConstantValue(wanted)})
     if isinstance(a, ArrayValue) and not a.scalar and (wanted is None or wanted == a.dtype):
         return a
     return _new_array(context, a, dtype)
@@ -404,7 +385,9 @@ def _as_array(context: CaptureContext, a: Value, dtype: Value | None = None) -> 
 def _conjugate(context: CaptureContext, a: Value) -> Value:
     """The method, which gives an array itself that has no imaginary part."""
     assert isinstance(a, ArrayValue)
-    return a if a.dtype.kind != "c" and not a.scalar else native(context, "conjugate", [a], {})
+    if a.dtype.kind == "c" or a.scalar:
+        raise refused(context, "ndarray.conjugate", [a])
+    return a
 
 
 def _item(context: CaptureContext, a: Value) -> Value:
@@ -421,23 +404,6 @@ def _fill(context: CaptureContext, a: Value, value: Value) -> Value:
     array = array_of(context, a, "ndarray.fill")
     write(context, array, array.tensor, value)
     return ConstantValue(None)
-
-
-def _sort(context: CaptureContext, a: Value, *args: Value, **kwargs: Value) -> Value:
-    """The method, which sorts in place."""
-    array = array_of(context, a, "ndarray.sort", only_held=True)
-    array.hold(context, native(context, "after sort", [a, *args], kwargs))
-    return ConstantValue(None)
-
-
-def _writer(name: str) -> Callable[..., Value]:
-    def handler(context: CaptureContext, a: Value, *args: Value, **kwargs: Value) -> Value:
-        array = array_of(context, a, f"numpy.{name}", only_held=True)
-        array.hold(context, native(context, f"after {name}", [a, *args], kwargs))
-        return ConstantValue(None)
-
-    handler.__name__ = name
-    return handler
 
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
@@ -483,13 +449,12 @@ _ALSO_METHODS = {
 _METHODS: dict[str, Callable[..., Value]] = {
     "copy": _copy,
     "flatten": _flatten,
-    "astype": or_native("astype", _astype),
+    "astype": _astype,
     "conj": _conjugate,
     "conjugate": _conjugate,
     "item": _item,
     "tolist": _to_list,
     "fill": _fill,
-    "sort": _sort,
 }
 for _name, _method in _METHODS.items():
     array_methods.add(_name, _method)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stator.dynamo.bytecode import VERSION, Instruction
 from stator.dynamo.handlers.torch_calls.data_assertions import decide
-from stator.dynamo.interpreter.finalizers import check_variable, has_finalizer
+from stator.dynamo.interpreter.finalizers import check_iterator
 from stator.dynamo.interpreter.frame import RETURNED, YIELDED, Frame
 from stator.dynamo.ir.call_completion import DECIDING, TAKING_ITEM, TAKING_ITERATOR
 from stator.dynamo.ir.prepared_code import opcode
@@ -98,9 +98,7 @@ def for_iter(frame: Frame, instruction: Instruction) -> None:
         frame.pc += 1
         if VERSION.number >= (3, 13):
             frame.pc += 1
-    gone = frame.stack.pop()
-    if generator is None and has_finalizer(gone.python_type(frame.context)):
-        check_variable(frame, gone)
+    check_iterator(frame, frame.stack.pop())
 
 
 @opcode("END_FOR")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stator.base.errors import Unsupported
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource, Source
@@ -22,7 +21,7 @@ from stator.dynamo.host.numpy_scalars import is_number
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, GetAttr, Load, Recipe
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, changing_number, example_of, is_open_input
 
@@ -37,10 +36,6 @@ array_methods: Registry[str, Callable[..., Value]] = Registry("array method")
 # How a value is written to a part of an array: `write(tracer, array, part, value)`; set by
 # handlers/numpy_calls/numpy_functions.py.
 writers: list[Callable[[Any, ArrayValue, TensorValue, Value], None]] = []
-
-# Makes NumPy itself compute, when the graph runs: `native(tracer, name, args, kwargs)`; set by
-# handlers/numpy_calls/numpy_native.py.
-natives: list[Callable[[Any, str, list[Value], dict[str, Value]], Value]] = []
 
 
 class ArrayValue(Value):
@@ -114,12 +109,6 @@ class ArrayValue(Value):
         number = self._element_at_entry(context, key)
         if number is not None:
             return number
-        if _selects_elements(key):
-            if _holds_truths(key):
-                raise unsupported(
-                    "data-dependent-value", f"the elements of {self.describe(context)} where a mask is true"
-                )
-            return natives[0](context, "getitem", [self, key], {})
         part, is_element, is_copy = self._part(context, key)
         if is_element and not is_copy:
             part = context.record_method("clone", [part], {})  # a number does not change with the array
@@ -128,20 +117,10 @@ class ArrayValue(Value):
     def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
         if self.scalar:
             raise unsupported("subscript", f"item assignment on {self.describe(context)}")
-        if not _selects_elements(key):
-            part, _, is_copy = self._part(context, key)
-            if not is_copy:
-                try:
-                    return writers[0](context, self, part, value)  # type: ignore[arg-type]
-                except Unsupported:
-                    if not isinstance(value, ArrayValue):
-                        raise
-        self.hold(context, natives[0](context, "after setitem", [self, key, value], {}))
-
-    def hold(self, context: CaptureContext, after: Value) -> None:
-        """Write all elements of an array that lies as this one does."""
-        assert isinstance(after, ArrayValue) and after.shape == self.shape and after.dtype == self.dtype
-        context.record_method("copy_", [self.tensor, after.tensor], {})
+        part, _, is_copy = self._part(context, key)
+        if is_copy:
+            raise unsupported("subscript", f"item assignment on {self.describe(context)} by {key.describe(context)}")
+        writers[0](context, self, part, value)  # type: ignore[arg-type]
 
     def _part(self, context: CaptureContext, key: Value) -> tuple[Value, bool, bool]:
         """The tensor of what `[key]` selects; whether that is a single element; whether it is a copy."""
@@ -190,20 +169,6 @@ class ArrayValue(Value):
         if self.source is not None:
             return Load(self.source)
         return CallRecipe(ConstantRecipe(to_number if self.scalar else to_array), [reconstructor.recipe(self.tensor)])
-
-
-def _selects_elements(key: Value) -> bool:
-    """Whether a subscript selects elements one by one: by truths, or by several arrays or lists of positions."""
-    if isinstance(key, ListValue):
-        return True
-    if isinstance(key, ArrayValue):
-        return key.dtype.kind == "b"
-    return isinstance(key, TupleValue) and any(isinstance(part, (ArrayValue, ListValue)) for part in key.items)
-
-
-def _holds_truths(key: Value) -> bool:
-    parts = key.items if isinstance(key, (TupleValue, ListValue)) else [key]
-    return any(isinstance(part, ArrayValue) and part.dtype.kind == "b" for part in parts)
 
 
 def _index(context: CaptureContext, part: Value, array: ArrayValue) -> Any:
