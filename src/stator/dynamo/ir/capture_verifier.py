@@ -25,6 +25,7 @@ from stator.dynamo.guards.source import (
     Source,
     TypeSource,
 )
+from stator.dynamo.host.naming import module_of
 from stator.graph.fake.fake_mode import FakeTensor
 
 from .capture_result import Break, CapturedFrame, CaptureState, InnerFrame, Return
@@ -268,7 +269,7 @@ _NOT_LOOKED_INTO = frozenset(("function", "code", "graph", "entry_modes"))
 
 
 def _parts(one: object) -> Iterable[object]:
-    if type(one).__module__.startswith("stator.dynamo") and hasattr(one, "__dataclass_fields__"):
+    if module_of(type(one)).startswith("stator.dynamo") and hasattr(one, "__dataclass_fields__"):
         return [getattr(one, field.name) for field in fields(one)]  # type: ignore[arg-type]
     if type(one) in (list, tuple, frozenset):
         return list(one)  # type: ignore[call-overload]
