@@ -21,7 +21,7 @@ from stator.graph.printer import print_graph
 from stator.graph.subgraphs.differentiated import any_chose
 
 from .autograd.autograd_step import CompiledStep
-from .autograd.running import effects_left, noting_writes, run_step_of_shown, runner, views_of_views
+from .autograd.running import effects_left, run_step_of_shown, runner, views_of_views
 from .partition.missing_tangents import saved_otherwise
 from .partition.partition import Partition, partition
 from .runtime.replay import is_flat, with_effects
@@ -38,7 +38,6 @@ from .trace.inference import (
     writes_of,
 )
 from .trace.joint import Joint
-from .trace.multi_output_nodes import Shown
 from .trace.retrace import RetraceableProgram
 
 
@@ -50,7 +49,7 @@ def compile_training(
     keep: Keep,
     rewrite: Rewrite | None = None,
     memory_budget: float = 1.0,
-    shown: Shown = (0, ()),
+    shown: int = 0,
     otherwise: Otherwise | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch calls (or any callable) that may need gradients, in the grad mode of now.
@@ -60,8 +59,7 @@ def compile_training(
     otherwise: see `shared_memory.CompileApart`, by default `function` itself.
 
     shown: so many results, the last ones, are tensors that exist, computed again: the callable takes those after its
-    arguments, in the same order, then others of their operators, and returns the other results alone, which autograd
-    then sees computed from them.
+    arguments, in the same order, and returns the other results alone, which autograd then sees computed from them.
 
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `function` itself then.
     """
@@ -71,7 +69,7 @@ def compile_training(
     with counters.timed("aot"):
         program = RetraceableProgram(function, example_inputs, captured, keep, rewrite)
         joint, chooses = any_chose(partial(_trace, program, tensors))
-    if not joint.differentiable and not shown[0]:
+    if not joint.differentiable and not shown:
         return _compile_without_gradients(program, joint, tensors, compile_graph, otherwise)
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     with counters.timed("partition"):
@@ -85,7 +83,7 @@ def compile_training(
     _show(parts)
     compile_again = partial(compile_training, memory_budget=memory_budget)
     step = CompiledStep(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
-    return _run_of_shown(step, shown) if shown[0] else _run(step, tensors, otherwise)
+    return _run_of_shown(step, shown) if shown else _run(step, tensors, otherwise)
 
 
 def _compile_without_gradients(
@@ -132,15 +130,11 @@ def _run(step: CompiledStep, tensors: Sequence[torch.Tensor], otherwise: Otherwi
     return wrap(program.function, traced, _with_effects(step, inner), equalities, program.captured, otherwise)
 
 
-def _run_of_shown(step: CompiledStep, shown: Shown) -> Callable[..., Any]:
+def _run_of_shown(step: CompiledStep, shown: int) -> Callable[..., Any]:
     """The same where some results, the last ones, are there already: see `compile_training`."""
-    count, others = shown
-    places = _places_of_shown(step.joint, count)
-    groups = {at: one for one in (*step.joint.together, *step.joint.parts) for at in one if at is not None}
-    beside = [groups[places[at]][number] if places[at] in groups else None for at, number in others]
-    inner = _with_gradients(partial(run_step_of_shown, step, (*places, *beside)))
+    inner = _with_gradients(partial(run_step_of_shown, step, _places_of_shown(step.joint, shown)))
     run = _with_effects(step, inner)
-    return lambda *arguments: run(arguments)[:-count]
+    return lambda *arguments: run(arguments)[:-shown]
 
 
 def _with_gradients(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,7 +143,7 @@ def _with_gradients(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_effects(step: CompiledStep, inner: Callable[..., Any]) -> Callable[[Sequence[torch.Tensor]], Any]:
-    return noting_writes(step, with_effects(effects_left(step.joint), inner, frozenset(step.joint.differentiable)))
+    return with_effects(effects_left(step.joint), inner, frozenset(step.joint.differentiable))
 
 
 def _places_of_shown(joint: Joint, count: int) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from torch import nn
 
 import stator
 from stator.aot.autograd.autograd_step import CompiledStep
-from stator.aot.trace.groups import InputGroup, Progress, run_in_one_thread
+from stator.aot.trace.groups import Progress
 from stator.base import counters
 
 Run = Callable[..., Any]
@@ -63,12 +63,6 @@ def beside(x: Any, w: Any, v: Any) -> Any:
     return y, y * w
 
 
-def hooked_inside(x: Any, w: Any, v: Any) -> Any:
-    y = (x * 2).sin()
-    y.register_hook(lambda g: g * 3)
-    return y, y * w
-
-
 def chains(x: Any, w: Any, v: Any) -> Any:
     """Each leads to one input more than the one before, or to two of three."""
     first = (x * x).exp()
@@ -95,14 +89,14 @@ def ask(what: str, given: list[Any], results: Any, log: list[Any], hooks: bool =
 ASKED = ["x", "w", "v", "xw", "0", "0x", "0w", "0v", "1w", "01xwv", "1v"]
 
 
-@pytest.mark.parametrize("program", [beside, hooked_inside, chains, views], ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", [beside, chains, views], ids=lambda program: program.__name__)
 @pytest.mark.parametrize("what", ASKED)
 def test_what_is_asked_for(program: Run, what: str) -> None:
     compare(program, partial(ask, what))
     compare(program, partial(ask, what, hooks=False))
 
 
-@pytest.mark.parametrize("program", [beside, hooked_inside, chains, views], ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", [beside, chains, views], ids=lambda program: program.__name__)
 def test_with_kernels(program: Run) -> None:
     compare(program, partial(ask, "0w"), "inductor")
     compare(program, partial(ask, "xw"), "inductor")
@@ -192,7 +186,7 @@ def test_hooks_of_parameters_that_a_backward_does_not_come_to() -> None:
     same(found(partial(stator.compile, backend="aot_eager", fullgraph=True)), found(lambda function: function))
 
 
-@pytest.mark.parametrize("program", [beside, chains, hooked_inside], ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", [beside, chains], ids=lambda program: program.__name__)
 def test_second_derivatives(program: Run) -> None:
     def look(given: list[Any], results: Any, log: list[Any]) -> Any:
         for at, result in enumerate(results):
@@ -212,14 +206,16 @@ def test_one_backward_of_all_results_is_compiled_as_one(monkeypatch: pytest.Monk
     """What several groups of inputs need is computed once."""
     calls: list[Any] = []
     plain = CompiledStep.gradients
-    monkeypatch.setattr(CompiledStep, "gradients", lambda *given: calls.append(given[2]) or plain(*given))
+    monkeypatch.setattr(
+        CompiledStep, "gradients", lambda *given, **more: calls.append(given[2]) or plain(*given, **more)
+    )
     given = leaves()
     compiled = stator.compile(lambda x, w, v: ((x * w).sin(), (x * w).sin() * v), backend="aot_eager", fullgraph=True)
     first, last = compiled(*given)
     (first.sum() + last.sum()).backward()
     last = compiled(*given)[1]
     last.sum().backward()
-    assert [kind[2] for kind in calls] == [None, None]
+    assert [request.by for request in calls] == [None, None]
 
 
 def with_caches(x: Any, w: Any, v: Any) -> Any:
@@ -237,7 +233,9 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Notes of which groups gradients are computed, in one go each."""
     found: list[Any] = []
     plain = CompiledStep.gradients
-    monkeypatch.setattr(CompiledStep, "gradients", lambda *given: found.append(given[2][2]) or plain(*given))
+    monkeypatch.setattr(
+        CompiledStep, "gradients", lambda *given, **more: found.append(given[2].by) or plain(*given, **more)
+    )
     return found
 
 
@@ -361,39 +359,6 @@ def test_tangents_are_not_kept() -> None:
     assert not any(type(one) is Progress for one in gc.get_objects())
 
 
-def test_nodes_that_run_in_several_threads() -> None:
-    """Autograd has one for each accelerator, and runs a node where the first of its gradients is that is on one."""
-    cpu, first, second = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
-    groups = (InputGroup((0,), (0, 1)), InputGroup((1,), (1, 2)))
-    assert run_in_one_thread(groups, {0: cpu, 1: cpu, 2: cpu})
-    assert run_in_one_thread(groups, {0: cpu, 1: first, 2: cpu})
-    assert not run_in_one_thread(groups, {0: cpu, 1: cpu, 2: first})
-    assert not run_in_one_thread(groups, {0: first, 1: cpu, 2: second})
-
-
-def test_groups_one_by_one(computed: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where their nodes run in several threads, with two backwards over one graph."""
-    plain = CompiledStep.__init__
-
-    def started(step: Any, *given: Any) -> None:
-        plain(step, *given)
-        step.in_one_thread = False
-
-    monkeypatch.setattr(CompiledStep, "__init__", started)
-
-    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
-        for retain in (True, False):
-            sum(one.sum() for one in results).backward(retain_graph=retain)
-        with pytest.raises(RuntimeError, match="second time"):
-            results[0].sum().backward()
-        for one in given:  # of which some have theirs twice, and some three times, before it raised
-            one.grad = None
-        return []
-
-    compare(with_caches, look)
-    assert sorted(computed[:3]) == [(0,), (1,), (2,)]
-
-
 def test_nothing_is_kept_when_a_backward_has_run() -> None:
     """Nor by a cycle, when there was none."""
     gc.collect()
@@ -453,17 +418,6 @@ def test_no_gradient_of_what_is_no_leaf_is_none() -> None:
     same(found(partial(stator.compile, backend="aot_eager", fullgraph=True)), found(lambda function: function))
 
 
-def test_a_hook_before_the_node_of_a_result() -> None:
-    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
-        first = results[0]
-        number = first.output_nr
-        first.grad_fn.register_prehook(lambda gradients: log.append(("node", gradients[number].clone())))
-        (results[1] + first * 2).sum().backward()
-        return []
-
-    compare(beside, look)
-
-
 def test_what_saved_nothing_is_not_freed() -> None:
     def program(x: Any, w: Any, v: Any) -> Any:
         return x + w, (x * v).sin()
@@ -495,22 +449,3 @@ def test_views_of_what_is_no_result_where_results_depend_on_different_inputs() -
         results[0].register_hook(lambda gradient: gradient * 3)
         found.append(torch.autograd.grad(sum(one.sin().sum() for one in results), [x, w]))
     torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
-def test_a_hook_of_a_node_in_a_second_derivative_sees_the_whole_sum() -> None:
-    def program(x: Any, w: Any, v: Any) -> Any:
-        first = x * x
-        return first, (first * w).sum() * first * v
-
-    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
-        for at, one in enumerate(results):
-            one.grad_fn.register_prehook(lambda gradients, at=at: log.append((f"node {at}", gradients[0].clone())))
-        sum(one.sin().sum() for one in results).backward(create_graph=True)
-        first = [one.grad for one in given]
-        for one in given:
-            one.grad = None
-        sum(one.square().sum() for one in first).backward()
-        return []
-
-    compare(program, look)

@@ -13,11 +13,9 @@ from typing import Any
 import torch
 
 from stator.aot.runtime.replay import makers
-from stator.aot.runtime.saved_state import finished, forget_unfinished
 from stator.aot.trace.groups import NotLedTo, apply_group, nobody
 from stator.aot.trace.joint import Joint
-from stator.aot.trace.output_autograd_nodes import Link, Linked, hook_hidden, link, refer_to
-from stator.graph.functionalization.views import run_step, run_whole
+from stator.aot.trace.output_autograd_nodes import Link, Linked, link, refer_to
 from stator.graph.ir.traced import Fresh, History, Output, Traced, ViewOfInput, ViewOfOutput
 
 from .autograd_step import CompiledStep
@@ -47,9 +45,9 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
         except RuntimeError:
             _say_why(step, primals)
             raise
-        return _tied(step, values, primals, {}) if step.is_tied else values
+        return _tied(step, values, primals, {}) if step.joint.links else values
 
-    return run_plain if step.is_plain and not step.is_tied else run
+    return run_plain if step.is_plain and not step.joint.links else run
 
 
 def _say_why(step: CompiledStep, primals: Sequence[torch.Tensor]) -> None:
@@ -69,46 +67,33 @@ def _values(step: CompiledStep, primals: Sequence[torch.Tensor]) -> Sequence[Any
     return _apply(step, *arguments)  # type: ignore[no-any-return]
 
 
-def run_step_of_shown(step: CompiledStep, places: Sequence[int | None], *tensors: torch.Tensor) -> Sequence[Any]:
+def run_step_of_shown(step: CompiledStep, places: Sequence[int], *tensors: torch.Tensor) -> Sequence[Any]:
     """As `runner` makes it, where results at these places were computed before, in another step: the tensors behind the
-    primals are those, and what is computed from such results is computed from them for autograd. None: nothing is
-    computed from that one."""
+    primals are those, and what is computed from such results is computed from them for autograd."""
     primals = tensors[: -len(places)]
     values = _values(step, primals)
-    shown = {at: one for at, one in zip(places, tensors[-len(places) :], strict=True) if at is not None}
-    return _tied(step, values, primals, shown)
+    shown = dict(zip(places, tensors[-len(places) :], strict=True))
+    return _tied(step, values, primals, shown) if step.joint.links else values
 
 
 def _tied(
     step: CompiledStep, values: Sequence[Any], primals: Sequence[torch.Tensor], shown: Mapping[int, torch.Tensor]
 ) -> Sequence[Any]:
+    """shown: results that are there already, by position."""
     joint = step.joint
     holder = None
     if joint.groups:
         *values, holder = values
     seer = holder if holder is not None else values[joint.differentiable[0]] if joint.differentiable else None
     node = None if seer is None else seer.grad_fn
-    if node is None and not joint.links_effects:  # nothing requires grad
-        return values[: joint.value_count]
-    seen: Sequence[Any] = values
-    if joint.links:
-        linked = None
-        if node is not None:
-            linked = node.linked = Linked(joint.hooked, step.beside, step.partial)
-        seen = _linked(joint, step, linked, values, primals, shown, None if node is None else holder)
-        if linked is not None:
-            linked.watch({at: seen[at] for at in step.watched_results}, step.hidden_hooks, joint.others)
-            linked.parts = {at: seen[at] for at in step.kept_parts}
-            for position in step.hidden_hooks.difference(shown):
-                hook_hidden(seen[position], _hook_when_looked_at(step, node, position))
-        values = values[: joint.value_count]
-    if node is not None:
-        if shown or joint.links_effects or joint.groups:
-            node.results = refer_to(seen, joint.results)
-        for position in joint.hooked:
-            if position not in shown:
-                _hook(step, node, position, values[position])
-    return seen if joint.links and joint.links_effects else values
+    if node is None:  # nothing requires grad
+        return _linked(joint, None, None, values, primals, shown) if joint.links_effects else values
+    linked = node.linked = Linked()
+    seen = _linked(joint, step, linked, values, primals, shown, holder)
+    linked.watch({at: seen[at] for at in step.stops})
+    if shown or joint.links_effects or joint.groups:
+        node.results = refer_to(seen, joint.results)
+    return seen if joint.links_effects else seen[: joint.value_count]
 
 
 def views_of_views(joint: Joint, inner: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
@@ -129,43 +114,30 @@ def _linked(
     primals: Sequence[torch.Tensor],
     shown: Mapping[int, torch.Tensor],
     holder: torch.Tensor | None = None,
-) -> Sequence[Any]:
+) -> list[Any]:
     """What autograd knows the values by, and views behind them: one after the other, each with edges to those before
-    it. Then what is hidden, which the step gives behind the values; without a step nothing is differentiable.
+    it. Without a step nothing is differentiable.
 
     holder: keeps the node of the call, where the values have none.
     """
-    count, hidden = joint.value_count, joint.hidden
-    last = max((*hidden, *joint.others), default=joint.first_hidden - 1)
-    seen = [*values[:count], *[None] * (last + 1 - count)]
-    for position, tensor in (*zip(hidden, values[count:], strict=True), *shown.items()):
+    seen = [*values, *[None] * len(joint.traced.outputs)]
+    for position, tensor in shown.items():
         seen[position] = tensor
     places: Mapping[int, list[torch.Tensor]] = {}
     nodes: dict[int, weakref.ref[Any]] = {}
     if step is not None and holder is not None:
         places = _before_groups(step, holder, primals)
-    together = {at: one for one in joint.together for at in one if at is not None}
-    parts = {at: one for one in joint.parts for at in one if at is not None}
     for one in joint.links:
         at = one.position
-        if at in shown or (at in parts and seen[at] is not None):
-            continue
-        if at in parts:
-            view = next(other for other in parts[at] if other is not None and joint.is_view(other))
-            made_now = _parts(joint, one, view, primals, seen)
-            for other, part in zip(parts[at], made_now, strict=True):
-                if other is not None and seen[other] is None:
-                    seen[other] = part
+        if at in shown:
             continue
         if joint.is_view(at):
             seen[at] = _view(joint, one)(primals, seen, seen)
             continue
-        if step is not None and at not in nodes and (at in places or seen[at].requires_grad):
-            positions = [None if other in shown else other for other in together.get(at, (at,))]
-            made = {other: seen[other] for other in positions if other is not None}
+        if step is not None and linked is not None and (at in places or seen[at].requires_grad):
             behind = [seen[earlier] for earlier in one.behind]
-            link(step.gradients_between, linked, made, positions, behind, holder, places)
-            nodes.update({other: weakref.ref(value.grad_fn) for other, value in made.items()})
+            link(step.gradients_between, linked, at, seen[at], behind, holder, places.get(at, ()))
+            nodes[at] = weakref.ref(seen[at].grad_fn)
         index = joint.written.get(at)
         if index is not None:
             with torch.enable_grad():
@@ -183,31 +155,13 @@ def _before_groups(
     places: dict[int, list[torch.Tensor]] = {position: [] for position in step.joint.differentiable}
     nodes, leaves = [], (*primals, nobody)
     for index, group in enumerate(step.joint.groups):
-        layouts = [step.layouts[position] for position in group.positions]
-        made = apply_group((holder,), index, layouts, *[leaves[at] for at in group.primals])
-        nodes.append(weakref.ref(made[0].grad_fn))
-        for position, place in zip(group.positions, made, strict=True):
+        place = apply_group((holder,), index, *[leaves[at] for at in group.primals])
+        nodes.append(weakref.ref(place.grad_fn))
+        for position in group.positions:
             places[position].append(place)
     step_node: Any = holder.grad_fn
     step_node.groups = nodes
     return places
-
-
-def _parts(joint: Joint, one: Link, view: int, primals: Sequence[Any], seen: Sequence[Any]) -> Sequence[torch.Tensor]:
-    """All results of the operator that makes the output at position `view`; `one` is the link of one of them."""
-    output: Any = joint.traced.outputs[view - joint.value_count]
-    *before, last = output.geometry.steps
-    base = primals[output.index] if isinstance(output, ViewOfInput) else seen[output.position]
-    for earlier in one.behind:
-        if joint.is_view(earlier):
-            known: Any = joint.traced.outputs[earlier - joint.value_count]
-            begun = known.geometry.steps
-            if tuple(before[: len(begun)]) == begun and _place(known) == _place(output):
-                base, before = seen[earlier], before[len(begun) :]
-                break
-    for step in before:
-        base = run_step(step, base)
-    return run_whole(last, base)
 
 
 def _view(joint: Joint, one: Link) -> Callable[..., Any]:
@@ -238,46 +192,3 @@ def effects_left(joint: Joint) -> Traced:
     mutated = [(index, position) for index, position in traced.mutated if position not in joint.written]
     histories = tuple(History.FOLLOWED if at in made else one for at, one in enumerate(traced.histories, count))
     return replace(traced, mutated=mutated, outputs=outputs, histories=histories)
-
-
-def noting_writes(
-    step: CompiledStep, run: Callable[[Sequence[torch.Tensor]], Any]
-) -> Callable[[Sequence[torch.Tensor]], Any]:
-    """`run`, which then notes the versions of the inputs that it has written to and that eager would save."""
-    written = step.watched_written
-    if not written:
-        return run
-
-    def noted(inputs: Sequence[torch.Tensor]) -> Any:
-        forget_unfinished()
-        try:
-            result = run(inputs)
-            finished(written, inputs)
-        finally:
-            forget_unfinished()
-        return result
-
-    return noted
-
-
-def _hook(step: CompiledStep, step_node: Any, position: int, value: torch.Tensor) -> None:
-    """Have the program's hooks called where the caller's will be called."""
-    node = weakref.ref(step_node)  # which has the hook
-
-    def hook(tangent: torch.Tensor | None) -> torch.Tensor | None:
-        return step.hooked(node(), position, tangent)
-
-    value.register_hook(hook)
-
-
-def _hook_when_looked_at(
-    step: CompiledStep, step_node: Any, position: int
-) -> Callable[[torch.Tensor | None], torch.Tensor | None]:
-    """The program's hooks on what is hidden; where nobody looks they are part of the backward."""
-    reference: Any = weakref.ref(step_node)  # which is led to from here
-
-    def hook(tangent: torch.Tensor | None) -> torch.Tensor | None:
-        node = reference()
-        return step.hooked(node, position, tangent) if node.linked.look() else None
-
-    return hook

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from stator.aot.partition.partition import SavedInput
-from stator.aot.runtime.node_hooks import before, behind
 from stator.aot.runtime.replaced_data import places_of
-from stator.aot.runtime.saved_state import ANY, NOTHING, versions_of, watch
+from stator.aot.runtime.saved_state import ANY, NOTHING, versions_of
 from stator.aot.trace.groups import NotLedTo
-from stator.aot.trace.output_autograd_nodes import refer_to, without_contents
+from stator.aot.trace.output_autograd_nodes import refer_to, refuse_hooks
 from stator.graph.subgraphs.generators import states_of
 from stator.runtime.host import below_autograd
 
@@ -54,8 +53,6 @@ class StepFunction(torch.autograd.Function):
         else:
             values = _distinct(results[: step.joint.value_count], apart)
             ctx.results = refer_to(values, step.results)
-        if step.hidden:
-            values += tuple(map(without_contents, step.hidden))
         ctx.step = step
         ctx.set_materialize_grads(False)
         if step.groups:  # values get nodes of their own: see groups.py
@@ -79,20 +76,18 @@ class StepFunction(torch.autograd.Function):
         for index, copy in copies.items():
             known[index] = copy
         ctx.primals = known
-        if step.is_watched:
-            watch(ctx, values, step.watched, step.watched_written)
         return values
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         step: CompiledStep = ctx.step
-        of_values = [tangents[position] for position in step.slots]
-        pattern = tuple(tangent is not None for tangent in of_values)
-        present = [tangent for tangent in of_values if tangent is not None]
+        of_values = [(at, tangents[at]) for at in step.joint.differentiable]
+        positions = tuple([at for at, tangent in of_values if tangent is not None])
+        present = [tangent for _, tangent in of_values if tangent is not None]
         if not present:  # what leads here was computed without it
             return (None,) * len(ctx.needs_input_grad)
         del tangents, of_values
-        found = step.gradients(ctx, (pattern, looked_at(ctx), None), present)
+        found = step.gradients(ctx, step.request(positions, looked_at(ctx)), present)
         return (None, *found, None) if step.leads_to_made else (None, *found)
 
 
@@ -102,13 +97,6 @@ def _note_hooks(step_node: Any, tensor: torch.Tensor) -> None:
     step_node.hooks = {**step_node.hooks, tensor.output_nr: tensor._backward_hooks}
 
 
-def _own(step_node: Any) -> int | None:
-    """The number of the only result that the caller gets of a node, among what else the step gives; None: there are
-    several."""
-    results = step_node.step.results
-    return results[0] if len(results) == 1 else None
-
-
 def _describe_nodes() -> None:
     """What nodes of calls have that most of them have no own of. hooks: those on results, by position. groups: nodes of
     the groups of inputs. value_nodes: those before them, by position. progress: of backwards that are running."""
@@ -116,11 +104,9 @@ def _describe_nodes() -> None:
     node_type.states = node_type.places = node_type.groups = ()
     node_type.linked = node_type.kept = None
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
-    node_type.watched, node_type.written, node_type.freed = {}, {}, NOTHING
+    node_type.freed = NOTHING
     node_type._register_hook_dict = _note_hooks
-    register_before, register_behind = node_type.register_prehook, node_type.register_hook
-    node_type.register_prehook = lambda node, hook: register_before(node, before(hook, _own(node)))
-    node_type.register_hook = lambda node, hook: register_behind(node, behind(hook, _own(node)))
+    node_type.register_prehook = node_type.register_hook = refuse_hooks
 
 
 _describe_nodes()

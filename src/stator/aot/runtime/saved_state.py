@@ -1,31 +1,26 @@
-"""What a call holds for its backward: saved values and inputs, whether they still are what they were then, and what
-eager would have freed or would find written to.
-"""
+"""What a call keeps for its backward: saved values and inputs, and which of them are still needed after a backward."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-from .retained_saved_tensors import Kept, check_version, freed_twice
+from torch import fx
 
 ANY = -1  # a version that nobody asks for
-# Classes of what eager saved (`eager_saved_tensors.py`), as bits: freed before the last backward; which that is; freed
-# by it
+# Values that cannot be differentiated any more, as bits: since before the last backward; which backward that is; by it
 Freed = tuple[int, int | None, int]
 NOTHING: Freed = (0, None, 0)
 
 
-def saved_values(step_node: Any, classes: int) -> list[Any]:
-    """What the forward saved, for a backward that runs these classes of eager's nodes. RuntimeError when eager would
-    have freed what one of them saved, or find it written to."""
+def saved_values(step_node: Any, values: int) -> list[Any]:
+    """What the forward saved, for a backward of these values. RuntimeError when eager would have freed it, or when it
+    was written to."""
+    if values & freed(step_node):
+        raise _freed_twice()
     step: Any = step_node.step
-    if classes & freed(step_node):
-        raise freed_twice()
-    _check_versions(step_node, classes)
     kept: Kept | None = step_node.kept
     if kept is not None:
         return kept.saved(len(step.names))
@@ -33,82 +28,81 @@ def saved_values(step_node: Any, classes: int) -> list[Any]:
 
 
 def freed(step_node: Any) -> int:
-    """What was freed before the running backward."""
+    """The values whose saved tensors eager has freed before the running backward."""
     if step_node.freed is NOTHING:  # in the first backward
         return 0
     before, task, last = step_node.freed
     return before if task == torch._C._current_graph_task_id() else before | last  # type: ignore[no-any-return]
 
 
-def note_freed(step_node: Any, classes: int) -> int:
-    """That the running backward frees these, as far as the next is concerned. Returns all that is freed then."""
+def note_freed(step_node: Any, values: int) -> int:
+    """Note that these values cannot be differentiated any more behind the running backward. Returns all of which that
+    is true then."""
     before, task, last = step_node.freed
-    if not classes:
-        return before | last  # type: ignore[no-any-return]
     running = torch._C._current_graph_task_id()
-    step_node.freed = (before, task, last | classes) if task == running else (before | last, running, classes)
-    return before | last | classes  # type: ignore[no-any-return]
+    step_node.freed = (before, task, last | values) if task == running else (before | last, running, values)
+    return before | last | values  # type: ignore[no-any-return]
 
 
-def counter_of(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """A tensor that has the version counter of another one and none of its memory, and the version."""
-    counter = tensor.detach()
-    counter.data = _EMPTY
-    return counter, tensor._version
+def reading_tangents(backward: fx.GraphModule, saved_count: int) -> tuple[int, ...]:
+    """For each saved value that a backward graph reads the tangents that it is used with, as bits.
+
+    backward: the placeholders are `saved_count` saved values, then the tangents.
+    """
+    tangents: dict[fx.Node, int] = {}
+    sources: dict[fx.Node, int] = {}
+    found = [0] * saved_count
+    for at, node in enumerate(node for node in backward.graph.nodes if node.op == "placeholder"):
+        tangents[node] = 1 << (at - saved_count) if at >= saved_count else 0
+        sources[node] = 1 << at if at < saved_count else 0
+    for node in backward.graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        led_to = read = 0
+        for argument in node.all_input_nodes:
+            led_to |= tangents[argument]
+            read |= sources[argument]
+        tangents[node], sources[node] = led_to, 0 if led_to else read
+        if led_to:
+            for at in range(read.bit_length()):
+                if read >> at & 1:
+                    found[at] |= led_to
+    return tuple(found)
 
 
-with torch._C._InferenceMode(False):
-    _EMPTY = torch.empty(0, device="cpu")
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Saved values, by position, with their versions when they were kept."""
+
+    values: dict[int, tuple[torch.Tensor, int]]
+
+    @staticmethod
+    def of(positions: Iterable[int], saved: Sequence[Any]) -> Kept:
+        """Without their history, which would make a cycle."""
+        return Kept({at: (saved[at].detach(), saved[at]._version) for at in positions if saved[at] is not None})
+
+    def saved(self, count: int) -> list[Any]:
+        """The saved values by position, as far as kept. Raises RuntimeError when one was written to."""
+        found: list[Any] = [None] * count
+        for at, (value, version) in self.values.items():
+            if value._version != version:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"[{value.type()} {list(value.shape)}] is at version {value._version}; expected version {version} "
+                    "instead."
+                )
+            found[at] = value
+        return found
 
 
-class _Unfinished(threading.local):
-    node: Any = None
-
-
-_unfinished = _Unfinished()
-
-
-def watch(step_node: Any, values: Sequence[Any], results: Iterable[int], written: Iterable[int]) -> None:
-    """Note the versions of what eager saves and the caller gets, or has: results, and inputs that are written to, which
-    `finished` will say. Where hooks for saved tensors are on, eager does not ask for versions."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-        step_node.watched = None
-        return
-    if results:
-        step_node.watched = {position: counter_of(values[position]) for position in results}
-    if written:
-        _unfinished.node = step_node
-
-
-def forget_unfinished() -> None:
-    """No call of this thread will write to its inputs any more: of one that raised, nothing is kept alive."""
-    _unfinished.node = None
-
-
-def finished(written: Iterable[int], primals: Sequence[Any]) -> None:
-    """The call of this thread that `watch` was last called for has written to its inputs."""
-    node, _unfinished.node = _unfinished.node, None
-    if node is not None:
-        node.written = {index: counter_of(primals[index]) for index in written}
-
-
-def _check_versions(step_node: Any, classes: int) -> None:
-    """Raise RuntimeError when something was written to that eager saved, in nodes of these classes."""
-    watched: Mapping[int, tuple[torch.Tensor, int]] | None = step_node.watched
-    if watched is None:
-        return
-    inputs, results = step_node.step.joint.savers.watched(classes)
-    written, primals = step_node.written, step_node.primals
-    mutated = step_node.step.mutated
-    for index in inputs:
-        if index not in mutated:
-            noted = primals[index] if primals else None
-        else:
-            noted = written.get(index)
-        if noted is not None and noted[0]._version != noted[1]:
-            check_version(*noted)
-    for position in results:
-        check_version(*watched[position])
+def _freed_twice() -> RuntimeError:
+    """Autograd's error."""
+    return RuntimeError(
+        "Trying to backward through the graph a second time (or directly access saved tensors after they have already "
+        "been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). "
+        "Specify retain_graph=True if you need to backward through the graph a second time or if you need to access "
+        "saved tensors after calling backward."
+    )
 
 
 def versions_of(primals: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:

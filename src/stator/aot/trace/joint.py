@@ -5,9 +5,9 @@ Traces through the autograd engine, which runs on fake tensors. How the joint gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,19 +19,18 @@ from stator.base.errors import Unsupported
 from stator.base.signals import is_of_a_signal
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
-from stator.graph.functionalization.outputs import DescribedOutputs, describe_outputs
+from stator.graph.functionalization.outputs import describe_outputs
 from stator.graph.ir.traced import Traced
-from stator.graph.subgraphs.differentiated import Failure, hooked_tensors, is_failure_of_hook
+from stator.graph.subgraphs.differentiated import gradient_hooks, is_failure_of_hook
 from stator.graph.tracing.tracer import close_graph, placeholder_names, run_function
 from stator.prims.layout import preserved_strides
 from stator.prims.onednn import without_onednn
 from stator.prims.record import TensorMeta
 
 from .captured import owned_tensors_replaced
-from .eager_saved_tensors import NONE, Savers, WriteToView, find_savers
+from .eager_saved_tensors import NONE, Savers, find_savers
 from .groups import InputGroup, find_groups
-from .multi_output_nodes import Beside, OtherResult
-from .output_autograd_nodes import Link, gradients_between, with_hooked
+from .output_autograd_nodes import Link, gradients_between
 from .values import Values, find_values
 
 
@@ -47,25 +46,13 @@ class Joint:
     results: positions of the values that the caller gets as they are; and, counted on behind the values, of outputs
         that are views, if `links` has them.
     links: between results and others that they were computed from, in the order in which they are made.
-    together: of links those of one operator with several results: the positions of all of these, None for those that
-        are not linked.
     written: where others were computed from an input that was written to, the position of its contents and its index.
-    hooked: positions of results, or of what results are views of, whose gradient the program has hooked. Where the
-        tangents were asked for one by one, these hooks are not part of the gradients: they are called when the tangent
-        of a result is complete, before those of the caller.
-    hidden: positions of what the program has hooked that is no result, counted on behind the outputs: the first hook
-        that the program registers has the first place. For autograd they are results that nobody gets, so that what
-        reaches them is summed up before their hooks see it; the graph does not compute them as such. So are `others`.
-    hidden_metas: their layouts.
-    others: of `hidden`, results of an operator with several, of which another one is known (see multi_output_nodes.py).
-    parts: as `together`, of operators whose results are views: results, and `others` that are not in `hidden`.
-    hooks_inside: whether the program has hooked what is neither.
-    failures: by position, how the hooks on these two end where no gradient comes, if with an error.
+    has_hooks: whether the program has gradient hooks of its own. They are parts of the gradients.
     groups: primals by which of `differentiable` lead to them, for autograd; none where these are all the same. Known of
         a joint that has all tangents, as is what follows.
     unreached: primals that require grad and that nothing leads to.
     leads_to_made: whether something leads to leaves that the program has made. They count as one more primal, behind
-        the others, in `groups` and `savers`.
+        the others, in `groups`.
     savers: what eager would save.
     tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
     gradients: for each primal (or forward value that was differentiated by) the position of its gradient among the
@@ -79,15 +66,8 @@ class Joint:
     differentiable: tuple[int, ...]
     results: tuple[int, ...]
     links: tuple[Link, ...]
-    together: tuple[tuple[int | None, ...], ...]
     written: dict[int, int]
-    hooked: tuple[int, ...]
-    hidden: tuple[int, ...]
-    hidden_metas: tuple[TensorMeta, ...]
-    others: dict[int, Beside]
-    parts: tuple[tuple[int | None, ...], ...]
-    hooks_inside: bool
-    failures: dict[int, Failure]
+    has_hooks: bool
     groups: tuple[InputGroup, ...]
     unreached: tuple[int, ...]
     leads_to_made: bool
@@ -101,14 +81,9 @@ class Joint:
         """Whether `links` has views, or what is written to inputs."""
         return bool(self.written) or any(self.is_view(one.position) for one in self.links)
 
-    @property
-    def first_hidden(self) -> int:
-        """Positions from here on are `hidden`."""
-        return self.value_count + len(self.traced.outputs)
-
     def is_view(self, position: int) -> bool:
         """Whether the position is that of an output which is a view."""
-        return self.value_count <= position < self.first_hidden
+        return position >= self.value_count
 
 
 def trace_joint(
@@ -159,11 +134,11 @@ def trace_joint(
         with tracer:
             before = torch.is_grad_enabled()
             try:
-                with hooked_tensors() as hooked:
+                with gradient_hooks() as hooks:
                     result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
             finally:
                 torch._C._set_grad_enabled(before)
-            return _finish(tracer, primals, result, hooked, _Wanted(wanted, targets, tuple(stops), by))
+            return _finish(tracer, primals, result, bool(hooks), _Wanted(wanted, targets, tuple(stops), by))
 
 
 @contextmanager
@@ -213,34 +188,22 @@ class _JointTracer(FunctionalTracer):
         self.in_backward = False
         self.requiring: frozenset[int] = frozenset()  # primals that require grad before anything is written to them
         self.entries: dict[int, Any] = {}  # the first grad_fn of inputs that are no leaves, by id(fake)
-        self.writes: dict[int, WriteToView] = {}  # by the number of the node that autograd makes next
 
     def forget(self) -> None:
         super().forget()
         self.entries.clear()
-        self.writes.clear()
         self.inputs = []
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in SPARSE_GRADIENTS and not self.in_backward:
             _refuse_sparse_gradients(func, args, kwargs)
-        if not func._schema.is_mutable or self.in_backward or not _writes_to_view(args):
-            return super().dispatch(func, args, kwargs)
-        write = WriteToView.of(func, args, kwargs)  # before it is followed: the target may require grad afterwards
-        result = super().dispatch(func, args, kwargs)
-        self.writes[torch._C._autograd._get_sequence_nr()] = write  # type: ignore[attr-defined]
-        return result
+        return super().dispatch(func, args, kwargs)
 
     def _node(self, *arguments: Any) -> fx.Node:
         node = super()._node(*arguments)
         if self.in_backward:
             node.meta["backward"] = True
         return node
-
-
-def _writes_to_view(args: tuple[Any, ...]) -> bool:
-    target = args[0] if args else None
-    return isinstance(target, FakeTensor) and target._is_view() and torch.is_grad_enabled()
 
 
 class _Entry(torch.autograd.Function):
@@ -279,27 +242,22 @@ def _add_primal(
     return fake
 
 
-def _finish(
-    tracer: _JointTracer, primals: list[FakeTensor], result: Any, hooks: Sequence[torch.Tensor], wanted: _Wanted
-) -> Joint:
+def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, has_hooks: bool, wanted: _Wanted) -> Joint:
     leaves, spec = pytree.tree_flatten(result)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
     described = describe_outputs(tracer, leaves, differentiable=True)
     known = [handle if _is_differentiable(tracer, handle) else None for handle in described.handles]
-    values = find_values(described, known, leaves, hooks)
+    values = find_values(described, known, leaves)
     leads, links = _NO_LEADS, values.links
     if wanted.positions is None:
-        leads = _leads(tracer, primals, values, described)
-    else:
-        wanted = replace(wanted, stops=with_hooked(wanted.stops, values.hooked, wanted.targets))
+        leads = _leads(tracer, primals, values)
+        if has_hooks:
+            _refuse_hooks(values, leads)
     if leads.groups:  # each value gets a node of its own, and the base of a view before it
         linked = {one.position for one in links}
         links = (*[Link(at, ()) for at in values.differentiable if at not in linked], *links)
-    tangents = values.visible if wanted.positions is None else tuple(sorted(wanted.positions))
-    hidden_metas = tuple([values.known[at].meta for at in values.hidden])
-    metas = dict(enumerate(value.meta for value in described.values)) | dict(
-        zip(values.hidden, hidden_metas, strict=True)
-    )
+    tangents = values.differentiable if wanted.positions is None else tuple(sorted(wanted.positions))
+    metas = [value.meta for value in described.values]
     gradients = _differentiate(tracer, primals, values.handles, tangents, metas, wanted)
     computed = [gradient for gradient in gradients if gradient is not None]
     graph, constants = close_graph(tracer, (*[value.node for value in described.values], *computed))
@@ -311,15 +269,8 @@ def _finish(
         values.differentiable,
         values.results,
         links,
-        values.together(links),
         values.written,
-        values.hooked,
-        values.hidden,
-        hidden_metas,
-        values.others,
-        values.parts,
-        values.hooks_inside,
-        values.failures(),
+        has_hooks,
         leads.groups,
         leads.unreached,
         leads.to_made,
@@ -328,6 +279,14 @@ def _finish(
         tuple([None if gradient is None else next(numbers) for gradient in gradients]),
         described.traced(tracer, graph, constants, spec),
     )
+
+
+def _refuse_hooks(values: Values, leads: _Leads) -> None:
+    """Raise Unsupported where autograd would call the program's hooks at nodes of the results, between those of the
+    caller, or could see the program as several nodes: a hook is for the sum of what comes from all of them."""
+    hooked = any(handle is not None and handle._backward_hooks for handle in values.handles)
+    if hooked or values.links or leads.groups:
+        raise Unsupported("gradient-hooks", "gradient hooks on results, or behind results that autograd tells apart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,35 +302,15 @@ class _Leads:
 _NO_LEADS = _Leads((), (), False, NONE)
 
 
-def _leads(tracer: _JointTracer, primals: Sequence[FakeTensor], values: Values, described: DescribedOutputs) -> _Leads:
+def _leads(tracer: _JointTracer, primals: Sequence[FakeTensor], values: Values) -> _Leads:
     requiring = {index: primals[index] for index in tracer.requiring}
-    groups, unreached = find_groups(values.differentiated, requiring, len(primals))
+    handles = values.differentiated
+    groups, unreached = find_groups(handles, requiring, len(primals))
     if len(groups) == 1 and set(groups[0].positions) == set(values.differentiable):
         groups = ()
-    savers = _savers(tracer, primals, values, described)
+    savers = find_savers(tuple(handles.values()), tracer.input_storages)
     to_made = len(primals) not in unreached
     return _Leads(groups, tuple([at for at in unreached if at < len(primals)]), to_made, savers)
-
-
-def _savers(tracer: _JointTracer, primals: Sequence[FakeTensor], values: Values, described: DescribedOutputs) -> Savers:
-    """What eager saves. An input that the program writes to past autograd's versions is not one that others may write
-    to: they do it so as well."""
-    written = {index for index, _ in described.mutated}
-    inputs = {
-        storage: index
-        for storage, index in tracer.input_storages.items()
-        if index not in written or tracer.inputs[index]._version
-    }
-    contents = {id(value.fake_storage): at for at, value in enumerate(described.values)}
-    return find_savers(
-        values.differentiated,
-        {index: primals[index] for index in tracer.requiring},
-        len(primals),
-        {at: values.known[at] for at in sorted(one.position for one in values.links)},
-        inputs,
-        {storage: at for storage, at in contents.items() if storage not in tracer.input_storages},
-        tracer.writes,
-    )
 
 
 def _is_real(leaf: Any) -> bool:
@@ -386,9 +325,9 @@ def _is_differentiable(tracer: _JointTracer, handle: FakeTensor | None) -> bool:
 def _differentiate(
     tracer: _JointTracer,
     primals: Sequence[FakeTensor],
-    handles: Sequence[FakeTensor | OtherResult | None],
+    handles: Sequence[FakeTensor | None],
     positions: Sequence[int],
-    metas: Mapping[int, TensorMeta],
+    metas: Sequence[TensorMeta],
     wanted: _Wanted,
 ) -> list[fx.Node | None]:
     """Record the backward; returns a node or None for the gradient of each primal, or of each target."""
@@ -405,7 +344,7 @@ def _differentiate(
     tracer.origin = tracer.place = None
     tracer.in_backward = True
     # what is there before and after it: a write would be lost
-    lasting = [*tracer.inputs, *tangents.values(), *[handle for handle in handles if isinstance(handle, FakeTensor)]]
+    lasting = [*tracer.inputs, *tangents.values(), *[handle for handle in handles if handle is not None]]
     versions = [fake.fake_storage.version for fake in lasting]
     with _autocast_off():
         try:

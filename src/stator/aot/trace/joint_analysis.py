@@ -1,4 +1,4 @@
-"""What a joint graph tells of its inputs and values: which are overwritten without harm, how they are laid out.
+"""What a joint graph tells of its inputs and values: which are overwritten without harm.
 
 Facts of the graph only: nothing is traced, divided or run here.
 """
@@ -40,13 +40,3 @@ def _inputs_of(node: fx.Node) -> list[fx.Node]:
         if source.target is torch.ops.aten._native_batch_norm_legit_functional.default and source.args[5]:
             return [part for part in source.args[:3] if isinstance(part, fx.Node)]
     return node.all_input_nodes
-
-
-def layouts(joint: Joint) -> dict[int, Any]:
-    """Shape, dtype and device of what can be differentiated, by position."""
-    (output,) = [node for node in joint.graph.graph.nodes if node.op == "output"]
-    metas = [
-        joint.hidden_metas[joint.hidden.index(at)] if at in joint.hidden else output.args[0][at].meta["val"]
-        for at in joint.differentiable
-    ]
-    return {at: (meta.shape, meta.dtype, meta.device) for at, meta in zip(joint.differentiable, metas, strict=True)}

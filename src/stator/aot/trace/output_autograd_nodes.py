@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from stator.aot.runtime.node_hooks import behind, hooks_of
 from stator.runtime.host import below_autograd
 
 from .autograd_reachability import NOTHING, Edge, reached
-from .groups import nobody, note_tangent, runs, will_run
-from .multi_output_nodes import Handle, OtherResult, differentiable_place
+from .groups import nobody, progress, will_run
 
 aten = torch.ops.aten
 
@@ -43,7 +41,7 @@ class Link:
 
 
 def find_links(
-    handles: Sequence[Handle | None], results: Iterable[int], bases: Mapping[int, int] | None = None
+    handles: Sequence[torch.Tensor | None], results: Iterable[int], bases: Mapping[int, int] | None = None
 ) -> tuple[Link, ...]:
     """The links of forward values, those behind a value before it: of all results if there are several values, so that
     hooks of one are not called when only others have gradients.
@@ -83,26 +81,24 @@ def find_links(
 
 
 def gradients_between(
-    roots: Sequence[Handle],
+    roots: Sequence[torch.Tensor],
     tangents: Sequence[torch.Tensor],
-    sought: Sequence[Handle],
-    stops: Sequence[tuple[Handle, torch.Tensor | None]],
+    sought: Sequence[torch.Tensor],
+    stops: Sequence[tuple[torch.Tensor, torch.Tensor | None]],
     create_graph: bool = False,
 ) -> list[torch.Tensor | None]:
     """Gradients of the roots, which have these tangents, by the tensors that are sought.
 
     stops: tensors on the way with the gradient that flows on from there, whatever arrives; None: nothing does. For one
-    that is sought, what arrives is returned. Hooks that a stop has are not called, so to speak: what arrives has not
-    been through them, and what flows on has.
+    that is sought, what arrives is returned. Hooks of a stop are not called: what arrives has not been through them,
+    and what flows on has.
     """
     arrived: dict[int, torch.Tensor] = {}
     with ExitStack() as stack:
         for stop, tangent in stops:
             stack.enter_context(_stopped(stop, partial(_replaced, arrived, id(stop), tangent)))
-        outputs: Any = list(map(differentiable_place, roots))
-        inputs: Any = list(map(differentiable_place, sought))
-        found = torch.autograd.grad(outputs, inputs, tangents, create_graph=create_graph, allow_unused=True)
-    stopped = {id(stop) for stop, _ in stops if not isinstance(stop, OtherResult)}  # of those it tells what arrives
+        found = torch.autograd.grad(roots, sought, tangents, create_graph=create_graph, allow_unused=True)
+    stopped = {id(stop) for stop, _ in stops}
     return [
         arrived.get(id(one)) if id(one) in stopped else gradient for one, gradient in zip(sought, found, strict=True)
     ]
@@ -111,10 +107,6 @@ def gradients_between(
 @contextmanager
 def _stopped(tensor: Any, hook: Callable[[torch.Tensor | None], torch.Tensor | None]) -> Iterator[None]:
     """With this hook in the place of those that the tensor has."""
-    if isinstance(tensor, OtherResult):
-        with tensor.hooked(hook):
-            yield
-        return
     hooks = tensor._backward_hooks
     before = {} if hooks is None else dict(hooks)
     for key in before:
@@ -135,11 +127,6 @@ def _replaced(
         return None
     arrived[key] = gradient
     return torch.zeros_like(gradient) if tangent is None else tangent
-
-
-def with_hooked(stops: Iterable[int], hooked: Sequence[int], targets: Sequence[int] | None) -> tuple[int, ...]:
-    """The stops, and the results that the program has hooked: their tangents have been through these hooks."""
-    return tuple({*stops, *set(hooked).difference(targets or ())})
 
 
 # A result by its position, which is not kept alive, and its version
@@ -164,73 +151,27 @@ class Linked:
     """What the nodes of one call share.
 
     tensors: the results that others were computed from; they are not kept alive. hooks: of results that were hooked, by
-    position, the dictionary that autograd has their hooks from, which outlives the result, as the hooks do. nodes:
-    those of what is hooked or hidden, and which of their results it is; they live as long as something that was
-    computed from there. node_hooked: positions of results of those that have hooks themselves. of_views: of results
-    that autograd's own nodes make, the dictionaries of the hooks of these, which live as long as the node. hidden:
-    positions of what nobody gets, though the program has hooked it. beside: of results of one operator, the positions
-    of all of them. parts: views of inputs that nobody gets, beside others.
+    position, the dictionary that autograd has their hooks from, which outlives the result, as the hooks do.
     """
 
-    __slots__ = (
-        "_hooked", "_looked_at", "_task", "beside", "hidden", "hooks", "node_hooked", "nodes", "of_views", "partial",
-        "parts", "places", "tensors",
-    )  # fmt: skip
+    __slots__ = ("_looked_at", "_task", "hooks", "tensors")
 
-    def __init__(
-        self, hooked: Collection[int], beside: Mapping[int, Collection[int | None]], partial: frozenset[int]
-    ) -> None:
-        """hooked: those that the program has hooked. partial: views beside others that nobody gets and that are not
-        kept."""
-        self.beside, self.partial = beside, partial
-        self.parts: dict[int, torch.Tensor] = {}
+    def __init__(self) -> None:
         self.tensors: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: dict[int, dict[Any, Any]] = {}
-        self.nodes: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self.node_hooked: set[int] = set()
-        self.of_views: dict[int, list[weakref.ref[dict[Any, Any]]]] = {}
-        self.places: dict[int, torch.Tensor] = {}
-        self._hooked = frozenset(hooked)
-        self.hidden: frozenset[int] = frozenset()
         self._task: int | None = None
         self._looked_at = False
 
-    def watch(self, tensors: Mapping[int, Any], hidden: Collection[int], others: Collection[int]) -> None:
-        """To be called when these have their nodes, before the caller gets them: all that others were computed from.
-        hidden: those nobody gets, though the program has hooked them; others: nor these."""
-        self.hidden = frozenset(hidden)
+    def watch(self, tensors: Mapping[int, Any]) -> None:
+        """To be called when these have their nodes, before the caller gets them: all that others were computed from."""
         for position, tensor in tensors.items():
-            is_link = isinstance(tensor.grad_fn, _LINK_NODE)
-            if position in self.hidden or position in others:
-                self.nodes[position] = weakref.ref(tensor.grad_fn), tensor.output_nr
-                continue
             self.tensors[position] = weakref.ref(tensor)
-            if is_link and tensor.grad_fn.linked is self:  # which says so when the first hook comes
-                continue
-            if is_link:
-                self.nodes[position] = weakref.ref(tensor.grad_fn), tensor.output_nr
-            else:
-                self.of_views[position] = hooks_of(tensor.grad_fn)
+            if isinstance(tensor.grad_fn, _LINK_NODE) and tensor.grad_fn.linked is self:
+                continue  # which says so when the first hook comes
             if tensor._backward_hooks is None:  # as the first hook would
                 tensor._backward_hooks = OrderedDict()
                 tensor.grad_fn._register_hook_dict(tensor)
             self.hooks[position] = tensor._backward_hooks
-
-    def has_hooks(self, node: Any, number: int, hooks: dict[Any, Any]) -> None:
-        """The first hook was registered on the result of this number of the node."""
-        self.hooks[node.positions[number]] = hooks
-        self._note(node)
-
-    def node_has_hooks(self, node: Any) -> None:
-        """A hook of the node itself is registered."""
-        self.node_hooked.update(self._note(node))
-
-    def _note(self, node: Any) -> list[int]:
-        """All results of the node: its hooks are called when one of them has a gradient."""
-        reference = weakref.ref(node)
-        found = {at: (reference, number) for number, at in enumerate(node.positions) if at is not None}
-        self.nodes.update(found)
-        return list(found)
 
     def look(self) -> bool:
         """Whether somebody looks at gradients of these results in the backward that is running; decided once in each,
@@ -245,75 +186,9 @@ class Linked:
         """The same for those in front of whom it was decided; False where it did not have to be."""
         return self._looked_at and self._task == torch._C._current_graph_task_id()
 
-    def stand_ins(self, but: Collection[int]) -> dict[int, torch.Tensor]:
-        """For what is hidden, and for results other than `but` that hooks see: tensors that have their places for
-        autograd, and no contents; where these places can still be had."""
-        found = {at: part for at, part in self.parts.items() if self._is_hooked_beside(at)}
-        for position, (reference, number) in self.nodes.items():
-            hooks = self._hooks_at(position)
-            node = reference()
-            if node is not None and hooks and position not in but:
-                kept = self.places.get(position)
-                at = number - node.positions[:number].count(None)
-                try:
-                    found[position] = node.saved_tensors[at] if kept is None else kept
-                except RuntimeError as error:  # which says that a second backward needs them; it may be the first
-                    raise RuntimeError(
-                        "stator: the gradients of a compiled graph are to be differentiated again (create_graph=True) "
-                        "past its gradient hooks, whose places were freed by a backward before this one; pass "
-                        "retain_graph=True there, or run this part eagerly (stator.disable)"
-                    ) from error
-                found[position]._backward_hooks = hooks
-        return found
-
-    def _is_hooked_beside(self, part: int) -> bool:
-        others = [at for at in self.beside[part] if at is not None]
-        return any(map(self.hooks.get, others)) or not set(others).isdisjoint(self._hooked_views())
-
-    def _hooks_at(self, position: int) -> dict[Any, Any] | None:
-        """Hooks that are called for this result, or what says that there are some."""
-        hooks = self.hooks.get(position)
-        if hooks:
-            return hooks
-        others = self.beside.get(position, ())
-        if (
-            position in self.hidden
-            or position in self.node_hooked
-            or any(self.hooks.get(at) for at in others if at is not None)
-        ):
-            return _SOME
-        return None
-
-    def keep_places(self, positions: Sequence[int], places: Sequence[torch.Tensor]) -> None:
-        """Until the running backward, which frees it before those behind it have run, ends."""
-        if not self.places:
-            torch.autograd.Variable._execution_engine.queue_callback(self.places.clear)
-        self.places.update(zip(positions, places, strict=True))
-
-    def hooked_in_passing(self, but: Collection[int]) -> bool:
-        """Whether the caller hooked another of the results than these."""
-        but = set(but) - self.partial  # there are no stand-ins for what is beside them
-        if any(len(hooks) > (at in self._hooked) for at, hooks in self.hooks.items() if at not in but):
-            return True
-        return any(at not in but and self.nodes[at][0]() is not None for at in self.node_hooked) or any(
-            at not in but for at in self._hooked_views()
-        )
-
-    def _hooked_views(self) -> list[int]:
-        return [at for at, found in self.of_views.items() if any(reference() for reference in found)]
-
-    def _leads_on(self, position: int) -> bool:
-        """Whether something was computed from this result, or from another one of its operator."""
-        return position in self.tensors or position in self.beside
-
     def are_looked_at(self) -> bool:
-        if self.node_hooked or any(hooks and self._leads_on(at) for at, hooks in self.hooks.items()):
+        if any(hooks and at in self.tensors for at, hooks in self.hooks.items()):
             return True
-        if self.of_views and self._hooked_views():
-            return True
-        for node in (reference() for reference, _ in self.nodes.values()):  # some are of the call that made the result
-            if node is not None and node.linked is not None and node.linked.node_hooked:
-                return True
         alive = [tensor for tensor in (reference() for reference in self.tensors.values()) if tensor is not None]
         if any(tensor.retains_grad for tensor in alive):
             return True
@@ -321,10 +196,6 @@ class Linked:
             return False
         # one that leads to what is asked for runs, and so does one that is asked for itself
         return any(will_run(tensor.grad_fn) for tensor in alive if tensor.grad_fn is not None)
-
-
-# Hooks of what is hidden, as those see them who ask whether there are any.
-_SOME = OrderedDict({-1: "of the program"})
 
 
 _NOBODYS_NODE: list[Any] = []
@@ -337,60 +208,40 @@ def _everywhere() -> Any:
     return _NOBODYS_NODE[0]
 
 
-# above(step_node, positions, tangents) -> what reaches the results right behind the values at these positions, which
-# are of one operator
-Above = Callable[[Any, Sequence[int], Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]
+# above(step_node, position, tangent) -> what reaches the results right behind the value at this position
+Above = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
 
 # What keeps the node of the call, where it is not the first that the value's leads to; how many results are behind the
-# values; and to how many places each value leads
-Call = tuple[torch.Tensor | None, int, tuple[int, ...]]
+# value
+Call = tuple[torch.Tensor | None, int]
 
 
 class _LinkFunction(torch.autograd.Function):
-    """apply(above, linked, positions, call, *values, *results behind them, nobody, *places before groups): the
-    values, with a node of their own: the results of one operator, each where that gave it. None, in `positions` too,
-    stands for those that nobody gets. The places are there where the values have no node that leads to inputs (see
-    `groups`).
-
-    It saves the values' places for autograd, not their contents: see `stand_ins`.
-    """
+    """apply(above, linked, position, call, value, *results behind it, nobody, *places before groups): the value, with a
+    node of its own. The places are there where the value has no node that leads to inputs (see `groups`)."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        above: Above,
-        linked: Linked | None,
-        positions: Sequence[int | None],
-        call: Call,
-        *tensors: Any,
-    ) -> Any:
-        ctx.above, ctx.linked, ctx.positions, ctx.call = above, linked, positions, call
+        ctx: Any, above: Above, linked: Linked, position: int, call: Call, value: torch.Tensor, *_: Any
+    ) -> torch.Tensor:
+        ctx.above, ctx.linked, ctx.position, ctx.call = above, linked, position, call
         ctx.set_materialize_grads(False)
-        values = tensors[: len(positions)]
-        given = [value for value in values if value is not None]
-        ctx.mark_dirty(*given)
-        ctx.save_for_backward(*given)
-        return values if len(values) > 1 else values[0]
+        ctx.mark_dirty(value)
+        return value
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        holder, behind, places = ctx.call
-        flowing = [(at, one) for at, one in zip(ctx.positions, tangents, strict=True) if at is not None]
-        gradients: Sequence[Any] = [None] * (len(ctx.needs_input_grad) - 4 - len(tangents) - sum(places))
-        if torch.is_grad_enabled() and ctx.linked is not None and not _keeps_graph():
-            # where a backward before this one has freed it, hooks say so that need it
-            with suppress(RuntimeError):
-                ctx.linked.keep_places([at for at, _ in flowing], ctx.saved_tensors)
-        present = [(at, one) for at, one in flowing if one is not None]
-        if behind and present and ctx.linked.look():
+        (tangent,) = tangents
+        holder, behind = ctx.call
+        gradients: Sequence[Any] = ()
+        if behind and tangent is not None and ctx.linked.look():
             step_node = ctx.next_functions[0][0] if holder is None else holder.grad_fn
-            gradients = [*ctx.above(step_node, *map(tuple, zip(*present, strict=True))), None]
-        if places:
-            for at, tangent in flowing:
-                note_tangent(holder.grad_fn, at, tangent)
-        found = dict(flowing)
-        passed_on = [one for (_, one), count in zip(flowing, places, strict=False) for _ in range(count)]
-        return None, None, None, None, *map(found.get, ctx.positions), *gradients, *passed_on
+            gradients = ctx.above(step_node, ctx.position, tangent)
+        if holder is not None:
+            progress(holder.grad_fn).arrived[ctx.position] = tangent
+            tangent = None
+        rest = len(ctx.needs_input_grad) - 5 - len(gradients)
+        return None, None, None, None, tangent, *gradients, *[None] * rest
 
 
 _apply = super(torch.autograd.Function, _LinkFunction).apply  # without the preparations for functions of other kinds
@@ -398,37 +249,21 @@ _apply = super(torch.autograd.Function, _LinkFunction).apply  # without the prep
 
 def link(
     above: Above,
-    linked: Linked | None,
-    values: Mapping[int, torch.Tensor],
-    positions: Sequence[int | None],
-    behind: Sequence[Any],
+    linked: Linked,
+    position: int,
+    value: torch.Tensor,
+    behind: Sequence[torch.Tensor],
     holder: torch.Tensor | None = None,
-    places: Mapping[int, Sequence[torch.Tensor]] | None = None,
+    places: Sequence[torch.Tensor] = (),
 ) -> None:
-    """Give values a node of their own, in place, with edges to the tensors they were computed from, and to the places
-    of each.
+    """Give a value a node of its own, in place, with edges to the tensors it was computed from, and to the places.
 
-    values: by position. positions: of the results of one operator, in the order in which it gives them; None for those
-    that are no values. holder: keeps the node of the call, where that is not the values'.
+    holder: keeps the node of the call, where that is not the value's.
     """
-    versions = [value._version for value in values.values()]
-    found = [None if at is None else values[at] for at in positions]
-    leading = [] if not places else [places.get(at, ()) for at in positions if at is not None]
-    _push_saving(_layout, without_contents)
-    try:
-        _apply(
-            above,
-            linked,
-            positions,
-            (holder, len(behind), tuple([len(one) for one in leading])),
-            *found,
-            *behind,
-            *((nobody,) if behind or not (holder is None or any(leading)) else ()),
-            *[place for one in leading for place in one],
-        )
-    finally:
-        _pop_saving()
-    torch._C._autograd._unsafe_set_version_counter(tuple(values.values()), tuple(versions))  # nothing was written
+    version = value._version
+    ends = (nobody,) if behind or (holder is not None and not places) else ()
+    _apply(above, linked, position, (holder, len(behind)), value, *behind, *ends, *places)
+    torch._C._autograd._unsafe_set_version_counter((value,), (version,))  # nothing was written
 
 
 _LINK_NODE: Any = _LinkFunction._backward_cls  # type: ignore[attr-defined]
@@ -437,46 +272,20 @@ _LINK_NODE: Any = _LinkFunction._backward_cls  # type: ignore[attr-defined]
 def _note_hooks(node: Any, tensor: torch.Tensor) -> None:
     """What `Tensor.register_hook` calls when the first hook is registered on a result."""
     torch._C._FunctionBase._register_hook_dict(node, tensor)  # type: ignore[attr-defined]
-    if node.linked is not None:
-        node.linked.has_hooks(node, tensor.output_nr, tensor._backward_hooks)
+    node.linked.hooks[node.position] = tensor._backward_hooks
 
 
-def _note_look(register: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of nodes that registers a hook, which sees the gradient there."""
-
-    def registered(node: Any, hook: Callable[..., Any]) -> Any:
-        if node.linked is not None:
-            node.linked.node_has_hooks(node)
-        return register(node, hook)
-
-    return registered
-
-
-def hook_hidden(tensor: torch.Tensor, hook: Callable[[torch.Tensor | None], torch.Tensor | None]) -> None:
-    """Hook a result of a link that nobody gets, without anybody's being told that it is hooked."""
-    node: Any = tensor.grad_fn
-    tensor._backward_hooks = OrderedDict({0: hook})
-    torch._C._FunctionBase._register_hook_dict(node, tensor)  # type: ignore[attr-defined]
+def refuse_hooks(node: Any, hook: Callable[..., Any]) -> NoReturn:
+    """In the place of the methods of a node that register hooks."""
+    raise RuntimeError(
+        "stator: a hook is registered on an autograd node of a compiled graph (grad_fn.register_hook, "
+        "register_prehook); that node stands for many of eager's. Use Tensor.register_hook, or run this part eagerly "
+        "(stator.disable)"
+    )
 
 
 _LINK_NODE._register_hook_dict = _note_hooks
-_LINK_NODE.register_prehook = _note_look(_LINK_NODE.register_prehook)
-_register_behind = _note_look(_LINK_NODE.register_hook)
-_LINK_NODE.register_hook = lambda node, hook: _register_behind(node, behind(hook))
-_push_saving = torch._C._autograd._push_saved_tensors_default_hooks
-_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
-_pop_saving = torch._C._autograd._pop_saved_tensors_default_hooks
-_Layout = tuple[tuple[int, ...], torch.dtype, torch.device]
-
-
-def _layout(tensor: torch.Tensor) -> _Layout:
-    return tensor.shape, tensor.dtype, tensor.device
-
-
-def without_contents(layout: _Layout) -> torch.Tensor:
-    """A tensor of this shape that takes the memory of one element."""
-    shape, dtype, device = layout
-    return torch.empty_strided(shape, (0,) * len(shape), dtype=dtype, device=device)
+_LINK_NODE.register_prehook = _LINK_NODE.register_hook = refuse_hooks
 
 
 class _NotLookedAt(torch.autograd.Function):
@@ -504,7 +313,7 @@ class _NotLookedAt(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         results = unchanged(ctx.results).values()
-        hooked = any(ctx.hooks.values()) or (ctx.linked is not None and ctx.linked.hooked_in_passing(()))
+        hooked = any(ctx.hooks.values()) or (ctx.linked is not None and any(ctx.linked.hooks.values()))
         if hooked or _asked(results) or any(result._backward_hooks or result.retains_grad for result in results):
             raise RuntimeError(
                 "stator: a backward of a compiled graph is differentiated again, and somebody looks at the gradient of "
@@ -521,45 +330,6 @@ def _asked(results: Iterable[torch.Tensor]) -> bool:
         will_run(node) and not any(will_run(edge[0]) for edge in node.next_functions if edge[0] is not None)
         for node in nodes
     )
-
-
-class _HooksInside(torch.autograd.Function):
-    """apply(step_node, results, run, *gradients): the gradients, of a program that has hooked what is no result.
-
-    They were computed from the inputs once more. Such a hook would see parts where eager's sees a sum, if they are
-    differentiated together with the results themselves, or by them; or with gradients of another run of the program.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, step_node: Any, results: Sequence[Reference], run: Any, *gradients: Any) -> Any:
-        ctx.step_node, ctx.results, ctx.run = step_node, results, run
-        ctx.set_materialize_grads(False)
-        with below_autograd():  # nobody's views
-            found = [one if one is None else aten.alias.default(one) for one in gradients]
-        pairs = zip(found, gradients, strict=True)
-        ctx.mark_non_differentiable(*[one for one, given in pairs if one is not None and not given.requires_grad])
-        return tuple(found)
-
-    @staticmethod
-    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        nodes = [result.grad_fn for result in unchanged(ctx.results).values()]
-        task = torch._C._current_graph_task_id()
-        before = getattr(ctx.step_node, "hooks_run", (task, ctx.run))
-        ctx.step_node.hooks_run = task, ctx.run
-        if runs(ctx.step_node) or any(map(will_run, nodes)) or (before[0] == task and before[1] is not ctx.run):
-            raise RuntimeError(
-                "stator: a backward of a compiled graph is differentiated again together with its results, or by them, "
-                "or with another backward of the same results, and the graph has gradient hooks on what is no result "
-                "that cannot see the sum of these; run this part eagerly (stator.disable)"
-            )
-        return None, None, None, *tangents
-
-
-def hooks_inside(step_node: Any, results: Sequence[Reference], run: Any, gradients: Sequence[Any]) -> Sequence[Any]:
-    """The gradients, which raise when they are differentiated in a backward that results of the graph are part of, or
-    gradients with another `run`."""
-    found: Sequence[Any] = _HooksInside.apply(step_node, results, run, *gradients)
-    return found
 
 
 def not_looked_at(step_node: Any, results: Sequence[Reference], gradients: Sequence[Any]) -> Sequence[Any]:

@@ -13,13 +13,11 @@ from torch.utils import _pytree as pytree
 from stator.graph.fake.fake_mode import FakeMode
 from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.traced import Fresh, ViewOfInput, ViewOfOutput
-from stator.graph.subgraphs.differentiated import hooked_tensors
 
 from .batched_grads import outside
 from .captured import owned_tensors_replaced
 from .inference import Rewrite
 from .joint import Joint, trace_joint
-from .multi_output_nodes import Handle, others_again
 from .output_autograd_nodes import gradients_between
 
 
@@ -110,7 +108,7 @@ class RetraceableProgram:
         stops: Sequence[int] = (),
         by: frozenset[int] | None = None,
         shown: Sequence[int] = (),
-        handles: Mapping[int, Handle] | None = None,
+        handles: Mapping[int, torch.Tensor] | None = None,
     ) -> Callable[..., tuple[torch.Tensor | None, ...]]:
         """The backward as a function that can be differentiated itself.
 
@@ -128,9 +126,7 @@ class RetraceableProgram:
             given = {id(handles[position]): tangent for position, tangent in zip(positions, tangents, strict=True)}
             with torch.enable_grad():
                 roots = [handles[position] for position in positions]
-                sought: list[Handle] = [
-                    one for at, one in enumerate(primals) if one.requires_grad and (by is None or at in by)
-                ]
+                sought = [one for at, one in enumerate(primals) if one.requires_grad and (by is None or at in by)]
                 if targets is not None:
                     sought = [handles[position] for position in targets]
                 ends = [(handles[position], given.get(id(handles[position]))) for position in stops]
@@ -140,16 +136,13 @@ class RetraceableProgram:
 
         return gradients_of
 
-    def handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, Handle]:
-        """Run the program again, in its own ambience: the tensors behind its forward values and views, and what is
-        hidden, by position."""
+    def handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Run the program again, in its own ambience, on copies of what it writes to: the tensors behind its forward
+        values by position, outputs that are views behind those."""
         with self.ambience.restored():
-            found = self._handles(joint, primals)
-        return {**found, **others_again(found, joint.others)}
+            return self._handles(joint, primals)
 
     def _handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Run the program on copies of what it writes to; the tensors behind its forward values by position,
-        outputs that are views behind those, and what it has hooked."""
         traced = joint.traced
         written = {index for index, _ in traced.mutated}
         placed = [primal.clone() if index in written else primal for index, primal in enumerate(primals)]
@@ -159,7 +152,7 @@ class RetraceableProgram:
         arguments = [next(remaining) if isinstance(value, torch.Tensor) else value for value in self.inputs]
         owned = dict(zip(map(id, self.captured), remaining, strict=True))
         handles: dict[int, torch.Tensor] = {}
-        with owned_tensors_replaced(self.function, owned), hooked_tensors() as hooked:
+        with owned_tensors_replaced(self.function, owned):
             result = self.function(*arguments)
         for at, (leaf, output) in enumerate(zip(pytree.tree_leaves(result), traced.outputs, strict=True)):
             if isinstance(output, Fresh):
@@ -171,8 +164,6 @@ class RetraceableProgram:
                     handles.setdefault(output.position, leaf._base if of_base else leaf)
         for index, position in traced.mutated:
             handles.setdefault(position, placed[index])
-        for position in [one for one in joint.hidden if one not in joint.others]:
-            handles[position] = hooked[position - joint.first_hidden]
         return handles
 
 

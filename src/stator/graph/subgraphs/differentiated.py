@@ -146,7 +146,7 @@ def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
 
 
 class _Noted(threading.local):
-    hooked: list[torch.Tensor] | None = None
+    hooks: list[GradientHook] | None = None
     failure: BaseException | None = None
     chooses = False
 
@@ -155,16 +155,15 @@ _noted = _Noted()
 
 
 @contextmanager
-def hooked_tensors() -> Iterator[list[torch.Tensor]]:
-    """What programs hook in this thread meanwhile, in order: copies that have the place for autograd and the hooks that
-    the tensor had then. Writing to a tensor gives it another place, and leaves the hooks with what it was."""
-    outer = _noted.hooked
-    found: list[torch.Tensor] = []
-    _noted.hooked = found
+def gradient_hooks() -> Iterator[list[GradientHook]]:
+    """The hooks that programs register in this thread meanwhile, in order."""
+    outer = _noted.hooks
+    found: list[GradientHook] = []
+    _noted.hooks = found
     try:
         yield found
     finally:
-        _noted.hooked = outer
+        _noted.hooks = outer
         if outer is not None:
             outer += found
 
@@ -177,30 +176,6 @@ def any_chose(function: Callable[[], Any]) -> tuple[Any, bool]:
         return function(), _noted.chooses
     finally:
         _noted.chooses |= outer
-
-
-class _Kept(torch.autograd.Function):
-    """apply(tensor): whose node keeps the tensor's place for autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(tensor)
-        return tensor.new_empty(())
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return None
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same place for autograd and the same hooks."""
-    contents = tensor.detach().clone()
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda _: contents, lambda found: found):
-        keeper = _Kept.apply(tensor)  # type: ignore[no-untyped-call]
-        (made,) = keeper.grad_fn.saved_tensors
-    made._backward_hooks = tensor._backward_hooks
-    found: torch.Tensor = made
-    return found
 
 
 Failure = tuple[type[BaseException], tuple[Any, ...]]  # the class of an error and its arguments
@@ -221,8 +196,8 @@ class GradientHook:
     def __call__(self, tensor: torch.Tensor, *free: torch.Tensor) -> torch.Tensor:
         """Register it; returns the tensor."""
         tensor.register_hook(partial(self.called, free))
-        if _noted.hooked is not None:
-            _noted.hooked.append(_as_it_is(tensor))
+        if _noted.hooks is not None:
+            _noted.hooks.append(self)
         return tensor
 
     def called(self, free: Sequence[torch.Tensor], gradient: torch.Tensor | None) -> torch.Tensor | None:
@@ -243,9 +218,3 @@ class GradientHook:
 def is_failure_of_hook(error: BaseException | None) -> bool:
     """Whether this is the error that a hook ended with last in this thread, which had no gradient."""
     return error is not None and _noted.failure is error
-
-
-def failure_without_gradient(tensor: torch.Tensor) -> Failure | None:
-    """How the program's hooks on a tensor end where no gradient comes; None: without an error."""
-    hooks = [getattr(getattr(one, "func", None), "__self__", None) for one in (tensor._backward_hooks or {}).values()]
-    return next((one.without for one in hooks if isinstance(one, GradientHook) and one.without is not None), None)
