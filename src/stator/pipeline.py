@@ -38,6 +38,10 @@ Observe = Callable[[fx.GraphModule, Compiled], Compiled]
 ARENA_SHARE = 0.002
 
 
+# What changes a graph and its inputs before it is traced, and wraps the compiled callable; the outermost first
+WRAPPERS = (aot.carry_numbers, aot.see_memory)
+
+
 def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
     """Trace to a functional ATen graph and run that operator by operator: everything but code generation."""
     return _ahead_of_time(gm, example_inputs, aot.run_eagerly, keep=aot.keep_all)
@@ -107,10 +111,10 @@ def _ahead_of_time(
         return (train if aot.needs_grad(graph, inputs) else infer)(graph, inputs, otherwise=otherwise)
 
     def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        compile_lying = partial(aot.with_shared_memory, compile_apart=compile_apart)
-        return aot.with_numbers(graph, inputs, partial(aot.with_lazy_inputs, compile_whole=compile_lying))
+        graph, inputs, wrap = aot.wrapped(WRAPPERS, graph, inputs)
+        return wrap(aot.with_shared_memory(graph, inputs, compile_apart))
 
-    return aot.in_segments(gm, example_inputs, compile_whole)
+    return aot.compile_around(gm, example_inputs, compile_whole)
 
 
 def compile_graph(

@@ -36,6 +36,7 @@ def that_keeps_the_gradient(compiled):
     return gradients(compiled(program)(x), x)
 
 
+@may_break
 def on_a_result(compiled):
     def program(x):
         y = x * 2
@@ -61,6 +62,7 @@ def before_and_after_a_write_in_place(compiled):
     return gradients(compiled(program)(x), x)
 
 
+@may_break
 def differentiated_twice(compiled):
     def program(x):
         y = x.exp()
@@ -171,6 +173,7 @@ def retained_gradient(compiled):
     return x.grad, y.grad
 
 
+@may_break
 def retained_gradients_beside_hooks_views_and_writes(compiled):
     def hooked(x):
         y = x * 2
@@ -350,6 +353,7 @@ def hooked_result_in_a_second_derivative(compiled):
     return torch.autograd.grad(sum(g.sum() for g in found), (x, w))
 
 
+@may_break
 def of_the_caller_behind_those_of_the_program(compiled):
     """Where the result leads to another and where not; with second derivatives, and by the result."""
 
@@ -386,6 +390,7 @@ def hooked_in_between(x, w):
     return (z * x).tanh(), y, z * 3
 
 
+@may_break
 def in_between_in_a_second_derivative(compiled):
     f, x, w = compiled(hooked_in_between), leaf(3), leaf(3, seed=1)
     a, y, _ = f(x, w)
@@ -393,12 +398,14 @@ def in_between_in_a_second_derivative(compiled):
     return *(g.detach() for g in found), torch.autograd.grad(sum(g.square().sum() for g in found), (x, w))
 
 
+@may_break
 def before_the_only_result_in_a_second_derivative(compiled):
     f, x, w = compiled(lambda x, w: hooked_in_between(x, w)[0]), leaf(3), leaf(3, seed=1)
     found = torch.autograd.grad(f(x, w).sum(), (x, w), create_graph=True)
     return *(g.detach() for g in found), torch.autograd.grad(sum(g.square().sum() for g in found), (x, w))
 
 
+@may_break
 def in_between_before_several_results(compiled):
     x, w = leaf(3), leaf(3, seed=1)
     results = compiled(hooked_in_between)(x, w)

@@ -16,29 +16,32 @@ from torch import fx
 from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.ir.graph_text import PlainGraphModule
 
+from .wrappers import Wrapped, unchanged
+
 aten = torch.ops.aten
-CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 Bits = tuple[Any, ...]  # the views, each its own inverse, that lead from the memory to what is seen
 
 
-def with_lazy_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: CompileWhole) -> Any:
-    """Compile a graph by a compiler of graphs whose inputs are seen as they lie in memory."""
+def see_memory(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Wrapped:
+    """A graph as one whose inputs are seen as they lie in memory; a wrapper."""
     bits = [bits_of(value) for value in example_inputs]
     if not any(bits):
-        return compile_whole(gm, example_inputs)
-    inner = compile_whole(_seeing(gm, bits), as_they_lie(example_inputs, bits))
+        return gm, example_inputs, unchanged
     themselves = [entry for entry in _returned_inputs(gm) if bits[entry[1]]]
 
-    def call(*args: Any) -> Any:
-        results = inner(*as_they_lie(args, bits))
-        if not themselves:
-            return results
-        results = list(results)
-        for position, index in themselves:
-            results[position] = args[index]
-        return tuple(results)
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            results = inner(*as_they_lie(args, bits))
+            if not themselves:
+                return results
+            results = list(results)
+            for position, index in themselves:
+                results[position] = args[index]
+            return tuple(results)
 
-    return call
+        return call
+
+    return _seeing(gm, bits), as_they_lie(example_inputs, bits), wrap
 
 
 def compile_lying(
@@ -46,7 +49,8 @@ def compile_lying(
     arguments: Sequence[Any],
     compile_function: Callable[[Callable[..., Any], Sequence[Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """The same for any function that returns none of its arguments. What is compiled may take more behind those."""
+    """Compile any function that returns none of its arguments as one that sees memory. What is compiled may take more
+    arguments behind those."""
     bits = [bits_of(value) for value in arguments]
     if not any(bits):
         return compile_function(function, arguments)

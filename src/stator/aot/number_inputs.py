@@ -15,25 +15,23 @@ from torch import fx
 from stator.graph.fake.number_stand_ins import number_of
 from stator.graph.ir.graph_text import PlainGraphModule
 
-CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+from .wrappers import Wrapped, unchanged
 
 
-def with_numbers(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: CompileWhole) -> Callable[..., Any]:
-    """Compile a graph some of whose inputs may be Python numbers by a compiler of graphs that take tensors.
+def carry_numbers(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Wrapped:
+    """A graph some of whose inputs may be Python numbers as one that takes tensors there; a wrapper.
 
-    Those are the placeholders with `meta["number"]`; what comes back takes numbers there as `gm` does. Other Python
-    values among the inputs stay what they are.
+    The numbers are the placeholders with `meta["number"]`. Other Python values among the inputs stay what they are.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     positions = [at for at, node in enumerate(placeholders) if node.meta.get("number")]
     if not positions:
-        return compile_whole(gm, example_inputs)
-    inner = compile_whole(_reading_tensors(gm, positions), _carried(example_inputs, positions))
+        return gm, example_inputs, unchanged
 
-    def call(*args: Any) -> Any:
-        return inner(*_carried(args, positions))
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: inner(*_carried(args, positions))
 
-    return call
+    return _reading_tensors(gm, positions), _carried(example_inputs, positions), wrap
 
 
 def _carried(args: Sequence[Any], positions: Sequence[int]) -> list[Any]:

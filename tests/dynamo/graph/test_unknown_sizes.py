@@ -337,7 +337,7 @@ def test_what_has_fixed_sizes_is_compiled_once() -> None:
         for _ in range(12):
             x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
             torch.testing.assert_close(compiled(x, weight), mostly_fixed(x, weight), rtol=1e-9, atol=1e-12)
-    assert counters.counts["aot_segments"] == 4 and counters.counts["graphs"] == 1
+    assert counters.counts["aot_split"] == 4 and counters.counts["graphs"] == 1
 
 
 class Masked(torch.nn.Module):

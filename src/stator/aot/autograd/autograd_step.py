@@ -23,7 +23,7 @@ from stator.aot.trace.batched_grads import is_batched, row_by_row
 from stator.aot.trace.groups import pending, progress
 from stator.aot.trace.joint import Joint
 from stator.aot.trace.joint_analysis import overwritten
-from stator.aot.trace.output_autograd_nodes import Linked, Reference, not_looked_at, unchanged
+from stator.aot.trace.output_autograd_nodes import Linked, Reference, hooked_inside, not_looked_at, unchanged
 from stator.aot.trace.retrace import RetraceableProgram, apart
 from stator.base import counters, logs
 from stator.base.errors import CompileError, StatorError, Unsupported
@@ -276,11 +276,6 @@ class CompiledStep:
     def _run_again(self, request: GradientRequest, step_node: Any, tangents: Sequence[torch.Tensor]) -> Sequence[Any]:
         """Run `Program.gradients`. They can be differentiated by results of the forward that still exist."""
         again = torch.is_grad_enabled()
-        if again and self.joint.has_hooks:
-            raise RuntimeError(
-                "stator: the gradients of a compiled graph with gradient hooks of its own cannot be differentiated "
-                "again (create_graph=True); run this part eagerly (stator.disable)"
-            )
         if again and is_batched(tangents):
             return row_by_row(partial(self._run_again, request, step_node), tangents)
         primals = unchanged_inputs(step_node.primals)
@@ -300,6 +295,8 @@ class CompiledStep:
                 found = run(*primals, *tangents, *shown.values())
             else:
                 found = gradients()(*apart(primals), *tangents)
+        if again and plain and self.joint.has_hooks:
+            return hooked_inside(step_node, found)
         hooks = step_node.hooks if linked is None else {**step_node.hooks, **linked.hooks}
         missed = (run is None and shown) or any(called and at not in shown for at, called in hooks.items())
         return not_looked_at(step_node, results, found) if plain and missed else found

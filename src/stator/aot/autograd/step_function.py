@@ -102,7 +102,7 @@ def _describe_nodes() -> None:
     the groups of inputs. value_nodes: those before them, by position. progress: of backwards that are running."""
     node_type: Any = StepFunction._backward_cls  # type: ignore[attr-defined]
     node_type.states = node_type.places = node_type.groups = ()
-    node_type.linked = node_type.kept = None
+    node_type.linked = node_type.kept = node_type.differentiated = None
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
     node_type.freed = NOTHING
     node_type._register_hook_dict = _note_hooks

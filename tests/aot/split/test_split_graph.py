@@ -171,7 +171,7 @@ def test_only_the_operator_runs_in_aten() -> None:
     compiled = pipeline.inductor_backend(graph_of(masked), [x, mask])
     compiled(x, mask)
     assert counters.counts["aot_fallback:masked_select"] == 1
-    assert counters.counts["aot_pieces:eager"] == 0
+    assert counters.counts["aot_split:eager"] == 0
     assert counters.counts["kernels"] >= 2  # before it, and behind it
 
 
@@ -182,11 +182,11 @@ def test_what_is_behind_is_compiled_once_per_size_up_to_a_limit() -> None:
     for true in range(1, 13):
         x, mask = given(true=true)
         torch.testing.assert_close(compiled(x, mask)[0], indexed(x, mask)[0])
-    assert counters.counts["aot_pieces:eager"] == 4  # of twelve sizes, eight are compiled
+    assert counters.counts["aot_split:eager"] == 4  # of twelve sizes, eight are compiled
     x, mask = given(true=3)
     counters.clear()
     compiled(x, mask)
-    assert not counters.counts["aot_pieces:eager"]
+    assert not counters.counts["aot_split:eager"]
 
 
 def test_a_write_to_an_input_before_the_operator_is_seen_behind_it() -> None:

@@ -1,13 +1,10 @@
-"""Graphs that cannot be compiled as a whole: what stands before and behind the operator that cannot be traced is
-compiled, and the operator itself runs in ATen between them.
+"""Parts of a graph as graphs of their own: what they take and give, and one compiled version for each layout of inputs.
 
-How graphs are traced and compiled is not known here. A front end that sees such an operator ends its graph before it;
-this is for graphs that are handed over with one inside.
+Where a graph is divided is decided in split_graph.py.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +17,9 @@ from torch.utils import _pytree as pytree
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
 from stator.graph.ir.graph_text import PlainGraphModule
-from stator.graph.subgraphs.differentiated import GradientHook
 
 CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
-# Different layouts of its inputs that what stands behind an operator is compiled for; for others it runs eagerly.
-MOST_VERSIONS = 8
 # What a graph calls to change the state of torch that its operators run in.
 SETTERS = frozenset(
     (
@@ -37,106 +31,6 @@ SETTERS = frozenset(
     )
 )
 _DEVICES = ("cpu", "cuda")
-
-
-def in_pieces(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: CompileWhole) -> Callable[..., Any]:
-    """Compile a graph as a whole where that is possible, else around the operators that cannot be traced.
-
-    Raises StatorError where no operator is to blame, or the graph consists of nothing else.
-    """
-    try:
-        return compile_whole(gm, example_inputs)
-    except (MissingToolchain, WrongAssumption):
-        raise
-    except StatorError as error:
-        at = _position_of(error, gm)
-        if at is None or switches_by_context(gm) or _is_differentiated_behind(gm, at):
-            raise
-        return _Divided(gm, at, error, compile_whole, example_inputs).run
-
-
-def _position_of(error: StatorError, gm: fx.GraphModule) -> int | None:
-    """Where in the graph the operator is that could not be traced; the error may name a node of a copy of the graph."""
-    origin: Any = error.origin
-    if not isinstance(origin, fx.Node) or not origin.op.startswith("call_") or origin.target in SETTERS:
-        return None
-    for at, node in enumerate(gm.graph.nodes):
-        if node.name == origin.name and node.op == origin.op and node.target == origin.target:
-            return at
-    return None
-
-
-def _is_differentiated_behind(gm: fx.GraphModule, at: int) -> bool:
-    """Whether autograd's engine runs in the graph behind this node: traced by itself, it would see no history."""
-    nodes = list(gm.graph.nodes)
-    return looks_at_history(nodes, at) or any(node.target is torch.autograd.grad for node in nodes[at + 1 :])
-
-
-def looks_at_history(nodes: Sequence[fx.Node], at: int) -> bool:
-    """Whether some node does something to the history of a tensor that may have been made in another part, where the
-    graph is divided at this position first: a hook behind it, or a leaf made anywhere."""
-    hooks = (isinstance(getattr(node.target, "part_of_graph", None), GradientHook) for node in nodes[at:])
-    return any(hooks) or any(
-        (node.op == "call_method" and node.target in _OF_HISTORY) or node.kwargs.get("requires_grad") is True
-        for node in nodes
-    )
-
-
-_OF_HISTORY = frozenset(("requires_grad_", "detach_"))
-
-
-def switches_by_context(gm: fx.GraphModule) -> bool:
-    """Whether the graph enters and leaves modes in other ways than by setters: those cannot be entered again."""
-    entering = ("_enter_", "_exit_", "enter_", "exit_")
-    return any(
-        node.op == "call_function"
-        and node.target not in SETTERS
-        and str(getattr(node.target, "__name__", "")).startswith(entering)
-        for node in gm.graph.nodes
-    )
-
-
-class _Divided:
-    """A graph in three parts: what comes before an operator, the operator, and what comes behind it."""
-
-    def __init__(
-        self,
-        gm: fx.GraphModule,
-        at: int,
-        error: StatorError,
-        compile_whole: CompileWhole,
-        example_inputs: Sequence[Any],
-    ) -> None:
-        nodes = list(gm.graph.nodes)
-        culprit = nodes[at]
-        self.placeholders = [node for node in nodes if node.op == "placeholder"]
-        middle = [culprit, *[user for user in culprit.users if picks_a_part(user)]]
-        before = [node for node in nodes[:at] if node.op not in ("placeholder", "get_attr")]
-        after = [node for node in nodes[at + 1 :] if node not in middle and node.op != "get_attr"]
-        setters = [node for node in before if node.target in SETTERS]
-        self.before = GraphPiece.of(gm, before, ())
-        self.middle = GraphPiece.of(gm, middle, setters)
-        self.after = GraphPiece.of(gm, after, setters)
-        self.rest = Versions(self.after, compile_whole)
-        name = name_of(culprit)
-        counters.count(f"aot_fallback:{name}")
-        told = f"{name} runs in ATen between compiled parts of its graph. {str(error).splitlines()[0]}"
-        logs.log("graph_breaks", "%s", told)
-        logs.warn_once(f"aot:pieces:{name}", f"stator: {told}")
-        self.run_before: Callable[..., Any] | None = None
-        if any(node.op.startswith("call_") and node.target not in SETTERS for node in before):
-            values = dict(zip(self.placeholders, example_inputs, strict=True))
-            self.run_before = _compiled_or_eager(self.before, self.before.load(values), compile_whole)
-
-    def run(self, *args: Any) -> Any:
-        values: dict[fx.Node, Any] = dict(zip(self.placeholders, args, strict=True))
-        with state_put_back():
-            if self.run_before is not None:
-                self.before.store(self.run_before(*self.before.load(values)), values)
-            self.middle.store(self.middle.run(*self.middle.load(values)), values)
-            arguments = self.after.load(values)
-            values.clear()
-            return self.rest(*arguments)
 
 
 @dataclass(slots=True)
@@ -213,48 +107,50 @@ def _given_out(graph: fx.Graph, node: fx.Node, copy: fx.Node) -> fx.Node:
 
 
 class Versions:
-    """The last part, compiled for each layout of its inputs that comes, up to a limit."""
+    """A part, compiled for each layout of its inputs that comes, up to a limit."""
 
-    def __init__(self, part: GraphPiece, compile_whole: CompileWhole, most: int = MOST_VERSIONS) -> None:
-        self.part, self.compile_whole, self.most = part, compile_whole, most
-        self.computes = any(
-            node.op.startswith("call_") and node.target not in SETTERS for node in part.module.graph.nodes
-        )
+    def __init__(self, part: GraphPiece, compile_part: CompileWhole, most: int) -> None:
+        self.part, self.compile_part, self.most = part, compile_part, most
+        self.computes = any(map(computes, part.module.graph.nodes))
         self.versions: dict[Any, Callable[..., Any]] = {}
         self.told = False
 
     def __call__(self, *args: Any) -> Any:
-        if not self.computes:
-            return self.part.run(*args)
-        key = _layouts(args)
+        return self.version_for(args)(*args)
+
+    def version_for(self, args: Sequence[Any]) -> Callable[..., Any]:
+        """What runs the part for inputs of this layout."""
+        key = _layouts(args) if self.computes else None
         run = None if key is None else self.versions.get(key)
-        if run is None:
-            if key is None or len(self.versions) >= self.most:
-                counters.count("aot_pieces:eager")
-                if key is not None and not self.told:
-                    self.told = True
-                    logs.log(
-                        "recompiles",
-                        "a segment of a graph was compiled for %s layouts of its inputs, and runs "
-                        "operator by operator for others: %s",
-                        self.most,
-                        self.part.names(),
-                    )
-                return self.part.run(*args)
-            run = self.versions[key] = _compiled_or_eager(self.part, args, self.compile_whole)
-        return run(*args)
+        if run is not None:
+            return run
+        if key is not None and len(self.versions) < self.most:
+            run = self.versions[key] = _compiled_or_eager(self.part, args, self.compile_part)
+            return run
+        if self.computes:
+            counters.count("aot_split:eager")
+        if key is not None and not self.told:
+            self.told = True
+            logs.log(
+                "recompiles",
+                "a segment of a graph was compiled for %s layouts of its inputs, and runs operator by operator for "
+                "others: %s",
+                self.most,
+                self.part.names(),
+            )
+        return self.part.run
 
 
-def _compiled_or_eager(part: GraphPiece, args: Sequence[Any], compile_whole: CompileWhole) -> Callable[..., Any]:
+def _compiled_or_eager(part: GraphPiece, args: Sequence[Any], compile_part: CompileWhole) -> Callable[..., Any]:
     flat, module = _with_flat_inputs(part.module, args)
     with state_put_back():
         try:
-            compiled = in_pieces(module, flat, compile_whole)
+            compiled = compile_part(module, flat)
         except (MissingToolchain, WrongAssumption):
             raise
         except StatorError as error:
-            counters.count("aot_pieces:eager")
-            logs.warn_once(f"aot:piece:{error}", f"stator: a part of a graph runs eagerly. {error}")
+            counters.count("aot_split:eager")
+            logs.warn_once(f"aot:split:{error}", f"stator: a part of a graph runs eagerly. {error}")
             return part.run
     if module is part.module:
         return compiled
@@ -328,13 +224,8 @@ def _layouts(args: Sequence[Any]) -> Any:
     return (*key, str(pytree.tree_structure(list(args))))
 
 
-def picks_a_part(node: fx.Node) -> bool:
-    """Whether the node takes one of several results of an operator: that may be done at once."""
-    if node.op != "call_function" or len(node.args) != 2:
-        return False
-    if node.target is operator.getitem:
-        return type(node.args[1]) is int
-    return node.target is getattr and callable(getattr(torch.Tensor, str(node.args[1]), len))
+def computes(node: fx.Node) -> bool:
+    return node.op.startswith("call_") and node.target not in SETTERS
 
 
 def name_of(node: fx.Node) -> str:

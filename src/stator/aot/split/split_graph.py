@@ -1,0 +1,212 @@
+"""Graphs that are compiled in parts, around operators that run in ATen between them.
+
+There are two reasons: the sizes of an operator's results depend on data (`meta["data_dependent"]`), or the operator
+cannot be traced. Operators on tensors of sizes that depend on data are parts of their own, so that what computes on
+other tensors is compiled once. How graphs are traced and compiled is not known here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base import counters, logs
+from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
+from stator.graph.fake.fake_tensor import FakeTensor
+from stator.graph.subgraphs.differentiated import GradientHook
+
+from .graph_pieces import SETTERS, CompileWhole, GraphPiece, Versions, computes, name_of, state_put_back
+
+# Fewer operators than these between operators on tensors of unknown sizes are compiled with those.
+_FEWEST = 4
+# Different layouts of its inputs that a part is compiled for; for others it runs operator by operator.
+_MOST_LAYOUTS = 8
+# The same of a part whose inputs have sizes that depend on data.
+_MOST_SIZES = 4
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def compile_around(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: CompileWhole) -> Any:
+    """Compile a graph as a whole where that is possible, else around operators; a callable with the same arguments and
+    results. Parts behind the first one are compiled when they first run.
+
+    Raises StatorError for a graph that cannot be compiled as a whole and has no operator that is to blame.
+    """
+    nodes = list(gm.graph.nodes)
+    apart = [node for node in nodes if computes(node) and node.meta.get("data_dependent")]
+    if apart and not _switches_by_context(gm):
+        if _looks_at_history(nodes):
+            counters.count("aot_split:eager")
+            told = "a graph with sizes that depend on data and with hooks, or leaves made in it, runs by operators"
+            logs.log("graph_breaks", told)
+            return gm.forward
+        return _SplitGraph(gm, apart, example_inputs, compile_whole).run
+    try:
+        return compile_whole(gm, example_inputs)
+    except (MissingToolchain, WrongAssumption):
+        raise
+    except StatorError as error:
+        culprit = _culprit(error, nodes)
+        if culprit is None or _switches_by_context(gm) or _looks_at_history(nodes):
+            raise
+        name = name_of(culprit)
+        told = f"{name} runs in ATen between compiled parts of its graph. {str(error).splitlines()[0]}"
+        logs.warn_once(f"aot:split:{name}", f"stator: {told}")
+        return _SplitGraph(gm, [culprit], example_inputs, compile_whole).run
+
+
+def _culprit(error: StatorError, nodes: Sequence[fx.Node]) -> fx.Node | None:
+    """The operator that could not be traced; the error may name a node of a copy of the graph."""
+    origin: Any = error.origin
+    if not isinstance(origin, fx.Node) or not computes(origin):
+        return None
+    for node in nodes:
+        if node.name == origin.name and node.op == origin.op and node.target == origin.target:
+            return node
+    return None
+
+
+def _looks_at_history(nodes: Sequence[fx.Node]) -> bool:
+    """Whether some node does something to the history of a tensor that may go through several parts: hooks it, or
+    makes it a leaf."""
+    return any(
+        isinstance(getattr(node.target, "part_of_graph", None), GradientHook)
+        or (node.op == "call_method" and node.target in _OF_HISTORY)
+        or node.kwargs.get("requires_grad") is True
+        for node in nodes
+    )
+
+
+_OF_HISTORY = frozenset(("requires_grad_", "detach_"))
+
+
+def _switches_by_context(gm: fx.GraphModule) -> bool:
+    """Whether the graph enters and leaves modes in other ways than by setters: those cannot be entered again."""
+    entering = ("_enter_", "_exit_", "enter_", "exit_")
+    return any(
+        node.op == "call_function"
+        and node.target not in SETTERS
+        and str(getattr(node.target, "__name__", "")).startswith(entering)
+        for node in gm.graph.nodes
+    )
+
+
+class _SplitGraph:
+    """`steps`: each a part, with what runs it, and the nodes whose values nothing needs behind it."""
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        apart: Collection[fx.Node],
+        example_inputs: Sequence[Any],
+        compile_whole: CompileWhole,
+    ) -> None:
+        nodes = list(gm.graph.nodes)
+        self.placeholders = [node for node in nodes if node.op == "placeholder"]
+        self.steps: list[tuple[GraphPiece, Callable[..., Any], list[fx.Node]]] = []
+        compile_part = partial(compile_around, compile_whole=compile_whole)
+        setters: list[fx.Node] = []
+        parts: list[tuple[GraphPiece, Callable[..., Any]]] = []
+        for kind, members in _runs(nodes, apart):
+            part = GraphPiece.of(gm, members, setters)
+            setters += [node for node in members if node.target in SETTERS]
+            if kind == "alone":
+                counters.count(f"aot_fallback:{name_of(members[0])}")
+                logs.log("graph_breaks", "%s runs in ATen between compiled parts of its graph", name_of(members[0]))
+                parts.append((part, part.run))
+                continue
+            versions = Versions(part, compile_part, _MOST_SIZES if kind == "unknown" else _MOST_LAYOUTS)
+            if not parts:  # an error of the toolchain comes now
+                versions.version_for(part.load(dict(zip(self.placeholders, example_inputs, strict=True))))
+            parts.append((part, versions))
+        needed: set[fx.Node] = set()
+        for part, run in reversed(parts):
+            done = [node for node in dict.fromkeys((*part.inputs, *(part.outputs or ()))) if node not in needed]
+            needed.update(part.inputs)
+            self.steps.append((part, run, done))
+        self.steps.reverse()
+        counters.count("aot_split", len(parts))
+
+    def run(self, *args: Any) -> Any:
+        values: dict[fx.Node, Any] = dict(zip(self.placeholders, args, strict=True))
+        with state_put_back():
+            for part, run, done in self.steps:
+                arguments = part.load(values)
+                for node in done:
+                    values.pop(node, None)
+                results = run(*arguments)
+                if part.outputs is None:
+                    return results
+                del arguments
+                part.store(results, values)
+                for node in done:
+                    values.pop(node, None)
+        raise AssertionError("a graph without an output")
+
+
+def _runs(nodes: Sequence[fx.Node], apart: Collection[fx.Node]) -> Iterator[tuple[str, list[fx.Node]]]:
+    """What runs together, in order: an operator "alone" with what picks parts of its result, else what is compiled."""
+    runs: list[tuple[str, list[fx.Node]]] = []
+    taken: set[fx.Node] = set()
+    divided = False
+    for node in nodes:
+        if node.op in ("placeholder", "get_attr") or node in taken:
+            continue
+        divided = divided or node in apart
+        # autograd's engine goes back through the parts before, which only it can
+        if node in apart or (divided and node.target is torch.autograd.grad):
+            members = [node, *[user for user in node.users if picks_a_part(user)]]
+            taken.update(members)
+            runs.append(("alone", members))
+            continue
+        kind = "unknown" if _is_of_unknown_size(node) else "fixed"
+        if not runs or runs[-1][0] != kind:
+            runs.append((kind, []))
+        runs[-1][1].append(node)
+    yield from _merged(runs)
+
+
+def _merged(runs: list[tuple[str, list[fx.Node]]]) -> list[tuple[str, list[fx.Node]]]:
+    """Short runs go to the one before where that is compiled; the output is a run of its own, if it must be."""
+    merged: list[tuple[str, list[fx.Node]]] = []
+    for at, (kind, members) in enumerate(runs):
+        computing = sum(map(computes, members))
+        last = at == len(runs) - 1
+        if merged and kind != "alone" and merged[-1][0] != "alone":
+            short = kind == "fixed" and computing < _FEWEST and not (last and computing)
+            if short or kind == merged[-1][0]:
+                merged[-1][1].extend(members)
+                continue
+        merged.append((kind, list(members)))
+    return merged
+
+
+def _is_of_unknown_size(node: fx.Node) -> bool:
+    """Whether it makes, or takes, a tensor of a size or a number that only the run can tell."""
+    return node.op != "output" and (_is_unknown(node) or any(map(_is_unknown, node.all_input_nodes)))
+
+
+def _is_unknown(node: fx.Node) -> bool:
+    return _holds_unknown(node.meta.get("example_value")) or bool(node.meta.get("unknown_number"))
+
+
+def _holds_unknown(example: Any) -> bool:
+    if isinstance(example, FakeTensor):
+        return any(type(size) is not int for size in example.meta.shape)
+    if isinstance(example, (tuple, list)):
+        return any(map(_holds_unknown, example))
+    return isinstance(example, _NUMBERS)
+
+
+def picks_a_part(node: fx.Node) -> bool:
+    """Whether the node takes one of several results of an operator: that may be done at once."""
+    if node.op != "call_function" or len(node.args) != 2:
+        return False
+    if node.target is operator.getitem:
+        return type(node.args[1]) is int
+    return node.target is getattr and callable(getattr(torch.Tensor, str(node.args[1]), len))
