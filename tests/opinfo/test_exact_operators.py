@@ -29,6 +29,7 @@ PART = 60
 NAMED = list(zip(IDENTIFIERS, OPERATORS, strict=True))
 PARTS = [NAMED[start : start + PART] for start in range(0, len(NAMED), PART)]
 PART_NAMES = [f"{part[0][0]}-to-{part[-1][0]}" for part in PARTS]
+SAMPLED = 3  # the quick tests take every third operator, the slow ones all
 by_part = pytest.mark.parametrize("part", PARTS, ids=PART_NAMES)
 # Before torch 2.12 the gradient of cumprod, of which the others are made, takes another way for subclasses of tensors,
 # which fake tensors are.
@@ -100,12 +101,12 @@ def _traced(case: compiled.Case) -> Any:
 
 @by_part
 def test_gradients_have_eagers_bits(part: list) -> None:
-    check_gradients(part, 1, (None,), (torch.float32,))
+    check_gradients(part[::SAMPLED], 1, (None,), (torch.float32,))
 
 
 @by_part
 def test_results_have_eagers_bits(part: list) -> None:
-    check_results(part, 1, (None,))
+    check_results(part[1::SAMPLED], 1, (None,))
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def check(found: Iterator[GradientCase], run: Callable[[Any], Any], batch_size: 
 @by_part
 def test_traced_gradients_equal_eager(part: list) -> None:
     torch.manual_seed(0)
-    check(gradients.cases(part, 2, dtypes=(torch.float32,)), gradients.by_operators)
+    check(gradients.cases(part[::2], 1, dtypes=(torch.float32,)), gradients.by_operators)  # all: the slow test
 
 
 @by_part

@@ -23,6 +23,18 @@ MOST_VERSIONS = {
     "accumulated": 4,
 }
 
+# schedulers that change the rate as others do that are run quickly
+ALIKE = {
+    "CosineAnnealingLR",
+    "ConstantLR",
+    "LinearLR",
+    "ExponentialLR",
+    "PolynomialLR",
+    "MultiplicativeLR",
+    "MultiStepLR",
+}
+ALIKE |= {"ChainedScheduler", "SWALR"}
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch, about its own deprecations
 
 
@@ -42,7 +54,9 @@ def assert_near(expected: Any, found: Any, tolerance: float) -> None:
     torch.testing.assert_close(other, one, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name.split()[0] in ALIKE)) for name in LOOPS]
+)
 def test_one_graph_trains_as_eager_does(name: str) -> None:
     assert_trains_alike(LOOPS[name], "aot_eager", 1e-4, fullgraph=True)
     assert counters.counts["dynamo.compiled_frames"] <= MOST_VERSIONS.get(name, 1 if " outside" in name else 3)

@@ -241,7 +241,7 @@ def a_break_behind_the_checkpoint(compiled: Compiler) -> Any:
     return net.statistics()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), *BACKENDS[1:]])
 @pytest.mark.parametrize("scenario", scenarios(globals()))
 def test_statistics_are_moved_as_in_eager(scenario: Scenario, backend: str) -> None:
     check(scenario, backend, whole=True, tolerance=Tolerance(1e-11, 1e-13))
