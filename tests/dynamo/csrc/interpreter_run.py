@@ -31,7 +31,7 @@ def load(name: str, path: Path) -> types.ModuleType:
 
 
 def main(source: Path, files: list[Path]) -> int:
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.insert(0, str(Path(__file__).parent.parent))
     # bare packages: the real ones may import torch
     for name in ("stator", "stator.dynamo"):
         sys.modules[name] = types.ModuleType(name)
