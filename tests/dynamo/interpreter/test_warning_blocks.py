@@ -1,4 +1,4 @@
-"""`warnings.catch_warnings` in one graph: what is recorded, raised, dropped and shown is eager's, also behind the
+"""`warnings.catch_warnings` breaks the graph: what is recorded, raised, dropped and shown is eager's, also behind the
 block, and the filters are as they were."""
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def entered_twice(x: torch.Tensor) -> Any:
     return None
 
 
-ONE_GRAPH = [dropped, dropped_by_class, dropped_by_text, recorded, recorded_and_dropped, raised, entered_twice]
+OTHERS = [dropped, dropped_by_class, dropped_by_text, recorded, recorded_and_dropped, raised, entered_twice]
 
 
 def broken_inside(x: torch.Tensor) -> Any:
@@ -170,24 +170,17 @@ def run(function: Callable[..., Any], default: str) -> Any:
     return found, [(str(one.message), one.category, one.lineno) for one in log]
 
 
-@pytest.mark.parametrize("default", ["default", "always", "ignore"])
-@pytest.mark.parametrize("function", ONE_GRAPH, ids=lambda one: one.__name__)
-def test_as_in_eager_in_one_graph(function: Any, default: str) -> None:
-    stator.reset()
-    expected = run(function, default)
-    assert run(stator.compile(function, fullgraph=True, backend="eager"), default) == expected
-
-
 @pytest.mark.parametrize("default", ["default", "always"])
 @pytest.mark.parametrize(
     "function",
     [
+        *OTHERS,
         broken_inside, recorded_beside_operators, raised_by_an_operator, shown_inside, leaving_by_an_exception,
         filters_read,
     ],
     ids=lambda one: one.__name__,
 )  # fmt: skip
-def test_as_in_eager_with_breaks(function: Any, default: str) -> None:
+def test_as_in_eager(function: Any, default: str) -> None:
     stator.reset()
     expected = run(function, default)
     assert run(stator.compile(function, backend="eager"), default) == expected

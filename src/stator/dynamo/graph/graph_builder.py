@@ -19,7 +19,6 @@ from stator.base.signals import is_of_a_signal
 from stator.dynamo.host.numpy_scalars import is_truth, plain_converter
 from stator.dynamo.interpreter.checkpoints import Checkpoints
 from stator.dynamo.interpreter.input_value_guards import FollowingMode
-from stator.dynamo.interpreter.operator_warnings import none_given
 from stator.dynamo.ir.capture_result import GraphInput, SideEffects
 from stator.dynamo.ir.reconstruct_ir import Load, Recipe
 from stator.dynamo.values.base import NotConstant, Value, cannot_rebuild, unsupported
@@ -304,7 +303,7 @@ class GraphBuilder:
 
     def run_fake(self, run: Callable[..., Any], target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
-            with outside_inference_mode(), self.mode, none_given(self.context.warning_blocks):
+            with outside_inference_mode(), self.mode:
                 return (stand_ins.get(target) or run)(*args, **kwargs)
         except Exception as error:
             if isinstance(error, (Unsupported, MissingRule)) or is_of_a_signal(error):

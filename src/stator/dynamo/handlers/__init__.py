@@ -32,7 +32,6 @@ from .python_calls import (
     recursive_repr,
     signatures,
     standard_library,
-    warning_blocks,
     weak_containers,
 )
 from .torch_calls import (
@@ -103,6 +102,5 @@ __all__ = [
     "torch_functions",
     "torch_generators",
     "typed_tensors",
-    "warning_blocks",
     "weak_containers",
 ]

@@ -112,7 +112,6 @@ class CaptureContext:
         self.changed_dicts: set[int] = set()  # dictionaries from outside that were written to, by id
         self.instance_dicts: dict[int, bool] = {}  # those of objects, which may be written to: whether they were
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
-        self.warning_blocks: list[Any] = []  # of warnings.catch_warnings, that were entered
         self.trailing: list[Effect] = []  # settings of generators behind the graph
         self.random = Draws()  # what is known of them
         self.cached_calls: dict[Any, Value] = {}  # of functions under lru_cache, on constants

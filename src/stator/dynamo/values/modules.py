@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -270,16 +269,10 @@ class PythonModuleValue(Value):
         computed = self._computed(context, name)
         if computed is not MISSING:
             return context.bind(self, type(self.module), name, computed)
-        self._check_caught(context, name)
         found = self.attributes.get(name)
         if found is None:
             found = self.attributes[name] = self._read(context, name)
         return found
-
-    def _check_caught(self, context: CaptureContext, name: str) -> None:
-        """What warnings.catch_warnings exchanges is another thing while such a block is followed."""
-        if context.warning_blocks and self.module is warnings and name in _CAUGHT:
-            raise unsupported("attribute", f"warnings.{name} inside of catch_warnings")
 
     def _computed(self, context: CaptureContext, name: str) -> Any:
         """What the module's own class says that is asked and told each time (as torch.backends' switches are), or
@@ -311,7 +304,6 @@ class PythonModuleValue(Value):
         if computed is not MISSING:
             set_through(context, self, type(self.module), name, computed, value)
             return
-        self._check_caught(context, name)
         self.attributes[name] = value
         self._scope(context).store(context, name, value)
 
@@ -321,9 +313,6 @@ class PythonModuleValue(Value):
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         return ConstantRecipe(self.module)
-
-
-_CAUGHT = frozenset({"filters", "showwarning", "_showwarnmsg_impl", "_showwarning_orig", "_filters_mutated"})
 
 
 def module_name(module: ModuleType) -> str:

@@ -32,8 +32,6 @@ from stator.dynamo.values.pending_text import PendingTextValue
 from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.tensor import TensorValue
 
-from .warning_blocks import caught
-
 if TYPE_CHECKING:
     from stator.dynamo.guards.source import Source
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -189,6 +187,20 @@ def _installed() -> tuple[str, ...]:
 # ---- warnings ----
 
 
+def _changes_filters(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    raise unsupported("call-builtin", "a change of the filters of warnings, which operators and calls may meet")
+
+
+calls(
+    warnings.catch_warnings,
+    warnings.catch_warnings.__enter__,
+    warnings.catch_warnings.__exit__,
+    warnings.simplefilter,
+    warnings.filterwarnings,
+    warnings.resetwarnings,
+)(_changes_filters)
+
+
 @calls(warnings.warn)
 def _warn(
     context: CaptureContext,
@@ -201,13 +213,6 @@ def _warn(
     if kwargs or (source is not None and not context.is_none(source)):
         raise unsupported("call-builtin", "warnings.warn with more than a message, a category and a level")
     level, places = _depth(context, stacklevel), _places(context)
-    if context.warning_blocks:
-        known = isinstance(message, ExceptionValue) or category is None or context.is_none(category)
-        of = UserWarning if known else context.real_of(category, "a category")  # type: ignore[arg-type]
-        of = message.cls if isinstance(message, ExceptionValue) else of
-        line = (places[level - 1].filename, places[level - 1].line) if level <= len(places) else None
-        if caught(context, message, of, line):
-            return ConstantValue(None)
     if error_filters():
         raise unsupported("call-builtin", "a warning, while filters make exceptions of some")
     context.guard(ReadSource(error_filters), GuardKind.EQUALS, ())
