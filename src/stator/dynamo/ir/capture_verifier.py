@@ -125,11 +125,11 @@ def _unguarded(source: Source, guarded: set[Source]) -> Iterator[Source]:
 
 def _is_known(source: Source) -> bool:
     """Whether the kind of object there follows from another source: a call takes whatever it is given, each object has
-    a class and may have a dictionary, a function has a closure, and a constant has the attributes that it has."""
+    a class and may have a dictionary, a function has its closure and defaults, a constant has its attributes."""
     if isinstance(source, (CallSource, InstanceDictSource, TypeSource)):
         return True
     of_constant = isinstance(source, AttrSource) and isinstance(source.base, ConstantSource)
-    return of_constant or (isinstance(source, AttrSource) and source.name == "__closure__")
+    return of_constant or (isinstance(source, AttrSource) and source.name in ("__closure__", "__kwdefaults__"))
 
 
 def _objects_can_be_made(captured: CapturedFrame) -> Iterator[str]:
@@ -181,12 +181,12 @@ def _exit_fits(captured: CapturedFrame) -> Iterator[str]:
     if not 0 <= exit_.index < len(instructions):
         yield f"the frame stops before instruction {exit_.index} of {len(instructions)}"
         return
-    if not exit_.inner:
+    if not exit_.inner and exit_.steps is None:
         yield from _stack_fits(instructions, exit_.index, exit_.stack)
     yield from _variables_fit(captured.code, instructions, exit_)
     for frame in exit_.inner:
         yield from _names_fit(frame)
-    if exit_.inner:
+    if exit_.inner and exit_.inner[-1].steps is None:
         last = exit_.inner[-1]
         yield from _stack_fits(decode(last.code), last.index, last.stack)
 
