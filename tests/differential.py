@@ -286,8 +286,8 @@ def assert_same(
             deeper(found[one], expected[other], f"[{other!r}]")
     elif isinstance(expected, BaseException):
         assert _text(found) == _text(expected), told()
-        deeper(type(found.__cause__), type(expected.__cause__), ".__cause__")
-        deeper(type(found.__context__), type(expected.__context__), ".__context__")
+        for name in ("args", "__cause__", "__context__", "__suppress_context__"):
+            deeper(getattr(found, name), getattr(expected, name), f".{name}")
     elif isinstance(expected, type):
         assert _is_same_class(found, expected), told()
     elif isinstance(expected, set | frozenset):
