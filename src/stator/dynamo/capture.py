@@ -27,12 +27,10 @@ from .interpreter import input_facts
 from .interpreter.capture_context import CaptureContext
 from .interpreter.frame import Frame, StopAtBreak
 from .interpreter.nested_break import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
-from .interpreter.reconstruction import CalledFrames, Reconstructor
+from .interpreter.reconstruction import Reconstructor
 from .interpreter.release_capture_state import dismantle
 from .interpreter.wrapping import CONSTANT_TYPES
-from .ir.call_completion import CallCompletion
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
-from .ir.generator_places import Place, Waits
 from .ir.prepared_code import is_looked_at, looks_at_no_frame, program_of
 from .ir.reconstruct_ir import ConstantRecipe, Effect, Evaluate, Load, RaisedAt, Recipe
 from .ir.resume import closure_of
@@ -201,7 +199,7 @@ class _Attempt:
         assert error.place is not None
         reason = BreakReason(error.kind, error.reason, error.place, way_out(error.kind, error.hint))
         if step is None:
-            step = self._last_left(context, frames, error.kind).began
+            step = self._last_left(context, frames).began
         end, assumed = self._end(context, step, reason), self.assumptions
         if error.kind in _ERRORS:
             if assumed.error_when_compiling is not None:  # the answer made no difference
@@ -219,7 +217,7 @@ class _Attempt:
             step = context.outer_steps[outer]
         return GraphEnd(step, reason, context.outer_steps[max(outer, 0) // 2] if context.outer_steps else step)
 
-    def _last_left(self, context: CaptureContext, frames: Sequence[Frame], kind: str) -> Frame:
+    def _last_left(self, context: CaptureContext, frames: Sequence[Frame]) -> Frame:
         """The innermost of the frames that the graph is to end in. Where nothing is compiled before, the outermost runs
         as it is up to its call; but those that already go on together, stay so if they can (`_ended`), and if that did
         not come to nothing at many places."""
@@ -227,10 +225,7 @@ class _Attempt:
         runs = _may_run_as_it_is(context) and outermost.now > outermost.furthest
         if not self.assumptions.nested or (runs and outermost.program.finishes_call < 0):
             return outermost
-        chain = left_together(frames, kind)
-        if _may_run_as_it_is(context):  # a generator runs as it is to its next yield
-            chain = chain[: _before_generators(chain)]
-        innermost = chain[-1]
+        innermost = left_together(frames)[-1]
         if not context.recorder.op_count and user_code(innermost.program.code) in self.assumptions.called_apart:
             return outermost
         return innermost
@@ -239,7 +234,7 @@ class _Attempt:
         """The graph ends where it was to. If that cannot be inside of what the frame called, then before the call."""
         outermost, end = stop.frames[0], self.assumptions.end
         assert end is not None
-        if self._last_left(context, stop.frames, self.reason.kind) is not stop.frames[-1]:
+        if self._last_left(context, stop.frames) is not stop.frames[-1]:
             error = unsupported("reconstruct", "frames that cannot be left together")
             raise self._earlier(context, outermost.located(error), outermost.began)
         try:
@@ -283,38 +278,18 @@ class _Attempt:
         """The graph ends in these frames, each of which called the next."""
         frame = frames[0]
         reconstructor = Reconstructor(context)
-        count = _before_generators(frames)
-        frames, generators = frames[:count], frames[count:]
-        called = [one for one in generators if one.generator is None]
-        generators = generators[: len(generators) - len(called)]
-        reconstructor.stopped_in = _stopped_in(generators, Waits.CALLING if called else Waits.STEPPING)
-        if called:
-            reconstructor.called_in[id(generators[-1].generator)] = CalledFrames()
-        if len(frames) == 1 and not generators and _may_run_as_it_is(context) and frame.now > frame.furthest:
+        if len(frames) == 1 and _may_run_as_it_is(context) and frame.now > frame.furthest:
             return self._captured(frame, None, [], self._reached(frame))
         running = handled[len(handled) - len(frame.handlers) :]  # no frame inside runs any
         handlers = tuple(zip(frame.handlers, map(reconstructor.recipe, running), strict=True))
-        entered = [*frames, *generators[:1]]
-        if generators and generators[0].way.finish is not CallCompletion.COLLECTED:  # type: ignore[union-attr]
-            entered.pop()
-        stack = _stack(reconstructor, frame, entered[1:])
+        stack = _stack(reconstructor, frame)
         names = _locals(reconstructor, frame)
         cells: dict[str, Recipe] = {name: reconstructor.recipe(cell) for name, cell in frame.cells.items()}
-        inner = tuple(one for at in range(1, len(frames)) for one in _inner_frames(reconstructor, entered[at:]))
-        steps = reconstructor.recipe(generators[0].generator) if generators else None  # type: ignore[arg-type]
-        for at in range(len(called)):
-            for one in _inner_frames(reconstructor, called[at:]):
-                reconstructor.called_in[id(generators[-1].generator)].add(one)
-        waiting = tuple(at for one in (*generators, *called) for at in (id(user_code(one.program.code)), one.now))
-        if inner and steps is not None:
-            inner, steps = (*inner[:-1], replace(inner[-1], steps=steps, waiting=waiting)), None
+        inner = tuple(one for called in frames[1:] for one in _inner_frames(reconstructor, called))
         effects = self._effects(reconstructor)
         if inner and _may_run_as_it_is(context) and not reconstructor.only_reads():
             raise unsupported("reconstruct", "objects that were made where nothing is compiled")
-        finish = _finish(entered[1:])
-        exit_ = Break(
-            frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner, finish, steps, waiting
-        )
+        exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner)
         return self._captured(frame, reconstructor, effects, exit_)
 
     def _reached(self, frame: Frame) -> Break:
@@ -443,36 +418,14 @@ def _cells_to_keep(frame: Frame) -> frozenset[str] | None:
     return program.names_used(frame.now).union(shown)
 
 
-def _stack(reconstructor: Reconstructor, frame: Frame, inside: Sequence[Frame]) -> tuple[Recipe | None, ...]:
-    """Of a frame, and what waits there for the first of those inside."""
-    below = inside[0].way.below if inside else ()  # type: ignore[union-attr]
-    return tuple(reconstructor.recipe(value) if value is not None else None for value in (*frame.stack, *below))
+def _stack(reconstructor: Reconstructor, frame: Frame) -> tuple[Recipe | None, ...]:
+    return tuple(reconstructor.recipe(value) if value is not None else None for value in frame.stack)
 
 
-def _before_generators(frames: Sequence[Frame]) -> int:
-    """How many frames there are before the first of a generator."""
-    return next((at for at, one in enumerate(frames) if one.generator is not None), len(frames))
-
-
-def _stopped_in(generators: Sequence[Frame], waits: Waits) -> dict[int, Place]:
-    """Where generators are put, each of which gets its items from the next, that the graph ends in."""
-    found: dict[int, Place] = {}
-    for frame in generators:
-        last = frame is generators[-1]
-        place = Place(waits, frame.now) if last else Place(Waits.YIELDED, frame.now + 1)
-        found[id(frame.generator)] = place
-    return found
-
-
-def _finish(inside: Sequence[Frame]) -> CallCompletion | None:
-    return inside[0].way.finish if inside else None  # type: ignore[union-attr]
-
-
-def _inner_frames(reconstructor: Reconstructor, frames: Sequence[Frame]) -> Iterator[InnerFrame]:
-    """How the first of these frames, which was entered, goes on; behind those of module calls that lead to it."""
-    frame, inside = frames[0], frames[1:]
+def _inner_frames(reconstructor: Reconstructor, frame: Frame) -> Iterator[InnerFrame]:
+    """How a frame that was called goes on; behind those of module calls that lead to it."""
     for code, index in calls_of_a_module()[: frame.module_frames]:
-        yield InnerFrame(code, namespace_of_modules(), index, finish=CallCompletion.RESULT)
+        yield InnerFrame(code, namespace_of_modules(), index)
     program = frame.program
     code = user_code(program.code)
     names = _locals(reconstructor, frame)
@@ -482,10 +435,9 @@ def _inner_frames(reconstructor: Reconstructor, frames: Sequence[Frame]) -> Iter
         code,
         frame.globals.names,
         program.user_index(frame.now),
-        _stack(reconstructor, frame, inside),
+        _stack(reconstructor, frame),
         {name: names[name] for name in code.co_varnames if name in names and name not in frame.cells},
         {name: reconstructor.recipe(frame.cells[name]) for name in (*code.co_freevars, *cells)},
-        _finish(inside),
     )
 
 

@@ -27,7 +27,6 @@ from .cache.recompile_limit import Inside
 from .capture import capture
 from .codegen import (
     InnerCall,
-    LeftInside,
     OnFailure,
     calls_something,
     emit,
@@ -40,10 +39,8 @@ from .codegen.nested_resume import (
     function_without_cells,
     joined_function,
     key_of,
-    left_behind_call,
     names_inside,
     never_called,
-    operand_entering,
     put_back,
 )
 from .eager_frames import gains_by_emission, is_watched, reason_of_steps, refuse, runs_in_steps, uncaptured_frame
@@ -55,12 +52,9 @@ from .host.compile_directives import disabled, left_alone_by_torch
 from .host.hook import call_with_hook, leave_frame_alone
 from .host.native_status import native
 from .interpreter.nested_break import user_code
-from .ir.call_completion import TOLD, CallCompletion
 from .ir.capture_printer import captured_text
-from .ir.capture_result import Break, CapturedFrame, InnerFrame, Return
+from .ir.capture_result import Break, CapturedFrame, Return
 from .ir.covered_lines import telling
-from .ir.generator_places import Place, Waits, places_of
-from .ir.reconstruct_ir import NewGenerator, SetGenerator
 from .ir.resume import ResumePoint, closure_of, resume_code, resumption_of
 
 _MOST_PLACES = 128  # at which the frames of one code are resumed; each costs a compilation
@@ -86,11 +80,10 @@ class FrameCompiler:
         self._joined_places: Counter[CodeType] = Counter()  # the same, in a call
         # where frames of a function were left together with those around them, without a graph before
         self._without_graph: defaultdict[CodeType, WeakSet[CodeType]] = defaultdict(WeakSet)
-        self._called_apart: set[CodeType] = (
-            set()
-        )  # functions of which that was at so many places that they no longer are
-        # by the ids of generators' code, and where a graph ended in them
-        self._made_steps: dict[tuple[int, int | None, int | None], tuple[weakref.ref[CodeType], CodeType]] = {}
+        # functions of which that was at so many places that they no longer are; and code that goes on in several frames
+        # and was compiled too often
+        self._called_apart: WeakSet[CodeType] = WeakSet()
+        self._made_steps: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}  # by the ids of generators' code
         self._put_back: dict[Any, Any] = {}  # what puts frames back that are left together
         self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by a continuation's id
         self._module: weakref.ref[Any] | None = None  # whose forward has an entry of this compiler
@@ -146,6 +139,8 @@ class FrameCompiler:
                             settings.on_captured(captured)
                         graph = compile_graph(captured, settings, name)
                         emitted = self._emit(captured, graph, name, assumptions, of_module=module is not None)
+                    if emitted is not None and captured.as_it_is and self._goes_on_apart(code):
+                        return install(CompiledFrame((), emitted, last_resort=True), assumptions)
                     by_itself = _runs_by_itself(captured, emitted, gains)
                     frame = CompiledFrame(
                         self._guards(captured, bound, free=by_itself),
@@ -175,7 +170,8 @@ class FrameCompiler:
         if not runs_in_steps(code):
             return uncaptured_frame(function, fullgraph=fullgraph)
         refuse(reason_of_steps(code), fullgraph=fullgraph)
-        return CompiledFrame((), self._steps_code(code) if calls_something(code) else None)
+        made = self._generator_code(code)
+        return CompiledFrame((), None if made is code else made)
 
     def _capture(
         self, function: FunctionType, bound: Mapping[str, Any], assumptions: CaptureAssumptions
@@ -246,7 +242,7 @@ class FrameCompiler:
                 else:
                     emitted = self._emit_around(captured, compiled, of_module=of_module)
         except CompileError as error:
-            if not isinstance(exit_, Break) or not (exit_.inner or exit_.steps) or not assumptions.nested:
+            if not isinstance(exit_, Break) or not exit_.inner or not assumptions.nested:
                 raise
             logs.log("graph_breaks", "the graph ends at the outermost call: %s", error)
             counters.count("dynamo.not_left_together")
@@ -276,7 +272,7 @@ class FrameCompiler:
             hook=self._hook(),
             on_failure=on_failure,
             inner=self._inner_call(captured),
-            generator_code=partial(self._generator_code, captured),
+            generator_code=self._generator_code,
             tell=telling(captured.ran or ()),
             holds_parameters=of_module,
         )
@@ -286,37 +282,16 @@ class FrameCompiler:
 
     # ---- generators ----
 
-    def _steps_code(self, code: CodeType, stopped_at: int | None = None, inside: LeftInside | None = None) -> CodeType:
-        """See `emit_steps`."""
-        key = id(code), stopped_at, None if inside is None else id(inside.callee)
-        found = self._made_steps.get(key)
+    def _generator_code(self, code: CodeType) -> CodeType:
+        """What a generator of this code runs: its own, in which what it calls is compiled; see `emit_steps`."""
+        if not calls_something(code):
+            return code
+        found = self._made_steps.get(id(code))
         if found is None or found[0]() is not code:
-            begin = partial(native.begin_step, self._hook_callback)
-            made = emit_steps(code, begin, native.end_step, stopped_at, inside)
+            made = emit_steps(code, partial(native.begin_step, self._hook_callback), native.end_step)
             mark_as_ours(made)
-            found = self._made_steps[key] = weakref.ref(code), made
+            found = self._made_steps[id(code)] = weakref.ref(code), made
         return found[1]
-
-    def _generator_code(self, captured: CapturedFrame, wanted: NewGenerator | SetGenerator) -> tuple[CodeType, int]:
-        """The code of a generator that outlives the graph, and the unit of it where the generator goes on."""
-        place, code = wanted.place, wanted.kept if isinstance(wanted, SetGenerator) else None
-        if place is not None and place.waits is Waits.CALLING:
-            code = self._code_inside(captured, wanted, place)
-            if isinstance(wanted, NewGenerator):
-                return code, 0
-        stopped_at = place.index if place is not None and place.waits is Waits.STEPPING else None
-        if code is None:
-            made = stopped_at is not None or calls_something(wanted.code)
-            code = self._steps_code(wanted.code, stopped_at) if made else wanted.code
-        units = places_of(code).units
-        return code, units[place or next(one for one in units if one.waits is Waits.CREATED)]
-
-    def _code_inside(self, captured: CapturedFrame, wanted: NewGenerator | SetGenerator, place: Place) -> CodeType:
-        """Of a generator that goes on in the middle of a function that it had called."""
-        if isinstance(wanted, NewGenerator):
-            return self._steps_code(wanted.code)  # in whose frame there is room for the other
-        callee = self._putting_back(captured, wanted.called, CallCompletion.RESULT, None)
-        return self._steps_code(wanted.code, place.index, LeftInside(callee, len(wanted.stack) - 1))
 
     # ---- breaks ----
 
@@ -345,9 +320,7 @@ class FrameCompiler:
             made = self._resumed.setdefault(key, made)  # another thread's: emitted code refers to it weakly
         elif made is None:
             self._places[point.code] += 1
-            callee = None if point.inner is None else next  # of a generator in which a graph ended
-            raising = None if point.waiting else native.going_on  # it is the generator that goes on
-            code = resume_code(point, native.arrived, callee, last_call=raising)
+            code = resume_code(point, native.arrived, last_call=native.going_on)
             function = function_without_cells(code, namespace)
             cache = make_cache(code, self.compile_frame, self.settings.options)
             made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
@@ -375,44 +348,31 @@ class FrameCompiler:
                 options = self.settings.options
                 inside = None if inner._cache is None else Inside(inner._cache, names_inside(function, inner))
                 code = function.__code__
-                apart = partial(self._apart, weakref.ref(function))
-                cache = make_cache(code, self.compile_frame, options, receiver=receiver, inside=inside, apart=apart)
+                leave = partial(self._leave_inside, weakref.ref(code))
+                cache = make_cache(
+                    code, self.compile_frame, options, receiver=receiver, inside=inside, leave_inside=leave
+                )
             made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
             made = self._joined.setdefault((id(outer), id(inner)), made)
         return made
 
-    def _apart(self, joined: weakref.ref[FunctionType]) -> tuple[FunctionType, CompiledFrame] | None:
-        """What runs instead of a frame together with those that it had called, which was compiled too often: these by
-        themselves, then the rest of the frame by itself."""
-        function = joined()
-        if function is None:
-            return None
-        captured = left_behind_call(function)
-        resume = partial(self.continuation, captured)
-        try:
-            code = emit_own_code(captured, make_resume=resume, dispatch=self.dispatch, hook=self._hook())
-        except CompileError as error:
-            logs.log("graph_breaks", "the rest of the frames around runs as it is, too: %s", error)
-            counters.count("dynamo.not_left_apart")
-            return None
-        return None if code is None else (function, CompiledFrame((), code, last_resort=True))
+    def _leave_inside(self, joined: weakref.ref[CodeType]) -> None:
+        """Compile the rest of a frame, from now on, apart from the functions that it had called."""
+        code = joined()
+        if code is not None:
+            self._called_apart.add(code)
+
+    def _goes_on_apart(self, code: CodeType) -> bool:
+        """Whether code goes on in several frames, which are left at the call of those inside. Up to that, it does
+        nothing but hand values over, whatever these are."""
+        return resumption_of(code) is not None and code in self._called_apart
 
     def _inner_call(self, captured: CapturedFrame) -> InnerCall | None:
         """What the frame calls where its graph ends inside of a function that it called."""
         exit_ = captured.exit
         if not isinstance(exit_, Break) or not exit_.inner:
             return None
-        entering = operand_entering(captured.code, exit_.index) if exit_.finish in TOLD else None
-        callee = self._putting_back(captured, exit_.inner, exit_.finish, entering)
-        return InnerCall(callee, partial(self.joined_continuation, captured))
-
-    def _putting_back(
-        self, captured: CapturedFrame, frames: Sequence[InnerFrame], finish: CallCompletion | None, entering: str | None
-    ) -> Any:
-        """What puts these frames back. finish: for what the first was entered; entering: by reading this attribute."""
-        exit_ = captured.exit
-        assert isinstance(exit_, Break)
-        key = key_of(frames), finish, entering, exit_.reason.kind, exit_.reason.place
+        key = key_of(exit_.inner), exit_.reason.kind, exit_.reason.place
         callee = self._put_back.get(key)
         if callee is None:
             leaving = Leaving(
@@ -422,8 +382,8 @@ class FrameCompiler:
                 self.dispatch_at(captured),
                 self._hook(),
             )
-            callee = self._put_back[key] = put_back(frames, leaving, finish, entering)
-        return callee
+            callee = self._put_back[key] = put_back(exit_.inner, leaving)
+        return InnerCall(callee, partial(self.joined_continuation, captured))
 
     def _on_failure(self, captured: CapturedFrame) -> OnFailure:
         """What emitted code calls where the graph raises."""

@@ -240,4 +240,5 @@ def test_what_waits_on_the_stack_to_be_called_may_be_made_anew_each_time(functio
         warnings.simplefilter("ignore")
         got = stator.compile(function, backend="eager")(Scale(), X)
     torch.testing.assert_close(got, expected)
-    assert counters.counts["dynamo.recompiles"] <= 24
+    # eight for each of two places in the loop with what it called, for the loop by itself, and for each function
+    assert counters.counts["dynamo.recompiles"] <= 40

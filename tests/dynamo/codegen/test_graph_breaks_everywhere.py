@@ -51,8 +51,6 @@ def _operation(code, exit_):
     """The instruction that is to run natively, of the innermost frame that the graph ends in."""
     last = exit_.inner[-1] if exit_.inner else exit_
     code, index = (last.code, last.index) if exit_.inner else (code, last.index)
-    if last.steps is not None:  # the generator does it, whose next item that instruction gets
-        code, index = last.steps.code, last.steps.place.index
     return program_of(code).instructions[index].opname
 
 

@@ -54,7 +54,6 @@ class CompiledFrame:
     silent: bool = False
 
 
-MakeApart = Callable[[], tuple[FunctionType, CompiledFrame] | None]
 # makes a version of a compiled frame; raises Retry where its guards do not hold for the values it was made from
 Install = Callable[[CompiledFrame, CaptureAssumptions], Any]
 # compiles a frame with these values of its parameters, and gives what `Install` gave
@@ -91,15 +90,16 @@ def make_cache(
     as_function: bool = True,
     receiver: str = "self",
     inside: Inside | None = None,
-    apart: MakeApart | None = None,
+    leave_inside: Callable[[], None] | None = None,
 ) -> Any:
     """An empty Cache for frames of `code`.
 
     `as_function`: versions are called as functions (by an Entry); otherwise only their code is used (by the hook).
     `receiver`: the parameter that says whom the frame works for.
-    `inside`: what else compiles a part of it, once this is given up. `apart`: makes what runs then.
+    `inside`: what else compiles a part of it. `leave_inside`: has that part run by itself, once the whole was compiled
+    too often.
     """
-    cache = _native.Cache(code, Miss(compile_frame, options, fullgraph, as_function, receiver, inside, apart))
+    cache = _native.Cache(code, Miss(compile_frame, options, fullgraph, as_function, receiver, inside, leave_inside))
     _caches.add(cache)
     return cache
 
@@ -152,11 +152,10 @@ class Miss:
         as_function: bool,
         receiver: str = "self",
         inside: Inside | None = None,
-        apart: MakeApart | None = None,
+        leave_inside: Callable[[], None] | None = None,
     ) -> None:
         self.compile_frame, self.options, self.receiver, self.inside = compile_frame, options, receiver, inside
-        self.apart = apart
-        self.instead: Any = None  # the version that runs where this was given up, if that is not the original
+        self.leave_inside = leave_inside
         self.fullgraph, self.as_function = fullgraph, as_function
         self.failures = 0
         self.made_for: dict[int, NotedOwner] = {}  # by the id of a version in the cache
@@ -186,7 +185,7 @@ class Miss:
         self.given_up.clear()
         self.changing.clear()
         self.lost.clear()
-        self.failures, self.instead = 0, None
+        self.failures = 0
 
     def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         values = tuple(bound.values())
@@ -197,7 +196,7 @@ class Miss:
                 return version
         owner = owner_of(bound, self.receiver, function)
         if any(given_up.is_(owner) for given_up in self.given_up):
-            return self.run_instead(cache)
+            return None
         reasons = self._why_none_fits(cache, function, values, owner)
         of_owner = [version for version in cache.versions if self._was_made_for(owner, version)]
         gone = [version for version in cache.versions if self.made_for.get(id(version), NOBODY).is_gone()]
@@ -210,10 +209,17 @@ class Miss:
         if max(kinds[0], kinds[_LAST_RESORT]) >= limit or len(cache.versions) >= limit * _INSTANCES:
             for inner, arguments in at_fault(self.inside, of_owner, function, bound):
                 inner.miss.give_up(inner, owner_of(arguments, inner.miss.receiver, None))
-            return self._stop_recompiling(cache, function, reasons, owner)
+            if self.leave_inside is not None:
+                self.leave_inside()
+                self.leave_inside = None
+                self._tell_of_limit(cache, function, reasons, owner)
+                return self._compile(cache, function, bound, values)
+            self._stop_recompiling(cache, function, reasons, owner)
+            return None
         if len(gone) >= limit * _GONE:
             if not any(version.hits for version in gone):
-                return self._stop_recompiling(cache, function, reasons, None)
+                self._stop_recompiling(cache, function, reasons, None)
+                return None
             cache.versions = tuple(version for version in cache.versions if version is not gone[-1])
         if reasons:
             counters.count("dynamo.recompiles")
@@ -339,30 +345,15 @@ class Miss:
             frame.silent,
         )
 
-    def run_instead(self, cache: Any) -> Any:
-        """The version that is run where this was given up; None: the original."""
-        made = None if self.apart is None or self.instead is not None else self.apart()
-        if made is not None:
-            function, frame = made
-            self.instead = self._make_version(cache, function, frame, None)
-        return self.instead
-
     def give_up(self, cache: Any, owner: Owner, function: FunctionType | None = None) -> None:
         """For this one; where it is nobody, and nothing was compiled for somebody, for all calls."""
         if owner.is_nobody() and all(self._was_made_for(owner, version) for version in cache.versions):
-            self._give_up_all(cache)
+            cache.eager = True
         elif not any(one.is_(owner) for one in self.given_up):
             self.given_up = [one for one in self.given_up if not one.is_gone()]
             self.given_up.append(owner.noted(by_id=False))
             if function is not None:
                 self._find_quickly(cache, owner, function)
-
-    def _give_up_all(self, cache: Any) -> None:
-        instead = self.run_instead(cache)
-        if instead is None:
-            cache.eager = True
-        else:
-            cache.versions = (*cache.versions, instead)
 
     def _find_quickly(self, cache: Any, owner: Owner, function: FunctionType) -> None:
         """That this one was given up is found out without us from now on, behind all that was compiled for it."""
@@ -371,20 +362,22 @@ class Miss:
             dead = _DropDead(cache)
             tree = build_guard_tree(guards, function, dead, closure=closure_of(function.__code__))
             dead.tree = weakref.ref(tree)
-            instead = self.run_instead(cache)
-            code, target = (None, None) if instead is None else (instead.code, instead.target)
-            version = _native.Version(tree, code, target, notes(guards), owner.instances[0], _GIVEN_UP)
+            version = _native.Version(tree, None, None, notes(guards), owner.instances[0], _GIVEN_UP)
             self.made_for[id(version)] = owner.noted(by_id=False)
             cache.versions = (*cache.versions, version)
 
-    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> Any:
+    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> None:
         """For `owner`, or for all: each call is for another one."""
         if owner is None:
-            whom = " for objects that are gone: each call is given another object,"
-            self._give_up_all(cache)
+            cache.eager = True
         else:
-            whom = "" if owner.is_nobody() else f" for {owner.described()}"
             self.give_up(cache, owner, function)  # others keep what was compiled for them
+        self._tell_of_limit(cache, function, reasons, owner)
+
+    def _tell_of_limit(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> None:
+        whom = " for objects that are gone: each call is given another object,"
+        if owner is not None:
+            whom = "" if owner.is_nobody() else f" for {owner.described()}"
         limit = self.options.recompile_limit
         text = "\n  ".join(
             [
@@ -397,7 +390,6 @@ class Miss:
         logs.log("recompiles", "%s", text)
         if any(version.code is not None and not version.followed for version in cache.versions):  # else nothing is lost
             logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
-        return self.instead
 
 
 def _first(reasons: list[str]) -> list[str]:

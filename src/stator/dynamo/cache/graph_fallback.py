@@ -86,7 +86,7 @@ class Failure:
         self.chosen = 0  # how often the code had been chosen when the graph failed last
         self.assumed = False  # what failed was a check of what was assumed about sizes
         resumption = resumption_of(code)
-        self.goes_on = resumption is not None and bool(resumption.last_call or resumption.point.waiting)
+        self.goes_on = resumption is not None and bool(resumption.last_call)
         self.passed_on = False  # the last error: the program's own code did nothing but raise it
         self.modes = captured.entry_modes
         self.repeatable = captured.side_effects.repeatable

@@ -96,16 +96,13 @@ def owner_of(bound: Mapping[str, object], receiver: str, function: FunctionType 
 
 
 def with_generators(bound: Mapping[str, object]) -> Mapping[str, object]:
-    """Also what generators among these hold that wait, as the iterator of a loop over layers; and what is still to run
-    of a function that one had called, which stands there as (Continuation, *values)."""
+    """Also what generators among these hold that wait, as the iterator of a loop over layers."""
     generators = [name for name, value in bound.items() if type(value) is GeneratorType]
     if not generators or native is None:
         return bound
     found = dict(bound)
     for name in generators:
         held = native.generator_contents(bound[name])[3:]
-        if held and type(held[-1]) is tuple and held[-1] and type(held[-1][0]) is native.Continuation:
-            held = (*held[:-1], *held[-1][1:])
         found.update((f"{name}[{at}]", value) for at, value in enumerate(held))
     return found
 

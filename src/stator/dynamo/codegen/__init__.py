@@ -3,7 +3,7 @@
 from .breaks import slot_of
 from .failures import OnFailure
 from .frame import emit
-from .generator_frames import LeftInside, calls_something, emit_steps
+from .generator_frames import calls_something, emit_steps
 from .nested_exit import InnerCall
 from .original_frame import emit_own_code, is_right_on_any_path
 from .writer import GeneratorCode
@@ -11,7 +11,6 @@ from .writer import GeneratorCode
 __all__ = [
     "GeneratorCode",
     "InnerCall",
-    "LeftInside",
     "OnFailure",
     "calls_something",
     "emit",

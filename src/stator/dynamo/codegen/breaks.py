@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from stator.base.errors import CompileError
 from stator.dynamo.bytecode import VERSION, Handler, Instruction, stack_effect
 from stator.dynamo.guards.source import LocalSource
-from stator.dynamo.ir.call_completion import AGAIN, BELOW, METHODS, CallCompletion, write_finish
 from stator.dynamo.ir.capture_result import Break
-from stator.dynamo.ir.generator_places import PAUSED
 from stator.dynamo.ir.prepared_code import program_of
 from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, RaisedAt, Recipe
-from stator.dynamo.ir.resume import LOOP_ENDS, ResumePoint, Slot, loop_end, resumption_of
+from stator.dynamo.ir.resume import ResumePoint, Slot, resumption_of
 
 from .writer import Writer
 
@@ -36,16 +32,9 @@ _STORES: dict[str, Callable[[Any], tuple[str, ...]]] = {
     "STORE_FAST_LOAD_FAST": lambda names: (names[0],),
     "STORE_FAST_STORE_FAST": tuple,
 }
-_DROPPED = {
-    CallCompletion.NOTHING: 1,
-    CallCompletion.INSTANCE: 1,
-    **BELOW,
-}  # of what a function gave and what was below
 _OF_HANDLERS = ("PUSH_EXC_INFO", "POP_EXCEPT")
+_LOOP_ENDS = {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}  # at the end of a loop's FOR_ITER
 NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
-
-
-STEPPED = ("a generator",)  # the name, of a parameter, for one that goes on before the frame does
 
 
 class BreakWriter:
@@ -89,12 +78,10 @@ class BreakWriter:
         if main.target is not None:
             self._jump_exit(native, reconstructor)
         self.builder.instructions += native
-        if self.exit.steps is not None:
-            self._paused_exit(reconstructor)
         if was_method:
             self._continue_at(after, self._split_method(native))
         elif main.opname not in NO_WAY_ON:
-            self._continue_at(after, self._finished(native, self._slots_after(native, jump=False), reconstructor))
+            self._continue_at(after, self._slots_after(native, jump=False))
         for write_exit in reconstructor:
             write_exit()
 
@@ -236,43 +223,12 @@ class BreakWriter:
 
     def _split_method(self, native: list[Instruction]) -> list[Slot]:
         """Behind a load that may give a method and its receiver: always the attribute and a NULL."""
-        return self._with_null(self._slots_after(native, jump=False))
-
-    def _with_null(self, slots: list[Slot]) -> list[Slot]:
+        slots = self._slots_after(native, jump=False)
         self.builder.const(None)
         if VERSION.callee_first:
             return [*slots, Slot.NULL]
         self.builder.swap(2)
         return [*slots[:-1], Slot.NULL, Slot.VALUE]
-
-    def _finished(
-        self, native: list[Instruction], slots: list[Slot], reconstructor: list[Callable[[], None]]
-    ) -> list[Slot]:
-        """The stack when also the instruction is finished that had entered what `native` calls to go on with."""
-        program = program_of(self.writer.code)
-        if self.exit.index != program.finishes_call or program.resumption is None:
-            return slots
-        point = program.resumption.point
-        finish = point.finish
-        assert finish is not None
-        original = program_of(point.code).instructions
-        end, ended = loop_end(original, point), None
-        if end is not None:
-            ended = self.builder.label()
-            reconstructor.append(partial(self._end_loop, ended, program.resumption.indices.index(end), slots[:-2]))
-        before = len(self.builder.instructions)
-        write_finish(self.builder, METHODS.get(finish, finish), original[point.entering], ended)
-        for instruction in self.builder.instructions[before:]:
-            instruction.handler = native[-1].handler
-        slots = slots[: len(slots) - _DROPPED.get(finish, 0)]
-        return self._with_null(slots) if finish in METHODS else slots
-
-    def _end_loop(self, ended: Instruction, index: int, slots: list[Slot]) -> None:
-        """iterator, what stands for no item ->"""
-        self.builder.append(ended)
-        self.builder.pop()
-        self.builder.pop()
-        self._continue_at(index, slots)
 
     def _protect(self, native: list[Instruction], reconstructor: list[Callable[[], None]]) -> None:
         """Lead an exception of the operation to the handler that the original code has for it."""
@@ -311,33 +267,13 @@ class BreakWriter:
 
         reconstructor.append(write)
 
-    def _paused_exit(self, reconstructor: list[Callable[[], None]]) -> None:
-        """The way on when the generator of a loop waits in the middle: the loop asks it again."""
-        label = self._jump_if_paused()
-
-        def write() -> None:
-            self.builder.append(label)
-            self.builder.pop()
-            self._continue_at(self.exit.index, self._slots(), waiting=self.exit.waiting)
-
-        reconstructor.append(write)
-
-    def _jump_if_paused(self) -> Instruction:
-        """x -> x"""
-        label = self.builder.label()
-        self.builder.duplicate()
-        self.builder.const(PAUSED)
-        self.builder.add("IS_OP", 0, 0)
-        self.builder.jump_if_true(label)
-        return label
-
     def _jump_exit(self, native: list[Instruction], reconstructor: list[Callable[[], None]]) -> None:
         """The way on when the operation jumps."""
         main = native[-1]
         assert main.target is not None
         index, label = main.target.index, self.builder.label()
         slots = self._slots_after(native, jump=True)
-        ends: tuple[str, ...] = LOOP_ENDS[VERSION.number] if main.opname == "FOR_ITER" else ()
+        ends: tuple[str, ...] = _LOOP_ENDS[VERSION.number] if main.opname == "FOR_ITER" else ()
         for name in ends:
             slots = slots[: len(slots) + stack_effect(Instruction(name), 0, jump=False)]
         if ends:  # a loop's end is skipped by the FOR_ITER that leads to it, so it must be the very target
@@ -359,23 +295,14 @@ class BreakWriter:
         *,
         cut: int | None = None,
         joined: bool = False,
-        steps: bool = False,
-        waiting: tuple[int, ...] = (),
     ) -> None:
         """Take what is on the emitted stack and the live locals, and return what the resume function returns.
 
         cut: the operation raised, and the stack was cut to this depth.
-        joined: what is on top is what is still to run of the function that was called.
-        steps: what is on top is a generator, which is to go on first.
-        waiting: where the generator will wait that is asked next."""
+        joined: what is on top is what is still to run of the function that was called."""
         builder = self.builder
         self._turn_hook(on=False)
-        point = replace(self._point(index, slots, len(slots) if cut is None else cut, joined=joined), waiting=waiting)
-        if steps:
-            entering = program_of(self.writer.code).user_index(self.exit.index)
-            point = replace(
-                point, stack=point.stack[:-1], inner=STEPPED, finish=CallCompletion.RESULT, entering=entering
-            )
+        point = self._point(index, slots, len(slots) if cut is None else cut)
         held: list[str] = []
         for position in reversed(range(len(slots))):
             if slots[position] is Slot.VALUE:
@@ -402,7 +329,7 @@ class BreakWriter:
     def _take(self, name: str) -> None:
         self.builder.load_bound(name)
 
-    def _point(self, index: int, slots: list[Slot], cut: int, *, joined: bool) -> ResumePoint:
+    def _point(self, index: int, slots: list[Slot], cut: int) -> ResumePoint:
         """`index` and the instructions that raised are those of the user's code there."""
         user_index = program_of(self.writer.code).user_index
         raised_at: list[int] = []
@@ -411,21 +338,14 @@ class BreakWriter:
                 before = self.stack[position] if position < cut else None
                 raised_at.append(before.index if isinstance(before, RaisedAt) else user_index(self.exit.index))
         handlers = tuple(position for position, _ in self.exit.handlers if position < cut)
-        goes_on, entering, finish = user_index(index), -1, None
-        if joined:
-            entering, finish = user_index(self.exit.index), self.exit.finish
-            if finish in AGAIN:
-                goes_on = first_of_call(program_of(self.user_code).instructions, entering)
         return ResumePoint(
             self.user_code,
-            goes_on,
+            user_index(index),
             tuple(slots),
             tuple(self.locals),
             self.cells,
             tuple(raised_at),
             handlers,
-            finish=finish,
-            entering=entering,
         )
 
     def _dead_parameters(self) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stator.dynamo.host.native_status import native
-from stator.dynamo.ir.generator_places import Waits, variables_of
+from stator.dynamo.ir.generator_places import places_of, variables_of
 from stator.dynamo.ir.reconstruct_ir import (
     DelAttr,
     Evaluate,
@@ -124,21 +124,22 @@ def _set_cell(writer: Writer, effect: SetCell) -> None:
 @effects.register(SetGenerator)
 def _set_generator(writer: Writer, effect: SetGenerator) -> None:
     builder = writer.builder
-    code, unit = writer.generator_code(effect)
+    code = effect.kept or writer.generator_code(effect.code)
+    places = places_of(code)
     if effect.place is None:
         builder.const_callee(support.end_generator)
         writer.load(effect.target)
-        for constant in (code, unit, len(variables_of(code))):
-            builder.const(constant)
-        builder.call(4)
+        builder.const(places.units[places.creation])
+        builder.const(len(variables_of(code)))
+        builder.call(3)
     else:
         builder.const_callee(native.set_generator)
         writer.load(effect.target)
-        for constant in (code, unit, effect.place.waits is Waits.CREATED):
-            builder.const(constant)
+        builder.const(places.units[effect.place])
+        builder.const(effect.place == places.creation)
         for held in (effect.variables, effect.stack):
             _load_held(writer, held)
-        builder.call(6)
+        builder.call(5)
     builder.pop()
 
 

@@ -18,7 +18,7 @@ from . import recipes as _recipes
 from . import sources as _sources
 from .breaks import BreakWriter, Hook, MakeResume
 from .failures import GraphCall, OnFailure
-from .nested_exit import InnerCall, InnerCallWriter, StepWriter, is_step_by_call
+from .nested_exit import InnerCall, InnerCallWriter
 from .writer import GeneratorCode, Writer
 
 _REGISTERED = (_effects, _recipes, _sources)  # imported for the visitors they register
@@ -90,8 +90,6 @@ def _break_writer(
     hook: Hook | None,
     inner: InnerCall | None,
 ) -> BreakWriter:
-    if exit_.steps is not None and not exit_.inner and is_step_by_call(writer, exit_):
-        return StepWriter(writer, exit_, make_resume, dispatch, None)
     if not exit_.inner:
         return BreakWriter(writer, exit_, make_resume, dispatch, hook)
     if inner is None:

@@ -5,23 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from stator.base.errors import UserPlace
-from stator.dynamo.bytecode import VERSION
 from stator.dynamo.guards.source import LocalSource
 from stator.dynamo.host.code_marks import mark_as_ours
 from stator.dynamo.host.native_status import native
-from stator.dynamo.ir.call_completion import AGAIN, CAUGHT, TOLD, CallCompletion
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame
 from stator.dynamo.ir.prepared_code import program_of
-from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, FrameCell, Load, RaisedAt, Recipe
+from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, RaisedAt, Recipe
 from stator.dynamo.ir.resume import ResumePoint, Slot, closure_of, resume_code, resumption_of
 
 from . import InnerCall, emit, slot_of
-from .breaks import STEPPED, Hook, first_of_call
+from .breaks import Hook, first_of_call
 
 MakeContinuation = Callable[[dict[str, Any], ResumePoint], Any]
 
@@ -37,21 +33,12 @@ class Leaving:
     hook: Hook
 
 
-def put_back(
-    frames: Sequence[InnerFrame], leaving: Leaving, finish: CallCompletion | None, entering: Any
-) -> Callable[..., Any]:
+def put_back(frames: Sequence[InnerFrame], leaving: Leaving) -> Callable[..., Any]:
     """What takes the values of these frames, the outermost first, and has each call the next, and the last perform its
-    instruction. It gives back what is then still to run. finish: what the first was entered for. entering: the operand
-    of the instruction that entered it."""
+    instruction. It gives back what is then still to run."""
     frame, rest = frames[0], frames[1:]
-    callee = put_back(rest, leaving, frame.finish, operand_entering(frame.code, frame.index)) if rest else None
+    callee = put_back(rest, leaving) if rest else None
     point = _point_in_call(frame, rest) if rest else _point_before(frame)
-    if frame.steps is not None and not frame.is_loop():
-        finish_of_step, behind = CallCompletion.RESULT, frame.index + 1
-        if frame.finish in AGAIN:
-            finish_of_step = frame.finish
-            behind = first_of_call(program_of(frame.code).instructions, frame.index)
-        point = replace(_point(frame, behind), inner=STEPPED, finish=finish_of_step, entering=frame.index)
     resumed = function_without_cells(resume_code(point, native.arrived, never_called), frame.namespace)
     inner = None
     if callee is not None:
@@ -65,92 +52,19 @@ def put_back(
         inner=inner,
     )
     mark_as_ours(emitted)
-    made = function_without_cells(emitted, frame.namespace)
-    caught = CAUGHT.get(finish) if finish is not None else None
-    missed = None if caught is None else _nothing_to_run()
-    return native.Inner(
-        made,
-        len(point.closure),
-        caught,
-        missed,
-        entering if finish in TOLD else None,
-        finish is CallCompletion.READ_METHOD,
-    )
-
-
-def operand_entering(code: CodeType, index: int) -> Any:
-    """Of the instruction there; of one that goes on with the function which another had entered, that one's."""
-    program = program_of(code)
-    if index == program.finishes_call and program.resumption is not None:
-        point = program.resumption.point
-        return program_of(point.code).instructions[point.entering].argval
-    return program.instructions[index].argval
+    return native.Inner(function_without_cells(emitted, frame.namespace), len(point.closure))
 
 
 def key_of(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
     """What the code that puts them back goes by, other than what it is made with. (Equal code is not the same.)"""
-    return tuple(
-        (
-            id(one.code),
-            id(one.namespace),
-            one.index,
-            _point(one, one.index),
-            one.finish,
-            one.steps is not None,
-            one.waiting,
-        )
-        for one in frames
-    )
+    return tuple((id(one.code), id(one.namespace), one.index, _point(one, one.index)) for one in frames)
 
 
 def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -> FunctionType:
     """What goes on with a frame at `point`, behind a call, where `inner` is the Continuation of the frame that was
     called, whose result is on top of the stack there. It takes its own values, then those of `inner`."""
     whole = replace(point, stack=point.stack[:-1], inner=_of_function(_taken_by(inner), inner._function.__name__))
-    caught = CAUGHT.get(point.finish) if point.finish is not None else None
-    read = operand_entering(point.code, point.entering) if point.finish in TOLD else None
-    callee = native.Inner(inner, 0, caught, native.missed, read, point.finish is CallCompletion.READ_METHOD)
-    return function_without_cells(resume_code(whole, native.arrived, callee, native.going_on), namespace)
-
-
-def left_behind_call(function: FunctionType) -> CapturedFrame:
-    """The capture of a joined function as if it had ended where it calls what goes on inside. Nothing is compiled."""
-    code = function.__code__
-    resumption = resumption_of(code)
-    assert resumption is not None and resumption.point.inner is not None
-    point, raised_at = resumption.point, iter(resumption.point.raised_at)
-    stack: list[Recipe | None] = [
-        None if slot is Slot.NULL else RaisedAt(next(raised_at)) if slot is Slot.LASTI else _IN_PLACE
-        for slot in point.stack
-    ]
-    stack += [_IN_PLACE, None] if VERSION.callee_first else [None, _IN_PLACE]
-    stack += [_IN_PLACE] * ((resumption.point.finish in TOLD) + len(resumption.point.inner))
-    place = UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
-    exit_ = Break(
-        resumption.finishes_call(),
-        tuple(stack),
-        dict.fromkeys(point.locals, _IN_PLACE),
-        dict.fromkeys(point.closure, _IN_PLACE),
-        BreakReason("disabled", "what goes on inside is not compiled together with it any more", place),
-        tuple((position, _IN_PLACE) for position in point.handlers),
-        len(point.handlers),
-    )
-    return CapturedFrame(function, code, None, [], [], exit_, [], as_it_is=True)
-
-
-_IN_PLACE: Recipe = ConstantRecipe(None)  # stands for a value that is where it belongs already
-
-
-@cache
-def _nothing_to_run() -> Any:
-    """Stands for what goes on with a function that has raised what the instruction which entered it catches."""
-
-    def missed() -> object:
-        return "missed"
-
-    code = missed.__code__
-    constants = tuple(native.missed if value == "missed" else value for value in code.co_consts)
-    return native.Continuation(FunctionType(code.replace(co_consts=constants), {}), None, None)
+    return function_without_cells(resume_code(whole, native.arrived, native.Inner(inner), native.going_on), namespace)
 
 
 def names_inside(function: FunctionType, inner: Any) -> dict[str, str]:
@@ -199,10 +113,7 @@ def _point_before(frame: InnerFrame) -> ResumePoint:
 def _point_in_call(frame: InnerFrame, called: Sequence[InnerFrame]) -> ResumePoint:
     count = sum(len(one.values()) for one in called)
     inner = tuple(f"{number}{_OF}those inside" for number in range(count))
-    index = frame.index + 1
-    if frame.finish in AGAIN:
-        index = first_of_call(program_of(frame.code).instructions, frame.index)
-    return replace(_point(frame, index), inner=inner, finish=frame.finish, entering=frame.index)
+    return replace(_point(frame, frame.index + 1), inner=inner)
 
 
 def _point(frame: InnerFrame, index: int) -> ResumePoint:
@@ -226,19 +137,13 @@ def _stopped_at(function: FunctionType, point: ResumePoint, frame: InnerFrame, r
         loaded = Load(LocalSource(point.stack_parameter(position))) if slot is Slot.VALUE else None
         stack.append(frame.stack[position] if slot is Slot.LASTI else loaded)
     handed_on = tuple(Load(LocalSource(name)) for name in point.inner or ())
-    steps: Recipe | None = None
-    if frame.steps is not None:  # a loop finds it on its stack
-        steps = stack[-1] if frame.is_loop() else handed_on[0]
     exit_ = Break(
         resumption.indices.index(frame.index),
         tuple(stack),
         {name: Load(LocalSource(name)) for name in point.locals},
         {name: FrameCell(name) for name in point.closure},
         reason,
-        inner=() if point.inner is None or steps is not None else (_called_with(frame, handed_on),),
-        finish=point.finish,
-        steps=steps,
-        waiting=frame.waiting,
+        inner=() if point.inner is None else (_called_with(frame, handed_on),),
     )
     return CapturedFrame(function, code, None, [], [], exit_, [])
 

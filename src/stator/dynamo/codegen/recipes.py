@@ -128,7 +128,7 @@ def _function(writer: Writer, recipe: NewFunction) -> None:
 def _generator(writer: Writer, recipe: NewGenerator) -> None:
     builder = writer.builder
     builder.const_callee(support.new_generator)
-    builder.const(writer.generator_code(recipe)[0])
+    builder.const(writer.generator_code(recipe.code))
     writer.load(recipe.globals)
     builder.const(recipe.name)
     builder.const(recipe.qualname)

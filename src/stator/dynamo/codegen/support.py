@@ -135,9 +135,9 @@ def new_generator(code: CodeType, namespace: dict[str, Any], name: str, qualname
     return native.call_with_hook(None, function)
 
 
-def end_generator(generator: Any, code: CodeType, unit: int, variables: int) -> None:
+def end_generator(generator: Any, unit: int, variables: int) -> None:
     """Let a generator come to its end: as one that has not begun, at that unit of its code, and is closed."""
-    native.set_generator(generator, code, unit, True, (native.UNBOUND,) * variables, ())
+    native.set_generator(generator, unit, True, (native.UNBOUND,) * variables, ())
     generator.close()
 
 

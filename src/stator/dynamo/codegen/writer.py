@@ -16,7 +16,7 @@ from stator.dynamo.bytecode import CodeBuilder, Handler, Instruction
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, FunctionSource, LocalSource, Source
 from stator.dynamo.ir.capture_result import Break, CapturedFrame, Return
-from stator.dynamo.ir.reconstruct_ir import Effect, Load, NewCell, NewDict, NewGenerator, NewList, Recipe, SetGenerator
+from stator.dynamo.ir.reconstruct_ir import Effect, Load, NewCell, NewDict, NewList, Recipe
 from stator.dynamo.ir.resume import resumption_of
 
 from .children import effect_recipes, recipe_children, source_bases
@@ -24,8 +24,7 @@ from .children import effect_recipes, recipe_children, source_bases
 SourceWriter = Callable[["Writer", Any], None]
 RecipeWriter = Callable[["Writer", Any], None]
 EffectWriter = Callable[["Writer", Any], None]
-# the code of a generator that is made or put somewhere, and the unit where it goes on
-GeneratorCode = Callable[[NewGenerator | SetGenerator], tuple[CodeType, int]]
+GeneratorCode = Callable[[CodeType], CodeType]  # the user's code -> that of a generator which outlives the graph
 
 sources: Registry[type, SourceWriter] = Registry("source")
 recipes: Registry[type, RecipeWriter] = Registry("recipe")
@@ -61,10 +60,10 @@ class Writer:
         self._guarded_from = 0
         self.used_recipes = self._count_uses()
 
-    def generator_code(self, wanted: NewGenerator | SetGenerator) -> tuple[CodeType, int]:
+    def generator_code(self, code: CodeType) -> CodeType:
         if self._generator_code is None:
             raise CompileError("dynamo", "a generator leaves code that is to make none")
-        return self._generator_code(wanted)
+        return self._generator_code(code)
 
     # ---- temporaries ----
 
@@ -269,7 +268,6 @@ def break_recipes(exit_: Break) -> list[Recipe]:
         *exit_.cells.values(),
         *(error for _, error in exit_.handlers),
         *exit_.inner_values(),
-        *([] if exit_.steps is None else [exit_.steps]),
     ]
 
 

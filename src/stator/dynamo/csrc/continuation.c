@@ -7,12 +7,11 @@
 #include "cache.h"
 #include "current_frame.h"
 #include "deferred_exceptions.h"
-#include "finishing.h"
 #include "hook_chain.h"
 #include "native.h"
 #include "switches.h"
 
-static PyTypeObject ContinuationType, InnerType;
+static PyTypeObject ContinuationType, InnerType, PendingType;
 
 /* The call that is being made in this thread, whose arguments belong to the new frame as soon as that has begun. */
 static __thread Pending *handed_over = NULL;
@@ -130,7 +129,8 @@ static PyObject *with_cells(PyObject *Py_UNUSED(self), PyObject *args)
     return made;
 }
 
-PyObject *stator_make_call(Pending *pending, int as_it_is, PyObject *raised)
+/* `as_it_is`: there is nothing to compile in it. `raised`: to be raised where it goes on, or NULL; taken over. */
+static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised)
 {
     Continuation *to = pending->to;
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(to->function);
@@ -221,7 +221,7 @@ static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames
 }
 
 /* One call in the place of those of several frames, which takes the values of all, the outermost frame's first. */
-PyObject *stator_joined(Pending *outermost)
+static PyObject *joined(Pending *outermost)
 {
     Py_ssize_t count = 0, frames = 0, filled = 0;
     for (Pending *at = outermost; at; at = (Pending *)at->inner) {
@@ -251,15 +251,15 @@ PyObject *stator_go_on(PyObject *result)
     while (result && Py_IS_TYPE(result, &PendingType)) {
         PyObject *pending = result;
         if (((Pending *)pending)->inner) {
-            result = stator_joined((Pending *)pending);
+            result = joined((Pending *)pending);
             if (!result && !raised) { /* interrupted: what is open around the break is left all the same */
                 raised = exception_take();
-                result = stator_joined((Pending *)pending);
+                result = joined((Pending *)pending);
             }
             Py_DECREF(pending);
             continue;
         }
-        result = stator_make_call((Pending *)pending, 0, raised);
+        result = make_call((Pending *)pending, 0, raised);
         raised = NULL;
         Py_DECREF(pending);
     }
@@ -321,7 +321,7 @@ static void pending_dealloc(PyObject *self)
     PyObject_GC_Del(self);
 }
 
-PyTypeObject PendingType = {
+static PyTypeObject PendingType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Pending",
     .tp_doc = "The rest of a frame behind a graph break, about to run. Never seen by a program.",
     .tp_basicsize = offsetof(Pending, values),
@@ -436,11 +436,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *target; /* weak reference to a Continuation: what is called is the rest of a frame; or a Python function,
                          called as it is. (Code that is looked at holds this, and must not hold what leads back to it.) */
-    PyObject *caught; /* exception class; or NULL: none is caught */
-    PyObject *missed; /* what is called without arguments when that was raised, and its result given back */
-    PyObject *read;   /* name of the attribute that was read of an object, which is the first argument; or NULL */
-    int as_method;    /* that was, to be called */
-    int cells;        /* so many, which each call brings, are the function's closure */
+    int cells; /* so many, which each call brings, are the function's closure */
 } Inner;
 
 /* New reference; NULL: it is gone. */
@@ -454,10 +450,8 @@ static PyObject *inner_target(Inner *inner)
 
 static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
 {
-    PyObject *target = inner_target((Inner *)self), *result = NULL, *const read = ((Inner *)self)->read;
-    PyObject *const owner = read && PyVectorcall_NARGS(nargsf) ? args[0] : NULL; /* the caller keeps it */
-    args += read != NULL;
-    Py_ssize_t const count = PyVectorcall_NARGS(nargsf) - (read != NULL), free = ((Inner *)self)->cells;
+    PyObject *target = inner_target((Inner *)self), *result = NULL;
+    Py_ssize_t const count = PyVectorcall_NARGS(nargsf), free = ((Inner *)self)->cells;
     if (!target || count < free) {
         PyErr_SetString(PyExc_SystemError, "stator: the rest of a function is gone, or was called without its cells");
     } else if (Py_IS_TYPE(target, &ContinuationType)) {
@@ -468,7 +462,7 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
             stator_caller_forgets(args, count);
         }
         if (pending && as_it_is) {
-            result = stator_go_on(stator_make_call((Pending *)pending, 1, NULL));
+            result = stator_go_on(make_call((Pending *)pending, 1, NULL));
             Py_DECREF(pending);
         } else {
             result = stator_go_on(pending);
@@ -479,24 +473,15 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
         Py_XDECREF(function);
     }
     Py_XDECREF(target);
-    PyObject *const caught = ((Inner *)self)->caught;
-    if (!result && caught && PyErr_ExceptionMatches(caught)) {
-        PyErr_Clear();
-        result = PyObject_CallNoArgs(((Inner *)self)->missed);
-    }
-    if (!result && owner && (!((Inner *)self)->as_method || Py_TYPE(owner)->tp_getattro != PyObject_GenericGetAttr)) {
-        stator_tell_what_was_read(owner, read);
-    }
     return result;
 }
 
 static PyObject *inner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"target", "cells", "caught", "missed", "read", "as_method", NULL};
-    PyObject *target, *caught = Py_None, *missed = Py_None, *read = Py_None;
-    int cells = 0, as_method = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|iOOOp", names, &target, &cells, &caught, &missed, &read,
-                                     &as_method)) {
+    static char *names[] = {"target", "cells", NULL};
+    PyObject *target;
+    int cells = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|i", names, &target, &cells)) {
         return NULL;
     }
     if (!Py_IS_TYPE(target, &ContinuationType) && !PyFunction_Check(target)) {
@@ -507,10 +492,6 @@ static PyObject *inner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self) {
         self->vectorcall = inner_vectorcall;
         self->cells = cells;
-        self->caught = caught == Py_None ? NULL : Py_NewRef(caught);
-        self->missed = Py_NewRef(missed);
-        self->as_method = as_method;
-        self->read = read == Py_None ? NULL : Py_NewRef(read);
         self->target = PyFunction_Check(target) ? Py_NewRef(target) : PyWeakref_NewRef(target, NULL);
         if (!self->target) {
             Py_CLEAR(self);
@@ -528,7 +509,6 @@ static PyObject *inner_get_target(PyObject *self, void *Py_UNUSED(closure))
 static int inner_traverse(PyObject *self, visitproc visit, void *arg)
 {
     PyObject *target = ((Inner *)self)->target;
-    Py_VISIT(((Inner *)self)->missed);
     if (target && PyFunction_Check(target)) {
         return visit_made_function(target, visit, arg);
     }
@@ -540,9 +520,6 @@ static void inner_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
     Py_CLEAR(((Inner *)self)->target);
-    Py_CLEAR(((Inner *)self)->caught);
-    Py_CLEAR(((Inner *)self)->missed);
-    Py_CLEAR(((Inner *)self)->read);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -551,19 +528,11 @@ static PyGetSetDef inner_getset[] = {
     {0},
 };
 
-static PyMemberDef inner_members[] = {
-    {"_caught", T_OBJECT, offsetof(Inner, caught), READONLY, "what exception is caught, or None"},
-    {"_read", T_OBJECT, offsetof(Inner, read), READONLY, "the attribute that was read, or None"},
-    {0},
-};
-
 static PyTypeObject InnerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Inner",
-    .tp_doc = "Inner(target, cells=0, caught=None, missed=None, read=None, as_method=False): calls a frame in the middle, for the frame around it. The arguments are the cells of the\n"
+    .tp_doc = "Inner(target, cells=0): calls a frame in the middle, for the frame around it. The arguments are the cells of the\n"
               "function's closure, then its own. target: a Continuation, which is run to its end; or a function that\n"
-              "takes so many cells, whose result may be what is still to run. caught: where that is raised, the result\n"
-              "is that of missed(). read: name of an attribute; the first argument is then the object that it is read\n"
-              "of, and an AttributeError is told both where the interpreter does.",
+              "takes so many cells, whose result may be what is still to run.",
     .tp_basicsize = sizeof(Inner),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Inner, vectorcall),
@@ -572,7 +541,6 @@ static PyTypeObject InnerType = {
     .tp_dealloc = inner_dealloc,
     .tp_traverse = inner_traverse,
     .tp_getset = inner_getset,
-    .tp_members = inner_members,
 };
 
 static PyMethodDef methods[] = {

@@ -26,11 +26,6 @@ typedef struct {
     PyObject *values[1];
 } Pending;
 
-extern PyTypeObject PendingType;
-/* `as_it_is`: there is nothing to compile in it. `raised`: to be raised where it goes on, or NULL; taken over. */
-PyObject *stator_make_call(Pending *pending, int as_it_is, PyObject *raised);
-/* A Pending of one function, for that of a frame together with those that it had called. */
-PyObject *stator_joined(Pending *outermost);
 /* Takes what emitted code returned (or NULL) and gives what the frame returns: runs what is to run behind its breaks. */
 PyObject *stator_go_on(PyObject *result);
 

@@ -1,7 +1,6 @@
 /* Generators that wait: what their frames hold, and putting them into another state, as if their code had run to there. The
  * only writes of a waiting generator's frame. Which places of which code there are is said in generator_places.py. */
 #include "native.h"
-#include "waiting_calls.h"
 
 enum { HIDDEN = -1, FINISHED = -2 };
 
@@ -14,11 +13,6 @@ static int is_generator(PyObject *object)
         return 0;
     }
     return 1;
-}
-
-static PyObject *shown(PyObject *held)
-{
-    return stator_shown_call(held ? held : unbound);
 }
 
 static PyObject *without_contents(int unit)
@@ -53,49 +47,40 @@ static PyObject *generator_contents(PyObject *Py_UNUSED(self), PyObject *object)
     PyTuple_SET_ITEM(found, 1, Py_NewRef(code));
     PyTuple_SET_ITEM(found, 2, Py_NewRef(frame->f_globals));
     for (int i = 0; i < held; i++) {
-        PyTuple_SET_ITEM(found, 3 + i, shown(frame_get(frame, i)));
+        PyObject *item = frame_get(frame, i);
+        PyTuple_SET_ITEM(found, 3 + i, Py_NewRef(item ? item : unbound));
     }
     return found;
 }
 
-static int room_of(PyCodeObject *code)
-{
-    return code->co_nlocalsplus + code->co_stacksize;
-}
-
 /* What is wrong with the state, or NULL. */
-static const char *problem_of(PyGenObject *generator, PyCodeObject *code, Py_ssize_t unit, Py_ssize_t variables,
-                              Py_ssize_t held)
+static const char *problem_of(PyGenObject *generator, Py_ssize_t unit, Py_ssize_t variables, Py_ssize_t held)
 {
     int const state = generator->gi_frame_state;
     if (state != FRAME_CREATED && !generator_is_suspended(generator)) {
         return "it does not wait";
     }
-    PyCodeObject *now = frame_code(generator_frame(generator));
-    if (code->co_nlocalsplus != now->co_nlocalsplus || room_of(code) != room_of(now)) {
-        return "its frame has room for another code";
-    }
+    PyCodeObject *code = frame_code(generator_frame(generator));
     if (unit <= 0 || unit >= Py_SIZE(code)) {
         return "there is no such instruction";
     }
-    return variables != code->co_nlocalsplus || held > room_of(code) ? "there is no room for so much" : NULL;
+    int const room = code->co_nlocalsplus + code->co_stacksize;
+    return variables != code->co_nlocalsplus || held > room ? "there is no room for so much" : NULL;
 }
 
 static PyObject *set_generator(PyObject *Py_UNUSED(self), PyObject *args)
 {
     PyObject *object, *variables, *stack;
-    PyCodeObject *code;
     Py_ssize_t unit;
     int created;
-    if (!PyArg_ParseTuple(args, "OO!npO!O!", &object, &PyCode_Type, &code, &unit, &created, &PyTuple_Type, &variables,
-                          &PyTuple_Type, &stack)
+    if (!PyArg_ParseTuple(args, "OnpO!O!", &object, &unit, &created, &PyTuple_Type, &variables, &PyTuple_Type, &stack)
         || !is_generator(object)) {
         return NULL;
     }
     PyGenObject *generator = (PyGenObject *)object;
     Frame *frame = generator_frame(generator);
     Py_ssize_t const count = PyTuple_GET_SIZE(variables), held = count + PyTuple_GET_SIZE(stack);
-    const char *problem = problem_of(generator, code, unit, count, held);
+    const char *problem = problem_of(generator, unit, count, held);
     if (problem) {
         PyErr_Format(PyExc_SystemError, "stator: a generator cannot be put there: %s", problem);
         return NULL;
@@ -113,6 +98,7 @@ static PyObject *set_generator(PyObject *Py_UNUSED(self), PyObject *args)
         PyObject *item = i < count ? PyTuple_GET_ITEM(variables, i) : PyTuple_GET_ITEM(stack, i - count);
         frame_put(frame, i, item == unbound ? NULL : Py_NewRef(item));
     }
+    PyCodeObject *code = frame_code(frame);
     frame_set_position(frame, code, unit, (int)held);
     generator_set_state(generator, code, unit, created);
     Py_DECREF(before);
@@ -122,9 +108,9 @@ static PyObject *set_generator(PyObject *Py_UNUSED(self), PyObject *args)
 static PyMethodDef methods[] = {
     {"generator_contents", generator_contents, METH_O,
      "generator_contents(generator) -> (unit, code, globals, *variables, *stack): where it goes on and with what, UNBOUND for\n"
-     "what is not there, and what is still to run of a function that it called as (Continuation, *values). (-1, None, None) while it runs or handles an exception; (-2, None, None) at its end."},
+     "what is not there. (-1, None, None) while it runs or handles an exception; (-2, None, None) at its end."},
     {"set_generator", set_generator, METH_VARARGS,
-     "set_generator(generator, code, unit, created, variables, stack): it waits to go on there, with these."},
+     "set_generator(generator, unit, created, variables, stack): it waits to go on at that unit of its code, with these."},
     {0},
 };
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stator.dynamo.cache.entry import is_entry
 from stator.dynamo.guards.source import AttrSource, ConstantSource
 from stator.dynamo.host.naming import class_name, full_name, qualified_name
-from stator.dynamo.ir.call_completion import Role
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
@@ -43,7 +42,6 @@ def bind(context: CaptureContext, owner: Value, cls: type, name: str, raw: Any) 
     if isinstance(getter, FunctionType):
         descriptor = context.class_value(cls, name)
         function = context.class_function(kind, "__get__", getter)
-        context.enters_through(owner, function, Role.ATTRIBUTE)
         return function.call(context, [descriptor, owner, context.known(cls)], {})
     raise unsupported("descriptor", f"the descriptor {class_name(kind)} for attribute {name!r} of {class_name(cls)}")
 
@@ -74,7 +72,6 @@ def _bind_property(context: CaptureContext, owner: Value, cls: type, name: str, 
     if not isinstance(raw.fget, FunctionType):
         return context.call(context.known(raw.fget), [owner], {})
     function = context.class_function(cls, name, raw.fget)
-    context.enters_through(owner, function, Role.ATTRIBUTE)
     return function.call(context, [owner], {})
 
 

@@ -30,7 +30,6 @@ from stator.dynamo.host.compile_directives import (
 from stator.dynamo.host.naming import full_name, module_of, qualified_name
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_scalars import is_pure_function
-from stator.dynamo.ir.call_completion import DIRECTLY, CallCompletion, CallSite
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
@@ -394,16 +393,13 @@ def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwar
 
 def make_instance(context: CaptureContext, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """type.__call__: __new__, then __init__ of the class of what it made."""
-    kind, entered = cls.cls, context.direct is cls and context.way is DIRECTLY
+    kind = cls.cls
     if kind.__flags__ & _NO_INSTANCES:
         context.run_real(kind, ())  # which raises
     new = context.class_lookup(kind, "__new__")
     inner = new.__func__ if isinstance(new, staticmethod) else new
     if isinstance(inner, FunctionType):
         function = context.class_function(kind, "__new__", inner)
-        if entered:
-            named = context.dict_of([one for name, value in kwargs.items() for one in (ConstantValue(name), value)])
-            context.enters(function, CallSite(CallCompletion.MADE, (cls, TupleValue(list(args)), named)))
         made = function.call(context, [cls, *args], kwargs)
     elif inner is type.__new__:
         made = context.call(context.known(inner), [cls, *args], kwargs)
@@ -411,24 +407,10 @@ def make_instance(context: CaptureContext, cls: ClassValue, args: list[Value], k
         made = new_object(context, kind, args, kwargs)
     else:
         raise unsupported("new-object", f"__new__ of {qualified_name(kind)} is no function")
-    initialize(context, cls, made, args, kwargs, plain_new=inner is object.__new__, entered=entered)
-    return made
-
-
-def initialize(
-    context: CaptureContext,
-    cls: ClassValue,
-    made: Value,
-    args: list[Value],
-    kwargs: dict[str, Value],
-    *,
-    plain_new: bool = False,
-    entered: bool = False,
-) -> None:
-    """What a call of the class does with what its `__new__` has made."""
     made_kind = made.python_type(context)
-    if cls.cls in made_kind.__mro__:
-        _initialize(context, made, made_kind, args, kwargs, plain_new=plain_new, entered=entered)
+    if kind in made_kind.__mro__:
+        _initialize(context, made, made_kind, args, kwargs, plain_new=inner is object.__new__)
+    return made
 
 
 def _initialize(
@@ -439,9 +421,7 @@ def _initialize(
     kwargs: dict[str, Value],
     *,
     plain_new: bool,
-    entered: bool,
 ) -> None:
-    """entered: the instruction that is running does nothing else."""
     init = context.class_lookup(kind, "__init__")
     if not isinstance(init, types.WrapperDescriptorType):
         bound = (
@@ -449,8 +429,6 @@ def _initialize(
             if isinstance(init, FunctionType)
             else context.bind(made, kind, "__init__", init)
         )
-        if entered:
-            context.enters(bound, CallSite(CallCompletion.INSTANCE, (made,)))
         result = bound.call(context, [made, *args] if isinstance(init, FunctionType) else args, kwargs)
         if not context.is_none(result):
             raise unsupported("call", f"__init__ of {qualified_name(kind)} that returns something")

@@ -12,7 +12,6 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -26,17 +25,6 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
 from stator.dynamo.host.hook import is_left_alone
 from stator.dynamo.host.naming import class_name, full_name, is_plain_class
-from stator.dynamo.ir.call_completion import (
-    BY_LENGTH,
-    DIRECTLY,
-    CallCompletion,
-    CallSite,
-    Collecting,
-    Role,
-    asked,
-    called,
-    takes_all,
-)
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.covered_lines import LineLog, traced
 from stator.dynamo.ir.reconstruct_ir import Effect, Recipe
@@ -127,10 +115,7 @@ class CaptureContext:
         self.step = 0  # instructions followed so far, in all frames
         self.stop_at = -1  # before which of them the graph is to end
         self.outer_steps: list[int] = []  # those of the outermost frame
-        # what the instruction enters that is running, or by way of what; and what is left to do there afterwards
-        self.direct: Value | None = None
-        self.role = Role.CALL
-        self.way = DIRECTLY
+        self.direct: Value | None = None  # what the call at hand calls, or what that leads to and does nothing else
         self.ended_by: Raised | None = None  # the StopIteration by which what was asked last for an item said its end
         self.broken: tuple[Unsupported, list[Frame]] | None = None  # the latest error, and the frames where it came up
 
@@ -381,14 +366,10 @@ class CaptureContext:
         for name in ("__bool__", "__len__"):
             method = value.special(self, name)
             if method is not None:
-                by_length = name == "__len__"
-                self.enters_through(
-                    value, method, Role.OPERAND, finish=BY_LENGTH.get(self.way.finish) if by_length else None
-                )
                 result = method.call(self, [], {})
                 if result.python_type(self) is not (bool if name == "__bool__" else int):
                     raise unsupported("special-method", f"{name} of {value.describe(self)} returns another type")
-                if by_length:
+                if name == "__len__":
                     return self.length_of(result) > 0
                 return self.truth(result)
             found = self.class_lookup(value.cls, name)
@@ -505,60 +486,27 @@ class CaptureContext:
     def call_function(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return function_call(self, function, args, kwargs)
 
-    def enters(self, what: Value, way: CallSite = DIRECTLY) -> None:
-        """An instruction is about to enter this function, or what this leads to, in this way."""
-        self.direct, self.role, self.way = what, way.by, way
+    def enters(self, callee: Value) -> None:
+        """A call of the program is about to call this, and does nothing with the result but push it."""
+        self.direct = callee
 
-    def enters_through(
-        self, via: Value, callee: Value, by: Role = Role.CALL, *, finish: CallCompletion | None = None
-    ) -> None:
-        """If the instruction enters what `via` leads to in this way: that is this function.
-
-        finish: what it does then with the result, if that was not known before."""
-        if self.direct is via and self.role is by:
-            self.direct, self.role = callee, Role.CALL
-            if finish is not None:
-                self.way = replace(self.way, finish=finish)
+    def enters_through(self, via: Value, callee: Value) -> None:
+        """If the call enters `via`, it enters `callee`, whose result is that of `via`."""
+        if self.direct is via:
+            self.direct = callee
 
     def inline(
         self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value], *, called: bool = False
     ) -> Value:
         """`called`: for its own sake, not as a part of something else."""
-        way = self.way if called and self.direct is function and self.role is Role.CALL else None
+        called = called and self.direct is function
         self.direct = None
-        return inline(self, function, args, kwargs, way)
-
-    def collects(self, source: Value, below: tuple[Any, ...] = (), *, plainly: bool = False) -> None:
-        """The instruction that is running is about to take all items of this."""
-        self.frames[-1].collecting = Collecting(source, below, self.frames[-1].began, plainly)
-
-    def collecting(self, source: Value) -> Collecting | None:
-        """What is being collected of it."""
-        found = self.frames[-1].collecting if self.frames else None
-        return found if found is not None and found.source is source and found.step == self.frames[-1].began else None
-
-    def is_call_of(self, count: int) -> bool:
-        """Whether the instruction is a call of so many arguments."""
-        frame = self.frames[-1]
-        instruction = frame.program.instructions[frame.now]
-        return instruction.opname == "CALL" and instruction.arg == count
-
-    def _asks(self, callee: Value, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
-        """If the instruction calls a built-in function that asks its argument's class, it enters the method there."""
-        if self.direct is callee and self.way is DIRECTLY and args and not kwargs:
-            plainly = takes_all(function)
-            if plainly is not None and len(args) == 1 and self.is_call_of(1):
-                self.collects(args[0], called(callee), plainly=plainly)
-            way = asked(function, args)
-            if way is not None:
-                self.enters(args[0], way)
+        return inline(self, function, args, kwargs, called=called)
 
     def call_class(self, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        self._asks(cls, cls.cls, args, kwargs)
         return class_call(self, cls, args, kwargs)
 
     def call_builtin(self, callee: BuiltinValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        self._asks(callee, callee.fn, args, kwargs)
         return builtin_call(self, callee.fn, args, kwargs)
 
     def call_handler(self, handler: Callable[..., Value], args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -15,9 +15,8 @@ from stator.base.signals import is_of_a_signal
 from stator.dynamo.host.break_kinds import way_out
 from stator.dynamo.host.hook import is_left_alone
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.ir.call_completion import CallSite, Collecting
 from stator.dynamo.ir.capture_result import CaptureState
-from stator.dynamo.ir.prepared_code import Handler, PreparedCode, program_of
+from stator.dynamo.ir.prepared_code import PreparedCode, program_of
 from stator.dynamo.ir.resume import closure_of
 from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
@@ -64,14 +63,13 @@ class Frame(CaptureState):
 
     __slots__ = (
         "began",
+        "called",
         "cells",
-        "collecting",
         "context",
         "contexts",
         "furthest",
         "generator",
         "globals",
-        "going_on",
         "handlers",
         "handlers_kept",
         "handling",
@@ -84,8 +82,6 @@ class Frame(CaptureState):
         "program",
         "result",
         "stack",
-        "way",
-        "went_on",
     )
 
     def __init__(
@@ -109,10 +105,7 @@ class Frame(CaptureState):
         self.furthest = -1  # the last instruction, in their order, that it has been at before it went back
         self.began = 0  # the step of the capture at which that began
         self.generator: GeneratorValue | None = None  # whose frame it is
-        self.going_on: Handler | None = None  # what it does at its next instruction, which had entered a function
-        self.went_on = -1  # the step of the capture at which it did that
-        self.way: CallSite | None = None  # how its caller entered it, if all that is left to do there is to finish that
-        self.collecting: Collecting | None = None  # of items, by an instruction that it was at
+        self.called = False  # by its caller's call instruction, which pushes the result and is done
         self.result: Value | None = None
         self.kw_names: tuple[str, ...] = ()
         self.module_frames = 0  # so many of those that torch has for a call of a module, before this one, are left out
@@ -159,7 +152,7 @@ class Frame(CaptureState):
             while True:
                 pc = self.now = self.pc
                 self._begin_step(outermost)
-                handler = handlers[pc] if self.going_on is None else self._takes_going_on()
+                handler = handlers[pc]
                 try:
                     if handler is None:
                         raise unsupported("opcode", f"the instruction {instructions[pc].opname}")
@@ -231,11 +224,6 @@ class Frame(CaptureState):
         if self.pc <= pc:
             self.furthest = max(self.furthest, pc)
         return True
-
-    def _takes_going_on(self) -> Handler | None:
-        handler, self.going_on = self.going_on, None
-        self.went_on = self.began
-        return handler
 
     def run_generator(self) -> Value | None:
         """Run to the next yield and give the yielded value, or None when the frame returned."""
@@ -323,13 +311,13 @@ class Frame(CaptureState):
 
 
 def follow_rest(
-    context: CaptureContext, function: FunctionType, cells: tuple[CellValue, ...], args: list[Value], way: CallSite
+    context: CaptureContext, function: FunctionType, cells: tuple[CellValue, ...], args: list[Value]
 ) -> Value:
     """The result of what goes on with a function in the middle, behind a graph break, with the cells of its closure."""
     code = function.__code__
     names = dict(zip(code.co_varnames, args, strict=False))
     frame = Frame(context, program_of(code), context.scope_of(function.__globals__), names, cells, code.co_qualname)
-    frame.way = way
+    frame.called = True
     frame.run()
     assert frame.result is not None
     return frame.result

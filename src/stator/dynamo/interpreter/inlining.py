@@ -17,8 +17,6 @@ from stator.dynamo.values.functions import FunctionValue
 from .frame import Frame
 
 if TYPE_CHECKING:
-    from stator.dynamo.ir.call_completion import CallSite
-
     from .capture_context import CaptureContext
 
 DEPTH_LIMIT = 120
@@ -30,11 +28,12 @@ def inline(
     function: FunctionValue,
     args: list[Value],
     kwargs: dict[str, Value],
-    way: CallSite | None = None,
+    *,
+    called: bool = False,
 ) -> Value:
     """Call a Python function by stepping through its code.
 
-    way: how the instruction that the frame around it is at enters it, if nothing else does."""
+    called: the frame around it is at a call that pushes what the function gives."""
     if len(context.frames) > DEPTH_LIMIT:
         raise unsupported("inline-depth", f"more than {DEPTH_LIMIT} nested calls at {function.qualname}")
     context.count_call()
@@ -42,7 +41,7 @@ def inline(
     names = bind(context, function, args, kwargs)
     frame = Frame(context, program, function.scope, names, function.cells(context), function.qualname)
     frame.module_frames, context.entering_module = context.entering_module, 0
-    frame.way = None if program.is_generator else way
+    frame.called = called and not program.is_generator
     if program.is_generator:
         if function.code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise unsupported("async", f"the coroutine {function.qualname}")

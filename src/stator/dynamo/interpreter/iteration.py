@@ -7,17 +7,12 @@ from types import FunctionType
 from typing import TYPE_CHECKING
 
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.ir.call_completion import CallCompletion, CallSite, Role
 from stator.dynamo.values.base import Raised, Value, unsupported
-from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.generators import GeneratorValue
-from stator.dynamo.values.containers.iterators import IteratorValue, ResumedValue, stop_aware
+from stator.dynamo.values.containers.iterators import IteratorValue, stop_aware
 from stator.dynamo.values.containers.live_generators import generator_of
 from stator.dynamo.values.containers.mappings import DictValue
-from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
-from stator.dynamo.values.symbolic_numbers import SymbolicNumber
-from stator.dynamo.values.tensors.tensor import TensorValue
 
 from . import stable_sort
 
@@ -45,46 +40,10 @@ def rely_on_iterator(context: CaptureContext, made: Value) -> None:
 
 def next_item(context: CaptureContext, iterator: Value) -> Value | None:
     """The next item, or None at the end; by what that was said, the tracer knows."""
-    item = _asked(context, iterator)
+    item = _next_item(context, iterator)
     if item is not None:
         context.ended_by = None
     return item
-
-
-def _asked(context: CaptureContext, iterator: Value) -> Value | None:
-    while isinstance(iterator, ResumedValue) and not iterator.taken:
-        if iterator.iterated is None:
-            return None
-        collecting = context.collecting(iterator)
-        iterator = iterator.iterated
-        if collecting is not None:
-            collecting.source = iterator
-    collecting = context.collecting(iterator)
-    if collecting is None:
-        return _next_item(context, iterator)
-    if len(collecting.taken) >= _MOST_TAKEN:
-        collecting.source = None
-        return _next_item(context, iterator)
-    taken = TupleValue(list(collecting.taken))
-    generator = generator_of(context, iterator)
-    asked, role = (iterator, Role.OPERAND) if generator is None else (generator, Role.CALL)
-    context.enters(asked, CallSite(CallCompletion.COLLECTED, (*collecting.below, taken, iterator), role))
-    item = _next_item(context, iterator)
-    if item is not None and collecting.plainly and not _is_plain(item):
-        collecting.source = None
-    elif item is not None:
-        collecting.taken.append(item)
-    return item
-
-
-def _is_plain(item: Value) -> bool:
-    """Whether nothing of the program's runs when an instruction looks at it again."""
-    if isinstance(item, TupleValue):
-        return all(isinstance(part, (ConstantValue, SymbolicNumber, TensorValue)) for part in item.items)
-    return isinstance(item, (ConstantValue, SymbolicNumber))
-
-
-_MOST_TAKEN = 4  # before an instruction is left in the middle: each number of items is code of its own
 
 
 def _next_item(context: CaptureContext, iterator: Value) -> Value | None:
@@ -94,7 +53,6 @@ def _next_item(context: CaptureContext, iterator: Value) -> Value | None:
     if generator is not None:
         return generator.next_item(context)
     step = context.get_attr(iterator, "__next__")
-    context.enters_through(iterator, step, Role.OPERAND)
     return next(stop_aware(context, step), None)
 
 
@@ -108,10 +66,7 @@ def listed(context: CaptureContext, value: Value) -> Iterator[Value]:
     if not isinstance(value, ObjectValue) or not _says_its_length(context, value):
         yield from context.iterate(value)
         return
-    collecting = context.collecting(value)
     iterator = context.iterator(value)
-    if collecting is not None:
-        collecting.source = iterator
     _ask_length(context, value)
     while (item := context.next_item(iterator)) is not None:
         yield item

@@ -1,6 +1,5 @@
-"""Which of the frames that are being followed a graph can end in together: the outermost, and each that the one before
-entered in a known way (finishing.py), so that it can go on behind it. How they are left is said in
-codegen/nested_exit.py."""
+"""Which of the frames that are being followed a graph can end in together: the outermost, and each that a call of the
+one before entered, so that it can go on behind that. codegen/nested_exit.py leaves them."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from stator.dynamo.ir.call_completion import CallCompletion, Role
 from stator.dynamo.ir.prepared_code import must_stay, program_of
 from stator.dynamo.ir.resume import resumption_of
 
@@ -21,40 +19,22 @@ if TYPE_CHECKING:
 MOST_FRAMES = 24  # that are left together; each of them is a call when the native operation runs
 
 
-def left_together(frames: Sequence[Frame], kind: str = "") -> list[Frame]:
-    """The outermost of these frames, and those inside that can be left with it at this kind of break."""
+def left_together(frames: Sequence[Frame]) -> list[Frame]:
+    """The outermost of these frames, and those inside that can be left with it."""
     found = [frames[0]]
     for frame in frames[1:MOST_FRAMES]:
-        if frame.way is None or frame.handlers or not _can_be_left(frame):
+        if not frame.called or frame.handlers or not _can_be_left(frame):
             break
-        if not _is_next_in_generators(found, frame):
-            break
-        if kind == "changing-number" and frame.way.by is not Role.CALL:
-            break  # `layers[number]`: what it comes to may be worth a version of its own, not the text of the number
         found.append(frame)
-    # what such instructions take is known where the frame goes on, not in the user's code
-    while len(found) > 1 and _finishes_another(found[-1]):
+    # the operands of such an instruction are no part of the user's code
+    while len(found) > 1 and _goes_on_with_another(found[-1]):
         found.pop()
     return found
 
 
-def _is_next_in_generators(found: Sequence[Frame], frame: Frame) -> bool:
-    """A generator can be left in the middle; one that is around it, only where it passes on what that yields. So can a
-    function that it calls, whose result it takes as it is, and what that calls, but for another generator's."""
-    around = found[-1]
-    if frame.generator is None:
-        assert frame.way is not None
-        return around.generator is None or (frame.way.finish is CallCompletion.RESULT and not frame.way.below)
-    if not frame.generator.can_stop_inside():
-        return False
-    if around.generator is None and any(one.generator is not None for one in found):
-        return False
-    return around.generator is None or around.program.instructions[around.now].opname == "SEND"
-
-
-def _finishes_another(frame: Frame) -> bool:
-    """Whether it is about to finish an instruction that had entered a function, or does so."""
-    return frame.now == frame.program.finishes_call or frame.is_added() or frame.went_on == frame.began
+def _goes_on_with_another(frame: Frame) -> bool:
+    """Whether it is about to call what goes on with a function that it had called."""
+    return frame.now == frame.program.finishes_call or frame.is_added()
 
 
 def _can_be_left(frame: Frame) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import combinations
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,6 @@ from stator.dynamo.codegen.children import effect_recipes, recipe_children
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.host.numpy_boundary import shared_tensor
-from stator.dynamo.ir.capture_result import InnerFrame
-from stator.dynamo.ir.generator_places import Place
 from stator.dynamo.ir.reconstruct_ir import (
     CallRecipe,
     ConstantRecipe,
@@ -25,7 +22,6 @@ from stator.dynamo.ir.reconstruct_ir import (
     GraphOutput,
     Load,
     NewDict,
-    NewTuple,
     RaisedAt,
     Recipe,
     ReplaceDict,
@@ -60,19 +56,6 @@ if TYPE_CHECKING:
 _PAIRS_AT_MOST = 16
 
 
-@dataclass(slots=True)
-class CalledFrames:
-    """Functions in which the graph ends and that a generator had called: how they are put back, and with what values.
-    Known after what is put there, as the functions may lead to the generator."""
-
-    frames: list[InnerFrame] = field(default_factory=list)
-    values: NewTuple = field(default_factory=lambda: NewTuple([]))
-
-    def add(self, frame: InnerFrame) -> None:
-        self.frames.append(frame)
-        self.values.items.extend(frame.values())
-
-
 class Reconstructor:
     """Collects the graph's outputs and the effects while recipes are made."""
 
@@ -87,8 +70,6 @@ class Reconstructor:
         self.effects: list[Effect] = []
         self.late: list[Effect] = []  # where generators and iterators are, which may be over what those change
         self.of_changed: list[tuple[Recipe, int | None]] = []  # iterators that are made behind them, and at which step
-        self.stopped_in: dict[int, Place] = {}  # generators by id: where the graph ends inside of them
-        self.called_in: dict[int, CalledFrames] = {}  # the same: the functions that it ends in, which they had called
         self._changed: dict[int, Value] = {}  # objects with effects, which are not to be other ones that were read
         self._changed_cells: list[CellValue] = []  # the same of cells
 

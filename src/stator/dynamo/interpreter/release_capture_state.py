@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from stator.dynamo.ir.call_completion import CallSite
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import IdentityKey
@@ -19,7 +18,7 @@ from stator.dynamo.values.objects import IdentityKey
 from .frame import Frame
 from .scopes import GlobalScope
 
-_PARTS = (Value, Frame, GlobalScope, CallSite, IdentityKey)
+_PARTS = (Value, Frame, GlobalScope, IdentityKey)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _OF_PROGRAM = frozenset(("cell", "functions", "names", "obj", "real_dict"))  # attributes that hold objects as they are
 _DEPTH = 3  # of containers in containers, in which there are values
@@ -42,7 +41,7 @@ def dismantle(roots: Iterable[object]) -> None:
                 continue
             if name not in _OF_PROGRAM:
                 _note(held, waiting)
-            if type(one) not in (CallSite, IdentityKey):  # are as they are made
+            if type(one) is not IdentityKey:  # are as they are made
                 delattr(one, name)
 
 

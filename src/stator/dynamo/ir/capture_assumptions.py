@@ -33,7 +33,8 @@ class CaptureAssumptions:
 
     changes: places whose numbers, contents or tensors are others from call to call, and how often each changed.
     relies_on_changes: the graph relies on numbers there, however often they changed, because it must not end.
-    called_apart: code of functions at whose call a graph without operators ends, rather than inside of them.
+    called_apart: code of functions at whose call a graph without operators ends, rather than inside of them; and code
+        that goes on in several frames, of which the outermost is left at its call.
     nested: the graph may end inside of functions that the frame called.
     says_compiling: the answer to a program that asks whether it is compiled.
     error_when_compiling: where the program fails when the answer is yes.

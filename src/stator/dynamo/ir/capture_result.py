@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo.guards.guard import Guard
 
-from .call_completion import CallCompletion
 from .covered_lines import Ran
-from .prepared_code import program_of
 from .reconstruct_ir import Effect, RaisedAt, Recipe
 
 if TYPE_CHECKING:
@@ -89,9 +87,6 @@ class InnerFrame:
     code: the user's, never one that was made. `index`: the instruction of it that the frame stops before, or, of all
     but the last, the call of the next. stack: below what that call takes; None marks a NULL. locals: in the order of
     the code's variables. cells: of all free variables, then of the cell variables that exist, in the code's order.
-    finish: what that instruction does with what the next frame gives; what it needs for that is on the stack.
-    steps: of the last, the generator in which the graph ends, and whose next item the instruction is to get.
-    waiting: where that will wait; see `ResumePoint`.
     """
 
     code: CodeType
@@ -100,19 +95,11 @@ class InnerFrame:
     stack: tuple[Recipe | None, ...] = ()
     locals: dict[str, Recipe] = field(default_factory=dict)
     cells: dict[str, Recipe] = field(default_factory=dict)
-    finish: CallCompletion | None = None
-    steps: Recipe | None = None
-    waiting: tuple[int, ...] = ()
 
     def values(self) -> list[Recipe]:
         """What the code that goes on there takes: cells, variables, then the stack but for NULLs and offsets."""
         on_stack = [recipe for recipe in self.stack if recipe is not None and not isinstance(recipe, RaisedAt)]
-        handed_on = [] if self.steps is None or self.is_loop() else [self.steps]
-        return [*self.cells.values(), *self.locals.values(), *on_stack, *handed_on]
-
-    def is_loop(self) -> bool:
-        """Whether it stops before the FOR_ITER of a loop, which finds its iterator on the stack."""
-        return program_of(self.code).instructions[self.index].opname == "FOR_ITER"
+        return [*self.cells.values(), *self.locals.values(), *on_stack]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +110,8 @@ class Break:
     name that is absent is unbound) and `cells` (names of cell variables already created, with their cells as recipes)
     put back; then a resume function continues behind it. For a conditional jump both ways are resumed.
 
-    With `inner`, instruction `index` entered a function and the frame is in it: `stack` is what is below the operands,
-    then what the instruction needs to be finished as `finish` says; and what runs natively is the instruction that the
-    last of those frames stops before.
-
-    With `steps`, the graph ends inside of this generator, and instruction `index` was to get its next item (by a loop,
-    `next`, `send` or `throw`): the generator goes on by one operation, and may then wait in the middle.
+    With `inner`, instruction `index` called a function and the frame is in it: `stack` is what is below the operands of
+    the call, and the instruction that runs natively is the one that the last of those frames stops before.
     """
 
     index: int
@@ -141,9 +124,6 @@ class Break:
     handlers: tuple[tuple[int, Recipe], ...] = ()
     handlers_kept: int = 0
     inner: tuple[InnerFrame, ...] = ()
-    finish: CallCompletion | None = None
-    steps: Recipe | None = None
-    waiting: tuple[int, ...] = ()
 
     def inner_values(self) -> list[Recipe]:
         return [value for frame in self.inner for value in frame.values()]

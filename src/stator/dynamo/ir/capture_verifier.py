@@ -181,12 +181,12 @@ def _exit_fits(captured: CapturedFrame) -> Iterator[str]:
     if not 0 <= exit_.index < len(instructions):
         yield f"the frame stops before instruction {exit_.index} of {len(instructions)}"
         return
-    if not exit_.inner and exit_.steps is None:
+    if not exit_.inner:
         yield from _stack_fits(instructions, exit_.index, exit_.stack)
     yield from _variables_fit(captured.code, instructions, exit_)
     for frame in exit_.inner:
         yield from _names_fit(frame)
-    if exit_.inner and exit_.inner[-1].steps is None:
+    if exit_.inner:
         last = exit_.inner[-1]
         yield from _stack_fits(decode(last.code), last.index, last.stack)
 

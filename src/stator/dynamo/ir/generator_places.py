@@ -1,9 +1,8 @@
-"""Where a generator may wait: at which places of the user's code, and where these stand in code that is made of it
-(codegen/generator_frames.py). What it holds there is read and written by csrc/generators.c."""
+"""Where a generator may wait: at which instructions of the user's code, and where these stand in code made of it
+(codegen/generator_frames.py). csrc/generators.c reads and writes what the generator holds there."""
 
 from __future__ import annotations
 
-import enum
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,42 +11,26 @@ from types import CodeType
 from typing import Any
 
 from stator.dynamo.bytecode import Instruction, code_units, decode
-from stator.dynamo.host.native_status import native
 
-
-class Waits(enum.Enum):
-    """At what instruction of the user's code a generator waits."""
-
-    CREATED = "its RETURN_GENERATOR: it has not begun"
-    YIELDED = "a YIELD_VALUE, behind which it goes on"
-    BEFORE = "the one that it does next: a graph ended inside of it, and whoever resumes it has not been given anything"
-    STEPPING = "the one that it does next, and then waits before the one behind"
-    CALLING = "the one that entered a function, in the middle of which a graph ended: the function does one"
-    INSIDE = "the same, behind that: what is still to run of the function is on top of its stack"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """`index` of an instruction in the decoded user's code."""
-
-    waits: Waits
-    index: int
-
-
-# what a generator yields that waits before an instruction which yields nothing; never seen by a program
-PAUSED: Any = None if native is None else native.paused
+_CREATING = "RETURN_GENERATOR"
+_WAITING = (_CREATING, "YIELD_VALUE")
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Of a code object: the user's code that it was made of, and at which of its units a generator goes on that waits
-    at a place."""
+    """Of a code object: the user's code that it was made of, and by the index of each instruction of that at which a
+    generator waits, the unit of the code object where the generator goes on."""
 
     user_code: CodeType
-    units: Mapping[Place, int]
+    units: Mapping[int, int]
 
-    def at(self, unit: int) -> Place | None:
-        return next((place for place, found in self.units.items() if found == unit), None)
+    def at(self, unit: int) -> int | None:
+        return next((index for index, found in self.units.items() if found == unit), None)
+
+    @property
+    def creation(self) -> int:
+        """Where a generator waits that has not begun: the first of the instructions."""
+        return min(self.units)
 
 
 _known: dict[int, tuple[weakref.ref[CodeType], Places | None]] = {}  # by the code's id, as equal code is not the same
@@ -59,17 +42,14 @@ def places_of(code: CodeType) -> Places:
     if found is not None and found[0]() is code:
         if found[1] is not None:
             return found[1]
-        return Places(code, _units_of(code, decode(code), {}))
-    _remember(code, None)  # not what refers to the code
+        return Places(code, _units_of(code, decode(code)))
+    _remember(code, None)  # Places would refer to the code and keep it alive
     return places_of(code)
 
 
-def note_places(
-    made: CodeType, user_code: CodeType, instructions: Sequence[Instruction], added: Mapping[int, Place]
-) -> None:
-    """`made` was assembled from these instructions, some of which have the index that they have in the user's code.
-    `added`: what yields that were added are there for, by the id of their instruction."""
-    _remember(made, Places(user_code, _units_of(made, instructions, added)))
+def note_places(made: CodeType, user_code: CodeType, instructions: Sequence[Instruction]) -> None:
+    """`made` was assembled from these instructions, each with the index that it has in the user's code."""
+    _remember(made, Places(user_code, _units_of(made, instructions)))
 
 
 def _remember(code: CodeType, places: Places | None) -> None:
@@ -82,18 +62,12 @@ def _forget(known: dict[int, Any], key: int, _: object) -> None:
     known.pop(key, None)
 
 
-_WAITING = {"RETURN_GENERATOR": Waits.CREATED, "YIELD_VALUE": Waits.YIELDED}
-
-
-def _units_of(code: CodeType, instructions: Sequence[Instruction], added: Mapping[int, Place]) -> dict[Place, int]:
+def _units_of(code: CodeType, instructions: Sequence[Instruction]) -> dict[int, int]:
     """Those of the code are found by their order: assembling may have split others."""
     waiting = [one for one in instructions if one.opname in _WAITING]
     units = code_units(code)
     behind = [units[one.index + 1] for one in decode(code) if one.opname in _WAITING]
-    return {
-        added.get(id(one)) or Place(_WAITING[one.opname], one.index): unit
-        for one, unit in zip(waiting, behind, strict=True)
-    }
+    return {one.index: unit for one, unit in zip(waiting, behind, strict=True)}
 
 
 def variables_of(code: CodeType) -> tuple[str, ...]:

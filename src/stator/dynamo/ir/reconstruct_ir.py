@@ -6,18 +6,12 @@ Two appearances of one `New*` recipe object (same Python identity) mean one obje
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.bytecode import Position
 from stator.dynamo.guards.source import Source
-
-from .generator_places import Place
-
-if TYPE_CHECKING:
-    from .capture_result import InnerFrame
 
 
 @dataclass(eq=False, slots=True)
@@ -130,7 +124,6 @@ class NewGenerator(Recipe):
     globals: Recipe
     name: str
     qualname: str
-    place: Place | None = None  # where it will wait
 
 
 @dataclass(eq=False, slots=True)
@@ -237,18 +230,16 @@ class SetCell(Effect):
 
 @dataclass(eq=False, slots=True)
 class SetGenerator(Effect):
-    """A generator waits at this place of the user's code (None: it has come to its end) with these variables, in the
-    order of its frame, and stack; None: unbound, or a NULL. `kept`: the code that it has and keeps; None: code that is
-    made of the user's. `called`: the frames of functions in which the graph ended, which the generator had called; what
-    they are put back with is the last of its stack."""
+    """A generator waits at this instruction of the user's `code` (None: it has come to its end) with these variables,
+    in the order of its frame, and stack; None: unbound, or a NULL. `kept`: the code of a generator that was there
+    before; None: it was made of the user's."""
 
     target: Recipe
     code: CodeType
-    place: Place | None
+    place: int | None
     variables: list[Recipe | None] = field(default_factory=list)
     stack: list[Recipe | None] = field(default_factory=list)
     kept: CodeType | None = None
-    called: Sequence[InnerFrame] = ()
 
 
 @dataclass(eq=False, slots=True)

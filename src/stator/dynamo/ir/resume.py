@@ -14,18 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import CodeType
 
-from stator.dynamo.bytecode import (
-    OPERAND_KINDS,
-    VERSION,
-    CodeBuilder,
-    Instruction,
-    assemble,
-    code_units,
-    decode,
-    reachable,
-)
-
-from .call_completion import TOLD, CallCompletion, write_finish
+from stator.dynamo.bytecode import OPERAND_KINDS, CodeBuilder, Instruction, assemble, code_units, decode, reachable
 
 _STACK_PREFIX = "__stack_"  # of the parameters of made code that hold the value stack
 
@@ -60,12 +49,9 @@ class ResumePoint:
     cells: names of cell variables that exist; their cells are the last of the closure.
     raised_at: for each LASTI slot, the index of the instruction that raised.
     handlers: positions of stack slots that keep what was handled before, one for each handler that is running.
-    inner: the instruction `entering` entered a function, and the frame goes on by finishing that: it calls what goes
-        on with the function, with values that come in as arguments of these names, and does with what that gives what
-        `finish` says. None: the frame is not in a call. (What is called may be `next`, of a generator in which a graph
-        ended.)
-    waiting: where a generator waits that the frame will ask next, as a graph ended inside of it. It says nothing that
-        is not found there; but what goes on from different places is counted apart.
+    inner: the instruction before `index` called a function, and the frame goes on by calling what goes on with the
+        function, with values that come in as arguments of these names, and pushing the result. None: the frame is not
+        in a call.
     """
 
     code: CodeType
@@ -76,9 +62,11 @@ class ResumePoint:
     raised_at: tuple[int, ...] = ()
     handlers: tuple[int, ...] = ()
     inner: tuple[str, ...] | None = None
-    finish: CallCompletion | None = None
-    entering: int = -1
-    waiting: tuple[int, ...] = ()
+
+    @property
+    def calling(self) -> int:
+        """The instruction that called the function, where the frame is in a call."""
+        return self.index - 1
 
     def stack_parameter(self, position: int) -> str:
         """The name of the parameter that brings the value of this stack slot."""
@@ -122,7 +110,7 @@ class Resumption:
 
     def finishes_call(self) -> int:
         """The instruction that calls what goes on with the function that the frame had called; -1: there is none."""
-        return -1 if self.point.inner is None else self.indices.index(self.point.entering)
+        return -1 if self.point.inner is None else self.indices.index(self.point.calling)
 
     def index(self, instruction: int) -> int:
         """The instruction of the user's code to go on with when the made code would go on with this one."""
@@ -189,9 +177,8 @@ def resume_code(
         _call_and_drop(builder, first_call)
     offsets = [_Unplaced(index) for index in point.raised_at]
     _push_stack(builder, point, offsets)
-    ended = None if loop_end(original, point) is None else builder.label()
     if point.inner is not None:
-        _finish_call(builder, original[point.entering], callee, point, ended)
+        _call_inner(builder, original[point.calling], callee, point)
     if last_call is not None:
         before = len(builder.instructions)
         _call_and_drop(builder, last_call)
@@ -201,8 +188,6 @@ def resume_code(
     jump = builder.jump(start)
     if point.inner is not None:
         jump.index = entry.index  # the call may be where the code is left, to go on here
-    if ended is not None:
-        _end_loop(builder, original, point, ended)
     instructions = builder.instructions
     for offset in offsets:
         offset.marker = Instruction("NOP", position=original[offset.index].position)  # only its offset is used
@@ -247,60 +232,26 @@ def _call_and_drop(builder: CodeBuilder, function: Callable[[], object]) -> None
 def _reached(original: Sequence[Instruction], point: ResumePoint) -> list[Instruction]:
     """The instructions that can run when the frame goes on there."""
     kept = reachable(original, original[point.index])
-    handler = original[point.entering].handler if point.inner is not None else None
-    end = loop_end(original, point)
-    others = [] if handler is None else [handler.target]
-    others += [] if end is None else [original[end]]
+    handler = original[point.calling].handler if point.inner is not None else None
     indices = {instruction.index for instruction in kept}
-    for other in others:
-        if other.index not in indices:
-            indices.update(instruction.index for instruction in reachable(original, other))
+    if handler is not None and handler.target.index not in indices:
+        indices.update(instruction.index for instruction in reachable(original, handler.target))
     return [original[index] for index in sorted(indices)]
 
 
-def loop_end(original: Sequence[Instruction], point: ResumePoint) -> int | None:
-    """Where the frame goes on if there is no item, of an instruction that is to be finished and is for one."""
-    if point.inner is None or point.finish is not CallCompletion.ITEM:
-        return None
-    target = original[point.entering].target
-    assert target is not None
-    return target.index + len(LOOP_ENDS[VERSION.number])
-
-
-LOOP_ENDS = {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}  # at the end of a loop's FOR_ITER
-
-
-def _end_loop(builder: CodeBuilder, original: Sequence[Instruction], point: ResumePoint, ended: Instruction) -> None:
-    """iterator, what stands for no item ->"""
-    end = loop_end(original, point)
-    assert end is not None
-    builder.append(ended)
-    builder.pop()
-    builder.pop()
-    builder.jump(original[end]).index = end
-
-
-def _finish_call(
-    builder: CodeBuilder,
-    call: Instruction,
-    callee: Callable[..., object] | None,
-    point: ResumePoint,
-    ended: Instruction | None,
+def _call_inner(
+    builder: CodeBuilder, call: Instruction, callee: Callable[..., object] | None, point: ResumePoint
 ) -> None:
-    """-> what the instruction leaves that the frame is in. Where it raises, the frame's handler of it takes over."""
-    assert callee is not None and point.inner is not None and point.finish is not None
+    """-> the result of the function. Where it raises, the frame's handler of the call takes over."""
+    assert callee is not None and point.inner is not None
     before, position = len(builder.instructions), builder.position
     builder.position = call.position
     builder.const_callee(callee)
-    told = point.finish in TOLD
-    if told:
-        builder.duplicate(3)  # the object below the callable
     for name in point.inner:
         builder.load_bound(name)
         builder.delete(name)
-    builder.call(told + len(point.inner))
+    builder.call(len(point.inner))
     builder.instructions[-1].index = call.index
-    write_finish(builder, point.finish, call, ended)
     builder.position = position
     for instruction in builder.instructions[before:]:
         instruction.handler = call.handler

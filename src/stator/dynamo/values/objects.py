@@ -21,7 +21,6 @@ from stator.dynamo.guards.source import AttrSource, InstanceDictSource, ItemSour
 from stator.dynamo.host.hook import is_left_alone
 from stator.dynamo.host.naming import class_dict, class_name, full_name, module_of, qualified_name, resolution_order
 from stator.dynamo.host.native_status import native
-from stator.dynamo.ir.call_completion import Role, or_found
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewObject, Recipe
 
 from .base import Lazy, Raised, Value, unsupported
@@ -206,7 +205,6 @@ class ObjectValue(Value):
 
     def _inline(self, context: CaptureContext, function: FunctionType, method: str, name: str) -> Value:
         bound = context.class_function(self.cls, method, function)
-        context.enters_through(self, bound, Role.ATTRIBUTE)
         return bound.call(context, [self, ConstantValue(name)], {})
 
     def _fall_back(self, context: CaptureContext, name: str, look: Callable[[], Value]) -> Value:
@@ -214,18 +212,11 @@ class ObjectValue(Value):
         hook = context.class_lookup(self.cls, "__getattr__")
         if hook is MISSING:
             return look()
-        entered, way = context.direct is self and context.role is Role.ATTRIBUTE, context.way
-        if entered:
-            found = or_found(way, self)
-            context.direct = None if found is None else self
-            context.way = found or context.way
         try:
             return look()
         except Raised as raised:
             if not issubclass(raised.value.python_type(context), AttributeError):
                 raise
-        if entered:
-            context.enters(self, way)
         return self.missing_attr(context, hook, name)
 
     def missing_attr(self, context: CaptureContext, hook: Any, name: str) -> Value:
@@ -290,7 +281,6 @@ class ObjectValue(Value):
         custom = context.class_lookup(self.cls, "__setattr__")
         if isinstance(custom, FunctionType):
             bound = context.class_function(self.cls, "__setattr__", custom)
-            context.enters_through(self, bound, Role.ATTRIBUTE)
             bound.call(context, [self, ConstantValue(name), value], {})
             return
         if issubclass(self.cls, _OWN_ATTRIBUTES) or getattr(custom, "__name__", "") != "__setattr__":
@@ -319,7 +309,6 @@ class ObjectValue(Value):
         custom = context.class_lookup(self.cls, "__delattr__")
         if isinstance(custom, FunctionType):
             function = context.class_function(self.cls, "__delattr__", custom)
-            context.enters_through(self, function, Role.ATTRIBUTE)
             function.call(context, [self, ConstantValue(name)], {})
             return
         self.generic_del_attr(context, name)
@@ -344,7 +333,6 @@ class ObjectValue(Value):
                     AttributeError, f"property '{name}' of '{qualified_name(self.cls)}' object has no deleter"
                 )
             function = context.class_function(self.cls, name, in_class.fdel)
-            context.enters_through(self, function, Role.ATTRIBUTE)
             function.call(context, [self], {})
         elif is_python_slot(in_class):
             try:
@@ -356,7 +344,6 @@ class ObjectValue(Value):
             function = context.class_function(
                 type(in_class), "__delete__", context.class_lookup(type(in_class), "__delete__")
             )
-            context.enters_through(self, function, Role.ATTRIBUTE)
             function.call(context, [context.class_value(self.cls, name), self], {})
         else:
             raise unsupported("attribute-write", f"deleting {name!r} of {self.describe(context)} through a descriptor")
@@ -404,7 +391,6 @@ class ObjectValue(Value):
             return context.truth(self._special_call(context, "__contains__", item))
         if context.class_lookup(self.cls, "__contains__") is None:
             raise context.raised(TypeError, f"'{class_name(self.cls)}' object is not a container")
-        context.direct = None  # it does more than one thing
         return any(context.same(mine, item) or context.equal(mine, item) for mine in self._iterated_for_in(context))
 
     def _iterated_for_in(self, context: CaptureContext) -> Iterator[Value]:
@@ -418,10 +404,7 @@ class ObjectValue(Value):
         return iter(lambda: context.next_item(iterator), None)  # type: ignore[arg-type,return-value]
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
-        collecting = context.collecting(self)
         iterator = context.iterator(self)
-        if collecting is not None:
-            collecting.source = iterator
         while (item := context.next_item(iterator)) is not None:
             yield item
 
@@ -449,7 +432,6 @@ class ObjectValue(Value):
         method = self.special(context, name)
         if method is None:
             raise unsupported("special-method", f"{name} of {self.describe(context)}")
-        context.enters_through(self, method, Role.OPERAND)
         return method.call(context, list(args), {})
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
@@ -516,7 +498,6 @@ def set_through(context: CaptureContext, owner: Value, cls: type, name: str, des
             raise unsupported("attribute-write", f"writing {name!r} of {owner.describe(context)} through a descriptor")
         function = context.class_function(type(descriptor), "__set__", setter)
         arguments = [context.class_value(cls, name), owner, value]
-    context.enters_through(owner, function, Role.ATTRIBUTE)
     function.call(context, arguments, {})
 
 

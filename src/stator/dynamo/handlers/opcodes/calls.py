@@ -8,7 +8,6 @@ from types import GeneratorType
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.interpreter.iteration import may_iterate
-from stator.dynamo.ir.call_completion import called
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import unsupported
 from stator.dynamo.values.containers.generators import raised_by_generator
@@ -71,8 +70,6 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
         callee = frame.stack.pop()
     elif frame.stack and frame.stack[-1] is None:
         frame.stack.pop()
-    if not instruction.arg & 1:  # type: ignore[operator]
-        context.collects(items, called(callee))
     args = list(context.listed(items))
     context.enters(callee)
     frame.stack.append(callee.call(context, args, kwargs))

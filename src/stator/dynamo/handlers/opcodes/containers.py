@@ -12,7 +12,6 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import class_name, full_name, qualified_name
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.ir.call_completion import OPERATING, STORING
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.containers.mappings import DictValue
@@ -115,7 +114,6 @@ def map_add(frame: Frame, instruction: Instruction) -> None:
 def list_extend(frame: Frame, instruction: Instruction) -> None:
     more = frame.stack.pop()
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
-    frame.context.collects(more)
     target.add(*frame.context.listed(more))
     frame.context.mutations.content(target)
 
@@ -157,7 +155,6 @@ def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
 def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     wanted: int = instruction.arg  # type: ignore[assignment]
     unpacked = frame.stack.pop()
-    frame.context.collects(unpacked)
     items = list(itertools.islice(frame.context.iterate(unpacked), wanted + 1))  # as many as Python takes
     if len(items) > wanted:
         raise frame.context.raised(ValueError, f"too many values to unpack (expected {wanted})")
@@ -170,7 +167,6 @@ def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
 def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.arg & 0xFF, instruction.arg >> 8  # type: ignore[operator]
     unpacked = frame.stack.pop()
-    frame.context.collects(unpacked)
     items = list(frame.context.iterate(unpacked))
     if len(items) < before + after:
         raise frame.context.raised(
@@ -186,7 +182,6 @@ def unpack_ex(frame: Frame, instruction: Instruction) -> None:
 def binary_subscr(frame: Frame, instruction: Instruction) -> None:
     key = frame.stack.pop()
     owner = frame.stack.pop()
-    frame.context.enters(owner, OPERATING)
     frame.stack.append(frame.context.get_item(owner, key))
 
 
@@ -195,7 +190,6 @@ def store_subscr(frame: Frame, instruction: Instruction) -> None:
     key = frame.stack.pop()
     owner = frame.stack.pop()
     value = frame.stack.pop()
-    frame.context.enters(owner, STORING)
     owner.set_item(frame.context, key, value)
 
 
@@ -203,7 +197,6 @@ def store_subscr(frame: Frame, instruction: Instruction) -> None:
 def delete_subscr(frame: Frame, instruction: Instruction) -> None:
     key = frame.stack.pop()
     owner = frame.stack.pop()
-    frame.context.enters(owner, STORING)
     owner.del_item(frame.context, key)
 
 

@@ -8,11 +8,9 @@ from stator.dynamo.bytecode import VERSION, Instruction
 from stator.dynamo.handlers.torch_calls.data_assertions import decide
 from stator.dynamo.interpreter.finalizers import check_iterator
 from stator.dynamo.interpreter.frame import RETURNED, YIELDED, Frame
-from stator.dynamo.ir.call_completion import DECIDING, TAKING_ITEM, TAKING_ITERATOR
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.generators import STEPPING
 from stator.dynamo.values.containers.live_generators import generator_of
 from stator.dynamo.values.objects import ObjectValue
 
@@ -38,9 +36,7 @@ def pop_jump_if_true(frame: Frame, instruction: Instruction) -> None:
 
 
 def _decide(frame: Frame, jump: Instruction) -> bool:
-    value = frame.stack.pop()
-    frame.context.enters(value, DECIDING)
-    return decide(frame, value, jump)
+    return decide(frame, frame.stack.pop(), jump)
 
 
 def _is_none(value: object) -> bool:
@@ -77,17 +73,12 @@ def jump_if_true_or_pop(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("GET_ITER")
 def get_iter(frame: Frame, instruction: Instruction) -> None:
-    iterated = frame.stack.pop()
-    frame.context.enters(iterated, TAKING_ITERATOR)
-    frame.stack.append(frame.context.iterator(iterated))
+    frame.stack.append(frame.context.iterator(frame.stack.pop()))
 
 
 @opcode("FOR_ITER")
 def for_iter(frame: Frame, instruction: Instruction) -> None:
-    iterator = frame.stack[-1]
-    generator = generator_of(frame.context, iterator)
-    frame.context.enters(iterator if generator is None else generator, TAKING_ITEM if generator is None else STEPPING)
-    item = frame.context.next_item(iterator)
+    item = frame.context.next_item(frame.stack[-1])
     if item is not None:
         frame.stack.append(item)
         return
@@ -148,7 +139,6 @@ def send(frame: Frame, instruction: Instruction) -> None:
     receiver = frame.stack[-1]
     generator = generator_of(frame.context, receiver)
     if generator is not None:
-        frame.context.enters(generator, STEPPING)
         item = generator.resume(frame.context, value)
         result = generator.returned
     else:

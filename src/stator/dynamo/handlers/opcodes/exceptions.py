@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.ir.call_completion import CallSite
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
@@ -83,7 +82,6 @@ def before_with(frame: Frame, instruction: Instruction) -> None:
     manager = frame.stack.pop()
     exit_method = frame.context.get_attr(manager, "__exit__")
     enter_method = frame.context.get_attr(manager, "__enter__")
-    frame.context.enters(enter_method, CallSite(below=(exit_method,)))
     entered = frame.context.call(enter_method, [], {})
     frame.stack += (exit_method, entered)
 
@@ -94,7 +92,6 @@ def with_except_start(frame: Frame, instruction: Instruction) -> None:
     exit_method = frame.stack[-4]
     cls = frame.context.known(error.python_type(frame.context))
     traceback = frame.context.get_attr(error, "__traceback__")
-    frame.context.enters(exit_method)
     frame.stack.append(frame.context.call(exit_method, [cls, error, traceback], {}))
 
 

@@ -8,7 +8,6 @@ from stator.dynamo.bytecode import VERSION, Instruction
 from stator.dynamo.interpreter.finalizers import check_cell, check_variable
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.interpreter.import_guards import imported
-from stator.dynamo.ir.call_completion import WRITING, reading
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Lazy, Raised, Value
 from stator.dynamo.values.cells import CellValue
@@ -175,16 +174,11 @@ def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_ATTR")
 def load_attr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
-    _reads(frame, owner, as_method=bool(instruction.flags & 1))
     found = frame.context.get_attr(owner, instruction.argval)
     if instruction.flags & 1:  # 3.12: as LOAD_METHOD
         push_callable(frame, found)
     else:
         frame.stack.append(found)
-
-
-def _reads(frame: Frame, owner: Value, *, as_method: bool) -> None:
-    frame.context.enters(owner, reading(owner, as_method=as_method, by_generator=frame.generator is not None))
 
 
 def push_callable(frame: Frame, callee: Value) -> None:
@@ -196,7 +190,6 @@ def push_callable(frame: Frame, callee: Value) -> None:
 @opcode("LOAD_METHOD")
 def load_method(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
-    _reads(frame, owner, as_method=True)
     push_callable(frame, frame.context.get_attr(owner, instruction.argval))
 
 
@@ -204,14 +197,12 @@ def load_method(frame: Frame, instruction: Instruction) -> None:
 def store_attr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
     value = frame.stack.pop()
-    frame.context.enters(owner, WRITING)
     owner.set_attr(frame.context, instruction.argval, value)
 
 
 @opcode("DELETE_ATTR")
 def delete_attr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
-    frame.context.enters(owner, WRITING)
     owner.del_attr(frame.context, instruction.argval)
 
 

@@ -10,10 +10,8 @@ from stator.dynamo.bytecode import Instruction
 from stator.dynamo.bytecode.arithmetic import ARITHMETIC
 from stator.dynamo.handlers.torch_calls.data_assertions import decide, jump_behind
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.ir.call_completion import CONTAINING, DECIDING, OPERATING, CallCompletion, CallSite, Role
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Value
-from stator.dynamo.values.objects import ObjectValue
 
 BINARY = {
     **ARITHMETIC,
@@ -46,7 +44,6 @@ COMPARE = {
 def binary_op(frame: Frame, instruction: Instruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    _enter(frame, left, right)
     frame.stack.append(frame.context.binary(BINARY[instruction.argval], left, right))
 
 
@@ -54,17 +51,10 @@ def binary_op(frame: Frame, instruction: Instruction) -> None:
 def compare_op(frame: Frame, instruction: Instruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    _enter(frame, left, right)
     result = frame.context.compare(COMPARE[instruction.argval], left, right)
     if instruction.flags & 16:  # 3.13: the result is made a bool
         result = frame.context.constant(_truth(frame, result))
     frame.stack.append(result)
-
-
-def _enter(frame: Frame, left: Value, right: Value) -> None:
-    """A special method of one of them may be entered."""
-    if type(left) is ObjectValue or type(right) is ObjectValue:
-        frame.context.enters(left, CallSite(CallCompletion.ANSWER, (left, right), Role.OPERAND))
 
 
 def _truth(frame: Frame, value: Value) -> bool:
@@ -84,27 +74,23 @@ def is_op(frame: Frame, instruction: Instruction) -> None:
 def contains_op(frame: Frame, instruction: Instruction) -> None:
     container = frame.stack.pop()
     item = frame.stack.pop()
-    frame.context.enters(container, CONTAINING)
     frame.stack.append(frame.context.constant(frame.context.contains(container, item) is not bool(instruction.arg)))
 
 
 @opcode("UNARY_NOT")
 def unary_not(frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
-    frame.context.enters(value, DECIDING)
     frame.stack.append(frame.context.constant(not frame.context.truth(value)))
 
 
 @opcode("TO_BOOL")
 def to_bool(frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
-    frame.context.enters(value, DECIDING)
     frame.stack.append(frame.context.constant(_truth(frame, value)))
 
 
 def _unary(frame: Frame, function: Callable[..., Any]) -> None:
     value = frame.stack.pop()
-    frame.context.enters(value, OPERATING)
     frame.stack.append(frame.context.unary(function, value))
 
 

@@ -18,11 +18,9 @@ from stator.dynamo.host.naming import class_name, full_name, module_of, qualifie
 from stator.dynamo.interpreter.calling import calls, fold, folded_argument, run_folded
 from stator.dynamo.interpreter.import_guards import imported
 from stator.dynamo.interpreter.long_loops import counted
-from stator.dynamo.ir.call_completion import OPERATING
 from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.classes import ClassValue, is_immutable_class
 from stator.dynamo.values.constants import ConstantMethod, ConstantValue
-from stator.dynamo.values.containers.generators import STEPPING
 from stator.dynamo.values.containers.iterators import EnumerateValue, IteratorValue, MapValue, ZipValue
 from stator.dynamo.values.containers.live_generators import generator_of
 from stator.dynamo.values.containers.mappings import DictValue
@@ -348,8 +346,6 @@ def _next(context: CaptureContext, iterator: Value, default: Value | None = None
         raise context.raised(TypeError, f"'{class_name(kind)}' object is not an iterator")
     generator = generator_of(context, iterator)
     context.ended_by = None
-    if generator is not None and default is None and context.direct is iterator and context.way is OPERATING:
-        context.enters(generator, STEPPING)
     item = context.next_item(iterator)
     if generator is not None:
         generator.check_kept(context)

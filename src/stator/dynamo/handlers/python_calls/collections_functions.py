@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict, defaultdict, deque
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.iteration import may_iterate
-from stator.dynamo.ir.call_completion import DIRECTLY, CallCompletion, CallSite, called
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.deques import DequeValue
-from stator.dynamo.values.containers.iterators import rest_of
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
-from stator.dynamo.values.functions import BuiltinValue
 from stator.dynamo.values.objects import MISSING
 
 if TYPE_CHECKING:
@@ -27,31 +23,15 @@ if TYPE_CHECKING:
 
 @calls(functools.reduce)
 def _reduce(context: CaptureContext, function: Value, iterable: Value, initial: Value | None = None) -> Value:
-    way = _way_of_reduce(context, function, initial is not None)
     if not may_iterate(context, iterable):
         raise unsupported("call-builtin", f"reduce() of {iterable.describe(context)}")
     iterator = context.iterator(iterable)
     total = initial
     while (item := context.next_item(iterator)) is not None:
-        if total is None:
-            total = item
-            continue
-        if way is not None:
-            context.enters(function, replace(way, below=(*way.below, rest_of(iterator))))
-        total = context.call(function, [total, item], {})
+        total = item if total is None else context.call(function, [total, item], {})
     if total is None:
         raise context.raised(TypeError, "reduce() of empty iterable with no initial value")
     return total
-
-
-def _way_of_reduce(context: CaptureContext, function: Value, has_initial: bool) -> CallSite | None:
-    """How an instruction enters the function that it reduces by, if it does nothing else."""
-    callee = context.direct
-    if not isinstance(callee, BuiltinValue) or callee.fn is not functools.reduce or context.way is not DIRECTLY:
-        return None
-    if not context.is_call_of(3 if has_initial else 2):
-        return None
-    return CallSite(CallCompletion.REDUCED_FROM if has_initial else CallCompletion.REDUCED, (*called(callee), function))
 
 
 @calls(list)

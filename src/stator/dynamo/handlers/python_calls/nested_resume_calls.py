@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from stator.dynamo.guards.source import Source
 from stator.dynamo.host.native_status import native
 from stator.dynamo.interpreter.finalizers import check_handed_on
-from stator.dynamo.interpreter.frame import Frame, follow_rest
+from stator.dynamo.interpreter.frame import follow_rest
 from stator.dynamo.interpreter.wrapping import wraps
-from stator.dynamo.ir.call_completion import CallSite
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Recipe
 from stator.dynamo.ir.resume import closure_of
-from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.cells import CellValue
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ class InnerFrameValue(Value):
         return "the rest of a function behind a graph break"
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.inner._read is not None:
-            args = args[1:]  # what an AttributeError is told, whose name and object are not known here
+        if context.frames[-1].program.code in context.assumptions.called_apart:
+            raise unsupported("disabled", "what goes on inside is not compiled together with the frame around any more")
         function = self.inner._target._function
         code = function.__code__
         free = len(closure_of(code))
@@ -49,23 +48,10 @@ class InnerFrameValue(Value):
         if len(cells) < free:
             raise unsupported("unguardable", "a closure that was made of something else than cells")
         check_handed_on(context.frames[-1], args[free:])
-        try:
-            return follow_rest(context, function, cells, args[free:], _way(context.frames[-1]))
-        except Raised as raised:
-            caught = self.inner._caught
-            if caught is None or not issubclass(raised.value.python_type(context), caught):
-                raise
-            return context.known(native.missed)
+        return follow_rest(context, function, cells, args[free:])
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         return ConstantRecipe(self.inner)
-
-
-def _way(around: Frame) -> CallSite:
-    """What is below is on the stack of the frame around already."""
-    resumption = around.program.resumption
-    assert resumption is not None and resumption.point.finish is not None
-    return CallSite(resumption.point.finish)
 
 
 if native is not None:

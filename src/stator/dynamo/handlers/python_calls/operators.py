@@ -6,7 +6,6 @@ import operator
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +14,6 @@ from stator.dynamo.handlers.numpy_calls.array_operations import apply_in_place, 
 from stator.dynamo.host.numpy_boundary import TRUTH
 from stator.dynamo.host.numpy_scalars import plain_converter
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.ir.call_completion import CallCompletion, CallSite, Role
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
@@ -25,7 +23,7 @@ from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, FunctionValue
-from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.objects import MISSING
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorValue
@@ -102,22 +100,11 @@ def _method(context: CaptureContext, value: Value, name: str) -> Value | None:
     return context.bind(value, kind, name, raw)
 
 
-def _answer(
-    context: CaptureContext,
-    value: Value,
-    name: str,
-    other: Value,
-    way: CallSite | None = None,
-    finish: CallCompletion = CallCompletion.ANSWER,
-) -> Value | None:
-    """What one side's special method says; None for NotImplemented, or when there is none.
-
-    way: how an instruction enters it; finish: what it would ask then."""
+def _answer(context: CaptureContext, value: Value, name: str, other: Value) -> Value | None:
+    """What one side's special method says; None for NotImplemented, or when there is none."""
     method = _method(context, value, name)
     if method is None:
         return None
-    if way is not None and type(value) is ObjectValue:
-        context.enters(method, replace(way, finish=finish, by=Role.CALL))
     result = method.call(context, [other], {})
     if isinstance(result, ConstantValue) and result.value is NotImplemented:
         return None
@@ -131,73 +118,30 @@ def _is_proper_subtype(kind: type, base: type) -> bool:
 
 def _through_methods(context: CaptureContext, left: Value, right: Value, name: str, reflected: str) -> Value | None:
     """Special methods of a binary operator written in Python, in Python's order; None when neither side answers."""
-    way = _way(context, left)
     left_type, right_type = left.python_type(context), right.python_type(context)
     if left_type is right_type:
-        return _answer(context, left, name, right, way)
-    way = way if _is_plain(left, left_type) and _is_plain(right, right_type) else None
+        return _answer(context, left, name, right)
     overridden = context.class_lookup(right_type, reflected) is not context.class_lookup(left_type, reflected)
     if overridden and _is_proper_subtype(right_type, left_type):
-        first = _answer(context, right, reflected, left, way, CallCompletion.RIGHT_ANSWER)
-        return first or _answer(context, left, name, right, way)
-    first = _answer(context, left, name, right, way, CallCompletion.LEFT_ANSWER)
-    return first or _answer(context, right, reflected, left, way)
-
-
-def _way(context: CaptureContext, left: Value) -> CallSite | None:
-    """How the instruction at hand enters special methods of the operands, if it is that of the operator."""
-    return context.way if context.direct is left and context.role is Role.OPERAND else None
-
-
-def _is_plain(value: Value, kind: type) -> bool:
-    """Whether an operator asks it by special methods in Python only."""
-    return type(value) is ObjectValue or kind in _NUMBERS
-
-
-_NUMBERS = frozenset((int, float, bool, complex, types.NoneType))
+        return _answer(context, right, reflected, left) or _answer(context, left, name, right)
+    return _answer(context, left, name, right) or _answer(context, right, reflected, left)
 
 
 def _through_comparisons(context: CaptureContext, left: Value, right: Value, name: str, reflected: str) -> Value | None:
     """The same for comparisons: a subtype on the right is asked first, and both sides are asked also if they are of
     one type."""
     left_type, right_type = left.python_type(context), right.python_type(context)
-    way = _way(context, left) if _is_plain(left, left_type) and _is_plain(right, right_type) else None
     if _is_proper_subtype(right_type, left_type):
-        first = _compared(context, right, reflected, left, way, CallCompletion.RIGHT_ANSWER)
-        return first or _compared(context, left, name, right, way)
-    first = _compared(context, left, name, right, way, CallCompletion.LEFT_ANSWER)
-    return first or _compared(context, right, reflected, left, way)
+        return _compared(context, right, reflected, left) or _compared(context, left, name, right)
+    return _compared(context, left, name, right) or _compared(context, right, reflected, left)
 
 
-def _compared(
-    context: CaptureContext,
-    value: Value,
-    name: str,
-    other: Value,
-    way: CallSite | None = None,
-    finish: CallCompletion = CallCompletion.ANSWER,
-) -> Value | None:
+def _compared(context: CaptureContext, value: Value, name: str, other: Value) -> Value | None:
     inherits = name == "__ne__" and not isinstance(value, (ConstantValue, SymbolicNumber, TensorValue))
     if inherits and context.class_lookup(value.python_type(context), "__ne__") is object.__ne__:
         equal = _answer(context, value, "__eq__", other)
         return None if equal is None else ConstantValue(not context.truth(equal))
-    return _answer(context, value, name, other, way, finish)
-
-
-def answered(context: CaptureContext, left: Value, right: Value, answer: Value, how: Value) -> Value:
-    """What an operator gives when a special method that it asked has answered; `how` as `native.answered` takes it."""
-    symbol, following, of_left, _ = (context.constant_of(one, "what an operator asks") for one in context.iterate(how))
-    if not isinstance(answer, ConstantValue) or answer.value is not NotImplemented:
-        return answer
-    found = None
-    if isinstance(following, str):
-        asked, other = (left, right) if of_left else (right, left)
-        found = _compared(context, asked, following, other)
-    elif following is not None:
-        found = context.binary(following, left, right)
-    if found is None:
-        raise unsupported("operator", f"{left.describe(context)} {symbol} {right.describe(context)}")
-    return found
+    return _answer(context, value, name, other)
 
 
 def _register_binary(function: Any, name: str, reflected: str) -> None:
@@ -228,12 +172,9 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
             return apply_in_place(context, plain, left, right)
         if isinstance(left, TensorValue):
             return context.record_function(function, [left, right], {})
-        way = _way(context, left)
-        found = _answer(context, left, name, right, way, CallCompletion.IN_PLACE_ANSWER)
+        found = _answer(context, left, name, right)
         if found is not None:
             return found
-        if way is not None:
-            context.enters(left, way)
         if isinstance(left, DequeValue) and plain is operator.add:
             deque_methods["extend"](context, left, right)
             return left
@@ -422,7 +363,6 @@ def _register_unary(function: Any, name: str) -> None:
             return context.record_function(function, [value], {})
         method = _method(context, value, name)
         if method is not None:
-            context.enters_through(value, method, Role.OPERAND)
             return method.call(context, [], {})
         found = _folded(context, function, [value])
         if found is None:

@@ -7,8 +7,7 @@ from types import BuiltinFunctionType, GeneratorType, MethodWrapperType
 from typing import TYPE_CHECKING
 
 from stator.dynamo.interpreter.finalizers import check_operand
-from stator.dynamo.ir.call_completion import CallSite, Role
-from stator.dynamo.ir.generator_places import Place, Waits, places_of, variables_of
+from stator.dynamo.ir.generator_places import places_of, variables_of
 from stator.dynamo.ir.reconstruct_ir import GetAttr, Load, NewGenerator, Recipe, SetGenerator
 from stator.dynamo.values.base import CannotRebuild, Raised, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.constants import LastInstruction
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
     from .live_generators import LiveGenerator
 
-STEPPING = CallSite()  # an instruction has a generator go on, and nothing else
-
 
 def raised_by_generator(context: CaptureContext, stop: Value) -> Raised:
     """What leaves a generator in the place of this StopIteration (PEP 479)."""
@@ -37,11 +34,10 @@ class GeneratorValue(Value):
     """A generator made by calling a generator function, or one that was there before. `returned` is set once it has run
     to its end.
 
-    paused: it waits in the middle, where a graph ended, and is to be given nothing there.
     live: the generator that was there before, which this goes on with.
     """
 
-    __slots__ = ("cls", "frame", "live", "made_at", "name", "paused", "returned", "running", "started")
+    __slots__ = ("cls", "frame", "live", "made_at", "name", "returned", "running", "started")
 
     def __init__(self, frame: Frame, name: str, live: LiveGenerator | None = None) -> None:
         self.source = None
@@ -50,7 +46,6 @@ class GeneratorValue(Value):
         self.name = name
         self.live = live
         self.started = False
-        self.paused = False
         self.running = False
         self.returned: Value | None = None
         self.made_at = frame.context.end_step() if live is None else None
@@ -71,12 +66,8 @@ class GeneratorValue(Value):
                 raise unsupported("generator", "an iterator of code in C that is asked while it is being asked")
             raise context.raised(ValueError, "generator already executing")
         frame = self.frame
-        frame.way = context.way if context.direct is self and context.role is Role.CALL else None
-        context.direct = None
         if self.live is not None:
             self.live.check_change(context)
-            if self.paused and error is not None:
-                raise unsupported("generator", "throwing into a generator in which a graph ended")
         self.running = True
         depth = len(context.handled)
         try:
@@ -92,9 +83,8 @@ class GeneratorValue(Value):
                 if item is not None:
                     self._came_to_yield()
                     return item
-            elif not self.paused:
+            else:
                 frame.stack.append(sent)
-            self.paused = False
             yielded = frame.run_generator()
         except Raised as raised:
             if not self.started:
@@ -193,12 +183,6 @@ class GeneratorValue(Value):
         raise unsupported("attribute", f"attribute {name!r} of a generator")
 
     # -- leaving the graph --
-    def can_stop_inside(self) -> bool:
-        """Whether a graph may end in its frame."""
-        if self.cls is not GeneratorType or self.problem() is not None:
-            return False
-        return self.live is None or self.live.has_made_code()
-
     def problem(self) -> str | None:
         """Why a real generator cannot be put where this one is."""
         frame = self.frame
@@ -220,9 +204,7 @@ class GeneratorValue(Value):
         frame = self.frame
         made = NewGenerator(frame.program.code, Load(frame.globals.source), self.name, frame.name)
         reconstructor.remember(self, made)
-        effect = self.put(reconstructor, made)
-        made.place = effect.place
-        reconstructor.late.append(effect)
+        reconstructor.late.append(self.put(reconstructor, made))
         return made
 
     def put(self, reconstructor: Reconstructor, target: Recipe) -> SetGenerator:
@@ -232,21 +214,11 @@ class GeneratorValue(Value):
         if self.returned is not None:
             return SetGenerator(target, code, None)
         self._make_cells()
-        place = reconstructor.stopped_in.get(id(self)) or self.place()
+        place = frame.pc - 1 if self.started else places_of(code).creation
         held: dict[str, Value] = {**frame.locals, **frame.cells}
         variables = [reconstructor.recipe(held[name]) if name in held else None for name in variables_of(code)]
         stack = [None if value is None else reconstructor.recipe(value) for value in frame.stack]
-        called = reconstructor.called_in.get(id(self))
-        if called is None:
-            return SetGenerator(target, code, place, variables, stack)
-        return SetGenerator(target, code, place, variables, [*stack, called.values], called=called.frames)
-
-    def place(self) -> Place:
-        """Where it waits."""
-        frame = self.frame
-        if not self.started:
-            return next(place for place in places_of(frame.program.code).units if place.waits is Waits.CREATED)
-        return Place(Waits.BEFORE, frame.pc) if self.paused else Place(Waits.YIELDED, frame.pc - 1)
+        return SetGenerator(target, code, place, variables, stack)
 
     def _make_cells(self) -> None:
         """What the frame does when the generator is made."""
@@ -277,8 +249,6 @@ class GeneratorMethod(Value):
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         generator = self.generator
-        if context.direct is self and self.name != "close":
-            context.enters(generator, STEPPING)
         if self.name == "__iter__":
             return generator
         if self.name == "close":

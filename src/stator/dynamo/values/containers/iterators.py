@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported
 from stator.dynamo.host.iterator_state import set_position
-from stator.dynamo.host.native_status import native
-from stator.dynamo.ir.call_completion import Role
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Evaluate, Load, NewList, NewTuple, Recipe
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Evaluate, Load, NewList, Recipe
 from stator.dynamo.values.base import Raised, Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
@@ -207,7 +205,6 @@ class MapValue(IteratorValue):
             if item is None:
                 return None
             row.append(item)
-        context.enters_through(self, self.function, Role.OPERAND)
         try:
             return context.call(self.function, row, {})
         except Raised as raised:
@@ -225,33 +222,6 @@ class MapValue(IteratorValue):
         return CallRecipe(
             ConstantRecipe(map), [reconstructor.recipe(self.function), *map(reconstructor.recipe, self.iterated)]
         )
-
-
-class ResumedValue(IteratorValue):
-    """What an instruction goes on with that was left while it took items: those, then what else the iterator gives."""
-
-    __slots__ = ("iterated", "taken")
-
-    def __init__(self, taken: list[Value], iterated: Value | None) -> None:
-        super().__init__(iter(()), cls=native.Resumed)
-        self.taken, self.iterated = taken, iterated
-
-    def next_item(self, context: CaptureContext) -> Value | None:
-        return context.realized(self.taken.pop(0)) if self.taken else None
-
-    def iterate(self, context: CaptureContext) -> Iterator[Value]:
-        return iter(lambda: context.next_item(self), None)  # type: ignore[arg-type]
-
-    def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        rest = ConstantRecipe(None) if self.iterated is None else reconstructor.recipe(self.iterated)
-        return CallRecipe(ConstantRecipe(native.Resumed), [NewTuple(list(map(reconstructor.recipe, self.taken))), rest])
-
-
-def rest_of(iterator: Value) -> Value:
-    """What gives the items that are still to come."""
-    while isinstance(iterator, ResumedValue) and not iterator.taken and iterator.iterated is not None:
-        iterator = iterator.iterated
-    return iterator
 
 
 def _without_stop(items: Iterator[Value]) -> Iterator[Value]:

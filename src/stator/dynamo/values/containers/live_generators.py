@@ -9,16 +9,14 @@ from __future__ import annotations
 from types import CellType, CodeType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from stator.dynamo.bytecode import Instruction
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, ConstantSource, ItemSource, ReadSource, Source
 from stator.dynamo.host.hook import STATOR_FOLDER, is_left_alone
 from stator.dynamo.host.native_status import native
 from stator.dynamo.interpreter.finalizers import ends_quietly
-from stator.dynamo.interpreter.frame import Frame, follow_rest
-from stator.dynamo.ir.call_completion import DIRECTLY
-from stator.dynamo.ir.generator_places import Place, Waits, places_of
-from stator.dynamo.ir.prepared_code import Handler, program_of
+from stator.dynamo.interpreter.frame import Frame
+from stator.dynamo.ir.generator_places import places_of
+from stator.dynamo.ir.prepared_code import program_of
 from stator.dynamo.ir.reconstruct_ir import Load, Recipe, SetGenerator
 from stator.dynamo.ir.resume import closure_of
 from stator.dynamo.values.base import Lazy, Value, unsupported
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
 _UNIT, _CODE, _NAMESPACE, _FIRST = range(4)  # what stands where in a generator's contents
 _FINISHED = -2
-_AT_WORK = (Waits.STEPPING, Waits.CALLING)
 _METHODS = ("__next__", "__iter__", "send", "throw", "close")
 
 
@@ -47,7 +44,7 @@ class LiveGenerator(ObjectValue):
         self.asked = False
         self.generator: GeneratorValue | None = None
         self.code: CodeType | None = None
-        self.place: Place | None = None  # where it was at entry
+        self.place: int | None = None  # the instruction at which it waited at entry
 
     # -- following it --
     def followed(self, context: CaptureContext) -> GeneratorValue | None:
@@ -68,10 +65,8 @@ class LiveGenerator(ObjectValue):
             return self._finished(context)
         places = None if code is None else places_of(code)
         place = None if places is None else places.at(unit)
-        if places is None or place is None or place.waits in _AT_WORK or _is_kept_away(places.user_code):
+        if places is None or place is None or _is_kept_away(places.user_code):
             return None
-        if place.waits is Waits.INSIDE and not _is_rest_of_call(contents[-1]):
-            return None  # it was interrupted there
         context.guard(ItemSource(source, _UNIT), GuardKind.EQUALS, unit)
         context.guard(ItemSource(source, _CODE), GuardKind.IS, code)
         context.guard(source, GuardKind.LENGTH, len(contents))
@@ -105,18 +100,13 @@ class LiveGenerator(ObjectValue):
         frame = Frame(context, program_of(code), scope, variables, closure, self.obj.__qualname__)
         frame.cells.update(cells)
         made = GeneratorValue(frame, self.obj.__name__, self)
-        assert self.place is not None
-        inside = self.place.waits is Waits.INSIDE
-        if inside:
-            rest = _rest_of_call(context, contents[-1], ItemSource(source, len(contents) - 1))
-            frame.going_on = rest
-        for at in range(_FIRST + len(names), len(contents) - inside):
+        for at in range(_FIRST + len(names), len(contents)):
             where, obj = ItemSource(source, at), contents[at]
             frame.stack.append(context.wrap(obj, where) if self._is_there(context, obj, where) else None)
-        made.started = self.place.waits is not Waits.CREATED
-        made.paused = self.place.waits is Waits.BEFORE or inside
-        frame.now = self.place.index
-        frame.pc = frame.now + (self.place.waits is Waits.YIELDED)
+        assert self.place is not None
+        made.started = self.place != places_of(code).creation
+        frame.now = self.place
+        frame.pc = frame.now + made.started
         return made
 
     def _is_there(self, context: CaptureContext, obj: Any, where: Source) -> bool:
@@ -126,10 +116,6 @@ class LiveGenerator(ObjectValue):
             return False
         context.guard(where, GuardKind.DISTINCT, _UNBOUND)
         return True
-
-    def has_made_code(self) -> bool:
-        """Whether other code fits into its frame, so that a graph may end in the middle of it."""
-        return self.code is not None and places_of(self.code).user_code is not self.code
 
     def check_change(self, context: CaptureContext) -> None:
         """It is about to go on."""
@@ -141,10 +127,7 @@ class LiveGenerator(ObjectValue):
 
     def _holds_quietly(self) -> bool:
         """Whether nothing shows when it lets go of what it held at entry, behind the graph."""
-        held = native.generator_contents(self.obj)[_FIRST:]
-        if self.place is not None and self.place.waits is Waits.INSIDE:
-            held = (*held[:-1], *held[-1][1:])
-        return all(map(ends_quietly, held))
+        return all(map(ends_quietly, native.generator_contents(self.obj)[_FIRST:]))
 
     def check_can_wait(self) -> None:
         """It has come to a `yield`."""
@@ -156,10 +139,7 @@ class LiveGenerator(ObjectValue):
     def put(self, reconstructor: Reconstructor) -> SetGenerator:
         assert self.generator is not None
         made = self.generator.put(reconstructor, reconstructor.recipe(self))
-        if self.code is None:
-            return made
-        if made.place is None or (made.place in places_of(self.code).units and not made.called):
-            made.kept = self.code
+        made.kept = self.code
         return made
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
@@ -184,27 +164,6 @@ def generator_of(context: CaptureContext, value: Value) -> GeneratorValue | None
     if isinstance(value, GeneratorValue):
         return value
     return value.followed(context) if isinstance(value, LiveGenerator) else None
-
-
-def _is_rest_of_call(held: Any) -> bool:
-    return type(held) is tuple and len(held) > 0 and type(held[0]) is native.Continuation
-
-
-def _rest_of_call(context: CaptureContext, waiting: tuple[Any, ...], source: Source) -> Handler:
-    """What a generator does first that waits in the middle of a function which it had called: the rest of that."""
-    rest, *values = waiting
-    context.guard(ItemSource(source, 0), GuardKind.IS, rest)
-    context.guard(source, GuardKind.LENGTH, len(waiting))
-    function = rest._function
-    free = len(closure_of(function.__code__))
-    places = [ItemSource(source, at) for at in range(1, len(waiting))]
-    cells = tuple(_cell(context, cell, where) for cell, where in zip(values[:free], places, strict=False))
-    args: list[Value] = [Lazy(value, where) for value, where in zip(values[free:], places[free:], strict=True)]
-
-    def go_on(frame: Frame, instruction: Instruction) -> None:
-        frame.push(follow_rest(context, function, cells, args, DIRECTLY))
-
-    return go_on
 
 
 def _is_kept_away(code: CodeType) -> bool:
