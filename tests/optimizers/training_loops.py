@@ -38,19 +38,23 @@ def trained(step: Callable[..., Any], turns: int = TURNS) -> list[Any]:
     return [step(*batch(turn)) for turn in range(turns)]
 
 
+def usual_step(net: nn.Module, *optimizers: torch.optim.Optimizer) -> Callable[..., torch.Tensor]:
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
 @loop
 def plain(compiled: Compiled) -> tuple[list[Any], nn.Module]:
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return trained(compiled(step)), net
+    return trained(compiled(usual_step(net, optimizer))), net
 
 
 @loop
@@ -177,14 +181,7 @@ def rate_in_a_tensor(compiled: Compiled) -> tuple[list[Any], nn.Module]:
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=torch.tensor(0.01))
     scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
+    step = usual_step(net, optimizer)
     run_step, losses = compiled(step), []
     for turn in range(TURNS):
         losses.append(run_step(*batch(turn)))
@@ -291,14 +288,7 @@ def groups_changed_outside(compiled: Compiled) -> tuple[list[Any], nn.Module]:
     net = model()
     groups = [{"params": net[0].parameters(), "lr": 0.01}, {"params": net[3].parameters(), "lr": 0.1}]  # type: ignore[index]
     optimizer = torch.optim.AdamW(groups)
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
+    step = usual_step(net, optimizer)
     run_step, losses = compiled(step), []
     for turn in range(TURNS):
         losses.append(run_step(*batch(turn)))
@@ -312,14 +302,7 @@ def _loaded(make: Callable[[Any], torch.optim.Optimizer]) -> Loop:
     def run(compiled: Compiled) -> tuple[list[Any], nn.Module]:
         net = model()
         optimizer = make(net.parameters())
-
-        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            loss = nn.functional.cross_entropy(net(x), y)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
+        step = usual_step(net, optimizer)
         run_step, losses, saved = compiled(step), [], {}
         for turn in range(TURNS + 2):
             losses.append(run_step(*batch(turn)))
@@ -343,30 +326,14 @@ def several_optimizers(compiled: Compiled) -> tuple[list[Any], nn.Module]:
     net = model()
     one = torch.optim.AdamW(net[0].parameters(), lr=0.01)  # type: ignore[index]
     other = torch.optim.RMSprop(net[3].parameters(), lr=0.01)  # type: ignore[index]
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        for optimizer in (one, other):
-            optimizer.step()
-            optimizer.zero_grad()
-        return loss.detach()
-
-    return trained(compiled(step)), net
+    return trained(compiled(usual_step(net, one, other))), net
 
 
 @loop
 def frozen_for_a_while(compiled: Compiled) -> tuple[list[Any], nn.Module]:
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
+    step = usual_step(net, optimizer)
     run_step, losses = compiled(step), []
     for turn in range(TURNS):
         if turn % 2 == 0:
