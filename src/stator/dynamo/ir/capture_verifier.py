@@ -166,7 +166,8 @@ def _guards_agree(captured: CapturedFrame) -> Iterator[str]:
         if guard.kind in _EXCLUSIVE:
             key = guard.source, guard.kind
             known = expected.setdefault(key, guard.expected)
-            if type(known) is not type(guard.expected) or known != guard.expected:
+            both_nan = known != known and guard.expected != guard.expected
+            if type(known) is not type(guard.expected) or (known != guard.expected and not both_nan):
                 yield f"{guard} and {guard.kind.value} {known!r} cannot both hold"
 
 
