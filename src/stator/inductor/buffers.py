@@ -15,7 +15,7 @@ from .loops.body import LoopBody
 class Layout:
     """Sizes, strides and offset in elements.
 
-    An input's `offset` tells where in its storage it starts; loop indices and a View's offset count from its element 0.
+    The `offset` of an input is its start in its storage. Loop indices and the offset of a View count from there.
     """
 
     size: tuple[int, ...]
@@ -27,7 +27,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Memory of buffer `base` seen under another layout (offset counted from the base's own start); costs nothing."""
+    """The memory of buffer `base` under another layout. The view's offset counts from the base's own start."""
 
     base: str
     layout: Layout
@@ -35,7 +35,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """Generated code. The body may store to several buffers (`outputs`, horizontally computed by one reduction)."""
+    """Generated code. The body may store to several buffers (`outputs`), such as the mean and the variance."""
 
     outputs: tuple[str, ...]
     body: LoopBody
@@ -44,13 +44,13 @@ class Loops:
 
 @dataclass(frozen=True, slots=True)
 class Extern:
-    """A library call. `args`/`kwargs` mirror the op's schema: buffers appear as str (a buffer's name) or View,
-    everything else as itself, nested in lists and tuples as the op wants them.
+    """A library call. `args` and `kwargs` follow the operator's schema. A buffer appears as a str (its name) or a View;
+    every other argument appears as itself, nested in lists and tuples as the operator expects.
 
     style "out": call `target(..., out=buffer)` with a preallocated output of exactly the given layout;
-    style "returns": the call allocates its own outputs (one name per output in `outputs`, None for an unused one),
-    whose layouts are promised by `Buffer.layout` and checked when `verify` is on;
-    style "mutates": the call writes into the buffers named in `mutates` and returns nothing that is used.
+    style "returns": the call allocates its own outputs. `outputs` names each output, None where it is unused.
+    `Buffer.layout` promises their layouts, which are checked when `verify` is on;
+    style "mutates": the call writes into the buffers named in `mutates`, and its return value is not used.
     """
 
     outputs: tuple[str | None, ...]
@@ -63,8 +63,8 @@ class Extern:
 
     @property
     def name(self) -> str:
-        """What is called, for people: an operator as it writes itself, a function's or else its class's name, without
-        an address, which would be another one in every process."""
+        """The callee's name for people: an operator's own text, or the qualified name of a function or of the
+        callable's class. Never an address, which differs between processes."""
         if isinstance(self.target, OpOverload):
             return str(self.target)
         return getattr(self.target, "__qualname__", type(self.target).__qualname__)
@@ -72,22 +72,23 @@ class Extern:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Named memory. kind: "input" (given by the caller), "constant" (fixed at compile time), or "computed"."""
+    """Named memory. kind: "input" (from the caller), "constant" (fixed at compile time), or "computed"."""
 
     name: str
     layout: Layout
     kind: str = "computed"
-    # for a constant: the tensor, or the integer that one without dimensions holds; for a computed buffer that mutates
+    # for a constant: the tensor, or the integer of a zero-dimensional tensor; for a computed buffer that mutates
     # an input in place: that input's name
     value: Any = None
 
 
 @dataclass(slots=True)
 class Lowered:
-    """A whole graph, lowered: what scheduling takes.
+    """A lowered graph, the scheduler's input.
 
     nodes are in a valid order of execution. outputs: buffer names, Views, or plain Python values, in the graph's order.
-    mutated: (input, output position): the output is the new content of that input, which the program may write itself.
+    mutated: pairs (input, output position). That output holds the new content of that input; the program may write the
+    content into the input itself.
     """
 
     buffers: dict[str, Buffer]

@@ -1,4 +1,4 @@
-"""Groups to an ordered list of launches, calls and a memory plan."""
+"""Turns a schedule into a program: an ordered list of allocations, kernel launches and library calls."""
 
 from .buffer_reuse import take_over
 from .input_writes import write_inputs

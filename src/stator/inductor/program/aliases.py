@@ -1,4 +1,4 @@
-"""Whose memory a buffer lives in, and which buffers a step touches. Nothing here decides where memory comes from."""
+"""Aliasing between buffers, and the buffers that a step reads and writes. Memory is planned in plan.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stator.inductor.schedule.groups import Group
 
 
 def layout_bytes(layout: Layout) -> int:
-    """Bytes from the start of the memory to behind the last element, the layout's offset included."""
+    """Bytes from the start of the memory to the end of the last element, the layout's offset included."""
     if 0 in layout.size:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True))
@@ -18,7 +18,7 @@ def layout_bytes(layout: Layout) -> int:
 
 
 def buffers_in(value: Any, buffers: Mapping[str, Buffer]) -> Iterator[str]:
-    """Names of the buffers in a tree of arguments or outputs: names themselves and the bases of Views."""
+    """The names of buffers in a tree of arguments or outputs, including the bases of Views."""
     if isinstance(value, str):
         if value in buffers:
             yield value
@@ -39,19 +39,19 @@ def reads_of(step: Group | Extern, buffers: Mapping[str, Buffer]) -> tuple[str, 
 
 
 def writes_of(step: Group | Extern) -> tuple[str, ...]:
-    """Buffers the step fills or changes."""
+    """The buffers that the step fills or changes."""
     if isinstance(step, Group):
         return step.writes
     return tuple(dict.fromkeys((*(name for name in step.outputs if name is not None), *step.mutates)))
 
 
-# Their schemas do not say so, but these return views
+# These return views although their schemas do not say so
 _UNDECLARED_VIEWS = frozenset(("aten::_unsafe_view", "aten::_reshape_alias"))
 
 
 def may_alias_arguments(extern: Extern) -> bool:
-    """Whether results of this call may be views of its arguments, by the operator's schema. A plain function has no
-    schema, so its results may be."""
+    """True if results of this call may be views of its arguments, by the operator's schema. A plain function has no
+    schema, so its results may always be views."""
     if extern.style != "returns":
         return False
     schema = getattr(extern.target, "_schema", None)
@@ -61,7 +61,7 @@ def may_alias_arguments(extern: Extern) -> bool:
 
 
 class Memory:
-    """For each buffer the buffers whose memory it may share (itself when it has memory of its own)."""
+    """Maps each buffer to the buffers whose memory it may share (to itself when it has memory of its own)."""
 
     def __init__(self, buffers: Mapping[str, Buffer], steps: tuple[Group | Extern, ...]) -> None:
         self._roots: dict[str, frozenset[str]] = {}
@@ -79,5 +79,5 @@ class Memory:
         return self._roots.get(name) or frozenset((name,))
 
     def is_own(self, name: str) -> bool:
-        """The buffer has memory that is nobody else's."""
+        """True if the buffer shares its memory with no other buffer."""
         return name not in self._roots

@@ -1,4 +1,4 @@
-"""Where a program's intermediate buffers lie in one block of memory: offsets from the steps. Never runs anything."""
+"""Offsets of a program's intermediate buffers in one block of memory, the arena. Never runs anything."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .aliases import layout_bytes
 from .steps import Allocate, Free, Program, Reuse
 
 ALIGNMENT = 64
-# Sizes that are powers of two would put all buffers at the same distance from a page's start, where loads wait for
-# stores to other buffers that only look like conflicts (4K aliasing): keep them apart
+# Buffers with sizes that are powers of two would all start at the same distance from a page's start. Loads then wait
+# for stores to other buffers at the same distance (4K aliasing). Padding keeps the buffers apart.
 _PAGE = 4096
 _STAGGER = 192
 
@@ -27,7 +27,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class ArenaLayout:
-    """bytes: what the arena needs. naive_bytes: what the same buffers need without any sharing."""
+    """bytes: the size of the arena. naive_bytes: the bytes that the same buffers need without any sharing."""
 
     placed: tuple[Placed, ...]
     bytes: int
@@ -36,7 +36,7 @@ class ArenaLayout:
 
 @dataclass(slots=True)
 class _Block:
-    """One piece of memory and all the buffers that live in it, one after the other. Alive in steps [start, end]."""
+    """One piece of memory and the buffers that live in it, one after the other. Alive in steps [start, end]."""
 
     names: list[str]
     start: int
@@ -46,7 +46,7 @@ class _Block:
 
 
 def lay_out(program: Program) -> ArenaLayout:
-    """Place the CPU buffers that do not leave the program: largest first, each as low as is free all its life."""
+    """Place the CPU buffers that do not leave the program, the largest first, each at its lowest free offset."""
     blocks = _blocks(program)
     placed: list[_Block] = []
     for block in sorted(blocks, key=lambda block: (-block.bytes, block.start)):
@@ -101,13 +101,13 @@ def _belongs(step: Allocate, program: Program) -> bool:
 
 
 def threshold(program: Program, most: int) -> int:
-    """A size in bytes, as large as possible: the intermediates that are smaller never hold more than `most` at once.
+    """The largest size in bytes such that intermediates smaller than this size never hold more than `most` at once.
 
-    At least the largest ones are not smaller.
+    The result is at most the size of the largest intermediate, so that the largest stay outside of the arena.
     """
     blocks = _blocks(program)
     sizes = sorted({layout_bytes(program.buffers[block.names[0]].layout) for block in blocks})
-    low, high = 0, len(sizes) - 1  # sizes[low] is known to do
+    low, high = 0, len(sizes) - 1  # sizes[low] satisfies the limit
     while low < high:
         middle = (low + high + 1) // 2
         smaller = [b for b in blocks if layout_bytes(program.buffers[b.names[0]].layout) < sizes[middle]]

@@ -1,7 +1,7 @@
-"""Dead memory outside of the arena that the next buffer of the same size takes over, instead of freeing and allocating.
+"""Reuse of dead memory outside of the arena by the next buffer of equal size, instead of freeing and allocating.
 
-Such memory is mapped already and often still in the processor's cache; fresh memory is neither. Nothing alive is taken
-over, and no block is kept where that raises the peak.
+Dead memory is mapped already and often still in the processor's cache; fresh memory is neither. Live memory is never
+reused, and a dead block is never kept where that raises the peak.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .arena import lay_out
 from .peak import bytes_alive
 from .steps import Allocate, Call, Free, Program, Reuse, Step, TakeOver
 
-# Smaller blocks find a place anywhere
+# The allocator reuses smaller blocks well by itself
 _LEAST_BYTES = 1 << 18
 
 
 def take_over(program: Program, held: Collection[str] = ()) -> Program:
-    """The program with `TakeOver` for each allocation that finds a dead block of exactly its size.
+    """Return the program with a `TakeOver` for each allocation that finds a dead block of exactly its size.
 
-    Blocks are those of intermediates, also of such that libraries allocated, and of inputs in a list that nobody holds
-    (`held`: those that others do). A block is kept until then only where that leaves the peak as it is.
+    Blocks belong to intermediates, results of library calls included, and to inputs in a list, except the inputs in
+    `held`, which others hold too. A block is kept until its reuse only where that does not raise the peak.
     """
     alive, _ = bytes_alive(program, held)
     most = max(alive, default=0)
@@ -37,7 +37,7 @@ def take_over(program: Program, held: Collection[str] = ()) -> Program:
         if isinstance(step, Free):
             dead[size].append((at, step.name))
         elif isinstance(step, Allocate):
-            while dead[size]:  # the one that died last is still in the processor's cache
+            while dead[size]:  # the block that died last is still in the processor's cache
                 since, old = dead[size].pop()
                 if max(alive[since:at]) + size <= most:
                     steps[since], steps[at] = None, TakeOver(step.name, old, step.layout)
@@ -47,7 +47,7 @@ def take_over(program: Program, held: Collection[str] = ()) -> Program:
 
 
 def _own_blocks(program: Program, held: Collection[str]) -> dict[str, int]:
-    """Bytes of what has memory of its own on the CPU, outside of the arena."""
+    """The sizes of the CPU buffers that have memory of their own outside of the arena."""
     placed = {entry.name for entry in lay_out(program).placed}
     names = [name for name in program.inputs if program.boxed and name not in held]
     for step in program.steps:

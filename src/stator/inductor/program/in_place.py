@@ -1,4 +1,4 @@
-"""May a kernel write a buffer into the memory of another that it reads? A proof over loop bodies; never a guess."""
+"""Proves over loop bodies that a kernel may write a buffer into the memory of another buffer that it reads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .aliases import layout_bytes
 
 
 def may_overwrite(group: Group, old: Buffer, new: Buffer) -> bool:
-    """True if `new` may take over the memory of `old`, which is read by `group` and dead afterwards.
+    """True if `new` may take over the memory of `old`, which `group` reads and nothing reads afterwards.
 
-    That is so when every element is read before it is written, by the iteration that writes it: all accesses to both
-    are at one and the same index, over the same parallel loops, with no load of `old` behind a store to `new`. Stores
-    of parallel loops never meet, so no other iteration touches that element. The kernel must store nothing else: its
-    pointers are declared not to alias, and a compiler may then read `old` again behind a store if it still needs it.
+    The proof: the iteration that writes an element also reads it, and reads it first. All accesses to both buffers have
+    one common index, over the same parallel loops, and no load of `old` follows a store to `new`. Stores of parallel
+    loops never meet, so no other iteration touches that element. The kernel must store nothing else: its pointers are
+    declared not to alias, and a compiler may then read `old` again behind a store if it still needs the value.
     """
     if group.writes != (new.name,) or not _same_memory(old, new):
         return False
@@ -54,7 +54,7 @@ def _index_position(op: Op) -> int:
 
 
 def _plain(body: LoopBody, op: Op) -> bool:
-    """No reduction loops, no accumulating store, and an index made of the parallel loops alone."""
+    """True without reduction loops and accumulating stores, with an index over the parallel loops alone."""
     index = body.indices[_index_position(op)]
     accumulates = op.name == "store" and len(op.args) > 3 and op.args[3] is not None
     return not body.reduction_vars and not accumulates and index.symbols <= set(body.vars)

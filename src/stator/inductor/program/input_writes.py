@@ -1,6 +1,6 @@
-"""Which new contents of inputs a program may write straight into the inputs' memory, proved over the scheduled steps.
+"""Proves over the scheduled steps which new contents of inputs a program may write straight into the inputs' memory.
 
-What cannot be proved stays a fresh tensor that the caller copies. Nothing is reordered or rewritten here.
+An unproved content stays a fresh tensor that the caller copies. Nothing is reordered or rewritten here.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .aliases import Memory, buffers_in, reads_of, writes_of
 
 
 def write_inputs(lowered: Lowered, schedule: Schedule) -> Lowered:
-    """The same, with each new content of an input that may be written in place marked as living in that input.
+    """Mark each new content of an input that may be written in place as living in that input.
 
-    Its buffer then has the input's name as `value`, and its output is None. An output that is the unchanged input
-    itself becomes None too. The others stay as they are.
+    The buffer of such a content gets the input's name as `value`, and its output becomes None. An output that is the
+    unchanged input itself becomes None too. Other outputs stay as they are.
     """
     if not lowered.mutated:
         return lowered
@@ -39,7 +39,7 @@ def write_inputs(lowered: Lowered, schedule: Schedule) -> Lowered:
 
 
 class _Uses:
-    """When the memory of each buffer is read and written, by positions in the schedule."""
+    """The positions in the schedule at which the memory of each buffer is read and written."""
 
     def __init__(self, lowered: Lowered, schedule: Schedule) -> None:
         self.buffers: Mapping[str, Buffer] = lowered.buffers
@@ -58,8 +58,7 @@ class _Uses:
         self.returned = Counter(root for name in returned for root in memory.roots(name))
 
     def may_write(self, old: str, new: str) -> bool:
-        """Is every read of the input `old` over before the buffer `new` gets its first element, or at least the read
-        of that element?"""
+        """True if each element of the input `old` is read for the last time before the buffer `new` overwrites it."""
         if not self._fits(old, new):
             return False
         first = self.writers[new][0]
@@ -71,7 +70,7 @@ class _Uses:
         return True
 
     def _fits(self, old: str, new: str) -> bool:
-        """The same layout, and memory that the caller sees in no other output."""
+        """True if the layouts are equal and no other output shows this memory to the caller."""
         one, other = self.buffers[old], self.buffers[new]
         if one.kind != "input" or other.kind != "computed" or not self.own(new) or not self.writers[new]:
             return False
@@ -95,10 +94,10 @@ class _Uses:
 
 
 def writes_where_it_read(group: Group, old: str, new: str) -> bool:
-    """Does the kernel read every element of `old` before it writes it into `new`, which is the same memory?
+    """True if the kernel reads every element of `old` before it writes the element of `new` at the same address.
 
-    That is so when all accesses to both are at one and the same index, which differs between any two iterations that
-    make an access, and no run over the inner loops comes after the one that writes.
+    The proof: all accesses to both have one common index, any two iterations with an access differ in that index, and
+    no run over the inner loops follows the run that writes.
     """
     outer, inner = _loops(group)
     runs = _Runs(frozenset(inner))
@@ -115,11 +114,11 @@ def writes_where_it_read(group: Group, old: str, new: str) -> bool:
             if place is not index:
                 return False
             if op.name == "load" and op.args[0] == new and write_run >= 0:
-                continue  # the value that was stored, which needs no memory
+                continue  # the stored value is still in a register or in scratch memory
             if write_run >= 0 or op.args[0] != (old if op.name == "load" else new):
                 return False
             if (inner and op.args[2] is not None) if op.name == "load" else op.args[3:] != (None, None):
-                return False  # masked, or combined with what is there
+                return False  # masked, or combined with the memory's content
             if op.name == "store":
                 write_run = run
     if index is None or write_run < 0 or not _is_injective(index, outer, inner, group):
@@ -128,7 +127,7 @@ def writes_where_it_read(group: Group, old: str, new: str) -> bool:
 
 
 def _loops(group: Group) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...]]:
-    """The shared loops and the inner ones."""
+    """The shared loops and the inner loops."""
     shared = len(group.ranges)
     widest = max((member.body for member in group.members), key=lambda body: len(body.vars) + len(body.reduction_vars))
     symbols = (*widest.vars, *widest.reduction_vars)
@@ -136,8 +135,8 @@ def _loops(group: Group) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...]]:
 
 
 def _is_injective(index: Expr, outer: tuple[Symbol, ...], inner: tuple[Symbol, ...], group: Group) -> bool:
-    """Stores of one buffer never meet, so that an index is taken once by the loops that it varies with. It must then
-    vary with all shared loops, with all inner loops or none, and with nothing but loops."""
+    """Stores to a buffer never meet, so the loops that an index varies with take each of its values once. The index
+    must vary with all shared loops, with all inner loops or none, and with nothing but loops."""
     varies = index.symbols
     if not varies <= {*outer, *inner}:
         return False
@@ -148,7 +147,7 @@ def _is_injective(index: Expr, outer: tuple[Symbol, ...], inner: tuple[Symbol, .
 
 
 class _Runs:
-    """In which run over the inner loops, at the earliest, each operation of a group has what it needs. A new run begins
+    """For each operation of a group the earliest run over the inner loops in which its operands are ready. A run begins
     when reductions are complete. `last`: the last run that computes anything."""
 
     def __init__(self, inner: frozenset[Symbol]) -> None:

@@ -1,9 +1,9 @@
-"""The order of steps that holds less memory: those that make the peak are moved, one by one. Nothing else is changed.
+"""Reorders steps to lower the peak of memory: moves the steps that cause the peak, one by one.
 
-Most of all these are gradients of weights: nothing in the program waits for them, and where they are larger than what
-they are computed from, computing them later is cheaper, up to the end, where all of them exist. What a library takes
-for itself during a call is roughly known for gradients of convolutions only (`scratch_bytes`): once nothing else lowers
-the peak, these are taken account of.
+Most of these steps compute gradients of weights. No later step reads such a gradient. Where it is larger than its
+operands, computing it later lowers the peak, up to the end of the program, where all gradients exist. The scratch
+memory of a library call is roughly known for gradients of convolutions only (`scratch_bytes`). Scratch memory is
+counted once no other move lowers the peak.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from stator.prims.layout import contiguous_strides
 
 from .aliases import Memory, buffers_in, layout_bytes, reads_of, writes_of
 
-# What one move must save of the bytes that the program is given and returns, lest order is changed for nothing
+# A move must save this share of the bytes of inputs and results; a smaller gain is not worth another order
 _LEAST_SHARE = 0.0005
 _MOST_MOVES = 100
-# A step is moved to the first place where this share of the peak is alive, lest it has to be moved soon again
+# A step is moved to the first place where at most this share of the peak is alive, lest it has to be moved soon again
 _ROOMY = 0.8
 _LOOK_AHEAD = 16  # steps behind the peak that may be moved before it
 _TRIALS = 4
 
 
 def order_for_memory(lowered: Lowered, schedule: Schedule, freed: Iterable[str] = ()) -> Schedule:
-    """The same steps, in an order that needs as much memory at its peak or less. freed: inputs that die when used."""
+    """Reorder the steps so that the peak of memory falls or stays. freed: inputs that die when used."""
     order = _Order(lowered, schedule, frozenset(freed))
     moves = 0
     for scratch in (False, True):
@@ -43,11 +43,11 @@ def order_for_memory(lowered: Lowered, schedule: Schedule, freed: Iterable[str] 
 
 
 class _Order:
-    """An order of the schedule's steps, which are called by their first positions, and what is alive at each.
+    """An order of the schedule's steps, which are named by their first positions, and the live bytes at each step.
 
     taken: bytes of the memory that a step is the first to write to. users: the steps that touch a piece of memory.
     scratch: bytes that exist while a step runs, unknown at first. alive: bytes before the step at each place, and at
-    the end. most: bytes while it runs.
+    the end. most: bytes while the step at each place runs.
     """
 
     def __init__(self, lowered: Lowered, schedule: Schedule, freed: frozenset[str]) -> None:
@@ -89,7 +89,7 @@ class _Order:
         self.alive, self.most = self._walk(self.steps, inputs)
 
     def count_scratch(self) -> bool:
-        """Take account of what libraries take for themselves; False where it makes no difference to the peak."""
+        """Count the scratch memory of library calls. False if that does not change the peak."""
         self.scratch = [scratch_bytes(step, self.buffers) for step in self.all_steps]
         if not any(self.scratch):
             return False
@@ -97,7 +97,7 @@ class _Order:
         return max(self.most) > before
 
     def improve(self) -> bool:
-        """Make one move that lowers the peak where it is; False when none is found."""
+        """Make one move that lowers the peak. False if there is none."""
         if not self.most:
             return False
         peak = max(self.most)
@@ -109,7 +109,7 @@ class _Order:
     # ---- moves: (bytes saved at the peak, step, the place it goes to) ----------------------------------------------
 
     def _later(self, at: int) -> Iterator[tuple[int, int, int]]:
-        """Steps up to the peak whose results are only used behind it, where there is room for them later."""
+        """Steps up to the peak whose results are first used behind the peak, and a later place with room for them."""
         peak = max(self.most)
         for step in self.large:
             if self.place[step] > at:
@@ -126,21 +126,21 @@ class _Order:
                 yield self.taken[step] - _kept(dues, at - 1), step, places[target]
 
     def _dues(self, step: int) -> list[tuple[int, int]]:
-        """For all memory that a step reads: the last place where another touches it (or -1), and its bytes."""
+        """For all memory that a step reads: the last place where another step touches it (or -1), and its bytes."""
         others = {
             name: [self.place[u] for u in self.users[name] if u != step] for name in self.reads[step] & self.mortal
         }
         return [(max(places, default=-1), self.sizes[name]) for name, places in others.items()]
 
     def _needed_at(self, step: int) -> int:
-        """The first place behind a step that must stay behind it."""
+        """The first place behind a step with a step that must stay behind it."""
         users = [user for name in self.writes[step] for user in self.users[name]]
         users += [writer for name in self.reads[step] for writer in self.writers.get(name, ())]
         behind = [self.place[user] for user in users if self.place[user] > self.place[step]]
         return min(behind, default=len(self.steps))
 
     def _earlier(self, at: int) -> Iterator[tuple[int, int, int]]:
-        """Steps behind the peak that free more than they take, and could run before it."""
+        """Steps behind the peak that free more than they take, and can run before the peak."""
         for place in range(at + 1, min(at + 1 + _LOOK_AHEAD, len(self.steps))):
             step = self.steps[place]
             if not self.dying[step] or self.fixed[step]:
@@ -162,7 +162,7 @@ class _Order:
         return max(self.users[name], key=self.place.__getitem__)
 
     def _try(self, step: int, target: int, most: int) -> bool:
-        """Move a step if the places that this concerns need at most so many bytes then."""
+        """Move a step if all affected places then need at most `most` bytes."""
         source = self.place[step]
         first, last = min(source, target), max(source, target)
         self._move(step, target)
@@ -186,17 +186,17 @@ class _Order:
         for name in touched:
             self.dying[self._last_user(name)].add(name)
 
-    # ---- what is alive ----------------------------------------------------------------------------------------------
+    # ---- live bytes -------------------------------------------------------------------------------------------------
 
     def _walk(self, steps: Collection[int], alive: int) -> tuple[list[int], list[int]]:
-        """Bytes before each of some steps in a row and behind the last, and during each."""
+        """The bytes before each of several consecutive steps and behind the last, and the bytes during each."""
         changes = [self._change(step) for step in steps]
         between = list(accumulate((taken - gone for taken, gone in changes), initial=alive))
         during = [taken + self.scratch[step] for step, (taken, _) in zip(steps, changes, strict=True)]
         return between, [now + more for now, more in zip(between, during, strict=False)]
 
     def _change(self, step: int) -> tuple[int, int]:
-        """Bytes taken before a step and given back after it."""
+        """The bytes that a step takes before it runs, and gives back after."""
         taken, dying = self.taken[step], self.dying[step]
         gone = sum(map(self.sizes.__getitem__, dying))
         same = any(self.sizes[name] == taken for name in dying & self.reads[step])
@@ -209,8 +209,8 @@ _LANES = 16  # channels in a block of oneDNN's layouts
 
 
 def scratch_bytes(step: Group | Extern, buffers: Mapping[str, Buffer]) -> int:
-    """About what a library allocates for itself during a call, as far as it is known: for gradients of convolutions
-    of contiguous images by more than one position, these in oneDNN's layouts."""
+    """A rough count of the bytes that a library allocates for itself during a call. Known only for gradients of
+    convolutions of contiguous images by kernels of more than one element: copies in oneDNN's layouts."""
     if not isinstance(step, Extern) or step.target is not torch.ops.aten.convolution_backward.default:
         return 0
     layouts = [part.layout if isinstance(part, View) else buffers[part].layout for part in step.args[:3]]
@@ -226,7 +226,7 @@ def _in_blocks(images: Layout) -> int:
 
 
 def _kept(dues: Iterable[tuple[int, int]], place: int) -> int:
-    """Bytes that are dead behind a place, and would not be if the step that the dues are of came after it."""
+    """Bytes that are dead behind a place and would stay alive if the step with these dues came after the place."""
     return sum(size for last, size in dues if last <= place)
 
 
@@ -235,5 +235,5 @@ def _roots(memory: Memory, names: Iterable[str]) -> frozenset[str]:
 
 
 def _has_effects(step: Extern) -> bool:
-    """Whether the order of two such calls would be noticed: they draw numbers, or may raise."""
+    """True if the order of two such calls can be observed: they draw random numbers, or may raise."""
     return draws(step.target, step.args, step.kwargs) or step.style == "mutates"

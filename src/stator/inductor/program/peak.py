@@ -1,4 +1,4 @@
-"""How much memory a program will need: the bytes alive at each step, by the plan alone. Never runs anything."""
+"""Predicts the memory of a program: the live bytes at each step, by the plan alone. Never runs anything."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from .steps import Allocate, Call, Free, Program, Reuse, TakeOver
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """bytes: alive at one time at most, the arena included. arena: bytes of that alone."""
+    """bytes: the most bytes alive at one time, the arena included. arena: the bytes of the arena alone."""
 
     bytes: int
     arena: int
 
 
 def predict_peak(program: Program, held: Collection[str] = ()) -> Peak:
-    """What a call needs at its peak, beside what its caller holds anyway.
+    """The bytes that a call needs at its peak, beyond the memory that its caller holds anyway.
 
     The arena counts whole. Inputs count only when they come in a list and are freed here (`Program.boxed`), except
-    those in `held`. Scratch memory inside of library calls is not known.
+    the inputs in `held`. The scratch memory of library calls is unknown and not counted.
     """
     alive, arena = bytes_alive(program, held)
     return Peak(arena + max(alive, default=0), arena)
 
 
 def bytes_alive(program: Program, held: Collection[str] = ()) -> tuple[list[int], int]:
-    """Bytes outside of the arena while each step runs (behind it, where it frees some), and those of the arena."""
+    """The bytes outside of the arena while each step runs (after it, for a Free), and the bytes of the arena."""
     sizes = {name: layout_bytes(buffer.layout) for name, buffer in program.buffers.items()}
     arena = lay_out(program)
     placed = {entry.name for entry in arena.placed}

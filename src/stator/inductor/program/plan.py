@@ -1,4 +1,4 @@
-"""Schedule to program: when memory is taken, taken over and given back. Sizes and times only; arena.py places it."""
+"""Turns a schedule into a program: when memory is allocated, reused and freed. arena.py decides the addresses."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .arena import lay_out, threshold
 from .in_place import may_overwrite
 from .steps import Allocate, Call, Free, KernelSource, Launch, Program, ReturnValues, Reuse, Step
 
-# What a program may hold in its arena while much else is alive, if that is limited
+# Bytes that the arena may always have, even where `arena_share` limits it
 _LEAST_ARENA = 1 << 18
-# Inputs and results of so many bytes take so long to work on that allocating every intermediate costs nothing beside it
+# Work on inputs and results of this many bytes takes so long that allocating every intermediate costs nothing beside it
 _NO_ARENA_FROM = 64 << 20
-# A dead buffer is taken over by one of at least half its size: more waste than that is better left to the allocator
+# A dead buffer is reused by a buffer of at least half its size; more waste than that is better left to the allocator
 _LARGEST_WASTE = 2
 
 
@@ -32,18 +32,18 @@ def plan(
     boxed: bool = False,
     arena_share: float | None = None,
 ) -> Program:
-    """Order allocations, launches, calls and frees. `kernels`: by the name of the group.
+    """Order allocations, launches, calls and frees. `kernels` maps the name of a group to its kernel.
 
-    Memory is taken just before its first writer and given back just after its last reader. What the caller receives is
-    always memory of its own: fresh, or that of an intermediate outside of the arena. Inputs and constants are never
-    taken over. Identical kernels appear once, under their symbol.
+    Memory is allocated just before its first writer and freed just after its last reader. Results always have memory
+    of their own: fresh, or that of an intermediate outside of the arena. The memory of inputs and constants is never
+    reused here. Identical kernels appear once, under their symbol.
 
-    boxed: inputs come in one list and are freed after their last use, unless they are returned. arena_share: how large
-    the arena may be in relation to inputs and results (None: no limit); larger intermediates are then allocated and
-    freed one by one, and all of them where inputs and results are large. For programs during which much else is alive:
-    an arena has its full size all the time.
+    boxed: inputs come in one list and are freed after their last use, unless they are returned. arena_share: the
+    largest size of the arena as a share of inputs and results (None: no limit). Larger intermediates are then allocated
+    and freed one by one; where inputs and results are large, all intermediates are. The limit serves programs during
+    which much else is alive, because the arena has its full size all the time.
 
-    Raises CompileError when a C++ kernel would have to work on another device's memory.
+    Raises CompileError when a C++ kernel would work on the memory of another device.
     """
     parts = (lowered, schedule, kernels, frozenset(static_inputs))
     program = _plan(*parts, reuse, boxed, None)
@@ -97,7 +97,7 @@ def _plan(
 
 
 def _check_devices(group: Group, kernel: KernelSource, buffers: Mapping[str, Buffer]) -> None:
-    """C++ kernels must never be handed addresses of another device's memory."""
+    """C++ kernels must never receive addresses of another device's memory."""
     for name in (*group.reads, *group.writes):
         device = buffers[name].layout.device
         if kernel.language == "cpp" and device.type != "cpu":
@@ -110,7 +110,7 @@ def _check_devices(group: Group, kernel: KernelSource, buffers: Mapping[str, Buf
 
 
 class _Planner:
-    """Walks the schedule once, keeping what is alive and what is dead and free to be taken over."""
+    """Walks the schedule once. Keeps the live buffers and the dead ones whose memory is free for reuse."""
 
     def __init__(self, lowered: Lowered, schedule: Schedule, reuse: bool, boxed: bool, heap_from: int | None) -> None:
         self.buffers = lowered.buffers
@@ -131,9 +131,9 @@ class _Planner:
         if boxed:
             unread = [name for name in lowered.inputs if name not in self.last_use and name not in self.returned]
             self.steps += [Free(name) for name in unread]
-        self.allocated: set[str] = set()  # by Allocate or Reuse, in contrast to what calls return
-        self.made: set[str] = set()  # what calls returned
-        self.dead: dict[str, int] = {}  # free to be taken over: name -> bytes of the whole block
+        self.allocated: set[str] = set()  # by Allocate or Reuse
+        self.made: set[str] = set()  # results of library calls
+        self.dead: dict[str, int] = {}  # free for reuse: name -> bytes of the whole block
         self.block_bytes: dict[str, int] = {}
 
     def launch(self, position: int, group: Group, symbol: str) -> None:
@@ -154,7 +154,7 @@ class _Planner:
         self._bury(position, kept=set())
 
     def _overwritten_by(self, position: int, group: Group) -> dict[str, str]:
-        """For each write that may sit in the memory of a read that dies here: that read."""
+        """Maps each write that may reuse the memory of a read that dies here to that read."""
         chosen: dict[str, str] = {}
         dying = [name for name in self.dying[position] if name in self.allocated and name in group.reads]
         for new in group.writes:
@@ -169,7 +169,7 @@ class _Planner:
         return chosen
 
     def _may_be_returned(self, old: str, new: str) -> bool:
-        """Whether the memory of an intermediate can become a result's: it was allocated for this call, and fits."""
+        """True if the memory of an intermediate can become a result's: it was allocated for this call, and fits."""
         return self._on_heap(self.block_bytes[old]) and self.buffers[old].layout == self.buffers[new].layout
 
     def _needs_memory(self, name: str) -> bool:
@@ -200,7 +200,7 @@ class _Planner:
             for order, (old, bytes_) in enumerate(self.dead.items())
             if need <= bytes_ <= _LARGEST_WASTE * need and self.buffers[old].layout.device == device
         ]
-        # the smallest, and of those the one that died last: it is still in the processor's cache
+        # the smallest; among equals the buffer that died last, which is still in the processor's cache
         return min(fitting)[2] if fitting else None
 
     def _on_heap(self, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""A program as text: one line per step, headed by what its memory costs."""
+"""Prints a program: one line per step, after a head with the memory that the program needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _lines: Registry[type, Any] = Registry("program step")
 
 
 def print_program(program: Program) -> str:
-    """Text for `50_program.txt`."""
+    """The text of `50_program.txt`."""
     arena = lay_out(program)
     peak = peak_bytes(program)
     head = [
@@ -32,7 +32,7 @@ def print_program(program: Program) -> str:
 
 
 def peak_bytes(program: Program) -> int:
-    """The most bytes that allocated buffers which do not leave the program hold at one time."""
+    """The most bytes that allocated buffers hold at one time, without the buffers that leave the program."""
     live: dict[str, int] = {}
     peak = 0
     for step in program.steps:
@@ -108,5 +108,5 @@ def _return(step: ReturnValues) -> str:
 
 
 def step_text(step: Step) -> str:
-    """One step as a line."""
+    """One line of text."""
     return _lines[type(step)](step)

@@ -1,4 +1,4 @@
-"""A program: the ordered list of what the host does, as small dataclasses. Printers make it Python (or C++)."""
+"""The program IR: the host's steps in order, as small dataclasses. Printers turn them into Python or C++."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """`name` takes over the memory of `old`, which is dead; both have the same number of bytes or `name` fewer."""
+    """`name` gets the memory of `old`, which is dead and has as many bytes or more."""
 
     name: str
     old: str
@@ -25,7 +25,8 @@ class Reuse:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """`name` gets the memory of `old`, which is dead and has exactly its size, unless somebody outside has it too."""
+    """`name` gets the memory of `old`, which is dead and has exactly its size. If the running program finds that
+    others hold that memory too, `name` gets fresh memory."""
 
     name: str
     old: str
@@ -62,7 +63,7 @@ Step = Allocate | Reuse | TakeOver | Free | Launch | Call | ReturnValues
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """One generated kernel. `source` is self-contained text whose entry point is `symbol`; identical text is shared."""
+    """One generated kernel. `source` is self-contained text with the entry point `symbol`; identical text is shared."""
 
     name: str
     symbol: str
@@ -77,6 +78,6 @@ class Program:
     kernels: dict[str, KernelSource]  # by symbol; `Launch.kernel` is a symbol
     steps: tuple[Step, ...]
     static_inputs: frozenset[str] = frozenset()  # inputs that are nearly always the same tensor: parameters, buffers
-    escaping: frozenset[str] = frozenset()  # computed buffers whose memory the caller gets to see
+    escaping: frozenset[str] = frozenset()  # computed buffers with memory that the caller receives
     boxed: bool = False  # inputs come in one list, which is emptied, and are freed after their last use
     heap_from: int | None = None  # intermediates of this many bytes or more are not in the arena

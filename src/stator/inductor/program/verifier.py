@@ -1,4 +1,4 @@
-"""Checks a program: nothing is used before it exists or after it is gone, and no two live buffers share memory."""
+"""Checks a program: no use before a buffer exists or after it is gone, and no memory shared by two live buffers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, S
 
 
 def verify(program: Program) -> None:
-    """Raise VerificationError naming the step when the program breaks a rule."""
+    """Raise VerificationError with the step that breaks a rule."""
     state = _State(program)
     for position, step in enumerate(program.steps):
         state.check(position, step)
@@ -21,7 +21,7 @@ def verify(program: Program) -> None:
 
 
 def verify_arena(program: Program, layout: ArenaLayout) -> None:
-    """Raise VerificationError when two buffers that are alive at once overlap in the arena, or one does not fit."""
+    """Raise VerificationError when two live buffers overlap in the arena, or a buffer does not fit in the arena."""
     placed = {entry.name: (entry.offset, entry.offset + layout_bytes(entry.layout)) for entry in layout.placed}
     alive: set[str] = set()
     for position, step in enumerate(program.steps):
@@ -40,12 +40,12 @@ def verify_arena(program: Program, layout: ArenaLayout) -> None:
 
 
 class _State:
-    """Who is alive while the steps are walked."""
+    """The live buffers during the walk over the steps."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.alive = {name for name, buffer in program.buffers.items() if _is_given(buffer)}
-        self.lent: set[str] = set()  # taken over just now: the next launch may still read them
+        self.lent: set[str] = set()  # memory just reused: the next launch may still read the old buffer
         self.allocated: set[str] = set()
 
     def check(self, position: int, step: Step) -> None:
@@ -104,12 +104,12 @@ class _State:
         self._begin(step.name)
 
     def _is_whole(self, step: Reuse) -> bool:
-        """Whether `old` has memory of its own, outside of the arena, that is exactly what `name` needs."""
+        """True if `old` has memory of its own, outside of the arena, and exactly the layout that `name` needs."""
         from_size, before = self.program.heap_from, self.program.buffers[step.old].layout
         return from_size is not None and layout_bytes(before) >= from_size and before == step.layout
 
     def _chain(self, step: Reuse) -> bool:
-        """The block behind `old` may be larger than `old` itself, when `old` had taken it over."""
+        """True if the block behind `old`, which an earlier and larger buffer may have begun, is large enough."""
         parents = {reuse.name: reuse.old for reuse in self.program.steps if isinstance(reuse, Reuse)}
         name: str | None = step.old
         while name is not None:
