@@ -1,4 +1,4 @@
-"""Rewrites of ATen graphs before lowering: `run_passes`, and the list of passes in the order they run."""
+"""Rewrites of ATen graphs before lowering: `run_passes`, and the list of passes in their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .no_ops import drop_no_ops
 
 Pass = Callable[[fx.GraphModule], fx.GraphModule]
 
-# In order: dropping first exposes equal nodes, merging equal ones leaves fewer constants to compute.
+# Order matters: dropping no-ops exposes equal nodes, and merging equal nodes leaves fewer constants to compute.
 PASSES: tuple[Pass, ...] = (
     drop_no_ops,
     merge_common_subexpressions,
@@ -24,14 +24,14 @@ PASSES: tuple[Pass, ...] = (
     fold_constants,
 )
 
-# Those of them that change the order in which sums are added up
+# The passes that change the order in which sums are added up
 REORDERING = frozenset((accumulate_into_sums, accumulate_products))
 
 
 def run_passes(gm: fx.GraphModule, exact: bool = False) -> fx.GraphModule:
     """Apply every pass, in place, and drop dead code. The result computes the same outputs from the same inputs.
 
-    exact: to the last bit, so that no sum is added up in another order.
+    exact: keep every bit, and so the order of every sum.
     """
     for apply in PASSES:
         if not (exact and apply in REORDERING):

@@ -1,7 +1,7 @@
-"""Gradients of what is used several times: each is added to those before it, where those are, as it is computed.
+"""Accumulates gradients of a tensor with several uses: each gradient is added to the sum of the earlier ones at once.
 
-Rows of tables are added to another gradient rather than to zeros first, and products of matrices to other products.
-Here graphs are rewritten; whether memory is then written in place is decided in lowering.
+Rows of a table are added to another gradient instead of to zeros, and a product of matrices to another product.
+The passes here rewrite graphs; lowering decides whether memory is written in place.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def accumulate_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def accumulate_products(gm: fx.GraphModule) -> fx.GraphModule:
-    """`mm(a, b) + mm(c, d)` becomes `addmm(mm(a, b), c, d)` for products as gradients of weights are.
+    """`mm(a, b) + mm(c, d)` becomes `addmm(mm(a, b), c, d)` for products that look like gradients of weights.
 
-    A weight of several layers has the sum of a product for each of them as its gradient. One sum of all would hold
-    every product until the last; the library adds to what is there at no cost.
+    The gradient of a weight that several layers share is a sum of one product for each layer. A single sum at the end
+    would keep every product alive until the last; the library adds to an existing matrix at no cost.
     """
     returned = output_memory(gm.graph)
     order = {node: at for at, node in enumerate(gm.graph.nodes)}
@@ -51,7 +51,7 @@ def accumulate_products(gm: fx.GraphModule) -> fx.GraphModule:
         if one is None or other is None or one is other:
             continue
         first, last = sorted((one, other), key=order.__getitem__)
-        if last.target is not aten.mm.default:  # it is a sum itself: the other one would have to be kept for it
+        if last.target is not aten.mm.default:  # an addmm: `first` would have to stay alive until it
             continue
         with gm.graph.inserting_before(last):
             sum_ = gm.graph.call_function(aten.addmm.default, (first, *last.args))
@@ -67,7 +67,7 @@ _PRODUCTS = (aten.mm.default, aten.addmm.default)
 
 
 def _sole_product(part: Any, total: fx.Node, returned: set[fx.Node]) -> fx.Node | None:
-    """The product whose only reader is `total`, looking through pairs of transpositions; None where there is none."""
+    """The product with `total` as its only reader, looking through pairs of transpositions; else None."""
     reader, turned = total, False
     while isinstance(part, fx.Node) and part.target is aten.t.default and list(part.users) == [reader]:
         reader, part, turned = part, part.args[0], not turned
@@ -80,7 +80,7 @@ def _sole_product(part: Any, total: fx.Node, returned: set[fx.Node]) -> fx.Node 
     return part if same and meta.dtype in _ACCUMULATED and _is_transposed(part.args[-2]) else None
 
 
-# of which the library rounds a sum once, or as often as eager does
+# dtypes for which the library rounds a sum once, or as often as eager does
 _ACCUMULATED = (torch.float32, torch.float64)
 
 

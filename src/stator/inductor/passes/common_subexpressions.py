@@ -1,4 +1,4 @@
-"""Equal calls of equal arguments, computed once."""
+"""Merges equal calls with equal arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stator.graph.ir.schema import draws
 
 
 def merge_common_subexpressions(gm: fx.GraphModule) -> fx.GraphModule:
-    """Replace each repeated call by the first. Randomness, and what the graph returns, stays as it is."""
+    """Replace each repeated call by the first. Random calls and results of the graph stay as they are."""
     seen: dict[Hashable, fx.Node] = {}
     returned = output_memory(gm.graph)
     for node in list(gm.graph.nodes):
@@ -39,7 +39,7 @@ def _key(node: fx.Node) -> Hashable | None:
 
 
 def _hashable(value: Any) -> Hashable:
-    """Arguments as a key. Numbers carry their type: 1, 1.0 and True are equal but do not compute the same."""
+    """Arguments as a key. Numbers carry their type: 1, 1.0 and True are equal but give results of different dtypes."""
     if isinstance(value, fx.Node):
         return value
     if isinstance(value, tuple | list):

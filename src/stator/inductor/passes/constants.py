@@ -1,4 +1,4 @@
-"""What depends on no input, computed at compile time: position tables, bucket indices, masks."""
+"""Folds constants: computes subgraphs without inputs at compile time (position tables, bucket indices, masks)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stator.graph.ir.schema import draws
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
 
-# A constant costs memory for good and bandwidth on every read; index arithmetic in a loop costs next to nothing.
+# A constant occupies memory for good and is read at each use; index arithmetic in a loop costs next to nothing.
 MAX_ELEMENTS = 1 << 18
 # Chains of fewer operators than this are as cheap to compute where they are used.
 MIN_OPERATORS = 4
 
 
 def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
-    """Replace maximal subgraphs without inputs by constants of the module, where that saves work at each call."""
+    """Replace maximal subgraphs without inputs by constants of the module, where that saves work in each call."""
     weight = _constant_nodes(gm.graph)
     returned = output_memory(gm.graph)
     values: dict[fx.Node, Any] = {}
@@ -41,7 +41,7 @@ def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _constant_nodes(graph: fx.Graph) -> dict[fx.Node, int]:
-    """Nodes that depend on no input, with how many operators lead to them (an upper bound)."""
+    """Nodes that depend on no input, each with an upper bound of the number of operators that lead to it."""
     found: dict[fx.Node, int] = {}
     for node in graph.nodes:
         # a tensor attribute is not constant: the user may hold it and change it
@@ -57,14 +57,14 @@ def _constant_nodes(graph: fx.Graph) -> dict[fx.Node, int]:
 
 
 def _is_exact(node: fx.Node) -> bool:
-    """Does it give the same in every process? Uninitialised memory does not; and sizes stay bounded."""
+    """True if every process computes equal values (uninitialised memory differs) and the size is small enough."""
     name = str(node.target)
     meta: TensorMeta = node.meta["val"]
     return "empty" not in name and meta.device.type == "cpu" and numel(meta.shape) <= MAX_ELEMENTS
 
 
 def _is_frontier(node: fx.Node, weight: dict[fx.Node, int]) -> bool:
-    """Is it used by something that is not constant? Views of constants are left to their users' loops."""
+    """True if a node that is not constant uses it. Views of constants are left to their users' loops."""
     if any(user.op == "output" for user in node.users):
         return False
     return any(user not in weight for user in node.users)
@@ -86,7 +86,7 @@ def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor:
         values[at] = at.target(*args, **kwargs)  # type: ignore[operator]
         pending.pop()
     meta: TensorMeta = node.meta["val"]
-    # an expanded result has all elements of a dimension in one place, which is written once
+    # an expanded result keeps all elements of a dimension at one address, which is written once
     once = tuple(1 if stride == 0 else size for size, stride in zip(meta.shape, meta.stride, strict=True))
     result = torch.empty_strided(once, meta.stride, dtype=meta.dtype, device=meta.device)
     result.copy_(values[node][tuple(slice(0, size) for size in once)])

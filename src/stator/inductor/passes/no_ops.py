@@ -1,4 +1,4 @@
-"""Nodes whose result is their input, exactly: same values, same dtype, same layout."""
+"""Drops no-ops: nodes whose result equals their input in values, dtype and layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten
 
-# Called with the node; True when its result equals its first argument, provided their metas agree.
+# Each rule receives a node, and returns True when the result equals the first argument, provided their metas agree.
 _rules: Registry[Any, Callable[[fx.Node], bool]] = Registry("no-op rule")
 
 
@@ -56,7 +56,7 @@ def _same_meta(first: fx.Node, second: fx.Node) -> bool:
     aten.lift_fresh.default,
 )
 def _relabelled(node: fx.Node) -> bool:
-    """A view of the same shape and strides shows the same elements, but for slices that start later and flips."""
+    """A view with equal shape and strides shows equal elements, except for slices that start later and flips."""
     if node.target is aten.slice.Tensor:
         return _starts_at_zero(node)
     if node.target is aten.permute.default:
@@ -82,7 +82,7 @@ def _by_one(node: fx.Node) -> bool:
 
 @_rules.register(aten.sub.Tensor, aten.sub.Scalar)
 def _minus_zero(node: fx.Node) -> bool:
-    """-0.0 - -0.0 is 0.0, as is -0.0 - factor * 0.0 where the factor is negative."""
+    """-0.0 - -0.0 is 0.0, and so is -0.0 - factor * 0.0 for a negative factor."""
     number = node.args[1]
     if not node.meta["val"].dtype.is_floating_point:
         return _is_number(number, 0)
@@ -91,7 +91,7 @@ def _minus_zero(node: fx.Node) -> bool:
 
 @_rules.register(aten.add.Tensor, aten.add.Scalar)
 def _plus_zero(node: fx.Node) -> bool:
-    """-0.0 + 0.0 is 0.0, so that this holds for integers alone."""
+    """-0.0 + 0.0 is 0.0, so the rule holds for integers alone."""
     return not node.meta["val"].dtype.is_floating_point and _is_number(node.args[1], 0)
 
 

@@ -1,4 +1,4 @@
-"""From lowered nodes to an ordered list of fused groups and library calls."""
+"""Turns lowered nodes into an ordered list of fused groups and library calls."""
 
 from .scheduler import schedule
 

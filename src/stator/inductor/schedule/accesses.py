@@ -1,4 +1,4 @@
-"""What a node reads and writes, exactly: buffer, index expression, and whose memory it is. Facts only."""
+"""The memory accesses of a node: buffer, index expression, and the owner of the memory. No decisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stator.shapes.expr import Expr
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`plain`: neither masked nor combined with what memory holds."""
+    """`plain`: neither masked nor combined with the memory's content."""
 
     buffer: str
     index: Expr
@@ -24,7 +24,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of a loop node. `iterations`: how often its innermost operations run."""
+    """A loop node's accesses and costs. `iterations`: how often its innermost operations run."""
 
     loads: tuple[Access, ...]
     stores: tuple[Access, ...]
@@ -71,7 +71,7 @@ def _index(indices: tuple[Expr, ...], arg: Any) -> Expr:
 
 
 def owner(name: str, buffers: Mapping[str, Buffer]) -> str:
-    """The buffer whose memory this is: itself, or the input it mutates in place."""
+    """The buffer that owns the memory: `name` itself, or the input that it mutates in place."""
     seen = name
     while True:
         buffer = buffers[seen]

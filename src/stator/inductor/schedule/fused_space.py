@@ -1,6 +1,6 @@
-"""The space that two groups share once their loops are laid over each other: which loops are outer, which inner.
+"""Builds the space that two groups share after fusion: which of the paired loops are outer and which are inner.
 
-Arithmetic on loops only; that values flow correctly is proved in legality.py.
+Arithmetic on loops only; legality.py proves that values flow correctly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Replacements = dict[Symbol, ExprLike]
 
 @dataclass(frozen=True, slots=True)
 class FusedSpace:
-    """`first`/`second`: what replaces the loops' symbols of either group."""
+    """`first`/`second`: the replacements for the loops' symbols of each group."""
 
     space: Space
     first: Replacements
@@ -26,7 +26,7 @@ class FusedSpace:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A group's loops after splitting; `rest_outer` and `rest_inner` were not paired."""
+    """A group's loops after splitting. `rest_outer` and `rest_inner` have no partner in the other group."""
 
     outer: tuple[Loop, ...]
     inner: tuple[Loop, ...]
@@ -35,8 +35,8 @@ class _Side:
 
 
 def join(first: Space, second: Space, laid: LoopOverlay, names: Names) -> FusedSpace | None:
-    """None where the spaces do not fit: a loop of the first that the second neither runs through nor reduces over, or
-    rows of different shapes."""
+    """None where the spaces do not fit: the second neither runs through a loop of the first nor reduces over it, or
+    their rows have different shapes."""
     sizes = {loop.symbol: loop.size for pair in laid.pairs for loop in pair}
     sizes |= {loop.symbol: loop.size for loop in (*laid.rest_first, *laid.rest_second)}
     partner = {b.symbol: a for a, b in laid.pairs}
@@ -62,7 +62,8 @@ def _side(space: Space, replacements: Replacements, sizes: dict[Symbol, int], pa
 
 
 def _onto_rows(one: _Side, other: _Side, laid: LoopOverlay, renamed: Replacements, names: Names) -> FusedSpace | None:
-    """The first has rows. The second runs over rows and elements, reduces over the elements, or over rows alone."""
+    """The first group has rows. The second runs over rows and elements, reduces over the elements, or runs over
+    rows."""
     rest = (*other.rest_outer, *other.rest_inner)
     if one.rest_inner and len(one.rest_inner) != len(one.inner):
         return None
@@ -71,7 +72,7 @@ def _onto_rows(one: _Side, other: _Side, laid: LoopOverlay, renamed: Replacement
     if rest:
         if not one.rest_inner:
             return None
-        # the rows correspond already; their elements do in order
+        # the rows are paired already; pair their elements in order
         more = overlay(in_order(one.rest_inner), in_order(rest), names)
         if more is None or more.rest_first or more.rest_second:
             return None
@@ -87,7 +88,7 @@ def _onto_rows(one: _Side, other: _Side, laid: LoopOverlay, renamed: Replacement
 
 
 def _feeding_rows(one: _Side, other: _Side, renamed: Replacements) -> Space | None:
-    """The first is pointwise, over all loops of the second, which has rows, or over its outer loops alone."""
+    """The first group is pointwise. It runs over all loops of the second, which has rows, or over its outer loops."""
     if other.rest_outer:
         return None
     if other.rest_inner:
@@ -100,7 +101,7 @@ def _feeding_rows(one: _Side, other: _Side, renamed: Replacements) -> Space | No
 
 
 def composed(first: Replacements, then: Replacements) -> Replacements:
-    """One replacement after another."""
+    """Apply one replacement after the other."""
     result = {symbol: expr.substitute(then) if isinstance(expr, Expr) else expr for symbol, expr in first.items()}
     for symbol, expr in then.items():
         result.setdefault(symbol, expr)

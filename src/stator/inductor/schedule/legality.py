@@ -1,5 +1,5 @@
-"""May two groups become one? Lays the later group's loops over the earlier one's and proves that every value that flows
-between them is used in the iteration that made it. Whether it is worth it is decided in profit.py.
+"""Proves that two groups may become one: lays the later group's loops over the earlier group's, and checks that the
+iteration that makes a value is the one that uses it. profit.py decides whether the fusion is worth it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .space import Loop, Member, Names, Space, in_order, overlay, placed, stride
 
 @dataclass(slots=True)
 class FusionCandidate:
-    """A group under construction. `mutates`: inputs' memory that it writes; `touches`: inputs' memory that it reads."""
+    """A group under construction. `mutates`: inputs that it writes in place; `touches`: inputs that it reads."""
 
     space: Space
     members: list[Member]
@@ -25,11 +25,11 @@ class FusionCandidate:
     writes: set[str] = field(default_factory=set)
     mutates: set[str] = field(default_factory=set)
     touches: set[str] = field(default_factory=set)
-    widest: Expr | None = None  # the access that walks along most loops
+    widest: Expr | None = None  # the access that walks along the most loops
     lanes: frozenset[Symbol] = frozenset()  # loops along which a store over all loops is contiguous
 
     def accesses(self, kind: str, buffer: str) -> Iterator[Expr]:
-        """Places of all plain accesses to a buffer, in the space's symbols."""
+        """The indices of all plain accesses to a buffer, in the space's symbols."""
         ranges = self.space.ranges()
         for member, facts in zip(self.members, self.facts, strict=True):
             if buffer in (facts.reads if kind == "loads" else facts.writes):
@@ -40,7 +40,7 @@ class FusionCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """A fusion that is allowed: the joint space, and both groups' members in its symbols."""
+    """A legal fusion: the joint space, and both groups' members in its symbols."""
 
     space: Space
     members: list[Member]
@@ -53,7 +53,7 @@ class Fusion:
 
 
 def fuse(first: FusionCandidate, second: FusionCandidate, sizes: dict[str, int], names: Names) -> Fusion | None:
-    """Lay `second` over `first`, which runs before it; None when that is not allowed. `sizes`: elements of each
+    """Lay `second` over `first`, which runs before it; None when the fusion is illegal. `sizes`: elements of each
     buffer."""
     flow = first.writes & second.reads
     if not _memory_allows(first, second):
@@ -69,7 +69,7 @@ def fuse(first: FusionCandidate, second: FusionCandidate, sizes: dict[str, int],
         return None
     space, replace_first, replace_second = joint.space, joint.first, joint.second
     if space.inner and (first.mutates or second.mutates):
-        return None  # a later phase would read again what an earlier one has overwritten
+        return None  # a later phase would read memory again that an earlier phase has overwritten
     members_first = _moved(first.members, replace_first)
     members_second = _moved(second.members, replace_second)
     if not _flows_in_place(first, second, members_first, members_second, space, flow):
@@ -94,7 +94,7 @@ def fuse(first: FusionCandidate, second: FusionCandidate, sizes: dict[str, int],
 
 
 def _memory_allows(first: FusionCandidate, second: FusionCandidate) -> bool:
-    """No buffer is written by both, and none that the first reads is written by the second."""
+    """True if no buffer is written by both, and no buffer that the first reads is written by the second."""
     return (
         not (first.writes & second.writes)
         and not (first.reads & second.writes)
@@ -107,7 +107,7 @@ def _memory_allows(first: FusionCandidate, second: FusionCandidate) -> bool:
 def _guide(
     first: FusionCandidate, second: FusionCandidate, flow: set[str], sizes: dict[str, int]
 ) -> tuple[list[tuple[int, Loop]], list[tuple[int, Loop]]] | None:
-    """A buffer that both touch, and how each walks through it: it tells which loops correspond."""
+    """The walks of both groups through a buffer that both access. The walks show which loops correspond."""
     best: tuple[int, list[tuple[int, Loop]], list[tuple[int, Loop]]] | None = None
     shared = flow or (first.reads & second.reads)
     for buffer in sorted(shared, key=lambda name: (-sizes[name], name)):
@@ -169,7 +169,7 @@ def _replaced(index: Expr | None, replacements: dict[Symbol, ExprLike]) -> Expr 
 
 
 def _replaced_lanes(lanes: frozenset[Symbol], replacements: dict[Symbol, ExprLike]) -> frozenset[Symbol]:
-    """The fastest piece of each loop."""
+    """Replace each loop by its fastest piece."""
     found = set()
     for symbol in lanes:
         expr = replacements.get(symbol, symbol)
@@ -201,7 +201,7 @@ def _flows_in_place(
     space: Space,
     flow: set[str],
 ) -> bool:
-    """Is every element that flows read by the iteration that wrote it?"""
+    """True if every element that flows is read by the iteration that wrote it."""
     if not flow:
         return True
     ranges = space.ranges()
@@ -224,13 +224,14 @@ def _flows_in_place(
 
 
 def _injective(index: Expr, space: Space, inner: set[Symbol]) -> bool:
-    """A value made per iteration must be stored per iteration, apart from the inner loops of a row's value."""
+    """True if each iteration that makes a value stores it to an element of its own; a row's value ignores inner
+    loops."""
     missing = [loop for loop in space.outer if loop.size > 1 and loop.symbol not in index.symbols]
     return not missing
 
 
 def _positions_hold(members: list[Member], all_facts: list[Facts], space: Space) -> bool:
-    """argmax and argmin count positions in the order of their own loops, which must be the order of the inner loops."""
+    """argmax and argmin count positions in the order of their own loops, so the inner loops must have that order."""
     if not any(facts.positions for facts in all_facts):
         return True
     expected = _flat([(loop.symbol, loop.size) for loop in space.inner])

@@ -1,4 +1,4 @@
-"""A schedule as text for people (40_schedule.txt)."""
+"""Prints a schedule (40_schedule.txt)."""
 
 from __future__ import annotations
 

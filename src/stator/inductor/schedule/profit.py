@@ -1,4 +1,4 @@
-"""Is a fusion that is allowed also worth it? Every threshold of the scheduler lives here."""
+"""Decides whether a legal fusion is worth it. Every threshold of the scheduler lives here."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from .legality import Fusion, FusionCandidate
 from .space import strides
 
 MAX_MEMBERS = 32
-MAX_OPERATIONS = 400  # beyond it compile time and register spills grow faster than memory traffic shrinks
+MAX_OPERATIONS = 400  # beyond this, compile time and register spills grow faster than memory traffic shrinks
 MAX_BUFFERS = 28
 
-# Rows are stored before they are added to a table of at least so many times their elements
+# Rows are stored before they are added to a table with at least this many times their elements
 TABLE = 4
 
-# Elements of a row that later phases find in the second-level cache
+# The longest row whose elements later phases still find in the second-level cache
 MAX_ROW = 65536
-# The same where lanes run across rows, so that sixteen of them are in flight
+# The longest row where lanes run across rows, so that sixteen rows are in flight
 MAX_COLUMN = 1024
 MIN_ROW = 16  # shorter rows make poor vectors
-# Few long rows leave threads idle; a single one is split between them
+# Few long rows leave threads idle, whereas threads share a single row
 MIN_ROWS, LONG_WORK = 4, 65536
 
 
 def too_large(first: FusionCandidate, second: FusionCandidate) -> bool:
-    """Known before anything else is."""
+    """The size limits, which are checked before legality."""
     members = len(first.members) + len(second.members)
     operations = sum(facts.operations for facts in (*first.facts, *second.facts))
     return members > MAX_MEMBERS or operations > MAX_OPERATIONS
@@ -51,8 +51,8 @@ def worthwhile(
 
 
 def _fills_a_table(second: FusionCandidate, sizes: Mapping[str, int]) -> bool:
-    """Are rows added to a table that is much larger? Then filling that takes longer than storing them, and what they
-    are computed from need not be kept meanwhile."""
+    """True if rows are added to a much larger table. Filling the table takes longer than storing the rows, and with the
+    rows stored their operands can die before the table is filled."""
     return any(
         not access.plain and sizes[access.buffer] >= TABLE * facts.iterations
         for facts in second.facts
@@ -61,7 +61,7 @@ def _fills_a_table(second: FusionCandidate, sizes: Mapping[str, int]) -> bool:
 
 
 def _siblings(first: FusionCandidate, second: FusionCandidate, fusion: Fusion, sizes: Mapping[str, int]) -> bool:
-    """Without a value that flows, fusing pays when both read the same large buffer in the same loops."""
+    """Without a value that flows, fusion pays when both groups read the same large buffer in the same loops."""
     total = math.prod(loop.size for loop in fusion.space.loops)
     if fusion.paired != total:
         return False
@@ -76,7 +76,7 @@ def _rows_fit(first: FusionCandidate, second: FusionCandidate, fusion: Fusion) -
     if 1 < rows < MIN_ROWS and row * rows > LONG_WORK:
         return False
     if not first.space.inner and not second.space.inner and row < MIN_ROW:
-        return False  # both pointwise: rows appear only because of this fusion
+        return False  # both are pointwise, so rows exist only because of this fusion
     single_phase = not first.space.inner and second.space.inner  # the first only feeds the reduction
     along = _rows_are_contiguous(fusion)
     if not first.space.inner and not second.space.inner and not along:
@@ -87,13 +87,13 @@ def _rows_fit(first: FusionCandidate, second: FusionCandidate, fusion: Fusion) -
 
 
 def _rows_are_contiguous(fusion: Fusion) -> bool:
-    """Do the inner loops walk through neighbouring elements of the widest access?"""
+    """True if the inner loops walk through neighbouring elements of the widest access."""
     walk = strides(fusion.widest, fusion.space.loops) if fusion.widest is not None else None
     return bool(walk) and walk[0][1] in fusion.space.inner  # type: ignore[index]
 
 
 def _same_lanes(first: FusionCandidate, second: FusionCandidate, fusion: Fusion, readers: Mapping[str, int]) -> bool:
-    """Stores that are contiguous along different loops cost strided access; only saved memory outweighs that."""
+    """Stores that are contiguous along different loops need strided access. Only saved memory outweighs that cost."""
     one, other = fusion.lanes_first, fusion.lanes_second
     if not one or not other or one & other:
         return True

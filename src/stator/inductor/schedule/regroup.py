@@ -1,4 +1,4 @@
-"""From a candidate to a `Group`: loops put in memory order, members rewritten over them, neighbouring loops merged."""
+"""Turns a candidate into a `Group`: sorts loops into memory order, rewrites members over them, merges neighbours."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_group(name: str, candidate: FusionCandidate, internal: frozenset[str]) 
 
 
 def _in_memory_order(candidate: FusionCandidate) -> Space:
-    """Loops sorted by the strides of the widest access."""
+    """Sort the loops by the strides of the widest access."""
     space = candidate.space
     best = (strides(candidate.widest, space.loops) if candidate.widest is not None else None) or []
     rank = {loop.symbol: step for step, loop in best}

@@ -1,5 +1,4 @@
-"""Bodies rewritten over other loops, and neighbouring loops merged where all indices of a group walk through them as
-one.
+"""Rewrites bodies over other loops, and merges neighbouring loops where every index of a group allows it.
 
 No fusion is decided here.
 """
@@ -26,7 +25,7 @@ def substitute(
     reduction_variables: tuple[Symbol, ...],
     reduction_ranges: tuple[int, ...],
 ) -> Loops:
-    """The node with its loop variables expressed in others, which must cover the same iterations."""
+    """Express the node's loop variables in others, which must cover the same iterations."""
     limits = loop_ranges((*variables, *reduction_variables), (*ranges, *reduction_ranges))
     indices = tuple([simplify(index.substitute(replacements), limits) for index in node.body.indices])
     body = LoopBody(variables, ranges, reduction_variables, reduction_ranges, indices, node.body.ops)
@@ -34,8 +33,8 @@ def substitute(
 
 
 def collapse(members: Sequence[Loops], shared: int) -> tuple[tuple[Loops, ...], tuple[int, ...], tuple[int, ...]]:
-    """Members of one group with neighbouring loops merged wherever every index allows it; the ranges of the shared
-    loops and of the inner ones. The members' loops have the same symbols already."""
+    """Merge neighbouring loops of a group's members wherever every index allows it. The members' loops already have
+    common symbols. Returns the members, the ranges of the shared loops, and the ranges of the inner loops."""
     widest = max((member.body for member in members), key=lambda body: len(body.vars) + len(body.reduction_vars))
     symbols = (*widest.vars, *widest.reduction_vars)
     sizes = (*widest.ranges, *widest.reduction_ranges)
@@ -58,7 +57,7 @@ def collapse(members: Sequence[Loops], shared: int) -> tuple[tuple[Loops, ...], 
 def _merge(
     symbols: tuple[Symbol, ...], sizes: tuple[int, ...], indices: set[Expr], names: tuple[Symbol, ...]
 ) -> tuple[tuple[Symbol, ...], tuple[int, ...], dict[Symbol, ExprLike]]:
-    """Runs of loops that are walked through as one become one loop."""
+    """Merge runs of loops that every index walks through as through one loop."""
     replacements: dict[Symbol, ExprLike] = {}
     merged: list[int] = []
     for at, (symbol, size) in enumerate(zip(symbols, sizes, strict=True)):

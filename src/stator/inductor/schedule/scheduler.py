@@ -1,8 +1,8 @@
-"""Lowered nodes to an ordered list of fused groups and library calls: the stage's one entry point.
+"""The scheduler's entry point: turns lowered nodes into an ordered list of fused groups and library calls.
 
-Nodes are taken in order; each is tried with the groups that make what it reads, latest first, then with groups that
-read the same. Legality and profit are decided elsewhere; here is the order of things: dependencies, cycles, the
-final order.
+The scheduler takes nodes in order. It tries to fuse each with the groups that compute its operands, latest first, then
+with groups that read the same buffers. legality.py and profit.py judge a fusion; dependencies, cycles and the final
+order are found here.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .space import Names, space_of
 from .verifier import verify_schedule
 
 _DEFAULT = Options()
-_CYCLE_SEARCH = 256  # steps looked at before a fusion over a long distance is given up
-_SIBLINGS = 4  # groups reading the same buffer that are tried
+_CYCLE_SEARCH = 256  # steps visited before the search for a dependency gives up the fusion
+_SIBLINGS = 4  # groups tried that read the same buffer
 
 
 @dataclass(slots=True, eq=False)
 class ScheduleStep:
     """A library call or a growing group. `needs`: steps that must run before. `last`: position of its last node.
-    `rank`: its place in an order in which every step comes behind those that it needs."""
+    `rank`: a topological number, greater than the ranks of all steps in `needs`."""
 
     content: FusionCandidate | Extern
     last: int
@@ -42,7 +42,7 @@ class ScheduleStep:
 
 
 def schedule(lowered: Lowered, options: Options = _DEFAULT) -> Schedule:
-    """Raises VerificationError (options.verify) when the result breaks its own rules."""
+    """Raises VerificationError (options.verify) when the result breaks a rule of schedules."""
     result = _Scheduler(lowered, options).run()
     if options.verify:
         verify_schedule(result, lowered)
@@ -56,7 +56,7 @@ class _Scheduler:
         self.buffers: dict[str, Buffer] = lowered.buffers
         self.sizes = {name: math.prod(buffer.layout.size) for name, buffer in self.buffers.items()}
         self.steps: list[ScheduleStep] = []
-        self.by_rank: list[ScheduleStep | None] = []  # None in the places of those that were merged
+        self.by_rank: list[ScheduleStep | None] = []  # None in place of a merged step
         self.writers: dict[str, list[ScheduleStep]] = {}  # by memory owner
         self.readers: dict[str, list[ScheduleStep]] = {}  # by memory owner, since the last write
         self.sharers: dict[str, list[ScheduleStep]] = {}  # loop groups by the buffer they read
@@ -77,7 +77,7 @@ class _Scheduler:
         for at, step in enumerate(alive):
             if isinstance(step.content, Extern):
                 steps.append(step.content)
-            elif used_outside[step]:  # else nobody wants it
+            elif used_outside[step]:  # else nothing reads its results
                 internal = frozenset(step.content.writes - used_outside[step])
                 steps.append(make_group(f"kernel{at}", step.content, internal))
         return Schedule(tuple(steps))
@@ -112,7 +112,7 @@ class _Scheduler:
         reads, writes = extern_reads(node), extern_writes(node)
         step = self._new_step(node, position, self._needs(reads, writes))
         if draws(node.target, node.args, node.kwargs):
-            if self.drawing is not None:  # numbers are dealt out in the order of the program
+            if self.drawing is not None:  # random numbers are drawn in the order of the program
                 step.needs.add(self.drawing)
             self.drawing = step
         self._record(step, reads, writes)
@@ -139,7 +139,7 @@ class _Scheduler:
             self.sharers.setdefault(name, []).append(step)
 
     def _grow(self, step: ScheduleStep, reads: frozenset[str]) -> None:
-        """Merge the step with earlier groups as long as one is allowed and worth it."""
+        """Merge the step with earlier groups as long as a fusion is legal and worth it."""
         tried: set[ScheduleStep] = set()
         while True:
             producers = sorted(
@@ -185,8 +185,8 @@ class _Scheduler:
         return True
 
     def _rank_as_one(self, earlier: ScheduleStep, step: ScheduleStep) -> None:
-        """Keep the order of ranks when two steps, none of which needs the other through a third one, become one: what
-        lies between them and needs the first of them goes behind both, the rest of it before."""
+        """Update ranks when two steps become one, where neither needs the other through a third step. Of the steps
+        ranked between them, those that need the earlier step move behind both, and all others before both."""
         low, high = sorted((earlier, step), key=lambda one: one.rank)
         before: list[ScheduleStep | None] = []
         behind: set[ScheduleStep] = set()
@@ -207,7 +207,7 @@ class _Scheduler:
                 at.rank = rank
 
     def _reaches(self, earlier: ScheduleStep, step: ScheduleStep) -> bool:
-        """Does `step` depend on `earlier` through a third step? (Also True when it is too far to tell.)"""
+        """True if `step` depends on `earlier` through a third step, or if the search becomes too long to tell."""
         pending = [_alive(s) for s in step.needs]
         pending = [s for s in pending if s is not earlier]
         seen: set[ScheduleStep] = set()
@@ -226,7 +226,7 @@ class _Scheduler:
         return False
 
     def _follows(self, earlier: ScheduleStep, step: ScheduleStep) -> bool:
-        """Does `earlier` depend on `step`? It may, once `step` has taken in groups that lie before `earlier`."""
+        """True if `earlier` depends on `step`, which may have taken in groups that lie before `earlier`."""
         if earlier.rank < step.rank:
             return False
         return any(_alive(need) is step for need in earlier.needs) or self._reaches(step, earlier)
@@ -234,7 +234,7 @@ class _Scheduler:
     # ---- the final order --------------------------------------------------------------------------
 
     def _ordered(self) -> list[ScheduleStep]:
-        """Dependencies first; among what is ready, what came first in the program."""
+        """Dependencies come first; among ready steps, the first in the program comes first."""
         alive = [step for step in self.steps if step.merged_into is None]
         waiting: dict[ScheduleStep, int] = {}
         users: dict[ScheduleStep, list[ScheduleStep]] = {step: [] for step in alive}
@@ -259,7 +259,7 @@ class _Scheduler:
         return order
 
     def _read_outside(self, alive: list[ScheduleStep]) -> dict[ScheduleStep, set[str]]:
-        """For each group, which of the buffers it writes are needed in memory: read by others, returned, mutated."""
+        """For each group the buffers it writes that need memory, because others read, return or mutate them."""
         wanted = names_in(self.lowered.outputs)
         readers: dict[str, list[ScheduleStep]] = {}
         writers: dict[str, int] = {}

@@ -1,5 +1,5 @@
-"""Iteration spaces of candidate groups, and how two of them are laid over each other. Arithmetic on loops only:
-whether a fusion is allowed or worth it is decided in legality.py and profit.py.
+"""Iteration spaces of candidate groups, and the pairing of the loops of two spaces. Arithmetic on loops only:
+legality.py and profit.py decide about fusions.
 
 A space has outer loops, shared by all members, and inner loops, which members reduce over or run through. A member's
 own loop variables are expressions in the space's symbols.
@@ -33,7 +33,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node with its loop variables in terms of the space's symbols. `known`: indices that were placed already."""
+    """A node with its loop variables in terms of the space's symbols. `known`: a cache of translated indices."""
 
     node: Loops
     where: dict[Symbol, ExprLike]
@@ -54,7 +54,7 @@ class Space:
 
 
 def space_of(node: Loops, names: Names) -> tuple[Space, Member]:
-    """A node's own space: a reduction's reduced loops are inner, everything else is outer."""
+    """The space of a single node: reduced loops are inner, all others are outer."""
     body = node.body
     where: dict[Symbol, ExprLike] = {}
     boundaries = _boundaries(body.indices)
@@ -93,7 +93,7 @@ def _loops(
 
 
 def _boundaries(indices: tuple[Expr, ...]) -> dict[Symbol, set[int]]:
-    """For loops that indices take apart by division and remainder: the divisors. Splitting there leaves plain walks."""
+    """For each loop the divisors in divisions and remainders of it. Splitting the loop there leaves plain walks."""
     found: dict[Symbol, set[int]] = {}
     pending = [atom for index in indices for atom in index.atoms if not isinstance(atom, Symbol)]
     while pending:
@@ -117,7 +117,7 @@ def _scale(numerator: Expr) -> tuple[Symbol, int] | None:
 
 
 def _dividing(boundaries: set[int], size: int) -> list[int]:
-    """Those boundaries that divide each other and the size, ascending."""
+    """The boundaries that divide each other and the size, ascending."""
     found: list[int] = []
     for boundary in sorted(boundaries):
         if 1 < boundary < size and size % boundary == 0 and boundary % (found[-1] if found else 1) == 0:
@@ -126,7 +126,7 @@ def _dividing(boundaries: set[int], size: int) -> list[int]:
 
 
 def placed(index: Expr, member: Member, ranges: dict[Symbol, tuple[int, int]]) -> Expr:
-    """An index of a member in terms of the space's symbols."""
+    """A member's index in terms of the space's symbols."""
     found = member.known.get(index)
     if found is None:
         found = member.known[index] = simplify(index.substitute(member.where), ranges)
@@ -134,7 +134,7 @@ def placed(index: Expr, member: Member, ranges: dict[Symbol, tuple[int, int]]) -
 
 
 def strides(index: Expr, loops: tuple[Loop, ...]) -> list[tuple[int, Loop]] | None:
-    """(stride, loop) of the loops that an index walks along, smallest stride first; None if it is not a plain walk."""
+    """(stride, loop) of the loops that an index walks along, smallest stride first; None if the walk is not linear."""
     found = []
     for loop in loops:
         step = index.coefficient(loop.symbol)
@@ -148,8 +148,8 @@ def strides(index: Expr, loops: tuple[Loop, ...]) -> list[tuple[int, Loop]] | No
 
 @dataclass(slots=True)
 class LoopOverlay:
-    """Two spaces over each other: pieces of loops that are one and the same, `pairs` of (first's, second's) loops, and
-    what remains of each. `first`/`second`: replacements for loops that had to be split.
+    """Two spaces laid over each other. `pairs`: the (first's, second's) loops that correspond, perhaps pieces of loops.
+    `rest_first`/`rest_second`: loops without a partner. `first`/`second`: replacements for loops that had to be split.
     """
 
     pairs: list[tuple[Loop, Loop]]
@@ -160,7 +160,7 @@ class LoopOverlay:
 
 
 def overlay(first: list[tuple[int, Loop]], second: list[tuple[int, Loop]], names: Names) -> LoopOverlay | None:
-    """Pair the loops of two walks through the same memory, splitting loops where the other walk has a boundary."""
+    """Pair the loops of two walks through the same memory. A loop is split where the other walk has a boundary."""
     a, b = list(reversed(first)), list(reversed(second))  # smallest stride last, as stacks
     result = LoopOverlay([], [], [], {}, {})
     pieces_first: dict[Symbol, list[Loop]] = {}
@@ -194,7 +194,7 @@ def overlay(first: list[tuple[int, Loop]], second: list[tuple[int, Loop]], names
 def _split(
     loop: Loop, size: int, owner: dict[Symbol, Symbol], pieces: dict[Symbol, list[Loop]], names: Names
 ) -> tuple[Loop, Loop]:
-    """The fast `size` iterations and the slow rest of a loop."""
+    """Split a loop into its fast `size` iterations and the slow rest."""
     whole = owner.get(loop.symbol, loop.symbol)
     low, high = Loop(names.fresh(), size), Loop(names.fresh(), loop.size // size)
     owner[low.symbol] = owner[high.symbol] = whole
@@ -205,7 +205,7 @@ def _split(
 
 
 def _replacements(pieces: dict[Symbol, list[Loop]]) -> dict[Symbol, ExprLike]:
-    """Pieces are listed from the fastest to the slowest."""
+    """The expression for each split loop. Pieces are listed from the fastest to the slowest."""
     found: dict[Symbol, ExprLike] = {}
     for symbol, parts in pieces.items():
         total: ExprLike = 0
@@ -218,7 +218,7 @@ def _replacements(pieces: dict[Symbol, list[Loop]]) -> dict[Symbol, ExprLike]:
 
 
 def in_order(loops: list[Loop] | tuple[Loop, ...]) -> list[tuple[int, Loop]]:
-    """Loops, outermost first, as a walk through consecutive elements."""
+    """The walk through consecutive elements along these loops, outermost first."""
     found, step = [], 1
     for loop in reversed(loops):
         found.append((step, loop))
@@ -229,7 +229,7 @@ def in_order(loops: list[Loop] | tuple[Loop, ...]) -> list[tuple[int, Loop]]:
 def split_loops(
     loops: tuple[Loop, ...], replacements: dict[Symbol, ExprLike], sizes: dict[Symbol, int]
 ) -> tuple[Loop, ...]:
-    """Loops with the split ones replaced by their pieces, slowest first."""
+    """Replace each split loop by its pieces, slowest first."""
     found: list[Loop] = []
     for loop in loops:
         expr = replacements.get(loop.symbol)

@@ -1,4 +1,4 @@
-"""The rules of a schedule, checked. Raises VerificationError; never repairs."""
+"""Checks the rules of a schedule. Raises VerificationError; never repairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .groups import Group, Schedule
 
 
 def verify_schedule(schedule: Schedule, lowered: Lowered) -> None:
-    """Everything computed once, in an order that respects reads after writes; groups consistent in themselves."""
+    """Every buffer is computed once, in an order that puts writes before their readers; each group is consistent."""
     progress = _Progress(lowered)
     for step in schedule.steps:
         if isinstance(step, Extern):
@@ -29,14 +29,14 @@ def verify_schedule(schedule: Schedule, lowered: Lowered) -> None:
 
 
 class _Progress:
-    """How many of a buffer's writers have run, and how many each reader needs: those before it in the program. (A part
-    of a buffer may be read before a later part is written.)
+    """Counts the writers of each buffer that have run. A reader needs the writers before it in the program: it may read
+    one part of a buffer before a later part is written.
     """
 
     def __init__(self, lowered: Lowered) -> None:
         self.done: dict[str, int] = {}
         self.writers: dict[str, int] = {}
-        self.needed: dict[tuple[tuple[str | None, ...], str], int] = {}  # by the reader's outputs, and what it reads
+        self.needed: dict[tuple[tuple[str | None, ...], str], int] = {}  # by the reader's outputs and the buffer
         for node in lowered.nodes:
             reads, writes = (
                 (extern_reads(node), extern_writes(node))
