@@ -1,6 +1,6 @@
 """Conditions on symbolic numbers: comparisons with zero in a normal form, and their conjunctions and disjunctions.
 
-Pure data. Which conditions hold, and which were relied on, is the business of `environment.py`.
+Pure data. `environment.py` knows which conditions hold, and which have been relied on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOLDS: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`expr relation 0`. Integers are compared by "==", "!=" and ">=", floats by ">" too."""
+    """`expr relation 0`. Integers are compared by "==", "!=" and ">=", floats also by ">"."""
 
     relation: str
     expr: Any  # Expr or FloatExpr
@@ -47,7 +47,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Conjunction:
-    """All parts hold; at least two of them."""
+    """All parts hold. There are at least two parts."""
 
     parts: tuple[Any, ...]
 
@@ -64,7 +64,7 @@ class Conjunction:
 
 @dataclass(frozen=True, slots=True)
 class Disjunction:
-    """Some part holds; at least two of them."""
+    """Some part holds. There are at least two parts."""
 
     parts: tuple[Any, ...]
 
@@ -80,7 +80,7 @@ class Disjunction:
 
 
 def compare(relation: str, left: Any, right: Any) -> Condition:
-    """`left relation right` for ==, !=, <, <=, > and >=, on integer or floating-point expressions or numbers."""
+    """`left relation right` for ==, !=, <, <=, > and >=, on integer or floating-point expressions, or numbers."""
     if isinstance(left, (FloatExpr, float)) or isinstance(right, (FloatExpr, float)):
         return _compare_floats(relation, left, right)
     if relation in ("==", "!="):
@@ -98,7 +98,7 @@ def _compare_floats(relation: str, left: Any, right: Any) -> Condition:
 
 
 def _normal(relation: str, expr: ExprLike) -> Condition:
-    """Coefficients without a common factor; a positive first one where the sign does not matter."""
+    """The normal form: coefficients without a common factor, the first positive where the sign does not matter."""
     expr = as_expr(expr)
     if expr.constant is not None:
         return _HOLDS[relation](expr.constant)
@@ -130,7 +130,7 @@ def negated(condition: Condition) -> Condition:
 
 
 def both(*conditions: Condition) -> Condition:
-    """The conjunction; True when there is nothing to ask."""
+    """The conjunction; True without conditions."""
     parts: dict[Any, None] = {}
     for condition in conditions:
         if condition is False:
@@ -141,7 +141,7 @@ def both(*conditions: Condition) -> Condition:
 
 
 def either(*conditions: Condition) -> Condition:
-    """The disjunction; False when there is nothing to ask."""
+    """The disjunction; False without conditions."""
     parts: dict[Any, None] = {}
     for condition in conditions:
         if condition is True:

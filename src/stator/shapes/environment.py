@@ -1,8 +1,7 @@
-"""What is known about symbolic integers: an example value and a range for each, and what was relied on.
+"""The knowledge about symbolic integers: an example value and a range for each, and facts that were relied on.
 
-A question about sizes is answered from what is known where that is possible; otherwise by the example values, and the
-answer is recorded as a fact: whoever uses a result made under this environment has to check the facts. Never here:
-tensors, or how facts become checks.
+Ranges and facts answer a question about sizes where they can. Otherwise the example values answer it, and the answer is
+recorded as a fact; users of a result made under this environment must check the facts. Never here: tensors, or guards.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from .intervals import Bound
 from .simplify import simplify
 
 UNBOUNDED: tuple[Bound, Bound] = (-math.inf, math.inf)
-# Sizes of zero and one behave unlike others (they broadcast, they make a tensor empty), so they are never symbols.
+# Sizes of zero and one behave unlike other sizes (they broadcast, or make a tensor empty), so they are never symbols.
 SMALLEST_SIZE = 2
-# What a number without a hint is taken for where nothing but strides depends on the answer; what is likely to divide a
-# size divides it.
+# The stand-in for a number without a hint where nothing but strides depends on the answer. Likely divisors of sizes
+# divide this number.
 _LARGE = 2**20 * 3**5 * 5**3 * 7**2 * 11 * 13 * 17
 
 _asking = threading.local()
@@ -34,8 +33,8 @@ _asking = threading.local()
 
 @contextmanager
 def of_large_sizes() -> Iterator[None]:
-    """Questions in the block about numbers without a hint are answered as for large ones, and nothing is relied on:
-    for the strides of results, which whoever needs them asks for when the program runs."""
+    """Answer questions about numbers without a hint as for large numbers, and record no fact. For the strides of
+    results: users of these strides ask for them when the program runs."""
     before = getattr(_asking, "of_large", False)
     _asking.of_large = True
     try:
@@ -46,7 +45,7 @@ def of_large_sizes() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SizeFact:
-    """A condition that was relied on, and where (whatever `Environment.locate` gave)."""
+    """A condition that was relied on, and its origin (the result of `Environment.locate`)."""
 
     condition: Comparison | Conjunction | Disjunction
     origin: Any = None
@@ -58,9 +57,9 @@ class SizeFact:
 class Environment:
     """Symbols with example values (`hints`), inclusive `ranges`, and the `facts` that were relied on, in order.
 
-    A symbol without a hint stands for a number that only the run can tell: questions about it that its range does not
-    answer raise Unsupported; if `assumes`, only where numbers larger than 1 have different answers, else theirs is
-    relied on. `locate` is called for the origin of each new fact.
+    A symbol without a hint stands for a number that is known only when the program runs. A question about it that its
+    range does not answer raises Unsupported. If `assumes`, and if all numbers larger than 1 have one answer, that
+    answer is relied on instead. `locate` is called for the origin of each new fact.
     """
 
     def __init__(self, locate: Callable[[], Any] | None = None, assumes: bool = False) -> None:
@@ -80,7 +79,7 @@ class Environment:
     def symbol(
         self, name: str, hint: int | None, low: Bound = -math.inf, high: Bound = math.inf
     ) -> Symbol:  # fmt: skip
-        """A new symbol. Raises ValueError for a name that is taken or a hint outside of the range."""
+        """A new symbol. Raises ValueError for a name in use, or for a hint outside of the range."""
         symbol = Symbol(name)
         if symbol in self.ranges:
             raise ValueError(f"there is a symbol {name} already")
@@ -92,7 +91,7 @@ class Environment:
         return symbol
 
     def size(self, name: str, hint: int | None) -> ExprLike:
-        """A new symbol for a size; a hint of 0 or 1 is given back as it is."""
+        """A new symbol for a size; a hint of 0 or 1 is returned as a constant."""
         if hint is not None and hint < SMALLEST_SIZE:
             return hint
         return self.symbol(name, hint, SMALLEST_SIZE)
@@ -100,7 +99,7 @@ class Environment:
     # -- values ---------------------------------------------------------------------------------------------------
 
     def simplified(self, expr: ExprLike) -> Expr:
-        """An expression that is equal as long as the facts hold, in symbols that no fact has replaced."""
+        """An equal expression under the facts, without the symbols that facts have replaced."""
         expr = as_expr(expr)
         if not expr.symbols:
             return expr
@@ -113,7 +112,7 @@ class Environment:
         return value.symbols <= self.hints.keys() if isinstance(value, (Expr, FloatExpr)) else True
 
     def hint(self, value: Any) -> Any:
-        """The example value of an int or float expression. Raises Unsupported when it depends on data."""
+        """The example value of an int or float expression. Raises Unsupported when the value depends on data."""
         if not isinstance(value, (Expr, FloatExpr)):
             return value
         if not self.has_hint(value):
@@ -121,7 +120,7 @@ class Environment:
         return value.evaluate(self.hints)
 
     def specialised(self, value: Any) -> Any:
-        """The example value, relied on from now on."""
+        """The example value; records the fact that the value is this one."""
         number = self.hint(value)
         if isinstance(value, (Expr, FloatExpr)):
             self.decide(compare("==", value, number))
@@ -130,7 +129,7 @@ class Environment:
     # -- conditions -----------------------------------------------------------------------------------------------
 
     def known(self, condition: Condition) -> bool | None:
-        """Whether a condition holds wherever the facts do; None when they do not tell."""
+        """True or False if ranges and facts decide the condition, else None."""
         if isinstance(condition, bool):
             return condition
         answer = self._answers.get(condition)
@@ -139,7 +138,7 @@ class Environment:
         if isinstance(condition, Comparison):
             answer = self._known_comparison(condition)
         else:
-            short = isinstance(condition, Disjunction)  # the answer that one part settles
+            short = isinstance(condition, Disjunction)  # the answer that a single part decides
             answers = [self.known(part) for part in condition.parts]
             answer = short if short in answers else None if None in answers else not short
         if answer is not None:
@@ -147,7 +146,7 @@ class Environment:
         return answer
 
     def decide(self, condition: Condition) -> bool:
-        """Whether a condition holds, relied on from now on. Raises Unsupported when it depends on data."""
+        """The truth of a condition, recorded as a fact if needed. Raises Unsupported when it depends on data."""
         answer = self.known(condition)
         if answer is not None:
             return answer
@@ -169,7 +168,7 @@ class Environment:
         return answer
 
     def _of_many(self, condition: Comparison) -> bool | None:
-        """The answer where every number that only the run can tell is larger than 1; None where that depends."""
+        """The answer if every number without a hint is larger than 1; None if it differs between such numbers."""
         ranges = dict(self.ranges)
         for symbol in self.simplified(condition.expr).symbols if isinstance(condition.expr, Expr) else ():
             if symbol not in self.hints and ranges[symbol][0] < SMALLEST_SIZE <= ranges[symbol][1]:
@@ -179,8 +178,8 @@ class Environment:
         return _by_bounds(condition.relation, *self.simplified(condition.expr).bounds(ranges))
 
     def expect(self, condition: Condition) -> bool:
-        """Whether a condition holds without which the program would fail: of numbers without a hint that is relied on,
-        unless it is known not to be so."""
+        """The truth of a condition without which the program would fail. For numbers without a hint, the condition is
+        recorded as a fact, unless ranges and facts refute it."""
         answer = self.known(condition)
         if answer is not None or isinstance(condition, bool):
             return bool(answer)
@@ -190,7 +189,7 @@ class Environment:
         return True
 
     def _decide_parts(self, condition: Conjunction | Disjunction) -> bool:
-        """Relies on no more than what settles the answer."""
+        """Record no more facts than the parts that decide the answer."""
         short = isinstance(condition, Disjunction)
         open_parts = [part for part in condition.parts if self.known(part) is None]
         for part in open_parts:
@@ -202,7 +201,7 @@ class Environment:
         return not short
 
     def assume(self, condition: Condition) -> None:
-        """Take a condition as a fact. Raises ValueError when it contradicts what is known."""
+        """Record a condition as a fact. Raises ValueError when it contradicts ranges or facts."""
         answer = self.known(condition)
         if answer is True:
             return
@@ -212,7 +211,7 @@ class Environment:
         for part in condition.parts if isinstance(condition, Conjunction) else (condition,):
             self._learn(part)
 
-    # -- what follows from facts ----------------------------------------------------------------------------------
+    # -- consequences of facts ------------------------------------------------------------------------------------
 
     def _known_comparison(self, condition: Comparison) -> bool | None:
         if isinstance(condition.expr, FloatExpr):
@@ -225,7 +224,7 @@ class Environment:
         return _by_bounds(condition.relation, self._at_least(expr), -self._at_least(-expr))
 
     def _at_least(self, expr: Expr) -> Bound:
-        """A lower bound: by intervals, by moving each symbol to the low end of its range, or by a fact."""
+        """A lower bound: from intervals, from the low ends of all ranges, or from a fact."""
         found = self._lower.get(expr)
         if found is None:
             low = expr.bounds(self.ranges)[0]
@@ -256,7 +255,7 @@ class Environment:
         return self.ranges.get(symbol, UNBOUNDED)
 
     def _learn(self, condition: Condition) -> None:
-        """Draw the conclusions that answer later questions. Answers given before stay right."""
+        """Draw conclusions from a fact for later questions. Earlier answers stay right."""
         if not isinstance(condition, bool):
             self._answers[condition] = True
             self._answers[negated(condition)] = False
@@ -274,7 +273,7 @@ class Environment:
         self._lower.clear()
 
     def _replace(self, expr: Expr) -> None:
-        """expr == 0 gives one symbol by the others: the one that came last."""
+        """expr == 0 expresses one symbol, the newest possible, by the others."""
         order = list(self.ranges)
         for symbol in sorted(expr.symbols, key=order.index, reverse=True):
             factor = expr.coefficient(symbol)
@@ -288,7 +287,7 @@ class Environment:
                 return
 
     def _inherit(self, symbol: Symbol, value: Expr) -> None:
-        """What was known of a replaced symbol holds for what replaces it."""
+        """Carry the range of a replaced symbol over to its replacement."""
         low, high = self._range(symbol)
         if low > -math.inf:
             self._narrow(value - int(low))
@@ -323,10 +322,10 @@ class Environment:
         elif value == high:
             self.ranges[symbol] = (low, high - 1)
 
-    # -- looking at it --------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     def constants(self) -> dict[Symbol, int]:
-        """The symbols that the facts leave one value."""
+        """The symbols for which the facts leave one value."""
         found = {}
         for symbol in self.ranges:
             number = self.simplified(symbol).constant
@@ -335,7 +334,7 @@ class Environment:
         return found
 
     def holds(self, values: Mapping[Symbol, int]) -> bool:
-        """Whether ranges and facts hold at a point; what was made here may be used there exactly then."""
+        """True if ranges and facts hold at a point. Results made under this environment are valid exactly there."""
         return all(fact.condition.holds(values) for fact in self.facts) and all(
             low <= values[symbol] <= high for symbol, (low, high) in self.ranges.items()
         )
@@ -351,14 +350,14 @@ class Environment:
 
 
 class _LargeSizes(dict[Symbol, int]):
-    """Hints, and a large number for each symbol without one."""
+    """The hints, and a large number for each symbol without a hint."""
 
     def __missing__(self, symbol: Symbol) -> int:
         return _LARGE
 
 
 def _by_bounds(relation: str, low: Bound, high: Bound) -> bool | None:
-    """Whether a value between these bounds compares with zero in that way; None when the bounds do not tell."""
+    """True or False if every value between these bounds compares with zero alike, else None."""
     if relation == ">=":
         return True if low >= 0 else False if high < 0 else None
     if relation == ">":

@@ -1,9 +1,9 @@
 """Immutable, hash-consed integer expressions in canonical polynomial form.
 
 An expression is a sum of integer multiples of monomials; a monomial is a product of atoms (Symbol, FloorDiv and Mod
-here, others in files beside this one). Two expressions are the same object exactly when their canonical forms agree, so
-equality and hashing are those of identity. `//` and `%` are Python's (rounding towards minus infinity). Never here:
-simplification under ranges, facts about tensors, code printing.
+here, others in neighbouring files). Two expressions with equal canonical forms are one object, so equality and hashing
+go by identity. `//` and `%` are Python's (rounding towards minus infinity). Never here: simplification under ranges,
+facts about tensors, code printing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .intervals import UNBOUNDED, Bound, floor_by, floor_quotient, product_of, t
 from .polynomial import accumulate, added, common_factor, divide, divide_by_number, multiplied, term_key
 
 Monomial = tuple["Atom", ...]
-Ranges = Mapping["Symbol", tuple[Bound, Bound]]  # inclusive bounds; a symbol that is absent is unbounded
+Ranges = Mapping["Symbol", tuple[Bound, Bound]]  # inclusive bounds; an absent symbol is unbounded
 ExprLike = Union["Expr", int]
 
-# Interned for the life of the process: the number of distinct index expressions stays small, and a plain dict is faster
-# than a weak one. `setdefault` keeps interning atomic between threads.
+# Interned for the life of the process: there are few distinct index expressions, and a plain dict is faster than a weak
+# dict. `setdefault` keeps interning atomic between threads.
 _table: dict[object, Expr] = {}
 
 
@@ -85,16 +85,16 @@ class Expr:
 
     @property
     def constant(self) -> int | None:
-        """The value, when no symbol occurs; else None."""
+        """The value of an expression without symbols; else None."""
         return None
 
     def terms(self) -> dict[Monomial, int]:
-        """Monomial (a sorted tuple of atoms, empty for the constant) to its coefficient."""
+        """Maps each monomial (a sorted tuple of atoms, empty for the constant) to its coefficient."""
         return dict(self._terms)
 
     @property
     def atoms(self) -> frozenset[Atom]:
-        """The outermost atoms (those inside a FloorDiv are not listed)."""
+        """The outermost atoms (without those inside a FloorDiv)."""
         return frozenset(atom for monomial, _ in self._terms for atom in monomial)
 
     @property
@@ -104,7 +104,7 @@ class Expr:
         return last[1] if last and not last[0] else 0
 
     def coefficient(self, symbol: Symbol) -> int | None:
-        """The integer c with self == c*symbol + (something free of symbol); None when there is no such c."""
+        """The integer c with self == c*symbol + (an expression free of symbol); None if there is no such c."""
         if symbol not in self.symbols:
             return 0
         found = None
@@ -209,7 +209,7 @@ class Constant(Expr):
 
 
 class Atom(Expr):
-    """What cannot be taken apart by addition and multiplication."""
+    """An expression that is neither a sum nor a product."""
 
     __slots__ = ("_sort",)
     _sort: str
@@ -228,7 +228,7 @@ class Atom(Expr):
 
 
 class Symbol(Atom):
-    """A named integer. Symbols with one name are one object."""
+    """A named integer. A name has one symbol object."""
 
     __slots__ = ("name",)
     name: str
@@ -255,7 +255,7 @@ class Symbol(Atom):
 
 
 class _Quotient(Atom):
-    """What FloorDiv and Mod share: a numerator and a denominator that is an int or an expression."""
+    """The common part of FloorDiv and Mod: a numerator, and a denominator that is an int or an expression."""
 
     __slots__ = ("denominator", "numerator")
     numerator: Expr
@@ -294,7 +294,7 @@ class _Quotient(Atom):
 
 
 class FloorDiv(_Quotient):
-    """numerator // denominator, which does not divide out."""
+    """numerator // denominator that canonicalization cannot divide out."""
 
     __slots__ = ()
     _sign = "//"
@@ -322,7 +322,7 @@ class FloorDiv(_Quotient):
 
 
 class Mod(_Quotient):
-    """numerator % denominator, which does not reduce."""
+    """numerator % denominator that canonicalization cannot reduce."""
 
     __slots__ = ()
     _sign = "%"
@@ -440,7 +440,7 @@ def divided_terms(expr: Expr, divisor: int) -> tuple[Expr, Expr]:
 
 
 def interned(key: object) -> Expr | None:
-    """The expression that was made for this key before."""
+    """The expression that was interned under this key, if any."""
     return _table.get(key)
 
 

@@ -1,4 +1,4 @@
-"""The least and the greatest of some expressions, as atoms."""
+"""Atoms for the minimum and the maximum of several expressions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .intervals import Bound
 
 
 class _Extremum(Atom):
-    """What Min and Max share: at least two different expressions."""
+    """The common part of Min and Max: at least two different expressions."""
 
     __slots__ = ("args",)
     args: tuple[Expr, ...]
@@ -54,14 +54,14 @@ class _Extremum(Atom):
 
 
 class Min(_Extremum):
-    """The least of some expressions; build with Min.of(...)."""
+    """The least of several expressions; build with Min.of(...)."""
 
     __slots__ = ()
     _function = min
 
 
 class Max(_Extremum):
-    """The greatest of some expressions; build with Max.of(...)."""
+    """The greatest of several expressions; build with Max.of(...)."""
 
     __slots__ = ()
     _function = max

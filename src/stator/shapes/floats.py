@@ -1,7 +1,7 @@
 """Floating-point expressions over symbolic integers, and integers made from them by rounding.
 
-A tree, computed as Python computes it: nothing is reordered, so that `floor(n * 0.7)` means the same for each n. Only
-what sizes need: scale factors and true divisions.
+A tree, evaluated in Python's order: nothing is reordered, so that `floor(n * 0.7)` has Python's value for each n.
+Covers the needs of sizes only: scale factors and true divisions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FloatExpr:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        """0.0 equals -0.0 in Python, and what is computed from them differs."""
+        """0.0 equals -0.0 in Python, but results computed from them differ."""
         return self.operation, *(repr(one) if type(one) is float else one for one in self.operands)
 
     @property
@@ -112,7 +112,7 @@ def as_float(value: ExprLike) -> FloatLike:
 
 
 def combined(operation: str, *operands: Any) -> FloatLike:
-    """An operation on floats; a number when all operands are."""
+    """An operation on floats. Gives a number if all operands are numbers."""
     if operation == "int":
         return as_float(operands[0])
     if any(isinstance(operand, FloatExpr) for operand in operands):
@@ -121,7 +121,7 @@ def combined(operation: str, *operands: Any) -> FloatLike:
 
 
 class Rounded(Atom):
-    """The integer that `rounding` ("floor", "ceil" or "trunc") gives of a float; build with Rounded.of(...)."""
+    """The integer from rounding a float by `rounding` ("floor", "ceil" or "trunc"); build with Rounded.of(...)."""
 
     __slots__ = ("operand", "rounding")
     operand: FloatExpr

@@ -1,4 +1,4 @@
-"""Arithmetic on inclusive bounds: ints, or infinities where nothing is known."""
+"""Arithmetic on inclusive bounds: ints, or infinities for unknown bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def floor_by(bound: Bound, divisor: int) -> Bound:
 
 
 def floor_quotient(bound: Bound, divisor: Bound) -> Bound:
-    """floor(bound / divisor) for a divisor >= 1, either of which may be infinite."""
+    """floor(bound / divisor) for a divisor >= 1. Both arguments may be infinite."""
     if isinstance(bound, int) and isinstance(divisor, int):
         return bound // divisor
     if isinstance(bound, int):

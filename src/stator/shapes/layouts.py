@@ -1,6 +1,6 @@
-"""What torch asks of the sizes and strides of a tensor as a whole, answered for symbolic ones by an environment.
+"""torch's questions about the sizes and strides of a whole tensor, answered for symbolic values by an environment.
 
-The ordinary layout arithmetic of shape rules lives in `prims/layout.py`; here is only what C++ asks of a symbolic node.
+Only the questions that C++ asks of a symbolic node. The layout arithmetic of shape rules lives in `prims/layout.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def row_major_order(environment: Environment, sizes: Sequence[Expr], strides: Se
 
 
 def channels_last_order(rank: int) -> Order:
-    """Innermost first: channels, then the spatial dimensions from the last, then the batch; None for another rank."""
+    """The order, innermost first: channels, spatial dimensions from the last, batch. Gives None for another rank."""
 
     def order(environment: Environment, sizes: Sequence[Expr], strides: Sequence[Expr]) -> Sequence[int] | None:
         return (1, *range(rank - 1, 1, -1), 0) if len(sizes) == rank else None
@@ -28,7 +28,7 @@ def channels_last_order(rank: int) -> Order:
 
 
 def in_stride_order(environment: Environment, sizes: Sequence[Expr], strides: Sequence[Expr]) -> Sequence[int]:
-    """Dimensions of more than one element by their strides, found by insertion so that few pairs are compared."""
+    """Dimensions of more than one element, sorted by stride. Insertion sort keeps the number of comparisons small."""
     order: list[int] = []
     for dim in range(len(sizes) - 1, -1, -1):
         if environment.decide(compare("<=", sizes[dim], 1)):
@@ -41,7 +41,7 @@ def in_stride_order(environment: Environment, sizes: Sequence[Expr], strides: Se
 
 
 def densely_ordered(environment: Environment, sizes: Sequence[Expr], strides: Sequence[Expr], order: Order) -> bool:
-    """Whether the elements lie side by side in that order of the dimensions; true for an empty tensor."""
+    """True if the elements are contiguous in that order of the dimensions, or if the tensor is empty."""
     dims = order(environment, sizes, strides)
     if dims is None:
         return False
@@ -60,7 +60,7 @@ def densely_ordered(environment: Environment, sizes: Sequence[Expr], strides: Se
 def suggests_channels_last(
     environment: Environment, sizes: Sequence[Expr], strides: Sequence[Expr], order: Order
 ) -> bool:
-    """Whether the order of the strides is that of channels last, and not ambiguous."""
+    """True if the strides are unambiguously in the order of channels last."""
     dims = order(environment, sizes, strides)
     if dims is None or environment.decide(compare("==", strides[1], 0)):
         return False

@@ -45,7 +45,7 @@ def multiplied(left: Iterable[Term], right: tuple[Term, ...]) -> Terms:
 
 
 def common_factor(terms: Iterable[Term], number: int) -> int:
-    """The greatest common divisor of `number` and all coefficients but the constant's."""
+    """The greatest common divisor of `number` and all coefficients except the constant."""
     factor = number
     for monomial, value in terms:
         if monomial:
@@ -75,7 +75,7 @@ def divide_by_number(terms: Iterable[Term], divisor: int) -> tuple[tuple[Term, .
 def divide(dividend: Iterable[Term], divisor: Iterable[Term]) -> tuple[Terms, Terms]:
     """(q, r) with dividend == q * divisor + r, by long division on the divisor's leading term.
 
-    Monomials are ordered by degree, then by name, which multiplication preserves, so that the loop ends.
+    The order of monomials, by degree and then by name, is compatible with multiplication, so the loop terminates.
     """
     others = dict(divisor)
     lead = max(others, key=_order)
@@ -105,7 +105,7 @@ def _order(monomial: Monomial) -> tuple[int, list[str]]:
 
 
 def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
-    """The monomial with these factors taken out; None when it does not have them all."""
+    """The monomial without these factors; None if a factor is missing."""
     remaining = list(monomial)
     for atom in factors:
         if atom not in remaining:

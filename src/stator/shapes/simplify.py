@@ -52,13 +52,13 @@ def simplify(expr: ExprLike, ranges: Ranges) -> Expr:
 
 
 def _under(atom: Atom, ranges: Ranges) -> Expr:
-    """An atom simplified under ranges; those without a rule stay as they are."""
+    """Simplify an atom under ranges. An atom without a rule stays as it is."""
     rule = _RULES.get(type(atom))
     return atom if rule is None else rule(atom, ranges)
 
 
 def loop_ranges(variables: Iterable[Symbol], sizes: Iterable[int]) -> dict[Symbol, tuple[Bound, Bound]]:
-    """Ranges of loop variables that run from 0 to size - 1 (an empty loop counts as one iteration)."""
+    """Ranges of loop variables from 0 to size - 1 (an empty loop counts as one iteration)."""
     return {symbol: (0, max(size - 1, 0)) for symbol, size in zip(variables, sizes, strict=True)}
 
 
@@ -67,7 +67,7 @@ def _ordered_symbols(expr: Expr) -> list[Symbol]:
 
 
 def _recombined(expr: Expr) -> Expr:
-    """d*(x//d) + x%d -> x, wherever both are there with matching coefficients."""
+    """d*(x//d) + x%d -> x, for terms with matching coefficients."""
     mods = [
         (m[0], c) for m, c in expr._terms if len(m) == 1 and isinstance(m[0], Mod) and isinstance(m[0].denominator, int)
     ]
@@ -167,7 +167,7 @@ def _simplified_parts(atom: FloorDiv | Mod, ranges: Ranges) -> tuple[Expr, ExprL
 
 
 def _steps(expr: Expr, bottom: int) -> list[int]:
-    """Factors of `bottom` that divide some terms of `expr` but not all, the largest first."""
+    """Factors of `bottom` that divide some but not all terms of `expr`, the largest first."""
     found = {math.gcd(value, bottom) for monomial, value in expr._terms if monomial}
     return sorted((step for step in found if step > 1), reverse=True)
 

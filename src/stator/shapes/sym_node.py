@@ -1,8 +1,8 @@
 """The node behind `torch.SymInt`, `SymFloat` and `SymBool`: an expression in an environment.
 
-torch asks such a node for arithmetic, comparisons and values by the method names of
-`torch/csrc/utils/python_symnode.h`. Arithmetic gives canonical expressions; asking for a value, or for the truth of a
-comparison, is answered and recorded by the environment. Never here: what is known about symbols.
+torch calls the methods of such a node by the names in `torch/csrc/utils/python_symnode.h`. Arithmetic gives canonical
+expressions. The environment answers, and records, questions for a value or for the truth of a comparison. Never here:
+knowledge about symbols.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SymbolicNode:
     """`value` is an Expr or int (kind int), a FloatExpr or float (kind float), or a Condition (kind bool)."""
 
     __slots__ = ("__weakref__", "environment", "kind", "value")
-    # torch's own kind of node has this; a constant node says so by is_constant
+    # torch reads this attribute of its own nodes; constant nodes here answer by is_constant instead
     constant = None
 
     def __init__(self, environment: Environment, value: Any, kind: type) -> None:
@@ -33,7 +33,7 @@ class SymbolicNode:
         self.value = value
         self.kind = kind
 
-    # -- what it is -----------------------------------------------------------------------------------------------
+    # -- kind -----------------------------------------------------------------------------------------------------
 
     @property
     def expr(self) -> Any:
@@ -89,13 +89,13 @@ class SymbolicNode:
     _graph_repr = __repr__ = __str__
 
     def _number(self) -> Any:
-        """The value without asking: None where it depends on symbols."""
+        """The value if it depends on no symbol, else None. Records nothing."""
         value = self.value
         if isinstance(value, Expr):
             return value.constant
         return value if isinstance(value, (int, float)) else None
 
-    # -- values, relied on from here on ---------------------------------------------------------------------------
+    # -- values, recorded as facts --------------------------------------------------------------------------------
 
     def int_(self) -> int:
         return int(self.environment.specialised(self.value))
@@ -115,7 +115,7 @@ class SymbolicNode:
         return self.bool_()
 
     def expect_true(self, file: Any, line: Any) -> bool:
-        """What C++, and shape rules, need to hold so as not to raise."""
+        """Answers a check of C++ or of a shape rule that raises when the condition is false."""
         return self.environment.expect(self._truth())
 
     def guard_size_oblivious(self, file: Any, line: Any) -> bool:
@@ -136,7 +136,7 @@ class SymbolicNode:
     def statically_known_true(self, file: Any, line: Any) -> bool:
         return self.environment.known(self.value) is True
 
-    # -- making others --------------------------------------------------------------------------------------------
+    # -- new nodes ------------------------------------------------------------------------------------------------
 
     def wrap_int(self, number: int) -> SymbolicNode:
         return SymbolicNode(self.environment, as_expr(number), int)
@@ -151,7 +151,7 @@ class SymbolicNode:
         return SymbolicNode(self.environment, value, int)
 
     def _simpler(self, value: Expr) -> SymbolicNode:
-        """For operations that ranges may simplify."""
+        """Simplify the result of an operation under the symbols' ranges."""
         return SymbolicNode(self.environment, simplify(value, self.environment.ranges), int)
 
     def _arithmetic(self, other: SymbolicNode, operation: str, integer: Callable[[Any, Any], Any]) -> SymbolicNode:
@@ -213,7 +213,7 @@ class SymbolicNode:
         return SymbolicNode(self.environment, value, float)
 
     def pow_by_natural(self, other: SymbolicNode) -> SymbolicNode:
-        """The exponent becomes a constant."""
+        """Specializes the exponent."""
         result: Any = as_expr(1)
         for _ in range(other.int_()):
             result = result * self._as_int()
@@ -336,23 +336,23 @@ class SymbolicNode:
         return self.wrap_bool(question(self.environment, shape, steps, order))
 
 
-# Torch asks for `str`; as a method in the class it would hide the type from the annotations there.
+# torch calls `str`. As a method in the class, the name would hide the type `str` from the annotations there.
 SymbolicNode.str = SymbolicNode.__str__  # type: ignore[attr-defined]
 
 
 def symbolic(environment: Environment, value: Any) -> Any:
-    """A `torch.SymInt` for an integer expression; an int where it is constant."""
+    """A `torch.SymInt` for an integer expression, or an int if the expression is constant."""
     if isinstance(value, Expr) and value.constant is not None:
         return value.constant
     return torch.SymInt(SymbolicNode(environment, value, int)) if isinstance(value, Expr) else value
 
 
 def symbolic_float(environment: Environment, value: Any) -> Any:
-    """A `torch.SymFloat` for a floating-point expression; numbers stay."""
+    """A `torch.SymFloat` for a floating-point expression. A number stays a number."""
     return torch.SymFloat(SymbolicNode(environment, value, float)) if isinstance(value, FloatExpr) else value
 
 
 def expression(value: Any) -> Any:
-    """The expression behind a SymInt, SymFloat or SymBool of ours; anything else as it is."""
+    """The expression behind stator's SymInt, SymFloat or SymBool. Any other value stays as it is."""
     node = getattr(value, "node", None)
     return node.value if isinstance(node, SymbolicNode) else value

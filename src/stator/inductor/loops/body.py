@@ -1,8 +1,8 @@
-"""The loop-level IR: a loop body, frozen as a small SSA over an index table. Data only: no analysis, no printing.
+"""The loop-level IR: a loop body as a small frozen SSA over an index table. Data only: no analysis, no printing.
 
-While a buffer is being lowered its body is a Python closure `inner(ops, index) -> value` over an ops handler
-(define-by-run). Once the buffer is realised, tracing that closure with the recording handler gives a `LoopBody`.
-Every later analysis and every printer is a handler, or a pass, over the same vocabulary (see `vocabulary.py`).
+During lowering the body of a buffer is a Python closure `inner(ops, index) -> value` over an ops handler
+(define-by-run). When the buffer is realised, the recording handler traces that closure into a `LoopBody`. Every later
+analysis or printer is a handler, or a pass, over the same vocabulary (see `vocabulary.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Argument = Ref | IndexRef | int | float | bool | str | torch.dtype | None
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation. `dtype` is that of its result (None for stores).
+    """One operation. `dtype` is the dtype of its result (None for stores).
 
     Signatures (names are in vocabulary.py):
       load(buffer: str, IndexRef, mask: Ref|None, other: number)     masked-off lanes read nothing and give `other`
@@ -44,9 +44,9 @@ class Op:
       welford(value: Ref) -> use get(Ref, 0|1|2) for mean, m2 (sum of squared deviations), count
       get(Ref, int)                              component of a multi-valued result
       constant(value, dtype), index_value(IndexRef, dtype), to_dtype(Ref, dtype), bitcast(Ref, dtype)
-      indirect(Ref, size: int, check: bool) -> the value as an index: appears in index expressions as the Symbol named
+      indirect(Ref, size: int, check: bool) -> the value as an index, which index expressions contain as the Symbol
           "indirect{position}"; negative values wrap by `size`, out-of-range values are an IndexError when `check`
-      random(seed: Ref, stream: Ref, draw: int, IndexRef)   seed and stream: int64, the same in all iterations
+      random(seed: Ref, stream: Ref, draw: int, IndexRef)   seed and stream: int64, equal in all iterations
       normal(bits: Ref)
       everything else: elementwise on Refs (add, mul, where, exp, ...)
     """
@@ -58,11 +58,11 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class LoopBody:
-    """What one iteration computes.
+    """The computation of one iteration.
 
     vars/ranges: the parallel loops, outermost first; reduction_vars/reduction_ranges: the loops that are reduced over
-    (empty for a pointwise body). Operations before the first reduce/welford run in every iteration; what depends on a
-    reduction's result runs once per outer iteration, after the reduction loops.
+    (empty for a pointwise body). Operations before the first reduce/welford run in every iteration. Operations on a
+    reduction's result run once per outer iteration, after the reduction loops.
     """
 
     vars: tuple[Symbol, ...]

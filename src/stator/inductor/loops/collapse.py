@@ -1,4 +1,4 @@
-"""Merging of adjacent loops whose every index moves through them as through one. A pass over frozen bodies."""
+"""Merges adjacent loops where every index moves through them as through one loop. A pass over frozen bodies."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .body import LoopBody
 
 
 def collapse(body: LoopBody) -> LoopBody:
-    """The same body with loops of one iteration dropped and contiguous neighbours merged, outer and reduced apart."""
+    """Drop loops of one iteration and merge contiguous neighbours, outer and reduced loops apart."""
     indices = body.indices
     variables, ranges, indices = _merge(body.vars, body.ranges, indices)
     reduced, reduced_ranges, indices = _merge(body.reduction_vars, body.reduction_ranges, indices)
     if indices is body.indices and variables == body.vars and reduced == body.reduction_vars:
         return body
     if body.reduction_vars and not reduced:
-        # reduce() needs a loop to reduce over, be it of one iteration
+        # reduce() needs a loop to reduce over, even a loop of one iteration
         reduced, reduced_ranges = body.reduction_vars[-1:], body.reduction_ranges[-1:]
     limits = loop_ranges((*variables, *reduced), (*ranges, *reduced_ranges))
     for at, op in enumerate(body.ops):
@@ -49,12 +49,12 @@ def _merge(
 
 
 def _moves_as_one(index: Expr, outer: Symbol, inner: Symbol, extent: int) -> bool:
-    """Is `index` a function of extent*outer + inner?"""
+    """True if `index` is a function of extent*outer + inner."""
     return _excess(index, outer, inner, extent) == 0
 
 
 def _excess(index: Expr, outer: Symbol, inner: Symbol, extent: int) -> int | None:
-    """The e with index == f(extent*outer + inner) + e*outer, f being index with outer = 0; None without one."""
+    """The e with index == f(extent*outer + inner) + e*outer, where f is index with outer = 0; None if there is none."""
     if outer not in index.symbols and inner not in index.symbols:
         return 0
     excess = 0

@@ -1,4 +1,4 @@
-"""Exact algebra on recorded operations: constants folded, neutral operands dropped. Nothing that changes a rounding."""
+"""Exact algebra on recorded operations: folds constants, drops neutral operands. Never changes a rounding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INTEGER_BITS = {
 
 
 def as_dtype(value: Number, dtype: torch.dtype) -> Number:
-    """The number as it is after conversion to `dtype`, as a Python number. Integers wrap around."""
+    """Convert the number to `dtype` and back to a Python number. Integers wrap around."""
     if dtype is torch.float32:
         return _float32(_with_sticky_bit(value) if isinstance(value, int) else value)
     if dtype.is_floating_point:
@@ -39,12 +39,12 @@ def as_dtype(value: Number, dtype: torch.dtype) -> Number:
 
 
 def is_exact_conversion(source: torch.dtype, target: torch.dtype | None) -> bool:
-    """Does every value of `source` survive the way to `target`?"""
+    """True if the conversion keeps every value of `source`."""
     return (source, target) in _EXACT
 
 
 def fold(name: str, operations: list[Op], dtype: torch.dtype | None) -> Folded | None:
-    """A simpler equal of an elementwise operation, if there is one."""
+    """A simpler operation that gives equal results, if there is one."""
     rule = _RULES.get(name)
     if rule is not None:
         found = rule(operations, dtype)
@@ -62,7 +62,7 @@ def fold(name: str, operations: list[Op], dtype: torch.dtype | None) -> Folded |
 
 
 def arithmetic(name: str, first: Number, second: Number, dtype: torch.dtype) -> Number | None:
-    """The result of + - * / on two constants of a floating dtype, exactly as it would be computed; else None."""
+    """The result of + - * / on two constants of a floating dtype, rounded to that dtype; else None."""
     compute = _EXACT_FUNCTIONS.get(name) if name in _ARITHMETIC else None
     if compute is None or dtype not in (torch.float32, torch.float64):
         return None
@@ -73,7 +73,7 @@ def arithmetic(name: str, first: Number, second: Number, dtype: torch.dtype) -> 
 
 
 def _with_sticky_bit(value: int) -> float:
-    """In double precision, so that rounding it once more is as rounding the integer once: rounded to odd."""
+    """Round the integer to odd in double precision. Rounding the result once more then equals rounding `value` once."""
     excess = abs(value).bit_length() - 53
     if excess <= 0:
         return float(value)
@@ -88,7 +88,7 @@ def _float32(value: float) -> float:
 
 
 def _is(operation: Op, value: float) -> bool:
-    """Is it exactly this constant, with this sign?"""
+    """True for exactly this constant, with this sign."""
     if operation.name != "constant":
         return False
     number = operation.args[0]
@@ -167,7 +167,7 @@ _COMPARISONS: dict[str, Callable[..., Any]] = {
     "logical_not": operator.not_,
 }
 
-# Rounding once to float64 and once more to float32 is innocuous for these (2*24 + 2 <= 53 bits).
+# For these, rounding to float64 and then to float32 equals rounding once to float32 (2*24 + 2 <= 53 bits).
 _EXACT_FUNCTIONS: dict[str, Callable[..., Any]] = {
     **_COMPARISONS,
     "neg": operator.neg,

@@ -1,8 +1,8 @@
 """The protocol of define-by-run bodies, and the handler that records a closure as a frozen `LoopBody`.
 
-A body under construction is a closure that calls methods named as in vocabulary.py on a handler: `ops.load(...)`,
-`ops.add(a, b)`. The recorder turns these calls into SSA with common subexpressions merged, constants folded and dtypes
-inferred. Never here: which buffers exist, how a body is printed or scheduled.
+A body under construction is a closure that calls methods of a handler, named as in vocabulary.py: `ops.load(...)`,
+`ops.add(a, b)`. The recorder turns these calls into SSA, merges common subexpressions, folds constants and infers
+dtypes. Never here: buffers, printing, scheduling.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ INDIRECT = "indirect"
 
 
 class LoopRecorder:
-    """Records operations. Values are `Ref`s; `ops.dtype(ref)` tells their dtype.
+    """Records operations. Values are `Ref`s; `ops.dtype(ref)` gives their dtype.
 
-    Elementwise operations of the vocabulary are methods: `ops.exp(x)`, `ops.where(c, a, b)`. `memo` is for whoever
-    builds closures, to evaluate a shared one once.
+    Elementwise operations of the vocabulary are methods: `ops.exp(x)`, `ops.where(c, a, b)`. Builders of closures use
+    `memo` to evaluate a shared closure once.
     """
 
     def __init__(self, dtype_of: Callable[[str], torch.dtype], ranges: Ranges) -> None:
@@ -53,8 +53,8 @@ class LoopRecorder:
         return chosen or self._append(name, args, torch.bool if name in _GIVES_BOOL else dtype)
 
     def _of_choice(self, name: str, args: tuple[Ref, ...], operations: list[Op]) -> Ref | None:
-        """Arithmetic on a constant and one of two constants, as a choice between two others: what becomes of a mask
-        that is scaled."""
+        """Rewrite arithmetic on a constant and a choice between constants as a choice between two other constants. A
+        scaled mask is such a choice."""
         for which in (0, 1):
             other, choice = operations[1 - which], self._choice(operations[which])
             if other.name != "constant" or choice is None:
@@ -69,7 +69,7 @@ class LoopRecorder:
         return None
 
     def _choice(self, operation: Op) -> tuple[Ref, Number, Number] | None:
-        """(condition, one constant, other constant) when that is what the operation gives."""
+        """(condition, constant if true, constant if false) for an operation that chooses between constants."""
         condition: Any = operation.args[0]
         if operation.name == "to_dtype":
             return (condition, 1, 0) if self.dtype(condition) is torch.bool else None
@@ -82,7 +82,7 @@ class LoopRecorder:
 
     def constant(self, value: Number, dtype: torch.dtype) -> Ref:
         value = as_dtype(value, dtype)
-        # repr tells 0.0 from -0.0 and 1 from True, and makes NaN equal to itself
+        # repr distinguishes 0.0 from -0.0 and 1 from True, and makes NaN equal to itself
         return self._append("constant", (value, dtype), dtype, key=(repr(value), dtype))
 
     def to_dtype(self, value: Ref, dtype: torch.dtype) -> Ref:
@@ -111,7 +111,7 @@ class LoopRecorder:
         return self._append("index_value", (self._index(expr), dtype), dtype)
 
     def load(self, buffer: str, index: ExprLike, other: Number = 0) -> Ref:
-        """Inside a `masked` region, lanes that are masked off read nothing and give `other`."""
+        """Load an element. In a `masked` region, masked-off lanes read nothing and give `other`."""
         dtype = self._dtype_of(buffer)
         other = as_dtype(other, dtype) if self.mask is not None else 0
         position = self._index(simplify(index, self.ranges))
@@ -119,7 +119,7 @@ class LoopRecorder:
         return self._append("load", (buffer, position, self.mask, other), dtype, key=key)
 
     def masked(self, mask: Ref, body: Callable[[], Ref], other: Number, dtype: torch.dtype) -> Ref:
-        """The value of `body()`, of `dtype`, where the mask holds, else `other`."""
+        """The value of `body()`, of `dtype`, where the mask is true; elsewhere `other`."""
         operation = self.ops[mask.position]
         if operation.name == "constant":
             return body() if operation.args[0] else self.constant(other, dtype)
@@ -136,7 +136,7 @@ class LoopRecorder:
         return self.elementwise("where", mask, value, self.constant(other, dtype))
 
     def indirect(self, value: Ref, size: int, check: bool = True) -> Expr:
-        """The value as an index expression: a Symbol whose range is [0, size), or the index it was computed from."""
+        """The value as an index: a Symbol with the range [0, size), or the index expression behind the value."""
         operation = self.ops[value.position]
         if operation.name == "constant" and -size <= operation.args[0] < size:  # type: ignore[operator]
             return constant(int(operation.args[0]) % size)  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ class LoopRecorder:
             if low >= 0 and high < size:
                 return expr
         if self.mask is not None:
-            # Lanes that are masked off must not fail the bounds check.
+            # The bounds check must not fail for masked-off lanes.
             value = self.elementwise("where", self.mask, value, self.constant(0, self.dtype(value)))
         result = self._append(INDIRECT, (value, size, check), torch.int64)
         symbol = Symbol(f"{INDIRECT}{result.position}")
@@ -159,13 +159,13 @@ class LoopRecorder:
         return self._append("reduce", (kind, value), reduction_dtype(kind, self.dtype(value)))
 
     def welford(self, value: Ref) -> tuple[Ref, Ref, Ref]:
-        """Mean, sum of squared deviations, and count."""
+        """The mean, the sum of squared deviations, and the count."""
         dtype = self.dtype(value)
         whole = self._append("welford", (value,), dtype)
         return tuple(self._append("get", (whole, part), dtype) for part in range(3))  # type: ignore[return-value]
 
     def random(self, seed: Ref, stream: Ref, draw: int, index: ExprLike) -> Ref:
-        """32 random bits, as int32, of the element at a (contiguous, linear) index of a stream."""
+        """32 random bits, as int32, for the element of a stream at a (contiguous, linear) index."""
         expr = simplify(index, self.ranges)
         return self._append("random", (seed, stream, draw, self._index(expr)), torch.int32)
 
@@ -227,7 +227,7 @@ def freeze(
 
 
 def _without_dead_code(indices: list[Expr], ops: list[Op]) -> tuple[tuple[Expr, ...], tuple[Op, ...]]:
-    """Only what stores need; positions and the symbols of indirect indices are renumbered."""
+    """Keep the operands of stores alone, and renumber positions and the symbols of indirect indices."""
     by_symbol = {Symbol(f"{INDIRECT}{at}"): at for at, op in enumerate(ops) if op.name == INDIRECT}
     live = [op.name == "store" for op in ops]
     for at in range(len(ops) - 1, -1, -1):

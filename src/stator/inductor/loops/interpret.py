@@ -1,4 +1,4 @@
-"""A slow evaluator of loop bodies, over the whole index grid at once with torch tensors. The oracle of tests."""
+"""A slow evaluator of loop bodies with torch tensors, over the whole index grid at once. The reference in tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .printer import after_reduction
 def interpret(body: LoopBody, memory: Mapping[str, torch.Tensor]) -> None:
     """Run a body. `memory` maps each buffer to the 1-D tensor of its elements, from its element 0 on.
 
-    Raises IndexError for an out-of-range indirect index, and for any access outside the memory given.
+    Raises IndexError for an out-of-range indirect index, and for any access outside of `memory`.
     """
     _Grid(body, memory).run()
 
@@ -64,7 +64,7 @@ class _Grid:
         buffer, index, mask, other = op.args
         memory = self.memory[buffer]  # type: ignore[index]
         grid = self.sizes[: self.outer] if late else self.sizes
-        if 0 in grid:  # never runs, so it must not read
+        if 0 in grid:  # an empty loop must not read
             return memory.new_empty([*grid, *([1] * (len(self.sizes) - len(grid)))])
         at = self._index_at(index)
         if mask is None:
@@ -140,7 +140,7 @@ class _Grid:
     def _random(self, op: Op) -> torch.Tensor:
         seed, stream, draw, index = op.args
         key, number = (self.values[part.position].reshape(-1) for part in (seed, stream))  # type: ignore[union-attr]
-        if not key.numel():  # never runs, so that nothing was read
+        if not key.numel():  # an empty loop has read no seed
             key = number = torch.zeros(1, dtype=torch.int64)
         return bits_at(key[0], int(number[0]), draw, self._index_at(index))  # type: ignore[arg-type]
 
@@ -162,7 +162,7 @@ def _checked(at: torch.Tensor, size: int, buffer: object) -> torch.Tensor:
 
 
 def _fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    """Products of float32 are exact in double precision; of float64 they are rounded here."""
+    """x * y + z. Products of float32 are exact in double precision; products of float64 are rounded here."""
     return (x.double() * y.double() + z.double()).to(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Loop bodies as text for people. Nothing parses this; codegen has printers of its own."""
+"""Prints loop bodies for people. Nothing parses this text; codegen has its own printers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .body import IndexRef, LoopBody, Op, Ref
 
 
 def print_body(body: LoopBody, indent: str = "") -> str:
-    """Loops as `for` lines, one line per operation, `%n:dtype = name(...)`; reduction epilogues are outdented."""
+    """Print loops as `for` lines and operations as `%n:dtype = name(...)`; reduction epilogues are outdented."""
     lines = []
     depth = indent
     for symbol, size in zip(body.vars, body.ranges, strict=True):
@@ -27,7 +27,7 @@ def print_body(body: LoopBody, indent: str = "") -> str:
 def after_reduction(body: LoopBody) -> frozenset[int]:
     """Positions of the operations that run once per outer iteration, because they need a reduction's result.
 
-    A pointwise body has none. Operations that do not depend on the reduction loops may be computed on either side.
+    A pointwise body has none. An operation that does not depend on the reduction loops may run on either side of them.
     """
     late: set[int] = set()
     symbols: set[str] = set()

@@ -1,4 +1,4 @@
-"""The rules of a loop body, checked. Raises VerificationError; never repairs."""
+"""Checks the rules of a loop body. Raises VerificationError; never repairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def verify_body(body: LoopBody, dtype_of: Callable[[str], torch.dtype]) -> None:
-    """Check names, arities, references, dtypes and index symbols of a body whose buffers have the given dtypes."""
+    """Check the names, arities, references, dtypes and index symbols of a body. `dtype_of` gives a buffer's dtype."""
     if len(body.vars) != len(body.ranges) or len(body.reduction_vars) != len(body.reduction_ranges):
         _fail(body, None, "variables and ranges differ in number")
     symbols = {*body.vars, *body.reduction_vars}

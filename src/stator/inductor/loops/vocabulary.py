@@ -1,11 +1,11 @@
 """The vocabulary of loop bodies: every operation's name, arity, dtype rule and meaning. Data only.
 
-Conventions every printer keeps:
+Conventions of every printer:
 - Operands of an elementwise operation have one dtype (except `where`'s condition); lowering inserts `to_dtype`.
-- float16 and bfloat16 exist only between a load and a `to_dtype`, or a `to_dtype` and a store: arithmetic is done in
-  float32 and rounded once, where eager would have written memory at the end of the fused chain.
+- float16 and bfloat16 exist only between a load and a `to_dtype`, or a `to_dtype` and a store. Arithmetic is done in
+  float32. Values are rounded where eager would have written memory at the end of the fused chain, and nowhere else.
 - Floats are IEEE: NaN propagates through arithmetic, `maximum`, `minimum`; comparisons with NaN are false (`ne` true).
-- Signed integers wrap around. Integers are not divided by zero: where a divisor may be (eager raises), no loop is made.
+- Signed integers wrap around. No integer is divided by zero: lowering makes no loop where eager may raise for that.
 - Booleans are 0 or 1; `add` on bool is or, `mul` and `minimum` are and, `maximum` is or.
 - Converting float to integer truncates; out-of-range and NaN inputs give an unspecified integer. To bool: `!= 0`.
 """
@@ -19,8 +19,8 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:
-    """`result`: "same" (dtype of the operands), "bool", or "special" (given by the arguments; see loops/body.py).
-    `domain`: which operand dtypes make sense: "float", "int" (bool included), "number" (all but bool), "any".
+    """`result`: "same" (dtype of the operands), "bool", or "special" (decided by the arguments; see loops/body.py).
+    `domain`: the operand dtypes that make sense: "float", "int" (bool included), "number" (all but bool), "any".
     """
 
     name: str
@@ -131,7 +131,7 @@ VOCABULARY = _parse(_TABLE)
 
 ELEMENTWISE = frozenset(name for name, info in VOCABULARY.items() if info.result != "special")
 
-# Dearer than a handful of multiplications: recomputing one costs more than reading a stored value.
+# Dearer than a handful of multiplications: recomputing such a value costs more than reading a stored value.
 HEAVY = frozenset(
     [
         "exp",
@@ -187,16 +187,16 @@ REDUCTIONS = {
     "argmin": "int64: position of the first smallest in the flattened reduction loops; a NaN counts as smallest",
 }
 
-# the dtype of `normal(bits)` by that of the bits
+# the dtype of `normal(bits)` by the dtype of the bits
 NORMAL_DTYPES = {torch.int32: torch.float32, torch.int64: torch.float64}
 
-# Loops of their own, as long as their operands say: only kernels for CPUs have them.
+# These loop for a number of steps that depends on their operands. Only kernels for CPUs have them.
 ITERATIVE = frozenset(("gcd", "zeta", "hermite_h", "hermite_he", "laguerre_l", "legendre_p"))
 
-# What becomes of a place that is written more than once: with None it must not be; the written value is combined with
-# what is there ("last": replaces it, and the loops run in order, so that the last of them wins).
+# How a store combines with an element that is written more than once. None: no element may be. "last": the loops run in
+# order, and the last iteration wins. The others combine the value with the memory's content.
 STORE_MODES = (None, "add", "max", "min", "mul", "last")
-ORDERED_STORE_MODES = ("max", "min", "mul", "last")  # printers that have no atomic form of these run one after another
+ORDERED_STORE_MODES = ("max", "min", "mul", "last")  # printers without an atomic form of these run the loops in order
 
 
 def reduction_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:
