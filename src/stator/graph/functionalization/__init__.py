@@ -1,1 +1,1 @@
-"""The recording mode that turns mutation and aliasing into functional graphs."""
+"""The recording mode, which turns mutation and aliasing into functional graphs."""

@@ -1,7 +1,7 @@
-"""Functional twins for operators that have none: libraries' own operators that write to their arguments.
+"""Functional twins for operators that have none: custom operators of libraries that write to their arguments.
 
-A twin takes the same arguments, runs the operator on copies of what it writes to, and returns those behind the
-operator's own results. It exists once per overload, in the namespace `stator_twin`.
+A twin takes the operator's arguments, runs the operator on copies of the written ones, and returns these copies after
+the operator's own results. One twin exists per overload, in the namespace `stator_twin`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _WRITTEN = ("Tensor", "List[Tensor]")
 
 
 def made_twin(target: OpOverload) -> OpOverload | None:
-    """The twin of an overload whose results are fresh tensors or arguments it writes to; None for others."""
+    """Return the twin of an overload whose results are fresh tensors or written arguments; None for other overloads."""
     if target not in _made:
         _made[target] = _make(target)
     return _made[target]
 
 
 def fresh_results(target: OpOverload) -> int:
-    """How many results of an overload, and so of its twin in front, are not arguments that it writes to."""
+    """Count the results of an overload that are not written arguments. The twin returns these first."""
     return sum(result.alias_info is None for result in target._schema.returns)
 
 

@@ -1,7 +1,8 @@
 """The recording mode: operators on fake tensors become nodes of a functional graph.
 
-This file follows aliasing and mutation per storage. `mutation.py` says how single operators mutate, `views.py` how
-views are inverted."""
+This file tracks aliasing and mutation per storage. `mutation.py` holds operators with special mutations, `views.py` the
+inverses of views.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +43,13 @@ from .views import IDENTITIES, REINTERPRETING, covers, replay, view_step, write_
 aten = torch.ops.aten
 Keep = Callable[[OpOverload], bool]
 
-# How one operator that writes to arguments becomes functional: (tracer, info, args, kwargs) -> what it returns,
-# having called `tracer.write` for what it writes; or NotImplemented.
+# Makes one operator that writes to its arguments functional: (tracer, info, args, kwargs) -> the operator's result. The
+# handler calls `tracer.write` for each written tensor, or returns NotImplemented.
 Mutation = Callable[["FunctionalTracer", SchemaFacts, tuple[Any, ...], dict[str, Any]], Any]
 mutations: Registry[OpOverload, Mutation] = Registry("mutating operator")
 
-# Composite operators that a backend may keep whole: pure, never aliasing their input, drawing no random numbers.
+# Composite operators that a backend may keep whole: pure, drawing no random numbers, never returning an alias of an
+# input.
 KEEPABLE = frozenset(
     (
         aten.linear.default,
@@ -63,7 +65,7 @@ KEEPABLE = frozenset(
         aten.scaled_dot_product_attention.default,
         aten.cross_entropy_loss.default,
         aten.silu.default,
-        aten.silu_backward.default,  # kernels of their own, and a composite one for what has none
+        aten.silu_backward.default,  # has its own kernels, and a composite fallback for other backends
         aten.mish_backward.default,
         aten.upsample_nearest2d.vec,
         aten.upsample_bilinear2d.vec,
@@ -83,15 +85,15 @@ RECURRENT = frozenset(
     for overload in ("input", "data")
 )
 
-# Of the operator of the program that is traced, its own operators say too: that they are of a checkpointed region, or
-# of an optimizer's step.
+# Marks that recorded nodes inherit from the traced program's node: membership in a checkpointed region.
 _PASSED_ON = ("checkpoint",)
 
 # Views whose arguments are the tensor and its new sizes.
 SIZED = frozenset((aten.view.default, aten._unsafe_view.default, aten.expand.default))
 
 
-# Lazy views and what computes the same at once, each its own inverse: fake tensors carry a bit, nodes what is seen.
+# Lazy views and their eager forms, each its own inverse. A fake tensor carries the lazy bit; its node holds the
+# resolved values.
 RESOLVED = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
 
@@ -100,10 +102,10 @@ def _is_laid_out_as(meta: TensorMeta, given: TensorMeta) -> bool:
 
 
 class FunctionalTracer(FakeMode):
-    """Records what runs inside `with tracer:` into `graph`. Fakes it makes carry, besides their meta:
+    """Records operators that run inside `with tracer:` into `graph`. Fakes of a tracer carry, besides their meta:
 
     node: the graph value that holds their contents as of storage version `seen`;
-    steps: the view operators that lead from the tensor owning the storage to this one.
+    steps: the view operators from the owner of the storage to this tensor.
     """
 
     def __init__(self, keep: Keep) -> None:
@@ -115,8 +117,8 @@ class FunctionalTracer(FakeMode):
         self.inputs: list[FakeTensor] = []
         self.input_nodes: list[fx.Node] = []
         self.input_storages: dict[int, int] = {}  # id(storage) -> input index
-        self.fixed_offsets: set[int] = set()  # inputs that have to begin their storage in every call
-        self.layout_changes: dict[int, list[Unsupported]] = {}  # of inputs, by id(fake), one for each in place
+        self.fixed_offsets: set[int] = set()  # inputs that must begin their storage in every call
+        self.layout_changes: dict[int, list[Unsupported]] = {}  # in-place layout changes of inputs, by id(fake)
         self.constants: dict[str, torch.Tensor] = {}
         self.constant_storages: dict[int, torch.Tensor] = {}
         self._kept: dict[OpOverload, bool] = {}
@@ -124,7 +126,8 @@ class FunctionalTracer(FakeMode):
     # -- inputs and constants -------------------------------------------------------------------------------------
 
     def add_input(self, real: torch.Tensor, name: str, merge: bool = False) -> FakeTensor:
-        """A placeholder. Of a tensor given twice with `merge`, only the first placeholder is used."""
+        """Add a placeholder. If `merge` is set and the tensor was passed before, the first placeholder stands for
+        both."""
         meta = meta_of_real(real)
         node = self.graph.placeholder(name)
         known = self._fakes.get(id(real))
@@ -142,7 +145,7 @@ class FunctionalTracer(FakeMode):
         return fake
 
     def bind(self, fake: FakeTensor, node: fx.Node, steps: tuple[ViewStep, ...] = ()) -> FakeTensor:
-        """Make `node` the value of a fake tensor; it owns its storage unless it is a view."""
+        """Make `node` the value of a fake tensor. A tensor that is no view owns its storage."""
         storage = fake.fake_storage
         fake.node, fake.steps, fake.seen = node, steps, storage.version
         if not steps and storage.node is None:
@@ -164,7 +167,7 @@ class FunctionalTracer(FakeMode):
         return fake
 
     def value(self, tensor: torch.Tensor) -> FakeTensor:
-        """A fresh tensor of known value: the graph reads a constant that nobody else can write to."""
+        """Make a fresh tensor of known value. The graph reads a constant that no other code can write to."""
         fake = super().value(tensor)
         if tensor.dim() == 0 and not tensor.dtype.is_complex:
             number = self._node(
@@ -181,7 +184,8 @@ class FunctionalTracer(FakeMode):
     # -- values ---------------------------------------------------------------------------------------------------
 
     def current(self, fake: FakeTensor) -> fx.Node:
-        """The graph value of a tensor now: computed anew from its storage's when something wrote to it meanwhile."""
+        """Return the graph value of a tensor now. It is recomputed from the storage's value after a write to the
+        storage."""
         storage = fake.fake_storage
         if fake.seen != storage.version:
             value = replay(self.apply, self.storage_value(storage), fake.steps)[-1]
@@ -189,14 +193,15 @@ class FunctionalTracer(FakeMode):
         return fake.node
 
     def storage_value(self, storage: FakeStorage) -> FakeTensor:
-        """An immutable tensor with a storage's current contents, laid out as the tensor that owns it."""
+        """Make an immutable tensor with a storage's current contents, laid out as the owner of the storage."""
         return self.bind(self.make(storage.meta), storage.node)
 
     def apply(self, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
         return self.dispatch(func, args, kwargs)
 
     def write(self, target: FakeTensor, value: FakeTensor) -> None:
-        """Record that `target` now holds `value` (same shape and dtype), and so does what shares its storage."""
+        """Record that `target`, and every tensor that shares its storage, now holds `value` (equal in shape and
+        dtype)."""
         storage = target.fake_storage
         if value.is_conj() or value.is_neg():
             value = self.snapshot(value)
@@ -223,7 +228,7 @@ class FunctionalTracer(FakeMode):
             target.node, target.seen = value.node, storage.version
 
     def store(self, target: FakeTensor, value: FakeTensor) -> None:
-        """Like `write`, converting the dtype where eager does. Raises RuntimeError for what eager refuses."""
+        """Like `write`, but convert the dtype as eager does. Raises RuntimeError where eager refuses."""
         if value.meta.shape != target.meta.shape:
             raise RuntimeError(
                 f"output with shape {list(target.meta.shape)} doesn't match "
@@ -238,7 +243,7 @@ class FunctionalTracer(FakeMode):
         self.write(target, value)
 
     def laid_out(self, value: FakeTensor, meta: TensorMeta) -> FakeTensor:
-        """`value` with the strides of `meta`: later views of it depend on them."""
+        """Give `value` the strides of `meta`: later views depend on them."""
         if same_strides(value.meta, meta):
             return value
         if not is_dense(meta.shape, meta.stride):
@@ -295,7 +300,7 @@ class FunctionalTracer(FakeMode):
         return found
 
     def _decompose(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The operator by simpler ones, run under this same mode; NotImplemented when it is to be recorded."""
+        """Run the decomposition of an operator under this mode; NotImplemented if the operator is to be recorded."""
         if self.kept(info):
             return NotImplemented
         rule = info.record.decompose
@@ -310,13 +315,13 @@ class FunctionalTracer(FakeMode):
         if not info.composite:
             return NotImplemented
         with ExitStack() as stack:
-            if info.target in RECURRENT and not self.keep(aten.mkldnn_rnn_layer.default):  # hides what it computes
+            if info.target in RECURRENT and not self.keep(aten.mkldnn_rnn_layer.default):  # oneDNN hides the operators
                 stack.enter_context(without_onednn())
             stack.enter_context(self)
             return info.target._op_dk(COMPOSITE, *args, **kwargs)
 
     def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operator some of whose arguments are numbers held by tensors."""
+        """Run an operator that has numbers held by tensors among its arguments."""
         info = op_info(func)
         rule = rules.get(func) or info.record.decompose
         if rule is not None:
@@ -330,13 +335,13 @@ class FunctionalTracer(FakeMode):
             return func._op_dk(COMPOSITE, *args, **kwargs)
 
     def number_in(self, fake: FakeTensor) -> Any:
-        """The number that a tensor of one element holds."""
+        """Return the number that a tensor of one element holds."""
         with self:
             held = self.snapshot(fake)
             return symbolic(aten.view.default(held, []) if held.dim() else held)
 
     def _detached(self, result: Any, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The results of a decomposition, not aliasing the arguments where the operator itself would not."""
+        """Give the results of a decomposition their own storages where the operator itself returns no alias."""
         if info.is_view:
             return result
         storages = {id(tensor.fake_storage) for tensor in flat_tensors((args, tuple(kwargs.values())))}
@@ -347,7 +352,7 @@ class FunctionalTracer(FakeMode):
         )
 
     def snapshot(self, fake: FakeTensor) -> FakeTensor:
-        """A tensor with the same contents and a storage of its own; costs no operator."""
+        """Make a tensor with the current contents and its own storage, without recording an operator."""
         meta = fake.meta
         return self.bind(self.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device)), self.current(fake))
 
@@ -369,7 +374,7 @@ class FunctionalTracer(FakeMode):
             return self.bind(fake, node, base.steps)
         if func is aten.as_strided.default:
             return self._as_strided(metas, args, kwargs)
-        if func in SIZED:  # -1 is resolved once, here
+        if func in SIZED:  # resolves -1 once, here
             args = (args[0], list(metas.shape))
         resolved = RESOLVED.get(func)
         result: Any
@@ -394,8 +399,8 @@ class FunctionalTracer(FakeMode):
         return result
 
     def _resolved(self, info: SchemaFacts, fake: FakeTensor) -> fx.Node:
-        """What a lazy view shows, computed at once; twice is not at all. A view may have gaps between its elements,
-        what is computed has none."""
+        """Return the resolved values of a lazy view; resolving twice returns the original. The lazy view may have gaps
+        between its elements, the resolved tensor has none."""
         seen = self.current(fake)
         if seen.target is info.target:
             return seen.args[0]  # type: ignore[return-value]
@@ -466,7 +471,7 @@ class FunctionalTracer(FakeMode):
         return self.bind(fake, node, (*base.steps, step))
 
     def _as_strided(self, meta: TensorMeta, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
-        """as_strided looks at the storage, not at the tensor it is called on: record it on the storage's owner."""
+        """Record as_strided on the owner of the storage, because as_strided reads the storage and not its argument."""
         base = args[0]
         storage = base.fake_storage
         offset: Any = meta.offset
@@ -517,13 +522,14 @@ class FunctionalTracer(FakeMode):
         return fake
 
     def check_layouts(self) -> None:
-        """Refuse a program that leaves an input with another shape or strides than it came with."""
+        """Refuse a program that leaves an input with other shapes or strides than at its start."""
         for fake, node in zip(self.inputs, self.input_nodes, strict=True):
             if id(fake) in self.layout_changes and not _is_laid_out_as(fake.meta, node.meta["val"]):
                 raise self.layout_changes[id(fake)][-1]
 
     def layouts_left(self) -> tuple[NewLayout, ...]:
-        """What the program did to the layouts of inputs. Raises Unsupported where autograd would follow it."""
+        """Return the changed layouts of inputs. Raises Unsupported where autograd would have to follow such a
+        change."""
         found: dict[int, NewLayout] = {}
         for index, (fake, node) in enumerate(zip(self.inputs, self.input_nodes, strict=True)):
             refused = self.layout_changes.get(id(fake))
@@ -549,7 +555,7 @@ class FunctionalTracer(FakeMode):
     def _mutate(
         self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
     ) -> Any:
-        """Compute by the functional twin what the operator writes, then store it."""
+        """Compute the written values by the functional twin, then store them."""
         if info.inplace_view:
             return self._change_layout(info, args, kwargs)
         check_overlap(info, args, kwargs)
@@ -568,7 +574,7 @@ class FunctionalTracer(FakeMode):
         return returned[0] if len(returned) == 1 else tuple(returned) or None
 
     def _mutate_copies(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """As `_mutate`, by a twin made for the operator."""
+        """Like `_mutate`, with a synthesized twin."""
         twin = made_twin(info.target)
         if twin is None:
             raise Unsupported("mutating-operator", f"{info.target} writes to its arguments and has no functional form")
@@ -587,12 +593,12 @@ class FunctionalTracer(FakeMode):
         return returned[0] if len(returned) == 1 else tuple(returned) or None
 
     def written(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:
-        """The tensors an operator writes to, in the order of its schema."""
+        """Return the tensors that an operator writes to, in the order of its schema."""
         return flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
 
 
 def same_strides(first: TensorMeta, second: TensorMeta) -> bool:
-    """Whether two layouts of one shape place every element alike."""
+    """Whether two layouts of one shape put every element at the same place."""
     if first.stride == second.stride:
         return True
     if any(size == 0 for size in first.shape):

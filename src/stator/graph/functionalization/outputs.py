@@ -1,6 +1,6 @@
-"""From the fake tensors that the traced code returns, to graph outputs and a description of how to make the user's.
+"""Turns the fake tensors that traced code returns into graph outputs and recipes for the user's outputs.
 
-Decides by storages (who shares memory with whom), never by graph values.
+Decisions follow storages (which tensors share memory), never graph values.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ aten = torch.ops.aten
 
 @dataclass(slots=True)
 class DescribedOutputs:
-    """What a traced program returns and writes, in terms of the values its graph must return.
+    """The outputs and mutations of a traced program, in terms of the values that its graph returns.
 
-    handles: for each value the tensor through which autograd knows it, or None (contents nobody returned by itself).
-    mutated: (input index, position of its new contents among the values). outputs: one per leaf of the result.
-    histories: one per leaf. announced: how many writes autograd is told of, by the index of the input.
+    handles: for each value the tensor through which autograd knows it, or None (the program does not return the
+        contents).
+    mutated: (input index, position of its new contents among the values).
+    outputs, histories: one per leaf of the result.
+    announced: by input index, the number of writes that bump autograd's version counter.
     """
 
     values: list[FakeTensor]
@@ -59,7 +61,7 @@ class DescribedOutputs:
     def traced(
         self, tracer: FunctionalTracer, graph: fx.GraphModule, constants: dict[str, torch.Tensor], spec: pytree.TreeSpec
     ) -> Traced:
-        """With the graph that returns the values, and the spec of the program's result."""
+        """Combine with the graph that returns the values and the spec of the program's result."""
         offsets = tuple(sorted(tracer.fixed_offsets))
         return Traced(
             graph,
@@ -75,7 +77,7 @@ class DescribedOutputs:
 
 
 class _Outputs:
-    """The values the graph returns, while they are being collected."""
+    """Collects the values that the graph returns."""
 
     def __init__(self, tracer: FunctionalTracer, differentiable: bool) -> None:
         self.tracer = tracer
@@ -83,10 +85,10 @@ class _Outputs:
         self.values: list[FakeTensor] = []
         self.handles: list[FakeTensor | None] = []
         self.positions: dict[int, int] = {}  # id(fake) -> position in values
-        self.owners: dict[fx.Node, int] = {}  # memory of the graph -> id of the storage that may be returned in it
+        self.owners: dict[fx.Node, int] = {}  # memory root in the graph -> id of the storage that may be returned in it
 
     def position(self, fake: FakeTensor, handle: FakeTensor | None) -> int:
-        """Where the graph returns this tensor, appended when it does not yet."""
+        """Return the position of this tensor among the graph outputs; append it if it is not there yet."""
         found = self.positions.get(id(fake))
         if found is None:
             found = self.positions[id(fake)] = len(self.values)
@@ -97,7 +99,7 @@ class _Outputs:
         return found
 
     def _own_memory(self, fake: FakeTensor) -> None:
-        """Make sure that the graph does not return an input's, a constant's or another output's memory for it."""
+        """Copy the tensor if the graph would otherwise return the memory of an input, a constant or another output."""
         root = memory_root(self.tracer.current(fake))
         storage = fake.fake_storage
         taken = root.op in ("placeholder", "get_attr") or self.owners.setdefault(root, id(storage)) != id(storage)
@@ -114,8 +116,8 @@ class _Outputs:
 def describe_outputs(tracer: FunctionalTracer, leaves: Sequence[Any], differentiable: bool = False) -> DescribedOutputs:
     """Decide how each leaf of a program's result is made from the values that its graph returns.
 
-    differentiable: leaves may require grad; those made outside of the graph must then follow from their base for
-    autograd too. Raises Unsupported where they do not, and for every leaf that requires grad otherwise.
+    differentiable: leaves may require grad. Leaves made outside of the graph must then follow from their base for
+        autograd too, else Unsupported is raised. If not set, Unsupported is raised for every leaf that requires grad.
     """
     storages = [fake.fake_storage for fake in tracer.inputs]
     announced = {index: one.version - one.unannounced for index, one in enumerate(storages) if one.version}
@@ -137,7 +139,8 @@ def describe_outputs(tracer: FunctionalTracer, leaves: Sequence[Any], differenti
 
 
 def _view_of_detached(leaf: Any, first: dict[int, int]) -> ViewOfResult | None:
-    """A leaf that is a view, for autograd too, of another one which was detached. first: places of leaves, by id."""
+    """Describe a leaf that is a view, for autograd too, of another leaf that was detached. first: positions of leaves,
+    by id."""
     if not isinstance(leaf, FakeTensor) or not leaf.detached or leaf.requires_grad or not leaf._is_view():
         return None
     base = leaf._base
@@ -165,7 +168,7 @@ def _is_real(leaf: Any) -> bool:
 
 
 def _fresh_sharing(tracer: FunctionalTracer, leaves: Sequence[Any]) -> dict[int, list[FakeTensor]]:
-    """Distinct output tensors by the id of their storage, for storages that are neither inputs nor constants."""
+    """Group distinct output tensors by the id of their storage."""
     sharing: defaultdict[int, list[FakeTensor]] = defaultdict(list)
     for leaf in leaves:
         if isinstance(leaf, FakeTensor) and not any(other is leaf for other in sharing[id(leaf.fake_storage)]):
@@ -201,8 +204,8 @@ def _describe(tracer: FunctionalTracer, collected: _Outputs, leaf: Any, sharing:
         position = collected.position(leaf, leaf)
         stored = leaf.node.meta["val"]
         if stored.stride == leaf.meta.stride or not same_strides(stored, leaf.meta):
-            return Fresh(position)  # elements that overlap in eager's result have places of their own here
-        # strides of dimensions of size one: they hold no meaning, but eager shows them
+            return Fresh(position)  # elements that overlap in eager's result are separate here
+        # Strides of dimensions of size one hold no meaning, but eager shows them.
         return ViewOfOutput(position, Geometry(leaf.meta.shape, leaf.meta.stride, 0))
     base = _base_of(tracer, group, storage)
     position = collected.position(base, base)
@@ -216,7 +219,7 @@ def _describe(tracer: FunctionalTracer, collected: _Outputs, leaf: Any, sharing:
 
 
 def _base_of(tracer: FunctionalTracer, group: list[FakeTensor], storage: FakeStorage) -> FakeTensor:
-    """The tensor that the outputs in `group`, which share a storage, are views of: one of them if possible."""
+    """Return the base of the outputs in `group`, which share a storage; one of the outputs if possible."""
     found = _spanning(group, storage)
     if found is None:
         bases = [fake._base for fake in group if fake.requires_grad and fake._is_view()]
@@ -230,7 +233,7 @@ def _base_of(tracer: FunctionalTracer, group: list[FakeTensor], storage: FakeSto
 
 
 def _spanning(candidates: Sequence[FakeTensor], storage: FakeStorage) -> FakeTensor | None:
-    """Of the tensors that are laid out as the whole storage one that requires grad, else any."""
+    """Return a candidate that is laid out as the whole storage, preferably one that requires grad."""
     fits = [
         fake
         for fake in candidates
@@ -239,14 +242,15 @@ def _spanning(candidates: Sequence[FakeTensor], storage: FakeStorage) -> FakeTen
     return next((fake for fake in fits if fake.requires_grad), fits[0] if fits else None)
 
 
-# views of views of views ...: how far back a base is looked for
+# The number of view steps that the search for a base follows.
 _DEEPEST_VIEW = 100
 
 
 def _check_view_of(base: FakeTensor, view: FakeTensor) -> None:
-    """Refuse what only shares memory with its base: made anew as a view of it, its gradients would be other ones.
+    """Refuse a tensor that shares memory with its base without being its autograd view: as a rebuilt view its gradients
+    would differ.
 
-    So does what a custom function, or a hook, stands behind.
+    Tensors behind a custom function or a hook are refused as well.
     """
     step, depth = view.grad_fn, 0
     while step is not None and depth < _DEEPEST_VIEW and not view._backward_hooks:
@@ -262,9 +266,9 @@ def _check_view_of(base: FakeTensor, view: FakeTensor) -> None:
 
 
 def geometry(base: TensorMeta, view: FakeTensor) -> Geometry:
-    """How to see a tensor laid out as `base` as `view`, which shares its storage."""
+    """Describe `view` relative to a tensor laid out as `base`, whose storage it shares."""
     meta = view.meta
-    # the gradient of the view operators themselves is cheaper than that of as_strided
+    # The gradients of the view operators are cheaper than that of as_strided.
     exact = view.requires_grad or any(step.func in REINTERPRETING for step in view.steps)
     steps = view.steps if exact else ()
     return Geometry(meta.shape, meta.stride, meta.offset - base.offset if not steps else 0, steps)
@@ -282,7 +286,8 @@ def _mutated_inputs(tracer: FunctionalTracer, collected: _Outputs) -> list[tuple
         if any(stride == 0 and size > 1 for size, stride in zip(value.meta.shape, value.meta.stride, strict=True)):
             raise Unsupported("overlapping-input", "the traced code writes to an input that is expanded")
         if memory_root(value.node) in written:
-            # the new contents are copied in one after the other: none may be read from memory that is overwritten
+            # The new contents are copied into the inputs in turn: none may be read from memory that is overwritten
+            # earlier.
             value = tracer.apply(aten.clone.default, value)
         mutated.append((index, len(collected.values)))
         collected.values.append(value)

@@ -1,6 +1,6 @@
-"""View operators seen as functions: how a view is computed again from its base, and how a write to it reaches the base.
+"""View operators as functions: recomputing a view from its base, and propagating a write through a view to its base.
 
-Works through an `apply(func, *args)` that runs one operator on immutable values; no graph and no storage is known here.
+Every operator runs through an `apply(func, *args)` on immutable values; graphs and storages are unknown here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten
 Apply = Callable[..., Any]
-# inverse(apply, step, base, new): the base's value once `new` was written through the view
+# inverse(apply, step, base, new): the base's value after `new` was written through the view
 Inverse = Callable[[Apply, ViewStep, Any, Any], Any]
 inverses: Registry[OpOverload, Inverse] = Registry("view inverse")
 
-# View operators that change nothing about the layout.
+# View operators that keep the layout.
 IDENTITIES = frozenset((aten.alias.default, aten.detach.default))
-# View operators that change what the memory means: as_strided cannot stand for them.
+# View operators that reinterpret memory, so that as_strided cannot replace them.
 REINTERPRETING = frozenset(
     (
         aten.view.dtype,
@@ -39,7 +39,8 @@ REINTERPRETING = frozenset(
 def view_step(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], before: TensorMeta, after: TensorMeta, index: int
 ) -> ViewStep:
-    """The step that leads to output `index` of a view operator, multi-output ones written as slices and selects."""
+    """Return the step to output `index` of a view operator. Operators with several results become slices and
+    selects."""
     whole = func, args[1:], kwargs, index
     if func is aten.unbind.int:
         return ViewStep(aten.select.int, (_dim(args, kwargs, 1), index), {}, before, after, whole)
@@ -52,7 +53,7 @@ def view_step(
 
 
 def run_step(step: ViewStep, tensor: torch.Tensor) -> torch.Tensor:
-    """The view of a real tensor, of the same node for autograd as in eager."""
+    """Run a step on a real tensor, with eager's autograd node."""
     if step.whole is not None:
         return run_whole(step, tensor)[step.whole[3]]
     found: torch.Tensor = step.func(tensor, *step.args, **step.kwargs)
@@ -60,7 +61,7 @@ def run_step(step: ViewStep, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def run_whole(step: ViewStep, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """All results, of a real tensor, of the operator that a step stands for."""
+    """Run, on a real tensor, the operator with several results that a step stands for."""
     assert step.whole is not None
     func, args, kwargs, _ = step.whole
     found: Sequence[torch.Tensor] = func(tensor, *args, **kwargs)
@@ -68,9 +69,10 @@ def run_whole(step: ViewStep, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
 
 
 def covers(owner: TensorMeta, view: TensorMeta) -> bool:
-    """Whether a tensor fills the memory it spans, and a view stays within it: a copy of it has all that the view sees.
+    """Whether the owner fills the memory it spans and the view stays within it, so that a copy of the owner has all
+    elements of the view.
 
-    The view's offset counts from where the owner's does.
+    Offsets count from the start of the storage.
     """
     if any(size == 0 for size in view.shape):
         return True
@@ -84,7 +86,7 @@ def _dim(args: tuple[Any, ...], kwargs: dict[str, Any], position: int) -> Any:
 
 
 def replay(apply: Apply, base: Any, steps: tuple[ViewStep, ...]) -> list[Any]:
-    """The values base, step 1 of base, step 2 of that, ..."""
+    """Return the values after 0, 1, 2, … steps from the base."""
     values = [base]
     for step in steps:
         values.append(apply(step.func, values[-1], *step.args, **step.kwargs))
@@ -92,7 +94,7 @@ def replay(apply: Apply, base: Any, steps: tuple[ViewStep, ...]) -> list[Any]:
 
 
 def write_back(apply: Apply, base: Any, base_meta: TensorMeta, steps: tuple[ViewStep, ...], new: Any) -> Any | None:
-    """The base's value once `new` was written through the view that `steps` lead to; None when that is not known."""
+    """Return the base's value after `new` was written through the view at the end of `steps`; None if unknown."""
     if all(step.func in inverses for step in steps) and not _narrows_copies(steps):
         values = replay(apply, base, steps[:-1])
         for step, before in zip(reversed(steps), reversed(values), strict=True):
@@ -105,8 +107,8 @@ def write_back(apply: Apply, base: Any, base_meta: TensorMeta, steps: tuple[View
 
 
 def _narrows_copies(steps: Sequence[ViewStep]) -> bool:
-    """Whether a step leaves out elements of a view that has some of them several times, as expanded ones do: those that
-    are left are written to, and the inverse of an earlier step might take others."""
+    """Whether a step drops elements of an expanded view, which holds some elements several times. The write goes to the
+    remaining copies, but the inverse of an earlier step might read others."""
     return any(
         numel(step.after.shape) < numel(step.before.shape)
         and not is_dense(step.before.shape, step.before.stride)
@@ -149,10 +151,7 @@ def _permute_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
 
 @inverses.register(aten.expand.default)
 def _expand_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    """Only writes of one value everywhere reach an expanded tensor, so any copy of it will do.
-
-    Writes to some of the copies do not come here: see `_narrows_copies`.
-    """
+    """Take any copy: only writes of one value to all copies reach an expanded tensor (see `_narrows_copies`)."""
     shape = step.before.shape
     for _ in range(len(step.after.shape) - len(shape)):
         new = apply(aten.select.int, new, 0, 0)

@@ -1,1 +1,1 @@
-"""Graphs inside graphs: what a node calls that runs another graph."""
+"""Operators of a graph that run other graphs: branches, loops, custom autograd functions, function transforms."""

@@ -1,7 +1,7 @@
-"""Branches inside graphs: what a node calls that runs one of two graphs, as a tensor says.
+"""Conditional branches inside graphs: the callable of a node that runs one of two graphs, chosen by a tensor.
 
-On real tensors the graph that is chosen runs, and autograd sees its operators. While tracing, both become parts of one
-operator, whose backward is another such operator: it computes what the branch kept for it anew.
+On real tensors the chosen graph runs, and autograd sees its operators. While tracing, both graphs become parts of one
+operator. Its backward is another such operator, which recomputes the intermediate values of the branch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .subgraph_ops import Compiled, Function, SubgraphOp, fresh_layout, record_p
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """graph: of torch calls; takes what stands at `reads`, an index among the arguments of the node.
+    """A graph of torch calls. Its placeholders are the node's arguments at the indices `reads`.
 
-    It gives fresh tensors only, and writes to nothing that it is given.
+    The graph returns fresh tensors only and writes to none of its inputs.
     """
 
     graph: fx.GraphModule
@@ -38,10 +38,10 @@ class Branch:
 
 
 class Branches:
-    """Two branches, and the layouts of what either of them gives.
+    """Two branches, and the layouts of the results, which both branches share.
 
-    A floating result requires grad where any argument does, also in a branch that does not compute it from that; and
-    arguments that only the other branch reads have a gradient of zeros then.
+    A floating-point result requires grad if any argument does, even if the branch that ran did not use that argument.
+    Arguments that only the other branch reads then get a gradient of zeros.
     """
 
     def __init__(self, name: str, true: Branch, false: Branch, results: Sequence[TensorMeta]) -> None:
@@ -50,7 +50,7 @@ class Branches:
         self.results = tuple(map(fresh_layout, results))
 
     def __call__(self, condition: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
-        """condition: a tensor with one element."""
+        """Run the branch for `condition`, a tensor with one element."""
         if isinstance(condition, FakeTensor):
             return self._on_fakes(condition, arguments)
         branch = self.branches[bool(condition)]
@@ -60,25 +60,25 @@ class Branches:
         return _connected(made, arguments, frozenset(branch.reads)) if grad_mode else made
 
     def _on_fakes(self, condition: FakeTensor, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        if not isinstance(condition.fake_mode, FunctionalTracer):  # only what comes out counts
+        if not isinstance(condition.fake_mode, FunctionalTracer):  # plain fake mode: only the results matter
             arguments = [value for value in arguments if not is_number(value)]
         tensors, numbers = tensors_of(arguments)
         functions = [of_graph(self.branches[side], numbers) for side in (True, False)]
         return choose(BranchChoice(self.name, functions, self.results), condition, tensors)
 
     def graphs(self) -> dict[str, fx.GraphModule]:
-        """By role, for printing."""
+        """Return the graphs by role, for printing."""
         return {"true": self.branches[True].graph, "false": self.branches[False].graph}
 
 
 def tensors_of(arguments: Sequence[Any]) -> tuple[list[Any], frozenset[int]]:
-    """Arguments with the tensors that hold them in place of traced numbers, and where those are."""
+    """Replace traced numbers by the tensors that hold them; also return the positions of these numbers."""
     numbers = frozenset(at for at, value in enumerate(arguments) if is_number(value))
     return [value.node.tensor if at in numbers else value for at, value in enumerate(arguments)], numbers
 
 
 def of_graph(branch: Branch, numbers: frozenset[int]) -> Function:
-    """What traces the graph of a branch, given tensors in place of the numbers at these positions."""
+    """Make a function that traces the graph of a branch. It takes tensors in place of the numbers at `numbers`."""
 
     def run(tracer: FunctionalTracer, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
         values = [number_of(value) if at in numbers else value for at, value in enumerate(tensors)]
@@ -91,11 +91,12 @@ def of_graph(branch: Branch, numbers: frozenset[int]) -> Function:
     return run
 
 
-# ---- what autograd knows of results on real tensors ----
+# ---- autograd of results on real tensors ----
 
 
 class _Connected(torch.autograd.Function):
-    """A tensor as it is, which has, for autograd, been computed from others as well: with a gradient of zeros."""
+    """Returns its first tensor unchanged. Autograd also connects the result to the other tensors, with gradients of
+    zeros."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
@@ -131,9 +132,9 @@ def _differentiable(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BranchChoice:
-    """Two functions of the same tensors, for true and for false, that both give tensors laid out as `results`.
+    """Two functions of the same tensors, for true and for false. Both return tensors laid out as `results`.
 
-    devices: those whose random numbers are dealt out again, from states of their generators that are given.
+    devices: the devices whose random numbers are replayed from given generator states.
     """
 
     name: str
@@ -144,8 +145,11 @@ class BranchChoice:
     def record(
         self, condition: FakeTensor, states: Sequence[FakeTensor], tensors: Sequence[FakeTensor], again: bool
     ) -> tuple[list[FakeTensor], list[FakeTensor], tuple[torch.device, ...]]:
-        """Below autograd: the node, where nodes are made; else only its results. Gives them, and with `again`, where
-        random numbers are drawn, the states to draw them from again, with their devices."""
+        """Record the node if the mode is a tracer; otherwise only make the results. Runs below autograd.
+
+        Returns the results and, if `again` is set and a branch draws random numbers, the generator states for a replay
+        with their devices.
+        """
         mode = condition.fake_mode
         if not isinstance(mode, FunctionalTracer):
             return [mode.make(meta) for meta in self.results], list(states), self.devices
@@ -163,8 +167,8 @@ class BranchChoice:
 
 @dataclass(frozen=True, slots=True)
 class _ChosenFirst:
-    """Runs the first function where the first tensor is true, else the second; gives the states that the generators of
-    these devices were in, too."""
+    """Runs the first function if the first tensor is true, else the second. Also returns the states that the generators
+    of `devices` had before."""
 
     devices: tuple[torch.device, ...]
 
@@ -175,7 +179,7 @@ class _ChosenFirst:
 
 @dataclass(frozen=True, slots=True)
 class _ChosenAgain:
-    """The same with the random numbers of before: the states come behind the condition."""
+    """Like `_ChosenFirst`, but replays random numbers: the generator states follow the condition among the tensors."""
 
     devices: tuple[torch.device, ...]
 
@@ -188,7 +192,7 @@ class _ChosenAgain:
 def choose(
     choice: BranchChoice, condition: FakeTensor, tensors: Sequence[Any], states: Sequence[FakeTensor] = ()
 ) -> tuple[torch.Tensor, ...]:
-    """What the chosen function gives for these fake tensors."""
+    """Run the chosen function on these fake tensors."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         made: Any = _Chosen.apply(choice, states, condition, *tensors)  # type: ignore[no-untyped-call]
         return tuple(made)
@@ -225,7 +229,8 @@ class _Chosen(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class _Backward:
-    """The gradients of the tensors at `wanted`, of `count`, from those of the results at `able`; of these layouts."""
+    """Computes gradients of the tensors at `wanted` (of `count` tensors) from the gradients of the results at `able`,
+    in `layouts`."""
 
     count: int
     wanted: Sequence[int]
@@ -276,7 +281,7 @@ def _autocast() -> tuple[tuple[str, bool, torch.dtype], ...]:
 
 @contextmanager
 def _autocast_as(wanted: Sequence[tuple[str, bool, torch.dtype]]) -> Iterator[None]:
-    """A branch that is computed again in a backward runs as it did in the forward."""
+    """Restore the autocast state of the forward, because the backward recomputes the branch."""
     before = _autocast()
     _set_autocast(wanted)
     try:

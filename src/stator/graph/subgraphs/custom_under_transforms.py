@@ -1,8 +1,7 @@
-"""Custom autograd.Functions under function transforms, inside graphs: what a node calls that stands for one whose
-`setup_context` is separate, as torch.func asks for. Runs under the transforms that are active, on real tensors and,
-while tracing, on fake ones alike.
+"""Custom autograd.Functions under torch.func transforms: the callable of a node that stands for a function with a
+separate `setup_context`. It runs under the active transforms, on real tensors and, while tracing, on fake ones.
 
-How they are captured is not known here.
+Capturing such functions happens elsewhere.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ _Function = torch.autograd.Function
 
 
 class TransformRule(enum.Enum):
-    """What torch.func.vmap finds in the class."""
+    """How torch.func.vmap handles the class."""
 
-    NONE = "none"  # an error
-    GENERATED = "generated"  # generate_vmap_rule
-    OWN = "own"  # a staticmethod `vmap`
+    NONE = "none"  # vmap raises an error
+    GENERATED = "generated"  # the class sets generate_vmap_rule
+    OWN = "own"  # the class has a staticmethod `vmap`
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """`setup_context`, as far as it computes: takes what stands at `reads`, gives what is kept for the backward."""
+    """The tensor part of `setup_context`: reads the values at `reads`, returns the values kept for the backward."""
 
     graph: fx.GraphModule
     reads: tuple[Place, ...]
@@ -40,8 +39,11 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """`jvp` for one pattern of tangents. graph: takes those that are there, then what stands at `reads`; gives one
-    result for each entry of `results` that is not None: the tangents of the outputs."""
+    """`jvp` for one set of inputs that have tangents.
+
+    graph: takes the present tangents, then the values at `reads`. It returns the tangents of the outputs, one result
+        for each entry of `results` that is not None.
+    """
 
     graph: fx.GraphModule
     reads: tuple[Place, ...]
@@ -50,15 +52,18 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """The function's own `vmap` for arguments of these sizes, mapped over these dimensions. graph: takes all tensor
-    arguments, gives all outputs."""
+    """The function's own `vmap` for arguments of certain sizes, mapped over certain dimensions.
+
+    graph: takes all tensor arguments and returns all outputs.
+    """
 
     graph: fx.GraphModule
     out_dims: tuple[int | None, ...]
 
 
 class MissingRule(Exception):
-    """A `vmap` of a function's own that was not followed yet for such arguments. info: what torch tells it."""
+    """Capture has not yet followed the function's own `vmap` for such arguments. info: torch's first argument of
+    `vmap`."""
 
     def __init__(self, function: TransformableFunction, info: Any, in_dims: tuple[Any, ...], like: Sequence[Any]):
         super().__init__(f"{function.name}.vmap over dimensions {in_dims}")
@@ -69,18 +74,20 @@ class MissingRule(Exception):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What the rule may depend on."""
+        """Return everything that the rule may depend on."""
         sizes = tuple((tuple(one.shape), one.dtype, one.device) for one in self.like)
         return tuple(self.info), self.in_dims, sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransformableFunction:
-    """A custom autograd.Function as graphs. forward, backwards: as of a `CustomFunction`.
+    """A custom autograd.Function as graphs. `forward` and `backwards` are as in `CustomFunction`.
 
-    backwards are known by which arguments need a gradient, too, where `asks_needs`: that differs between the transforms
-    around. saved: all that the parts read of what is known when the function was called. jvps: by which arguments have
-    tangents. rules: what was followed of the function's own `vmap`, by `MissingRule.key`.
+    asks_needs: the backward reads `needs_input_grad`, which differs between the surrounding transforms; `backwards` is
+        then also keyed by the arguments that need a gradient.
+    saved: the values, known at the call, that the other graphs read.
+    jvps: keyed by the arguments that have tangents.
+    rules: captured runs of the function's own `vmap`, by `MissingRule.key`.
     """
 
     name: str
@@ -100,11 +107,11 @@ class TransformableFunction:
     rules: dict[tuple[Any, ...], Mapped] = field(default_factory=dict)
 
     def __call__(self, *values: Any) -> tuple[torch.Tensor, ...]:
-        """Apply it to its tensor arguments and the free values, in this order."""
+        """Apply the function to its tensor arguments, followed by the free values."""
         return _kind(self.rule, self.once).apply(self, *values)  # type: ignore[no-any-return]
 
     def graphs(self) -> dict[str, fx.GraphModule]:
-        """By role, for printing."""
+        """Return the graphs by role, for printing."""
         parts: list[SubgraphBackward | Pushed | Mapped] = [
             *self.backwards.values(),
             *self.jvps.values(),
@@ -178,7 +185,7 @@ def _vmap(info: Any, in_dims: tuple[Any, ...], function: TransformableFunction, 
 
 @functools.cache
 def _kind(rule: TransformRule, once: bool) -> Any:
-    """The class that torch sees."""
+    """Make the autograd.Function class that torch sees."""
     contents: dict[str, Any] = {"generate_vmap_rule": rule is TransformRule.GENERATED}
     if rule is TransformRule.OWN:
         contents["vmap"] = staticmethod(_vmap)
@@ -203,7 +210,7 @@ def _saved(ctx: Any) -> dict[Place, Any]:
 
 
 def _laid_out(gradient: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """The gradient with the strides that the backward was captured for, where those have no gaps."""
+    """Give the gradient the strides that the backward was captured with, if these strides have no gaps."""
     if tuple(gradient.stride()) == tuple(stride):
         return gradient
     order = sorted(range(len(stride)), key=lambda at: (-stride[at], at))

@@ -1,7 +1,7 @@
-"""Functions with a backward of their own, inside graphs: what a node calls that stands for a custom autograd.Function,
-or for a gradient hook. Runs on real tensors and, while tracing, on fake ones alike.
+"""Functions with their own backward inside graphs: the callable of a node that stands for a custom autograd.Function or
+for a gradient hook. It runs on real tensors and, while tracing, on fake ones.
 
-How they are captured is not known here.
+Capturing such functions happens elsewhere.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 
 class From(enum.Enum):
-    """Where a part of the graph finds a tensor."""
+    """Where a graph of a custom function finds a value."""
 
-    ARGUMENT = "argument"  # of the function, by position among its tensor arguments
-    FREE = "free"  # a tensor that the function reads without having been given it
-    OUTPUT = "output"  # a result of the function
-    KEPT = "kept"  # made in the forward for the backward
+    ARGUMENT = "argument"  # a tensor argument of the function, by position
+    FREE = "free"  # a tensor that the function reads from its closure or globals
+    OUTPUT = "output"  # an output of the function
+    KEPT = "kept"  # a value that the forward keeps for the backward
 
 
 Place = tuple[From, int]
@@ -34,10 +34,11 @@ Place = tuple[From, int]
 
 @dataclass(frozen=True, slots=True)
 class SubgraphBackward:
-    """The backward for one pattern of gradients.
+    """The backward for one set of outputs that have gradients.
 
-    graph: takes the gradients that are there, then what stands at `reads`; gives one result for each entry of
-    `results` that is not None: the gradients of the tensor arguments. layouts: (shape, stride) the gradients must have.
+    graph: takes the present gradients, then the values at `reads`. It returns the gradients of the tensor arguments,
+        one result for each entry of `results` that is not None.
+    layouts: (shape, stride) that the gradients must have.
     """
 
     graph: fx.GraphModule
@@ -50,9 +51,11 @@ class SubgraphBackward:
 class CustomFunction:
     """A custom autograd.Function as graphs.
 
-    forward: takes what stands at `reads`; gives `output_count` tensors, then those kept for the backward.
-    backwards: by grad mode (is it to be differentiated itself?) and, for each output, whether its gradient is there.
-    saved: what the function handed to `save_for_backward`; all else that a backward reads was kept by reference.
+    forward: takes the values at `reads`; returns `output_count` tensors, then the values kept for the backward.
+    backwards: keyed by grad mode (is the backward itself differentiated?) and, for each output, whether its gradient is
+        present.
+    saved: the values that the function passed to `save_for_backward`. Other values of the backward are kept by
+        reference.
     """
 
     name: str
@@ -68,13 +71,13 @@ class CustomFunction:
     once: bool
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Apply it to its tensor arguments and the free tensors, in this order."""
+        """Apply the function to its tensor arguments, followed by the free tensors."""
         arguments, free = tensors[: self.argument_count], tensors[self.argument_count :]
         applied = _AppliedOnce if self.once else _Applied
         return applied.apply(self, free, *arguments)
 
     def graphs(self) -> dict[str, fx.GraphModule]:
-        """By role, for printing."""
+        """Return the graphs by role, for printing."""
         found = {"forward": self.forward}
         for part in self.backwards.values():
             if not any(part.graph is one for one in found.values()):
@@ -83,7 +86,8 @@ class CustomFunction:
 
 
 def graph_target(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`function` as graphs can call and print it: they know plain functions only. It is found at `.part_of_graph`."""
+    """Wrap a callable object in a plain function, because fx graphs call and print only these. The object stays
+    reachable at `.part_of_graph`."""
 
     def call(*args: Any) -> Any:
         return function(*args)
@@ -139,7 +143,7 @@ class _AppliedOnce(_Applied):
 
 
 def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
-    """The gradient with the strides that the backward was captured for: its code may have asked for them."""
+    """Give the gradient the strides that the backward was captured with: the user's code may have read them."""
     if gradient.stride() == stride:
         return gradient
     return torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
@@ -156,7 +160,7 @@ _noted = _Noted()
 
 @contextmanager
 def gradient_hooks() -> Iterator[list[GradientHook]]:
-    """The hooks that programs register in this thread meanwhile, in order."""
+    """Collect, in order, the hooks that programs register in this thread inside the context."""
     outer = _noted.hooks
     found: list[GradientHook] = []
     _noted.hooks = found
@@ -169,8 +173,8 @@ def gradient_hooks() -> Iterator[list[GradientHook]]:
 
 
 def any_chose(function: Callable[[], Any]) -> tuple[Any, bool]:
-    """What the call gives, and whether a function took part that is told which of its results have no gradient, and may
-    compute something else for each choice."""
+    """Call a function. Also return whether a custom autograd.Function took part whose backward sees missing gradients
+    as None, and so may compute something else for each set of present gradients."""
     outer, _noted.chooses = _noted.chooses, False
     try:
         return function(), _noted.chooses
@@ -183,9 +187,12 @@ Failure = tuple[type[BaseException], tuple[Any, ...]]  # the class of an error a
 
 @dataclass(frozen=True, slots=True)
 class GradientHook:
-    """A hook on the gradient of a tensor. graph: takes the gradient, then the free tensors; gives what replaces the
-    gradient, or nothing. without: class and arguments of the error that the hook ends with where there is no gradient,
-    which autograd tells it; None if it ends without one."""
+    """A hook on the gradient of a tensor.
+
+    graph: takes the gradient, then the free tensors; returns the replacement of the gradient, or nothing.
+    without: class and arguments of the error that the hook raises if autograd passes it no gradient; None if the hook
+        raises none.
+    """
 
     graph: fx.GraphModule
     shape: Any
@@ -194,14 +201,14 @@ class GradientHook:
     without: Failure | None
 
     def __call__(self, tensor: torch.Tensor, *free: torch.Tensor) -> torch.Tensor:
-        """Register it; returns the tensor."""
+        """Register the hook; return the tensor."""
         tensor.register_hook(partial(self.called, free))
         if _noted.hooks is not None:
             _noted.hooks.append(self)
         return tensor
 
     def called(self, free: Sequence[torch.Tensor], gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """What the hook returns."""
+        """Run the hook; return its result."""
         if gradient is not None:
             made = run_part(self.graph, [_laid_out(gradient, self.shape, self.stride), *free])
             return made[0] if self.replaces else None
@@ -211,10 +218,10 @@ class GradientHook:
         return None
 
     def graphs(self) -> dict[str, fx.GraphModule]:
-        """By role, for printing."""
+        """Return the graph by role, for printing."""
         return {"hook": self.graph}
 
 
 def is_failure_of_hook(error: BaseException | None) -> bool:
-    """Whether this is the error that a hook ended with last in this thread, which had no gradient."""
+    """Whether `error` is the last one that a hook without a gradient raised in this thread."""
     return error is not None and _noted.failure is error

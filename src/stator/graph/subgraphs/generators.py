@@ -1,6 +1,7 @@
-"""States of torch's default random number generators: to run a program again later with the numbers it drew.
+"""States of torch's default random number generators, for running a program again with the random numbers of its first
+run.
 
-Which numbers a graph makes of them is not known here (randomness.py).
+randomness.py says how a graph turns states into numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ States = tuple[tuple[torch.Generator, torch.Tensor], ...]
 
 
 def drawn_devices(graph: fx.GraphModule) -> tuple[torch.device, ...]:
-    """The devices whose generators the graph draws from, each once."""
+    """Return the devices whose generators the graph draws from, each once."""
     found: dict[torch.device, None] = {}
     for node in graph.graph.nodes:
         if node.op == "call_function" and draws(node.target, node.args, node.kwargs):
@@ -30,18 +31,18 @@ def drawn_devices(graph: fx.GraphModule) -> tuple[torch.device, ...]:
 
 
 def drawn_devices_of(graphs: Iterable[fx.GraphModule]) -> tuple[torch.device, ...]:
-    """Of several graphs."""
+    """Return the devices whose generators any of the graphs draws from."""
     return tuple(dict.fromkeys(device for graph in graphs for device in drawn_devices(graph)))
 
 
 def states_of(devices: Sequence[torch.device]) -> States:
-    """The states that the default generators of these devices are in now."""
+    """Return the current states of the default generators of these devices."""
     return tuple((generator := default_generator(device), generator.get_state()) for device in devices)
 
 
 @contextmanager
 def replayed(states: States) -> Iterator[None]:
-    """Inside, the generators deal out what they did from these states on; afterwards they go on as if nothing was."""
+    """Run the context with the generators set to these states; restore their current states afterwards."""
     now = [(generator, generator.get_state()) for generator, _ in states]
     for generator, state in states:
         generator.set_state(state)
@@ -53,7 +54,7 @@ def replayed(states: States) -> Iterator[None]:
 
 
 def state_layouts(devices: Sequence[torch.device]) -> list[TensorMeta]:
-    """Of the states as tensors: bytes on the CPU."""
+    """Return the layouts of generator states as tensors: bytes on the CPU."""
     states = [state for _, state in states_of(devices)]
     return [TensorMeta(tuple(state.shape), (1,), state.dtype, state.device) for state in states]
 

@@ -1,7 +1,5 @@
-"""Loops inside graphs: what a node calls that runs a graph again and again, as long as another one says so.
-
-Nothing in it is differentiated.
-"""
+"""Loops inside graphs: the callable of a node that runs a body graph while a condition graph returns true. Loops are
+not differentiable."""
 
 from __future__ import annotations
 
@@ -24,16 +22,17 @@ from .subgraph_ops import Compiled, SubgraphOp, fresh_layout, record_part, trace
 
 @dataclass(frozen=True, slots=True)
 class LoopRunner:
-    """While `condition` gives true, what `body` gives takes the place of the first arguments, laid out as `carried`.
+    """While `condition` returns true, the results of `body` replace the first arguments, which are laid out as
+    `carried`.
 
-    Both read by position: first the carried tensors, then what else the node is given.
+    Both branches take the carried tensors first, then the remaining arguments of the node.
     """
 
     name: str
     condition: Branch
     body: Branch
     carried: tuple[TensorMeta, ...]
-    verdict: TensorMeta  # the layout of what the condition gives
+    verdict: TensorMeta  # the layout of the condition's result
 
     def __call__(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
         if any(isinstance(value, FakeTensor) for value in arguments):
@@ -59,7 +58,7 @@ class LoopRunner:
         return tuple(record_part(mode, part, tensors, draws=bool(drawn_devices_of(graphs))))
 
     def graphs(self) -> dict[str, fx.GraphModule]:
-        """By role, for printing."""
+        """Return the graphs by role, for printing."""
         return {"condition": self.condition.graph, "body": self.body.graph}
 
 
@@ -69,7 +68,7 @@ def _reading(branch: Branch) -> Compiled:
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """Runs a condition and a body of so many carried tensors. What it gives is nobody else's memory."""
+    """Runs the loop over `count` carried tensors. The results share no memory with the arguments."""
 
     count: int
 

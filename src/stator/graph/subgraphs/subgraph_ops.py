@@ -1,6 +1,7 @@
-"""Graphs that functional graphs run as one operator: the branches of a condition, the body of a loop.
+"""Functional graphs that another functional graph runs as one operator: the branches of a condition, the body of a
+loop.
 
-Which of them run, and how often, is decided while the graph runs by a `Part`; kinds of parts are in the files beside.
+At run time a `Control` decides which graphs run, and how often. The kinds of controls are in the neighbouring files.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from .differentiated import run_part
 aten = torch.ops.aten
 Compiled = Callable[..., Sequence[torch.Tensor]]
 
-# What a part of the program computes: called with the tracer at work and its fake tensors.
+# The computation of a subgraph: called with the active tracer and its fake tensors.
 Function = Callable[..., Sequence[torch.Tensor]]
 
 
 class Control(Protocol):
-    """How the graphs of a part are run: called with them as callables and the tensors that the part is given."""
+    """Runs the graphs of an operator: called with the graphs as callables and the operator's tensors."""
 
     def __call__(self, functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]: ...
 
 
 class SubgraphOp:
-    """Functional graphs with how they are run. results: what a run gives, whichever graphs ran; `functions`: what runs
-    in place of the graphs."""
+    """Functional graphs and the control that runs them. results: layouts of the results of any run. functions:
+    callables that replace the graphs (compiled ones)."""
 
     def __init__(
         self,
@@ -55,16 +56,16 @@ class SubgraphOp:
         self._functions = tuple(functions) or tuple(map(_callable, graphs))
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """On real tensors, below autograd. What it gives is nobody else's memory."""
+        """Run on real tensors, below autograd. The results share no memory with the arguments."""
         return list(self.control(self._functions, tensors))
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """As compiled graphs call it: a single result by itself."""
+        """Called by compiled graphs. A single result is returned without a list."""
         made = self.run(tensors)
         return made[0] if len(made) == 1 else made
 
     def compiled(self, compile_graph: Callable[[fx.GraphModule], Compiled]) -> SubgraphOp:
-        """The same with compiled graphs."""
+        """Return the operator with compiled graphs."""
         return SubgraphOp(
             self.kind, self.graphs, self.results, self.control, [compile_graph(graph) for graph in self.graphs]
         )
@@ -74,7 +75,7 @@ class SubgraphOp:
 
 
 class PartKey(int):
-    """The argument by which the operator finds its part; whoever holds it holds the part."""
+    """The operator's integer argument that finds its SubgraphOp. The key holds a strong reference to it."""
 
     part: SubgraphOp
 
@@ -109,17 +110,17 @@ _library.impl("run", _run, "CompositeExplicitAutograd")
 _library.impl("run.random", _run, "CompositeExplicitAutograd")
 
 run = torch.ops.stator_parts.run.default
-run_random = torch.ops.stator_parts.run.random  # of parts that draw random numbers
+run_random = torch.ops.stator_parts.run.random  # for subgraphs that draw random numbers
 
 
 @shape_rule(run, run_random)
 def run_shape(tensors: Sequence[Any], part: int) -> list[TensorMeta]:
-    """What the part says; it was traced for tensors of these layouts."""
+    """Return the recorded layouts; the graphs were traced for tensors of the given layouts."""
     return list(_parts[part].results)
 
 
 def part_of(node: fx.Node) -> SubgraphOp | None:
-    """The part that a node of a functional graph runs."""
+    """Return the SubgraphOp that a node of a functional graph runs, or None."""
     if node.target not in (run, run_random) or not isinstance(node.args[1], PartKey):
         return None
     return node.args[1].part
@@ -128,22 +129,22 @@ def part_of(node: fx.Node) -> SubgraphOp | None:
 def record_part(
     mode: FunctionalTracer, part: SubgraphOp, tensors: Sequence[FakeTensor], draws: bool = False
 ) -> list[FakeTensor]:
-    """Record the operator that runs a part; one that draws random numbers is never run again, merged or moved."""
+    """Record the operator that runs a SubgraphOp. With `draws`, rewrites never repeat, merge or move the operator."""
     return mode.dispatch(run_random if draws else run, (list(tensors), PartKey(part)), {})
 
 
 def fresh_layout(meta: TensorMeta) -> TensorMeta:
-    """The meta of a tensor laid out alike in memory of its own."""
+    """Return the layout of a copy in fresh memory."""
     return TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device)
 
 
 def trace_part(
     outer: FunctionalTracer, function: Function, given: Sequence[TensorMeta], results: Sequence[TensorMeta], name: str
 ) -> fx.GraphModule:
-    """Trace what a part computes to a functional graph, in the grad mode of now: from tensors laid out as `given` to
-    fresh ones laid out as `results`.
+    """Trace a subgraph to a functional graph, in the current grad mode. Its inputs are laid out as `given`, its fresh
+    results as `results`.
 
-    Raises Unsupported for code that writes to what it is given.
+    Raises Unsupported for code that writes to its inputs.
     """
     tracer = FunctionalTracer(outer.keep)
     with ExitStack() as stack:
@@ -166,7 +167,7 @@ def trace_part(
 
 
 def _own(tracer: FunctionalTracer, value: Any, meta: TensorMeta, taken: set[fx.Node]) -> fx.Node:
-    """A result in memory of its own, in the layout that is promised."""
+    """Return a result in memory of its own, in the promised layout."""
     fake = tracer.laid_out(value if isinstance(value, FakeTensor) else tracer.constant(value), meta)
     root = memory_root(tracer.current(fake))
     if root.op != "call_function" or root in taken:

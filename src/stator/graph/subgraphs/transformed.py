@@ -1,6 +1,5 @@
-"""Function transforms inside graphs: what a node calls that stands for torch.func.grad, vmap and the like, applied to a
-function that was captured as a graph. Runs on real tensors and, while tracing, on fake ones alike.
-"""
+"""Function transforms inside graphs: the callable of a node that applies torch.func.grad, vmap and the like to a
+function captured as a graph. It runs on real tensors and, while tracing, on fake ones."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from .differentiated import run_part
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Stands in a tree for the tensor of this index."""
+    """Stands in a tree for the tensor with this index."""
 
     index: int
 
@@ -29,9 +28,10 @@ Apply = Callable[..., Any]
 class Transformed:
     """A transform of a captured function.
 
-    graph: the function; its placeholders are the tensors at `reads`, an index among the tensor arguments first, then
-    among the free tensors behind them. arguments: the tree (args, kwargs, extra) with `Leaf`s for tensors; the function
-    itself gets args and kwargs only. results: the function's result, with `Leaf`s for the outputs of the graph.
+    graph: the function. Its placeholders are the tensors at `reads`: indices into the tensor arguments followed by the
+        free tensors.
+    arguments: the tree (args, kwargs, extra) with `Leaf`s for tensors; the function itself takes args and kwargs only.
+    results: the function's result, with `Leaf`s for the outputs of the graph.
     """
 
     uses_autograd = True
@@ -46,10 +46,10 @@ class Transformed:
         self.argument_count = sum(isinstance(leaf, Leaf) for leaf in leaves)
         inner = pytree.tree_leaves(arguments[:2])
         self._given = [position for position, leaf in enumerate(inner) if isinstance(leaf, Leaf)]
-        self.structure: Any = None  # of what the last call gave, with `Leaf`s for tensors
+        self.structure: Any = None  # structure of the last call's result, with `Leaf`s for tensors
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """All tensors of the transform's result, flattened."""
+        """Return all tensors of the transform's result, flattened."""
         given, free = tensors[: self.argument_count], tensors[self.argument_count :]
 
         def inner(*args: Any, **kwargs: Any) -> Any:
@@ -68,10 +68,10 @@ class Transformed:
         return tuple(found)
 
     def graphs(self) -> dict[str, fx.GraphModule]:
-        """By role, for printing."""
+        """Return the graph by role, for printing."""
         return {"function": self.graph}
 
 
 def filled(tree: Any, tensors: Sequence[Any]) -> Any:
-    """The tree with tensors in place of its `Leaf`s."""
+    """Replace the `Leaf`s of a tree by tensors."""
     return pytree.tree_map_only(Leaf, lambda leaf: tensors[leaf.index], tree)

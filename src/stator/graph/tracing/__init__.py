@@ -1,1 +1,1 @@
-"""Running a program on fake tensors and keeping what it does as a graph."""
+"""Running a program on fake tensors and recording its operators as a graph."""

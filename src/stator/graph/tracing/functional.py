@@ -1,6 +1,6 @@
-"""Tracing to a graph of values alone: outputs in the program's own structure, no memory to share, nothing to replay.
+"""Tracing to a graph of values only: outputs keep the program's structure; aliasing and mutation are not reported.
 
-For whoever computes with the graph instead of running it in place of the program (which is `tracer.trace`'s business).
+For callers that analyse or rewrite the graph. `tracer.trace` yields graphs that run in place of the program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .tracer import close_graph
 
 @contextmanager
 def below_autograd() -> Iterator[None]:
-    """Where tracing for values alone happens: no gradients are recorded."""
+    """Record no gradients: the context in which tracing for values runs."""
     with ExitStack() as stack:
         stack.enter_context(torch._C._InferenceMode(False))
         stack.enter_context(torch.no_grad())
@@ -32,13 +32,13 @@ def below_autograd() -> Iterator[None]:
 
 
 def close_with_structure(tracer: FunctionalTracer, result: Any) -> fx.GraphModule:
-    """The recorded graph; its output node holds `result` with graph values in place of tensors."""
+    """Return the recorded graph. Its output node holds `result` with graph values in place of tensors."""
     leaves, spec = pytree.tree_flatten(result)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
     values = [tracer.current(leaf) if isinstance(leaf, FakeTensor) else leaf for leaf in leaves]
     module, _ = close_graph(tracer, [value for value in values if isinstance(value, fx.Node)])
     output = next(iter(reversed(module.graph.nodes)))
-    remaining = iter(output.args[0])  # clean-up may have put other nodes in place of those given
+    remaining = iter(output.args[0])  # clean-up may have replaced some of these nodes
     output.args = (pytree.tree_unflatten([next(remaining) if isinstance(v, fx.Node) else v for v in values], spec),)
     return module
 
@@ -48,10 +48,10 @@ def _is_real(leaf: Any) -> bool:
 
 
 def trace_operator(target: OpOverload, args: Any, kwargs: Any, *, keep: Keep) -> fx.GraphModule:
-    """What one operator is made of: a graph whose placeholders are the TensorMetas in `args` and `kwargs`, in order.
+    """Trace one operator to the graph of its decomposition. Placeholders are the TensorMetas in `args` and `kwargs`, in
+    order.
 
-    It holds `target` itself where that neither has a decomposition nor is a composite, or where the decomposition does
-    not cover the case.
+    The graph holds `target` itself if `target` is no composite and has no decomposition that covers the case.
     """
     mode = FakeMode()
     tracer = FunctionalTracer(keep)

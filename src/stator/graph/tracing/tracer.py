@@ -1,6 +1,6 @@
 """Tracing: runs a graph of torch calls, or any callable, on fake tensors below autograd and yields a functional graph.
 
-How operators are recorded is in `functionalize.py`; nothing here knows a particular operator.
+`functionalize.py` records operators; no particular operator is known here.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def trace(
 ) -> Traced:
     """Trace a GraphModule of torch calls, or any callable, into a functional graph of ATen operators.
 
-    example_inputs: what `function` is called with; the tensors among them become placeholders. captured: tensors that
-    it reaches by itself (parameters, buffers) and that shall be placeholders too, after those. keep: which operators
-    the backend takes whole; the others are decomposed where a decomposition is known. merge_equal: take a tensor that
-    is given twice as one input (writes to either are then seen by both), instead of as two.
+    example_inputs: the arguments of `function`; the tensors among them become placeholders.
+    captured: tensors that `function` reaches by itself (parameters, buffers); they become further placeholders.
+    keep: says which operators the backend takes whole; others are decomposed if a decomposition is known.
+    merge_equal: treat a tensor that is passed twice as one input, so that a write to either is seen by both.
 
-    Raises Unsupported (with the user's place where the source graph has one) for what cannot be traced, and
+    Raises Unsupported (at the user's line if the source graph records it) for programs that cannot be traced, and
     CompileError when the traced code itself fails.
     """
     tracer = FunctionalTracer(keep)
@@ -59,7 +59,7 @@ def trace(
         if not (_under_autocast(function) or _may_be_lazy(function, leaves)):
             stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         elif not keep(torch.ops.aten.mkldnn_rnn_layer.default):
-            stack.enter_context(without_onednn())  # its recurrent layers hide what they compute
+            stack.enter_context(without_onednn())  # oneDNN's recurrent layers hide their operators
         fakes = [
             tracer.add_input(leaf, name, merge_equal) if isinstance(leaf, torch.Tensor) else leaf
             for leaf, name in zip(leaves, names, strict=True)
@@ -71,8 +71,10 @@ def trace(
 
 
 def _under_autocast(function: Callable[..., Any]) -> bool:
-    """Whether autocast is on in a program, or a part of it. It chooses dtypes above autograd, so what is made of other
-    operators has to come apart there, not below."""
+    """Whether autocast is on in a program or in a part of it.
+
+    Autocast chooses dtypes above autograd, so composite operators have to decompose there and not below.
+    """
     if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         return True
     modules = function.modules() if isinstance(function, torch.nn.Module) else ()
@@ -85,8 +87,11 @@ def _under_autocast(function: Callable[..., Any]) -> bool:
 
 
 def _may_be_lazy(function: Callable[..., Any], leaves: Sequence[Any]) -> bool:
-    """Whether a program may see a tensor conjugated or negated lazily. Below autograd that is resolved before what is
-    made of other operators comes apart, some of which would only have looked at it."""
+    """Whether a program may see a lazily conjugated or negated tensor.
+
+    Below autograd such a tensor is resolved before composite operators decompose, although some of them would only have
+    inspected it.
+    """
     if not isinstance(function, fx.GraphModule):
         return any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in leaves)
     return any(
@@ -99,7 +104,7 @@ def _may_be_lazy(function: Callable[..., Any], leaves: Sequence[Any]) -> bool:
 
 
 def run_function(function: Callable[..., Any], arguments: Sequence[Any], tracer: FunctionalTracer) -> Any:
-    """Run a GraphModule of torch calls node by node, any other callable as it is."""
+    """Run a GraphModule of torch calls node by node; call any other callable."""
     if isinstance(function, fx.GraphModule):
         return run_graph(function, arguments, tracer)
     return function(*arguments)
@@ -121,7 +126,8 @@ def _finish(tracer: FunctionalTracer, result: Any) -> Traced:
 
 
 def close_graph(tracer: FunctionalTracer, outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
-    """Give the recorded graph its outputs and clean it up; returns it as a module, with the constants it reads."""
+    """Set the outputs of the recorded graph and clean it up. Returns a module and the constants that the graph
+    reads."""
     node = tracer.graph.output(tuple(outputs))
     node.meta["val"] = tuple(output.meta["val"] for output in outputs)
     root = torch.nn.Module()
@@ -130,12 +136,12 @@ def close_graph(tracer: FunctionalTracer, outputs: Sequence[fx.Node]) -> tuple[f
     constants = {name: tensor for name, tensor in tracer.constants.items() if name in used}
     for name, tensor in constants.items():
         root.register_buffer(name, tensor, persistent=False)
-    # its Python code is made when somebody asks for it
+    # Python code of the graph is generated on demand
     return LazyGraphModule(root, tracer.graph, "AtenGraph"), constants
 
 
 def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: FunctionalTracer) -> Any:
-    """Run a graph of torch calls node by node, so that what is recorded knows the node and place it comes from."""
+    """Run a graph of torch calls node by node, so that recorded nodes know their original node and the user's line."""
     values: dict[fx.Node, Any] = {}
     remaining = iter(arguments)
     for node in module.graph.nodes:
@@ -167,7 +173,7 @@ def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: Function
 
 
 def _refuse_numbers(output: fx.Node, values: dict[fx.Node, Any]) -> None:
-    """Only operators inside of a traced graph can take a Python number that depends on data: it cannot be returned."""
+    """Refuse to return a Python number that depends on data: only operators inside of a traced graph can use it."""
     for node in output.all_input_nodes:
         if holds_numbers(values[node]):
             error = DataDependent("data-dependent", "a Python number that depends on data leaves the traced code")
