@@ -1,1 +1,1 @@
-"""Fake tensors: metadata without data, and the mode in which operators work on them."""
+"""Fake tensors, which have metadata but no data, and the mode in which operators run on them."""

@@ -1,7 +1,7 @@
-"""What small memory of whole numbers holds while it is filled piece by piece, as tables of sizes are.
+"""Known contents of small integer memory that is filled piece by piece, such as tables of sizes.
 
-A fake tensor knows a value as long as nothing writes to its memory; here the memory itself is followed, element by
-element, through operators that overwrite parts of it with known numbers. What is done with values is not decided here.
+A fake tensor loses its known value when its memory is written. Here the memory itself is tracked, element by element,
+through operators that overwrite parts of it with known numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OVERWRITE = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.copy_.default
 
 
 def follow_made(func: OpOverload, result: FakeTensor) -> None:
-    """An operator made a tensor of new memory: followed if it is small, of whole numbers, and lies on the CPU."""
+    """Track the memory of a new tensor if it is small, of an integer dtype and on the CPU."""
     meta = result.meta
     if meta.dtype not in _WHOLE or meta.device.type != "cpu":
         return
@@ -44,7 +44,7 @@ def follow_made(func: OpOverload, result: FakeTensor) -> None:
 
 
 def follow_write(func: OpOverload, args: tuple[Any, ...], written: FakeTensor, version: int) -> None:
-    """`func` wrote to a tensor, whose storage was at `version` before."""
+    """Track a write of `func` to a tensor whose storage had `version` before."""
     storage: FakeStorage = written.fake_storage
     memory = storage.followed
     if memory is None:

@@ -1,6 +1,6 @@
-"""The mode in which operators work on fake tensors (`fake_tensor.py`): what they give, write to and are known to hold.
+"""The mode that runs operators on fake tensors (`fake_tensor.py`): their results, writes and known values.
 
-Nothing is recorded here (the tracer does that), and no operator is described here (shape rules live in `prims`).
+The tracer records operators; `prims` holds their shape rules.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from .writes import check_keeps_storage, check_overlap
 aten = torch.ops.aten
 NUMBERS: dict[type, Any] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-# Values of constants up to this many elements are followed through operators, so that `.item()` works on them.
+# Known values of up to this many elements propagate through operators, so that `.item()` works on them.
 CONSTANT_LIMIT = 1024
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-# Operators that make tensors of known values from numbers; others that have no tensor to read are random, or make
-# memory as it happens to be.
+# Operators that make known values from numbers. Other operators without tensor arguments are random or leave memory
+# uninitialized.
 MADE_OF_NUMBERS = frozenset(
     (
         aten.arange.default,
@@ -55,19 +55,19 @@ MADE_OF_NUMBERS = frozenset(
 
 
 Special = Callable[["FakeMode", tuple[Any, ...], dict[str, Any]], Any]
-# Operators whose fake behaviour is not a shape rule. A handler returns NotImplemented to leave the case to the rules.
+# Operators whose fake behaviour is more than a shape rule. A handler returns NotImplemented to fall back to the rules.
 specials: Registry[OpOverload, Special] = Registry("fake operator")
 
-# Operators whose result depends on data, by the autograd node they run for: (mode, node, args) -> what the node needs
-# of them, or NotImplemented.
+# Data-dependent operators inside of an autograd node's formula: (mode, node, args) -> the result that the node needs,
+# or NotImplemented.
 Formula = Callable[["FakeMode", Any, tuple[Any, ...]], Any]
 formulas: Registry[tuple[OpOverload, str], Formula] = Registry("gradient formula")
 
 
 class FakeMode(TorchDispatchMode):
-    """Inside `with mode:` every operator works on fake tensors; real tensors that are met count as constants.
+    """Inside `with mode:` every operator runs on fake tensors; real tensors count as constants.
 
-    over: its program was followed to the end; what is still done with its fakes is not the program's doing.
+    over: capture of the program has ended, so later uses of its fakes are not the program's.
     """
 
     def __init__(self) -> None:
@@ -85,11 +85,12 @@ class FakeMode(TorchDispatchMode):
     # -- making fake tensors --------------------------------------------------------------------------------------
 
     def make(self, meta: TensorMeta, storage: FakeStorage | None = None, requires_grad: bool = False) -> FakeTensor:
-        """A fake tensor with this meta; a fresh storage unless one is given."""
+        """Make a fake tensor, with a fresh storage unless one is given."""
         return FakeTensor(self, meta, storage, requires_grad)
 
     def from_real(self, tensor: torch.Tensor) -> FakeTensor:
-        """The fake of a real tensor: the same one each time, sharing a FakeStorage with fakes of overlapping tensors.
+        """Return the fake of a real tensor: always the same object, sharing a FakeStorage with fakes of overlapping
+        tensors.
 
         Keeps requires_grad and is_leaf. Raises Unsupported for layouts other than strided.
         """
@@ -107,9 +108,8 @@ class FakeMode(TorchDispatchMode):
         self._fakes[id(tensor)] = (weakref.ref(tensor), fake)
 
     def forget(self) -> None:
-        """Let go of every fake and every constant; those that others hold stay as they are. Without this, fakes that
-        autograd knows would hold their mode and be held by it for good: references from C++ are none for Python's
-        collector."""
+        """Drop all fakes and constants of this mode; other references to them stay valid. Otherwise fakes that autograd
+        references would form a cycle with their mode, which Python's garbage collector cannot see through C++."""
         self.over = True
         self._fakes.clear()
         self._constants.clear()
@@ -119,9 +119,9 @@ class FakeMode(TorchDispatchMode):
         shared = self._storages.get(address)
         if shared is None or shared.meta.dtype is not meta.dtype:
             shared = self._storages[address] = _SharedStorage(meta)
-        # never an inference tensor: those cannot be viewed or written to outside of inference mode, where fakes live.
-        # Here and elsewhere the guard in C: an interrupt in the `__exit__` of torch.inference_mode, which is Python,
-        # would leave the guard to whoever lets go of the traceback, and with it the gradient mode of that moment
+        # Never make an inference tensor: these can be neither viewed nor written outside of inference mode. The C guard
+        # is used, here and elsewhere, because an interrupt in the Python `__exit__` of torch.inference_mode would leave
+        # the guard, and its grad mode, active as long as the traceback lives.
         with torch._C._InferenceMode(False):
             fake = self.make(meta, shared, tensor.requires_grad and tensor.is_leaf)
         if tensor.requires_grad and not tensor.is_leaf:
@@ -131,7 +131,7 @@ class FakeMode(TorchDispatchMode):
         return fake
 
     def _give_history(self, fake: FakeTensor) -> None:
-        """Make it a tensor that requires grad and is no leaf, whatever its layout."""
+        """Make the fake a non-leaf that requires grad, whatever its layout."""
         version = fake.fake_storage.version
         with torch.enable_grad(), self:
             source = self.make(TensorMeta((), (), fake.meta.dtype, fake.meta.device), requires_grad=True)
@@ -139,7 +139,8 @@ class FakeMode(TorchDispatchMode):
         fake.fake_storage.version = version
 
     def constant(self, tensor: torch.Tensor) -> FakeTensor:
-        """The fake of a real tensor met while the mode is on, with its value if it is small and cannot be trained."""
+        """Return the fake of a real tensor met while the mode is on, with its value if it is small and needs no
+        grad."""
         entry = self._constants.get(id(tensor))
         if entry is not None:
             return entry[1]
@@ -152,7 +153,7 @@ class FakeMode(TorchDispatchMode):
         return fake
 
     def set_data(self, fake: FakeTensor, new: torch.Tensor) -> None:
-        """`fake.data = new`: takes over the layout, the storage and the value."""
+        """Run `fake.data = new`: take over layout, storage and value."""
         source = new if isinstance(new, FakeTensor) else self.constant(new)
         torch.Tensor.data.__set__(fake, source)  # type: ignore[attr-defined]
         fake.meta, fake.fake_storage = source.meta, source.fake_storage
@@ -161,7 +162,8 @@ class FakeMode(TorchDispatchMode):
             fake.constant_version = source.constant_version
 
     def rely_on(self, known_from: frozenset[Any]) -> None:
-        """Told when a value is asked for that was computed from these; for those who let tensors hold such values."""
+        """Called when the program reads a value computed from the origins `known_from`. Overridden by modes that guard
+        on them."""
 
     # -- running operators ----------------------------------------------------------------------------------------
 
@@ -202,7 +204,7 @@ class FakeMode(TorchDispatchMode):
         return result
 
     def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operator with numbers that are not known here: their values are asked for where a traced graph must."""
+        """Run an operator on numbers of unknown value. If no traced graph can hold the call, the values are read."""
         info = op_info(func)
         if accepts(functional_twin(func) or func if info.mutates else func, args, kwargs):
             result = self.dispatch(func, replaced(args, stand_in), replaced(kwargs, stand_in))
@@ -228,19 +230,20 @@ class FakeMode(TorchDispatchMode):
         return value
 
     def _with_tensor(self, func: OpOverload, args: tuple[Any, ...], tensors: list[FakeTensor]) -> tuple[Any, ...]:
-        """For a number that C++ made a tensor of, which torch hands to handlers as the number, the tensor."""
+        """Turn a leading number back into a tensor: torch passes a tensor that C++ made from a number as the number."""
         first, *others = func._schema.arguments
         if not isinstance(first.type, torch.TensorType):
             return args
         dtype = NUMBERS[type(args[0])]
         if any(isinstance(other.type, torch.TensorType) for other in others[: len(args) - 1]):
-            dtype = number_dtype(args[0])  # numbers among themselves promote as numbers, not as what holds the first
+            dtype = number_dtype(args[0])  # promotion between two numbers follows number rules
         made = self.dispatch(aten.scalar_tensor.default, (args[0],), {"dtype": dtype, "device": CPU})
         tensors.append(made)
         return (made, *args[1:])
 
     def infer(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]) -> Any:
-        """What the operator returns, as TensorMeta in place of tensors: by its shape rule, else by its meta kernel."""
+        """Return the operator's results with TensorMetas in place of tensors, by its shape rule or else its meta
+        kernel."""
         rule = info.record.shape
         if rule is not None:
             metas = rule(*args, **kwargs)
@@ -271,7 +274,8 @@ class FakeMode(TorchDispatchMode):
     def _mutate(
         self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
     ) -> Any:
-        """An operator that writes to arguments: checked, counted, and returning the very arguments it wrote."""
+        """Run an operator that writes to arguments: check the write, count it, and return the written arguments
+        themselves."""
         if info.inplace_view:
             return self._change_layout(info, args, kwargs)
         check_overlap(info, args, kwargs)
@@ -289,7 +293,7 @@ class FakeMode(TorchDispatchMode):
     def _written_constants(
         self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
     ) -> list[torch.Tensor]:
-        """The values that are written, where all that they are made of is known; else nothing."""
+        """Return the written values if all their operands are known; else an empty list."""
         twin = functional_twin(info.target)
         if info.random or twin is None or any(tensor.followed_value() is None for tensor in tensors):
             return []
@@ -302,7 +306,7 @@ class FakeMode(TorchDispatchMode):
     def _infer_written(
         self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
     ) -> Any:
-        """Check the operands as eager would; the metas of results that are not written arguments."""
+        """Check the operands as eager would; return the metas of results that are not written arguments."""
         twin = functional_twin(info.target)
         rule = None if twin is None else op_info(twin).record.shape
         if twin is not None and rule is not None:
@@ -330,7 +334,7 @@ class FakeMode(TorchDispatchMode):
         return returned[0] if len(info.returns) == 1 else tuple(returned)
 
     def _change_layout(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """t_, squeeze_, ...: the wrapper's own sizes and strides are changed by running the operator on it."""
+        """Run t_, squeeze_, ... on the wrapper itself to change its sizes and strides."""
         fake = args[0]
         if info.target not in LAYOUT_ONLY:
             raise Unsupported("storage-mutation", f"{info.target} replaces or resizes the storage of a tensor")
@@ -367,16 +371,18 @@ class FakeMode(TorchDispatchMode):
         return self._constant_results(result)
 
     def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What an operator gives whose result's size depends on data, with sizes that only the run can tell; for those
-        who can keep such an operator in their graph."""
+        """Return metas with unknown sizes for an operator whose result's size depends on data. Overridden by modes
+        whose graphs can hold such an operator."""
         return NotImplemented
 
     def unknown_size(self) -> Any:
-        """A size that depends on data, asked for by an operator's registered fake implementation; for the same."""
+        """Return a size that a registered fake implementation declares as data-dependent. Overridden like
+        `unknown_result`."""
         raise DataDependent("data-dependent", "an operator's fake implementation makes a size that depends on data")
 
     def number_in(self, fake: FakeTensor) -> Any:
-        """The number that a zero-dim tensor holds, which operators may take without knowing it."""
+        """Return the number in a zero-dim tensor as a symbolic number, which operators take without knowing its
+        value."""
         return torch.SymFloat(Number())
 
     def _constant_results(self, result: Any) -> Any:
@@ -387,7 +393,7 @@ class FakeMode(TorchDispatchMode):
         return result
 
     def value(self, tensor: torch.Tensor) -> FakeTensor:
-        """A fresh fake tensor made from a real one that nobody else holds; a small one keeps its value."""
+        """Make a fresh fake tensor from a real one without other owners; a small tensor keeps its value."""
         fake = self.make(meta_of_real(tensor))
         if tensor.numel() <= CONSTANT_LIMIT:
             fake.constant, fake.constant_version = tensor, fake.fake_storage.version
@@ -417,14 +423,14 @@ def _known_from(tensors: list[FakeTensor]) -> frozenset[Any]:
 
 
 def _is_small(meta: TensorMeta) -> bool:
-    """Whether it is worth following the value, of a tensor of known size that lies on the CPU."""
+    """Whether a value of this layout is tracked: known size, small, on the CPU."""
     if meta.device.type != "cpu" or any(isinstance(size, SYMBOLIC) for size in meta.shape):
         return False
     return int(numel(meta.shape)) <= CONSTANT_LIMIT
 
 
 class _SharedStorage(FakeStorage):
-    """A FakeStorage that a mode can hold weakly, so that fakes of overlapping real tensors find each other."""
+    """A FakeStorage that a mode references weakly, so that fakes of overlapping real tensors find each other."""
 
     __slots__ = ("__weakref__",)
 
@@ -432,7 +438,7 @@ class _SharedStorage(FakeStorage):
 # Operators that read the number in a tensor.
 READS = frozenset((aten.item.default, aten._local_scalar_dense.default))
 
-# In-place operators that change sizes and strides but stay within the same storage.
+# In-place operators that change sizes and strides but keep the storage.
 LAYOUT_ONLY = frozenset(
     getattr(aten, name).default
     for name in ("t_", "transpose_", "unsqueeze_", "as_strided_", "squeeze_", "swapaxes_", "swapdims_")
@@ -441,10 +447,11 @@ LAYOUT_ONLY = frozenset(
 
 
 def meta_of_real(tensor: torch.Tensor, lazy: bool = False) -> TensorMeta:
-    """The TensorMeta of a real tensor.
+    """Return the TensorMeta of a real tensor.
 
-    Raises Unsupported for sparse, nested and quantized tensors, for subclasses with a __torch_dispatch__ of their own
-    (other than fake tensors), and for conjugated or negated ones unless `lazy`: what lies there is not what is seen.
+    Raises Unsupported for sparse, nested and quantized tensors and for subclasses with their own __torch_dispatch__
+    (other than fake tensors). Lazily conjugated or negated tensors need `lazy`, because their memory differs from their
+    values.
     """
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise Unsupported(
@@ -465,7 +472,7 @@ def meta_of_real(tensor: torch.Tensor, lazy: bool = False) -> TensorMeta:
 
 
 def result_device(args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[FakeTensor]) -> torch.device:
-    """The device of a result: an explicit one, else that of the first tensor that is not a CPU scalar."""
+    """Return the explicit device, or else the device of the first tensor that is not a CPU scalar."""
     explicit = kwargs.get("device")
     if explicit is not None:
         return as_device(explicit)
@@ -489,18 +496,18 @@ def _to_values(value: Any) -> Any:
 
 @specials.register(aten.lift_fresh.default, aten.lift.default, aten.lift_fresh_copy.default)
 def _lift(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`torch.tensor(...)` hands its fresh real tensor over by this operator: the value is known."""
+    """Take the value from the fresh real tensor of `torch.tensor(...)`, which arrives through this operator."""
     fake = args[0]
     return NotImplemented if fake.real_value is None else mode.value(fake.real_value)
 
 
 @specials.register(aten._efficientzerotensor.default)
 def _zeros_without_memory(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Forward-mode AD makes zeros that have no memory, which no compiled code can read."""
+    """Give forward-mode AD's zero tensors memory, which compiled code needs to read them."""
     return mode.dispatch(aten.zeros.default, args, kwargs)
 
 
-# C++ that is not written for symbolic sizes asks for plain numbers: they are constants from then on.
+# C++ code without support for symbolic sizes asks for plain numbers, which become constants.
 specials.add(aten.size.default, lambda mode, args, kwargs: tuple(map(int, args[0].meta.shape)))
 specials.add(aten.stride.default, lambda mode, args, kwargs: tuple(map(int, args[0].meta.stride)))
 specials.add(aten.numel.default, lambda mode, args, kwargs: int(numel(args[0].meta.shape)))
@@ -509,7 +516,7 @@ specials.add(aten.storage_offset.default, lambda mode, args, kwargs: int(args[0]
 
 @specials.register(aten.scalar_tensor.default)
 def _scalar_tensor(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Numbers that C++ wraps into tensors, and may ask for again: `torch.cov` looks at its normalisation so."""
+    """Keep the value of numbers that C++ wraps into tensors and may read again: `torch.cov` reads its normalisation."""
     number, dtype = args[0], kwargs.get("dtype")
     on_cpu = as_device(kwargs.get("device") or torch.get_default_device()).type == "cpu"
     if not on_cpu or isinstance(number, (complex, torch.SymInt, torch.SymFloat, torch.SymBool)):

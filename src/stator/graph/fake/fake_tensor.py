@@ -1,6 +1,6 @@
-"""Fake tensors: shape, strides, dtype, device and aliasing of a tensor without data, and the value where it is known.
+"""Fake tensors: shape, strides, dtype, device and aliasing of a tensor without data, plus its value if known.
 
-What operators do with them is the mode's business (`fake_mode.py`).
+Operators on them run in the mode (`fake_mode.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHOOSES_AN_OVERLOAD = OpOverloadPacket.__call__.__code__
 
 @dataclass(slots=True)
 class FollowedMemory:
-    """flat: the elements, as of `version` of the storage; those where `unset` is true may be any number."""
+    """The known elements `flat` of a storage at `version`. Elements where `unset` is true are unknown."""
 
     flat: torch.Tensor
     unset: torch.Tensor
@@ -34,14 +34,14 @@ class FollowedMemory:
     known_from: frozenset[Any] = field(default_factory=frozenset)
 
     def value(self, meta: TensorMeta) -> torch.Tensor | None:
-        """What a tensor in this memory holds; None where not all of its elements are known."""
+        """Return the value of a tensor in this memory; None if some of its elements are unknown."""
         if not _is_plain(meta, self.flat):
             return None
         place = (meta.shape, meta.stride, meta.offset)
         return None if self.unset.as_strided(*place).any() else self.flat.as_strided(*place).clone()
 
     def write(self, meta: TensorMeta, value: Any, known_from: frozenset[Any]) -> bool:
-        """Overwrites what a tensor in this memory holds; False where it cannot be followed."""
+        """Overwrite the elements of a tensor in this memory; return False if the write cannot be tracked."""
         if not _is_plain(meta, self.flat):
             return False
         place = (meta.shape, meta.stride, meta.offset)
@@ -60,7 +60,7 @@ def _is_plain(meta: TensorMeta, flat: torch.Tensor) -> bool:
 
 
 class FakeTensorMode(Protocol):
-    """What a fake tensor asks of the mode that made it (fake_mode.FakeMode)."""
+    """The mode of a fake tensor, as the tensor calls it (implemented by fake_mode.FakeMode)."""
 
     over: bool
 
@@ -76,10 +76,10 @@ class FakeTensorMode(Protocol):
 
 
 class FakeStorage:
-    """The memory that fake tensors share. `version` counts writes; `meta` is the layout of the tensor that owns it.
+    """The memory that fake tensors share. `version` counts writes; `meta` is the layout of the storage's owner.
 
-    `node` belongs to the tracer: the graph value that holds the current contents. `followed` knows these as numbers, in
-    small memory that is filled piece by piece. `unannounced` counts the writes of which autograd is not told.
+    node: the tracer's graph value of the current contents. followed: known contents of small memory. unannounced: the
+        number of writes that do not bump autograd's version counter.
     """
 
     __slots__ = ("followed", "meta", "node", "unannounced", "version")
@@ -103,19 +103,19 @@ class FakeTensor(torch.Tensor):
     fake_storage: FakeStorage
     constant: torch.Tensor | None
     constant_version: int
-    # the tracer's: see tracer.Tracer
+    # These three belong to functionalize.FunctionalTracer.
     node: Any = None
     seen: int = 0
     steps: tuple[Any, ...] = ()
     is_input: bool = False
-    of_input: bool = False  # it is an input as the program sees it, a view of what the graph is given
-    detached: bool = False  # it is `detach()` of what shares its memory, or a view of that
-    is_data: bool = False  # it is `.data` of what shares its memory, or a view of that: its versions are its own
-    # the real tensor that stands behind a constant
+    of_input: bool = False  # the program's own view of a lazily conjugated or negated graph input
+    detached: bool = False  # made by `detach()`, or a view of such a tensor
+    is_data: bool = False  # made by `.data`, or a view of such a tensor: has its own version counter
+    # The real tensor behind a constant.
     real_value: torch.Tensor | None = None
-    # what its constant was read from, if that is another one in the next call: see FakeMode.rely_on
+    # The origins of the known value, if it may differ in the next call: see FakeMode.rely_on.
     known_from: frozenset[Any] = frozenset()
-    # the storage, and its version, for which uniform random numbers were drawn: see drawn
+    # The storage and version that hold fresh uniform random numbers: see rng_comparisons.
     drawn: tuple[FakeStorage, int] | None = None
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -140,9 +140,11 @@ class FakeTensor(torch.Tensor):
         return tensor
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """For those who look at graphs. A program that is being captured would see a stand-in in place of its numbers,
-        whatever way it asks for text: str(), format(), f-strings and logging all come here. Torch asks, too, when it
-        has tried an overload that does not take this tensor, before it tries the next one."""
+        """Return a text for readers of graphs; refuse while capturing, because the program would see no numbers in it.
+
+        str(), format(), f-strings and logging all come here. Torch's overload resolution comes here too, after an
+        overload rejected this tensor.
+        """
         if not self.fake_mode.over and sys._getframe(1).f_code is not _CHOOSES_AN_OVERLOAD:
             raise Unsupported(
                 "format", "the text of a tensor, asked for while capturing", hint="format it outside of the graph"
@@ -154,20 +156,20 @@ class FakeTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Reached when no mode is on: the mode of the first fake tensor among the arguments takes over."""
+        """Dispatch to the mode of the first fake tensor among the arguments. Called when no mode is on."""
         found: list[FakeTensor] = []
         collect((args, kwargs), found)
         return found[0].fake_mode.dispatch(func, args, kwargs or {})
 
     def known_value(self) -> torch.Tensor | None:
-        """The constant this tensor holds, if it is known and has not been written to since. It is then relied on."""
+        """Return the value if it is known and still current; then the mode relies on its origins."""
         value = self.followed_value()
         if value is not None and self.known_from:
             self.fake_mode.rely_on(self.known_from)
         return value
 
     def followed_value(self) -> torch.Tensor | None:
-        """The same, for computing other known values from it: nothing is relied on until one of those is asked for."""
+        """Like `known_value`, but rely on nothing yet. For computing further known values."""
         constant, storage = self.constant, self.fake_storage
         if constant is not None and self.constant_version == storage.version:
             return constant
@@ -179,7 +181,7 @@ class FakeTensor(torch.Tensor):
         return None
 
     def hold(self, value: torch.Tensor | None, known_from: frozenset[Any] = frozenset()) -> None:
-        """Its value is known from now on, until it is written to; None, or a tensor of another kind, says nothing."""
+        """Set the value, valid until the next write. A `value` that is None or of another shape or dtype is ignored."""
         if value is not None and (value.shape, value.dtype) == (self.shape, self.dtype):
             self.constant, self.constant_version = value, self.fake_storage.version
             self.known_from = known_from
@@ -207,7 +209,7 @@ class FakeTensor(torch.Tensor):
         return copy
 
     def seen_from(self, base: torch.Tensor, func: OpOverload | None = None) -> FakeTensor:
-        """Itself, a view by `func` of a tensor whose memory may be seen conjugated or negated: so is its own."""
+        """Copy the conjugate and negative bits of `base`, flipped by `func`; return this tensor, a view of `base`."""
         conjugated, negated = base.is_conj(), base.is_neg()
         if conjugated != (func is aten._conj.default):
             torch._C._set_conj(self, True)
@@ -238,12 +240,12 @@ def collect(value: Any, into: list[FakeTensor]) -> None:
 
 
 def tensor_position(args: Sequence[Any], where: int) -> int:
-    """How many tensors come before argument `where` among the flattened arguments."""
+    """Count the tensors before argument `where` among the flattened arguments."""
     return sum(len(flat_tensors(value)) for value in args[:where])
 
 
 def flat_tensors(value: Any, kind: type = FakeTensor) -> list[Any]:
-    """The tensors in nested tuples and lists, in order."""
+    """Return the tensors in nested tuples and lists, in order."""
     if isinstance(value, kind):
         return [value]
     if isinstance(value, (tuple, list)):

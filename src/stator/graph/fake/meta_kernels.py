@@ -1,6 +1,6 @@
-"""Operators without a shape rule of ours: what meta kernels and `torch.library.register_fake` say of their results.
+"""Result layouts of operators without a shape rule, from meta kernels and `torch.library.register_fake`.
 
-Everything else about operators on fake tensors is in `fake_mode.py`; no shape is computed here.
+`fake_mode.py` holds everything else about operators on fake tensors.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .writes import check_size
 
 aten = torch.ops.aten
 META = torch.device("meta")
-# Bounds that the deprecated name of `new_dynamic_size` has by default, for the compiler it was made for: no promise.
+# The default minimum of the deprecated `create_unbacked_symint`; it is no promise of the operator's author.
 _UNTOLD = 2
 
 _empty_strided = torch._C._VariableFunctions.empty_strided
 
 
 class SizesOfData:
-    """What `torch.library.get_ctx()` gives to a registered fake implementation."""
+    """The result of `torch.library.get_ctx()` inside of a registered fake implementation."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
 
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> Any:
-        """A size that depends on data, at least `min` and at most `max`: relied on, and checked when the graph runs.
-        Raises DataDependent where no graph can have such sizes."""
+        """Return a data-dependent size between `min` and `max`, which the graph checks when it runs. Raises
+        DataDependent where graphs cannot have such sizes."""
         size = self._mode.unknown_size()
         if not holds(size >= min) or (max is not None and not holds(size <= max)):
             raise ValueError(f"no size is at least {min} and at most {max}")
@@ -52,7 +52,8 @@ class SizesOfData:
 def infer_by_meta_kernel(
     mode: FakeTensorMode, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
 ) -> Any:
-    """What the operator returns, as TensorMeta in place of tensors. Raises Unsupported where nothing tells."""
+    """Return the operator's results with TensorMetas in place of tensors. Raises Unsupported if no implementation gives
+    them."""
     counters.count(f"meta_fallback:{info.target}")
     memo: dict[int, torch.Tensor] = {}
     meta_args = [_to_meta(value, memo) for value in args]
@@ -67,7 +68,7 @@ def infer_by_meta_kernel(
             with fake_impl.set_ctx_getter(lambda: SizesOfData(mode)):
                 result = registered(*meta_args, **meta_kwargs)
     except NotImplementedError as error:
-        if not info.returns:  # it only writes to its arguments, which keep their shapes
+        if not info.returns:  # only writes to arguments, which keep their shapes
             return None
         raise Unsupported(
             "operator-without-shape-rule",
@@ -94,8 +95,8 @@ def infer_by_meta_kernel(
 
 
 def _refuse_what_its_kernel_differentiates(info: SchemaFacts, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-    """What a library registers for autograd runs its kernel without grad mode. Where that is on, there is nothing
-    registered, and eager differentiates what the kernel does by itself: only running it tells."""
+    """Refuse operators without a registered gradient in grad mode: eager differentiates through the operators inside of
+    the kernel, which only running it reveals. (A registered autograd kernel runs the operator without grad mode.)"""
     if info.target.namespace in ("aten", "prims") or not torch.is_grad_enabled():
         return
     if not any(fake.requires_grad for fake in flat_tensors((args, tuple(kwargs.values())))):
@@ -105,7 +106,7 @@ def _refuse_what_its_kernel_differentiates(info: SchemaFacts, args: Any, kwargs:
 
 
 def _registered(func: OpOverload) -> Callable[..., Any] | None:
-    """The fake implementation of a user's operator."""
+    """Return the fake implementation of a user's operator, or None."""
     if func.namespace == "aten":
         return None
     kernel: Callable[..., Any] | None = registrations.find(func.name().split(".")[0]).fake_impl.kernel
@@ -113,7 +114,7 @@ def _registered(func: OpOverload) -> Callable[..., Any] | None:
 
 
 def _runs_its_implementation(func: OpOverload) -> bool:
-    """Whether what meta tensors run is the one implementation that somebody's operator has."""
+    """Whether a meta tensor would run the only implementation of a custom operator."""
     return func.namespace not in ("aten", "prims") and torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), "CompositeExplicitAutograd"
     )
@@ -142,6 +143,6 @@ def _from_meta(result: Any, info: SchemaFacts, position: int, args: tuple[Any, .
     if isinstance(source, int) and isinstance(args[source], FakeTensor):
         view_of = tensor_position(args, source)
         offset = result.storage_offset()
-        if info.target is not aten.as_strided.default:  # the stand-ins start at offset 0
+        if info.target is not aten.as_strided.default:  # meta tensors start at offset 0
             offset = offset + args[source].meta.offset
     return TensorMeta(tuple(result.shape), result.stride(), result.dtype, device, offset, view_of)

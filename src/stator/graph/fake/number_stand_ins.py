@@ -1,9 +1,8 @@
-"""Python numbers that a graph takes as inputs, or reads from tensors: what stands for them while fakes run.
+"""Stand-ins, while tracing, for Python numbers that a graph takes as inputs or reads from tensors.
 
-To torch they are `torch.SymFloat`s and `SymInt`s, so that they travel as numbers (and promote types as numbers do) to
-the operators that use them. Below those, in traced graphs, each is a zero-dim float64 or int64 tensor on the CPU. Which
-operators take them, and how they do, is a table of rules here; any other asks for the value. Control flow never sees
-them, and no size is one of them.
+To torch they are `torch.SymFloat`s and `SymInt`s, so that they reach operators as numbers and promote types as numbers
+do. In traced graphs each is a zero-dim float64 or int64 tensor on the CPU. A table of rules says which operators take
+them; any other operator reads the value. Control flow and sizes never use them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ aten = torch.ops.aten
 
 
 class DataDependent(Unsupported):
-    """A Python value or a shape was asked for that depends on the data of a tensor."""
+    """The program needs a Python value or a shape that depends on the data of a tensor."""
 
     def at(self, place: UserPlace) -> DataDependent:
         return self if self.place else DataDependent(self.kind, self.reason, place=place, hint=self.hint)
@@ -35,20 +34,21 @@ class DataDependent(Unsupported):
 
 EACH = {entry.target: entry for entry in FOREACH}
 
-# An operator some of whose arguments are numbers, by operators on tensors: called with the operator's own arguments.
+# Implements an operator on numbers by operators on tensors; called with the operator's own arguments.
 Rule = Callable[..., Any]
 rules: Registry[OpOverload, Rule] = Registry("operator on numbers")
 
 
 class Number:
-    """The node of a SymFloat or SymInt. `tensor`: the zero-dim tensor that holds it in a traced graph, else None.
+    """The node of a SymFloat or SymInt. `tensor`: the zero-dim tensor that holds the number in a traced graph, else
+    None.
 
-    ask: gives the number to whoever needs it in Python, relying on it from then on; None when nobody knows.
-    whole: whether it is an int.
+    ask: returns the value and relies on it from then on; None if the value is unknown. whole: whether the number is an
+        int.
     """
 
     __slots__ = ("ask", "tensor", "whole")
-    constant = None  # torch looks at this
+    constant = None  # torch reads this attribute
 
     def __init__(
         self, tensor: torch.Tensor | None = None, ask: Callable[[], Any] | None = None, whole: bool = False
@@ -57,7 +57,7 @@ class Number:
         self.ask = ask
         self.whole = whole if tensor is None else not tensor.dtype.is_floating_point
 
-    # -- what torch asks; see torch/csrc/utils/python_symnode.h --
+    # -- torch's interface of symbolic nodes; see torch/csrc/utils/python_symnode.h --
     def is_int(self) -> bool:
         return self.whole
 
@@ -121,7 +121,7 @@ class Number:
         return self
 
     def __getattr__(self, name: builtins.str) -> Any:
-        """Arithmetic and comparisons need the value."""
+        """Compute arithmetic and comparisons on the value."""
         if name.startswith("__"):
             raise AttributeError(name)
         function = _FUNCTIONS.get(name)
@@ -146,7 +146,7 @@ def _plain(value: Any) -> Any:
 
 
 def symbolic(tensor: torch.Tensor) -> Any:
-    """The number that a zero-dim tensor holds, as an argument of operators: in a traced graph, its node."""
+    """Return the number in a zero-dim tensor as an argument of operators: in a traced graph, its node."""
     if not tensor.dtype.is_floating_point:
         return torch.SymInt(Number(cast(tensor, torch.int64)))
     return torch.SymFloat(Number(cast(tensor, torch.float64)))
@@ -169,7 +169,7 @@ def holds_numbers(value: Any) -> bool:
 
 
 def replaced(value: Any, by: Callable[[Number], Any]) -> Any:
-    """Arguments with `by(number)` in the place of each number."""
+    """Replace each number in the arguments by `by(number)`."""
     kind = type(value)
     if kind in SYMBOLIC and isinstance(value.node, Number):
         return by(value.node)
@@ -181,12 +181,13 @@ def replaced(value: Any, by: Callable[[Number], Any]) -> Any:
 
 
 def number_of(tensor: torch.Tensor) -> Any:
-    """What captured graphs call on the zero-dim tensor that carries a Python float into them."""
+    """Read the number in a zero-dim tensor. Captured graphs call this function on a Python float that they take as a
+    tensor."""
     return symbolic(tensor) if hasattr(tensor, "fake_mode") else tensor.item()
 
 
 def accepts(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a traced graph can hold this call with its numbers unknown."""
+    """Whether a traced graph can hold this call while the values of its numbers are unknown."""
     if target not in rules and (target not in EACH or EACH[target].single not in rules):
         return False
     dtypes = _dtypes((args, tuple(kwargs.values())))
@@ -202,13 +203,13 @@ _POWERS = frozenset((aten.pow.Tensor_Scalar, aten.pow.Scalar))
 
 
 def _only_numbers_are_numbers(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether numbers stand only where the schema has a number or a tensor: not among sizes and dimensions."""
+    """Whether the numbers stand only for numbers or tensors of the schema, not for sizes or dimensions."""
     named = dict(zip((argument.name for argument in target._schema.arguments), args, strict=False)) | kwargs
     kinds = {argument.name: str(argument.type) for argument in target._schema.arguments}
     return all("number" in kinds[name] or "Tensor" in kinds[name] for name, it in named.items() if holds_numbers(it))
 
 
-# Eager converts their number to the dtype of the tensors, also where that loses its fraction.
+# Operators whose number eager converts to the tensors' dtype, even if that drops its fraction.
 _IN_TENSORS_DTYPE = frozenset((aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))
 
 
@@ -228,7 +229,7 @@ def _dtypes(value: Any) -> list[torch.dtype]:
 
 
 def _operands(values: tuple[Any, ...]) -> list[torch.Tensor]:
-    """Tensors and numbers in the dtype that eager computes in: a number is converted, and promotes nothing."""
+    """Convert tensors and numbers to eager's computation dtype. Numbers do not promote."""
     wide = computation_dtype(common_dtype(values))
     return [_operand(value, wide) for value in values]
 
@@ -240,7 +241,7 @@ def _operand(value: Any, wide: torch.dtype) -> Any:
 
 
 def _registers(*targets: OpOverload) -> Callable[[Rule], Rule]:
-    """Register a rule whose result is cast and laid out as the operator's shape rule says."""
+    """Register a rule; its result is cast and laid out by the operator's shape rule."""
 
     def decorate(rule: Rule) -> Rule:
         for target in targets:
@@ -258,7 +259,7 @@ def _registers(*targets: OpOverload) -> Callable[[Rule], Rule]:
 
 
 def stand_in(number: Number) -> float:
-    """For shape rules, to which only the type of a number matters."""
+    """Return a number of equal type, for shape rules, which only look at the type."""
     return 1 if number.whole else 0.5
 
 

@@ -1,7 +1,7 @@
-"""Operators whose results' sizes depend on data: the layouts of what they give, with sizes that only the run can tell.
+"""Operators with data-dependent result sizes: rules for the layouts of their results, with symbolic sizes known only at
+run time.
 
-Who captures a graph with such sizes sees to it that what is relied on about them is checked when the graph runs
-(`require`); nothing is recorded here.
+Capture records a check (`require`) of each assumption about such sizes; nothing is recorded here.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from .fake_tensor import FakeTensor
 
 aten = torch.ops.aten
 
-# An operator's results as TensorMeta in place of tensors, or as numbers; or NotImplemented.
+# Returns an operator's results with TensorMetas in place of tensors, or numbers, or NotImplemented.
 Rule = Callable[..., Any]
 rules: Registry[OpOverload, Rule] = Registry("operator whose result's size depends on data")
 
 
 def require(holds: bool, text: str) -> None:
-    """Called in captured graphs. Raises WrongAssumption."""
+    """Check an assumption when a captured graph runs. Raises WrongAssumption."""
     if not holds:
         raise WrongAssumption(f"a compiled graph relied on {text}, which is not so in this call")
 
 
 class UnknownSizes:
-    """The numbers of one capture that only the run can tell. Masks whose elements are counted twice have one number.
-    `answered`: how many operators were."""
+    """The unknown sizes of one capture. Equal masks share one size. `answered` counts the operators with a rule."""
 
     def __init__(self) -> None:
         self.environment = Environment(assumes=True)
@@ -48,7 +47,7 @@ class UnknownSizes:
         self._made = 0
 
     def number(self, low: float = -math.inf, high: float = math.inf) -> Any:
-        """A new one, between these bounds."""
+        """Make a symbolic number between these bounds."""
         if low == high:
             return int(low)
         self._made += 1
@@ -58,7 +57,7 @@ class UnknownSizes:
         return self.number(at_least, at_most if type(at_most) is int else math.inf)
 
     def count(self, mask: FakeTensor) -> Any:
-        """How many elements of a tensor are not zero."""
+        """Return the symbolic number of nonzero elements of a tensor."""
         storage, meta = mask.fake_storage, mask.meta
         key = (id(storage), storage.version, str((meta.shape, meta.stride, meta.offset)), meta.dtype)
         found = self._counted.get(key)
@@ -67,7 +66,7 @@ class UnknownSizes:
         return found[1]
 
     def results(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the operator gives, as its rule says; NotImplemented where there is none."""
+        """Apply the operator's rule; NotImplemented if there is none."""
         rule = rules.get(func)
         result = NotImplemented if rule is None else rule(self, *args, **kwargs)
         self.answered += result is not NotImplemented
@@ -75,7 +74,7 @@ class UnknownSizes:
 
 
 def symbols_of(sizes: Any) -> frozenset[Symbol]:
-    """The symbols in numbers that may be symbolic."""
+    """Return the symbols in sizes that may be symbolic."""
     found: frozenset[Symbol] = frozenset()
     for size in sizes:
         if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -89,7 +88,7 @@ def _fresh(shape: tuple[Any, ...], dtype: torch.dtype, like: Any, stride: tuple[
 
 @rules.register(aten.nonzero.default)
 def _nonzero(unknown: UnknownSizes, self: Any) -> TensorMeta:
-    """One row for each element, laid out column by column."""
+    """Return one row per element, laid out column by column."""
     count = unknown.count(self)
     return _fresh((count, len(self.shape)), torch.int64, self, (1, count))
 
@@ -105,7 +104,8 @@ def _masked_select(unknown: UnknownSizes, self: Any, mask: Any) -> TensorMeta:
 
 @rules.register(aten.index.Tensor)
 def _index(unknown: UnknownSizes, self: Any, indices: Any) -> Any:
-    """A mask stands for the indices of its elements, one for each of its dimensions."""
+    """Replace each mask by the indices of its elements, one per dimension of the mask, and apply the rule of
+    indexing."""
     shape = tuple(self.shape)
     expanded: list[Any] = []
     for given in indices:
@@ -122,7 +122,7 @@ def _index(unknown: UnknownSizes, self: Any, indices: Any) -> Any:
 
 
 class _Described:
-    """A TensorMeta as shape rules take tensors."""
+    """A TensorMeta with the tensor attributes that shape rules read."""
 
     __slots__ = ("device", "dtype", "meta", "shape")
 
@@ -137,7 +137,7 @@ class _Described:
 
 
 def _at_least_one(shape: Any) -> int:
-    """How many different elements there are at least."""
+    """Return a lower bound of the number of distinct elements."""
     count = numel(tuple(shape))
     return 1 if type(count) is int and count else 0
 
@@ -174,7 +174,8 @@ def _unique_consecutive(
 
 
 def _distinct_slices(unknown: UnknownSizes, self: Any, dim: int) -> Any:
-    """The slices are moved to the front, made contiguous, selected, and moved back."""
+    """Lay out the distinct slices as torch does: move them to the front, make them contiguous, select, and move them
+    back."""
     shape = tuple(self.shape)
     dim = dim % max(len(shape), 1)
     if not shape or (type(numel(shape)) is int and not numel(shape)):
@@ -218,7 +219,7 @@ def _repeat_interleave(unknown: UnknownSizes, repeats: Any, output_size: Any = N
 
 @rules.register(aten._local_scalar_dense.default, aten.item.default)
 def _whole_number(unknown: UnknownSizes, self: Any) -> Any:
-    """An int; other numbers are no sizes."""
+    """Return an int; numbers of other dtypes are no sizes."""
     if self.dtype not in WHOLE:
         return NotImplemented
     known = torch.iinfo(self.dtype)

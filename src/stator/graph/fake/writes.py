@@ -1,5 +1,5 @@
-"""What an operator may not do to the arguments that it writes to: refused while tracing, as eager refuses it or because
-fake tensors could not follow. How a write is recorded is decided elsewhere."""
+"""Checks of writes to arguments while tracing: refuses writes that eager refuses, or that fake tensors cannot
+follow."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from .fake_tensor import FakeTensor, flat_tensors
 
 aten = torch.ops.aten
 
-# Writing the same value twice to one memory location is harmless for these.
+# Operators that may write one value twice to one address.
 IDEMPOTENT = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten.detach_.default))
 
-# Their schemas say nothing of what they do to a tensor. By name, as they exist only where the library has been imported
-# that defines them.
+# Operators whose schemas hide that they resize storage. By name, because they exist only after their library is
+# imported.
 RESIZING = frozenset(("inductor::resize_storage_bytes_",))
 
-# Eager writes to what these are given row after row, each with what the one before has left there.
+# Operators that eager runs row by row, each row reading the writes of earlier rows.
 IN_TURN = frozenset((aten.embedding_renorm_.default,))
 
 
 def check_overlap(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse, as eager does, to write through a tensor several of whose elements lie at one address.
+    """Refuse, as eager does, to write through a tensor with several elements at one address, or beside overlapping
+    arguments.
 
-    Raises RuntimeError, and Unsupported where eager does it all the same.
+    Raises RuntimeError, or Unsupported where eager permits the write.
     """
     if info.target in IDEMPOTENT:
         return
@@ -46,7 +47,7 @@ def check_overlap(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, An
 def check_unwritten(
     info: SchemaFacts, decomposition: Callable[..., Any], given: Sequence[FakeTensor], versions: Sequence[int]
 ) -> None:
-    """Refuse a decomposition that has written to arguments which the operator only reads."""
+    """Refuse a decomposition that wrote to arguments which the operator only reads."""
     for fake, version in zip(given, versions, strict=True):
         if fake.fake_storage.version != version:
             raise UsageError(
@@ -70,8 +71,8 @@ def _check_itself(info: SchemaFacts, written: FakeTensor) -> None:
 
 
 def check_statistics(read: Sequence[FakeTensor | None], written: Sequence[FakeTensor]) -> None:
-    """Refuse running statistics whose elements share memory with each other, or with what is read: eager updates them
-    channel by channel, each with what those before it have left there."""
+    """Refuse running statistics that share memory with each other or with other arguments: eager updates them channel
+    by channel, reading the writes of earlier channels."""
     for at, one in enumerate(written):
         shape, strides = one.meta.shape, one.meta.stride
         others = [other for other in (*written[:at], *read) if other is not None]
@@ -82,8 +83,8 @@ def check_statistics(read: Sequence[FakeTensor | None], written: Sequence[FakeTe
 
 
 def _check_others(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse to write where another argument is read or written. Most operators refuse it in eager; others compute
-    what depends on the order in which they visit elements."""
+    """Refuse to write where another argument is read or written. Eager mostly refuses too; otherwise its result depends
+    on the order of elements."""
     parameters = info.target._schema.arguments
     given = [*((parameters[at].name, value) for at, value in enumerate(args)), *kwargs.items()]
     written = {parameters[where].name if isinstance(where, int) else where for where in info.mutates}
@@ -98,7 +99,7 @@ def _check_others(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 class _Place(NamedTuple):
-    """Where an operator reads or writes: an argument, or one of the tensors in it."""
+    """One argument, or one tensor of a list argument, that an operator reads or writes."""
 
     meta: TensorMeta
     name: str
@@ -107,7 +108,7 @@ class _Place(NamedTuple):
 
 
 def _check_places(info: SchemaFacts, places: list[_Place]) -> None:
-    """Of one storage."""
+    """Check the accesses to one storage."""
     elementwise, in_own_place = _is_elementwise(info), _has_form_in_place(info)
     spans = [span(place.meta) for place in places]
     known = all(type(bound) is int for bounds in spans for bound in bounds)
@@ -116,7 +117,7 @@ def _check_places(info: SchemaFacts, places: list[_Place]) -> None:
             if not (one.written or other.written):
                 continue
             if known and (spans[first][1] <= spans[second][0] or spans[second][1] <= spans[first][0]):
-                continue  # as of many parts of one buffer
+                continue  # separate parts of one buffer
             in_step = elementwise and one.position == other.position and one.written != other.written
             in_place = in_own_place and {one.name, other.name} == {"self", "out"}
             if (in_step or in_place) and same_elements(one.meta, other.meta):
@@ -130,26 +131,26 @@ def _check_places(info: SchemaFacts, places: list[_Place]) -> None:
 
 
 def _is_elementwise(info: SchemaFacts) -> bool:
-    """Whether each element is computed from those at its own index, before it is written."""
+    """Whether each element depends only on elements at its own index, read before the write."""
     twin = functional_twin(info.target)
     tags = info.record.tags if twin is None else info.record.tags | op_info(twin).record.tags
     return info.target is aten.copy_.default or not tags.isdisjoint(("pointwise", "foreach"))
 
 
 def _has_form_in_place(info: SchemaFacts) -> bool:
-    """Whether writing to the tensor that it is a method of is what another form of the operator does."""
+    """Whether the operator has an in-place form, which reads and writes one tensor."""
     return hasattr(torch.ops.aten, f"{info.target._schema.name.removeprefix('aten::')}_")
 
 
 def check_keeps_storage(info: SchemaFacts) -> None:
-    """Refuse an operator that gives a tensor other memory, or takes it away: no order with what reads it is kept."""
+    """Refuse an operator that resizes a storage: tracing keeps no order between the resize and reads."""
     if info.target._schema.name in RESIZING:
         raise Unsupported("storage-mutation", f"{info.target} resizes the storage of a tensor")
 
 
 def check_size(info: SchemaFacts, written: FakeTensor, stand_in: torch.Tensor) -> None:
-    """Refuse an operator that resizes what it writes to, as `out=` of another size is. `stand_in` went through its meta
-    kernel in the place of `written`."""
+    """Refuse an operator that resizes a written argument, such as `out=` of another size. `stand_in` replaced `written`
+    in the meta kernel."""
     if stand_in.shape != written.shape:
         raise Unsupported(
             "storage-mutation",

@@ -1,8 +1,5 @@
-"""The recording mode: operators on fake tensors become nodes of a functional graph.
-
-This file tracks aliasing and mutation per storage. `mutation.py` holds operators with special mutations, `views.py` the
-inverses of views.
-"""
+"""The recording mode: operators on fake tensors become nodes of a functional graph. Aliasing and mutation are tracked
+per storage. `mutation.py` holds operators with special mutations, `views.py` the inverses of views."""
 
 from __future__ import annotations
 
@@ -43,13 +40,12 @@ from .views import IDENTITIES, REINTERPRETING, covers, replay, view_step, write_
 aten = torch.ops.aten
 Keep = Callable[[OpOverload], bool]
 
-# Makes one operator that writes to its arguments functional: (tracer, info, args, kwargs) -> the operator's result. The
-# handler calls `tracer.write` for each written tensor, or returns NotImplemented.
+# Makes a mutating operator functional: (tracer, info, args, kwargs) -> the operator's result, or NotImplemented. The
+# handler calls `tracer.write` for each written tensor.
 Mutation = Callable[["FunctionalTracer", SchemaFacts, tuple[Any, ...], dict[str, Any]], Any]
 mutations: Registry[OpOverload, Mutation] = Registry("mutating operator")
 
-# Composite operators that a backend may keep whole: pure, drawing no random numbers, never returning an alias of an
-# input.
+# Composite operators that a backend may keep whole: pure, not random, never returning an alias of an input.
 KEEPABLE = frozenset(
     (
         aten.linear.default,
@@ -91,9 +87,7 @@ _PASSED_ON = ("checkpoint",)
 # Views whose arguments are the tensor and its new sizes.
 SIZED = frozenset((aten.view.default, aten._unsafe_view.default, aten.expand.default))
 
-
-# Lazy views and their eager forms, each its own inverse. A fake tensor carries the lazy bit; its node holds the
-# resolved values.
+# Lazy views and their eager forms, each its own inverse. The fake carries the lazy bit, its node the resolved values.
 RESOLVED = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
 
@@ -102,11 +96,9 @@ def _is_laid_out_as(meta: TensorMeta, given: TensorMeta) -> bool:
 
 
 class FunctionalTracer(FakeMode):
-    """Records operators that run inside `with tracer:` into `graph`. Fakes of a tracer carry, besides their meta:
-
-    node: the graph value that holds their contents as of storage version `seen`;
-    steps: the view operators from the owner of the storage to this tensor.
-    """
+    """Records operators that run inside `with tracer:` into `graph`. Its fakes carry `node`, the graph value of
+    their contents as of storage version `seen`, and `steps`, the view operators from the owner of the storage to the
+    tensor."""
 
     def __init__(self, keep: Keep) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Functional graphs as data: schemas, metas, texts, verification, clean-up."""
+"""Functional graphs as data: operator schemas, metadata, printing, clean-up."""

@@ -1,7 +1,6 @@
-"""Clean-up of a functional graph: operators that change nothing, equal operators, and what nobody uses.
+"""Clean-up of a functional graph: removes operators without effect, repeated operators and unused ones, in place.
 
-Rewrites in place; never touches random operators, what keeps an output's memory its own, nor what as_strided is used
-on.
+Random operators, copies that keep an output's memory separate, and arguments of as_strided are never touched.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .schema import draws
 
 aten = torch.ops.aten
 
-# Views that change nothing when the layout before and after is the same.
+# Views without effect if the layout before and after is equal.
 LAYOUT_OPERATORS = frozenset(
     (
         aten.view.default,
@@ -37,14 +36,14 @@ LAYOUT_OPERATORS = frozenset(
         aten.detach.default,
     )
 )
-# Copies, which a functional graph does not need when the layout stays.
+# Copies, redundant in a functional graph if the layout stays equal.
 COPIES = frozenset((aten.clone.default, aten._to_copy.default))
 
 
 def clean_up(graph: fx.Graph, *, copies_of_inputs: bool = False) -> None:
     """Remove dead code, operators without effect and repeated pure operators.
 
-    copies_of_inputs: keep them. A program that copies an input may be about to write to it before the backward.
+    copies_of_inputs: keep copies of inputs, because the program may write to the input before the backward runs.
     """
     remove_dead(graph)
     protected = fixed_memory(graph)
@@ -65,15 +64,15 @@ def is_copy_of_input(node: fx.Node) -> bool:
 
 
 def remove_dead(graph: fx.Graph) -> None:
-    """Drop nodes that nobody uses, unless they check something or draw. (torch.fx would ask a table of operators with
-    effects that holds more or less by what else was imported.)"""
+    """Remove unused nodes, except checks and random operators. (torch.fx would consult a table of effectful operators
+    whose contents depend on the imported modules.)"""
     for node in reversed(list(graph.nodes)):
         if not node.users and node.op in ("call_function", "get_attr") and is_pure(node):
             graph.erase_node(node)
 
 
 def is_pure(node: fx.Node) -> bool:
-    """Whether leaving the node away is noticed only by those who use its result."""
+    """Whether removing an unused node changes nothing."""
     target = node.target
     if not isinstance(target, OpOverload):
         return True
@@ -99,13 +98,13 @@ def same_layout(first: TensorMeta, second: TensorMeta) -> bool:
 
 
 def _earlier_twin(node: fx.Node, seen: dict[Any, fx.Node]) -> fx.Node | None:
-    """An earlier node that computes the same, or None."""
+    """Return an earlier node with equal target and arguments, or None."""
     if not is_pure(node):
         return None
     try:
         key = (node.target, _key(node.args), _key(node.kwargs))
         earlier = seen.setdefault(key, node)
-    except TypeError:  # an argument that cannot be hashed
+    except TypeError:  # an unhashable argument
         return None
     return None if earlier is node else earlier
 
@@ -115,5 +114,5 @@ def _key(value: Any) -> Any:
         return tuple([_key(item) for item in value])
     if isinstance(value, dict):
         return tuple([(name, _key(item)) for name, item in value.items()])
-    # 1, 1.0 and True are equal in Python, and 0.0 equals -0.0
+    # 1, 1.0 and True are equal in Python, and 0.0 equals -0.0.
     return value if isinstance(value, fx.Node) else (type(value), repr(value) if type(value) is float else value)

@@ -1,4 +1,4 @@
-"""One-line texts of tensor metas: `f32[2, 3]`, with strides, offset and device only where they are not the usual."""
+"""One-line texts of tensor metas: `f32[2, 3]`, with strides, offset and device only if they are not the default."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DTYPE_NAMES = {
 
 
 def format_meta(meta: Any) -> str:
-    """A TensorMeta, a tuple or list of them, or a Python value."""
+    """Format a TensorMeta, a tuple or list of them, or a Python value."""
     if isinstance(meta, TensorMeta):
         return _format_tensor(meta)
     if isinstance(meta, (tuple, list)):

@@ -1,6 +1,5 @@
-"""Graph modules whose generated Python text goes when they go: torch.fx by itself keeps the text of every graph, for
-tracebacks, as long as the process lives. Nothing here looks at what a graph computes.
-"""
+"""Graph modules that free their generated Python text: torch.fx keeps the text of every graph, for tracebacks, as long
+as the process lives."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from torch import fx
 from torch.fx import graph_module
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-_KEY = "<eval_with_key>"  # how torch.fx names the files that it makes up
+_KEY = "<eval_with_key>"  # file name prefix of torch.fx's generated code
 
 
 def _forget(key: str) -> None:
@@ -21,7 +20,7 @@ def _forget(key: str) -> None:
 
 
 def forget_text_with(module: fx.GraphModule) -> None:
-    """The text behind the code that `module` has now goes with that code, whose last user need not be the module."""
+    """Free the text of the module's current code together with that code, which may outlive the module."""
     forward = type(module).__dict__.get("forward")
     code = getattr(forward, "__code__", None)
     if code is not None and code.co_filename.startswith(_KEY):
@@ -29,7 +28,7 @@ def forget_text_with(module: fx.GraphModule) -> None:
 
 
 class LazyGraphModule(_LazyGraphModule):
-    """A graph module whose Python code is made when somebody asks for it."""
+    """A graph module that generates its Python code on demand."""
 
     def _real_recompile(self) -> Any:
         made = super()._real_recompile()
@@ -38,7 +37,7 @@ class LazyGraphModule(_LazyGraphModule):
 
 
 class PlainGraphModule(fx.GraphModule):
-    """A graph module that has Python code at once, as torch's own."""
+    """A graph module that generates its Python code at once, like torch's own."""
 
     def recompile(self) -> Any:
         made = super().recompile()

@@ -1,4 +1,4 @@
-"""Whose memory a graph value may share when the graph runs eagerly. A question about graphs only."""
+"""Which memory a graph value may share when the graph runs eagerly. Looks at graphs only."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch._ops import OpOverload
 from .schema import op_info
 
 aten = torch.ops.aten
-# Operators whose result may be their argument's memory although the schema calls it fresh.
+# Operators whose result may alias their argument although the schema calls it fresh.
 MAY_ALIAS = frozenset((aten._unsafe_view.default,))
 
 
 def memory_root(node: fx.Node) -> fx.Node:
-    """The earliest value that `node` is a view of."""
+    """Return the earliest value that `node` is a view of."""
     while node.op == "call_function":
         source = node.args[0] if node.args else None
         if not isinstance(source, fx.Node) or not _is_view(node if isinstance(node.target, OpOverload) else source):
@@ -29,10 +29,10 @@ def memory_root(node: fx.Node) -> fx.Node:
 
 
 def output_memory(graph: fx.Graph) -> set[fx.Node]:
-    """The values whose memory a graph returns, as they are or seen through views; and the operators that give one of
-    them among several results.
+    """Return the values whose memory a graph returns, directly or through views, and the operators with several results
+    that produce one of them.
 
-    A rewrite must not put an input, a constant or another output in the place of one of these.
+    A rewrite must not replace one of these by an input, a constant or another output.
     """
     output = next(iter(reversed(graph.nodes)))
     roots = {memory_root(node) for node in output.all_input_nodes}
@@ -41,23 +41,23 @@ def output_memory(graph: fx.Graph) -> set[fx.Node]:
 
 @cache
 def addresses_storage(target: Any) -> bool:
-    """Does the operator (as_strided and its kin) count from where its argument's storage begins?
+    """Whether the operator (as_strided and its kin) counts from the beginning of its argument's storage.
 
-    Not every equal tensor may take the place of that argument: it would have to lie in its storage as that one does.
+    An equal tensor may replace that argument only if it lies at the same offset of its storage.
     """
     schema = getattr(target, "_schema", None)
     return schema is not None and any(argument.name == "storage_offset" for argument in schema.arguments)
 
 
 def fixed_memory(graph: fx.Graph) -> set[fx.Node]:
-    """The values that a rewrite must not put others of the same layout in the place of: those whose memory the graph
-    returns, and those whose storage is addressed."""
+    """Return the values that a rewrite must not replace by others of equal layout: values in returned memory, and
+    values whose storage is addressed."""
     addressed = {source for node in graph.nodes if addresses_storage(node.target) for source in node.all_input_nodes}
     return output_memory(graph) | addressed
 
 
 def _makers(node: fx.Node) -> Iterator[fx.Node]:
-    """The operator with several results that this is one of; and what stands between."""
+    """Yield the operator with several results that this node selects from, and the selections in between."""
     while node.target is operator.getitem and isinstance(source := node.args[0], fx.Node):
         yield source
         node = source

@@ -1,6 +1,6 @@
-"""What an operator's schema says about mutation, aliasing, randomness and composition, worked out once per overload.
+"""Facts from an operator's schema about mutation, aliasing, randomness and composition, computed once per overload.
 
-Facts only: nothing here runs an operator or knows about fake tensors.
+Nothing here runs an operator or knows about fake tensors.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class SchemaFacts:
     """Facts about one overload.
 
     name: of the operator, without namespace and overload.
-    mutates: what is written: positions of positional arguments (int) and names of keyword-only ones (str).
+    mutates: the written arguments: positions (int), or names (str) of keyword-only ones.
     returns: for each return the position or name of the argument it aliases, or None for a fresh tensor.
     is_view: some return aliases an argument that is not written.
     inplace_view: changes the shape or strides of its argument in place.
     composite: written in C++ with other ATen operators; it need not exist below autograd.
     dynamic_shape, data_dependent: the result's shape, or a Python value, depends on data.
-    random: draws from the random number generator, in some calls at least: see `draws`.
+    random: some calls draw from the random number generator (see `draws`).
     makes_device: has a `device` argument.
     """
 
@@ -46,16 +46,16 @@ class SchemaFacts:
     makes_device: bool
 
 
-# Results whose shape depends on data, which torch before 2.13 does not say.
+# Operators with data-dependent result shapes that torch before 2.13 does not tag.
 UNTAGGED = frozenset((aten._unique.default,))
 
 _infos: dict[OpOverload, SchemaFacts] = {}
-# Seeded with the pair whose names do not follow the rule.
+# Starts with the one pair whose names do not follow the rule.
 _functional: dict[OpOverload, OpOverload | None] = {aten.normal_.default: aten.normal_functional.default}
 
 
 def op_info(target: OpOverload) -> SchemaFacts:
-    """The facts about an overload."""
+    """Return the facts about an overload."""
     info = _infos.get(target)
     if info is None:
         info = _infos[target] = _inspect(target)
@@ -72,7 +72,7 @@ def _inspect(target: OpOverload) -> SchemaFacts:
         where = argument.name if argument.kwarg_only else position
         for label in argument.alias_info.before_set:
             alias_of[label] = where
-        if "*" in argument.alias_info.after_set:  # a list is returned whose elements alias it
+        if "*" in argument.alias_info.after_set:  # returns a list whose elements alias the argument
             alias_of["*"] = where
         if argument.alias_info.is_write:
             mutates.append(where)
@@ -100,7 +100,7 @@ def _inspect(target: OpOverload) -> SchemaFacts:
 def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call with these arguments draws from a random number generator.
 
-    Such a call may not be repeated, merged with another, left away, or moved before or behind others of its kind.
+    Rewrites may not repeat, merge, remove or reorder such calls.
     """
     if not isinstance(target, OpOverload) or not op_info(target).random:
         return False
@@ -112,22 +112,22 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return True
 
 
-# Arguments of random operators that make them deterministic when they are false or zero. The `p` of a dropout is not
-# among them: eager draws numbers for 0 too.
+# Arguments that make random operators deterministic when false or zero. A dropout's `p` is not among them: eager draws
+# numbers for 0 too.
 _SWITCHES = frozenset(("dropout_p", "train", "training"))
 
 
 def _has_kernel(target: OpOverload, key: str) -> bool:
     try:
         return torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key)
-    except RuntimeError:  # TorchScript-only operators are not in the dispatcher
+    except RuntimeError:  # TorchScript-only operators have no dispatcher entry
         return False
 
 
 def functional_twin(target: OpOverload) -> OpOverload | None:
-    """The overload that computes what `target` writes and returns it instead, with the same arguments; or None.
+    """Return the overload that returns the values `target` writes, for the same arguments; None if there is none.
 
-    For `add_.Tensor` it is `add.Tensor`; for `add.out` it is `add.Tensor` too (the `out` arguments are left away).
+    The twin of `add_.Tensor` and of `add.out` is `add.Tensor`; `out` arguments are left out.
     """
     if target not in _functional:
         _functional[target] = _find_twin(target)
@@ -156,7 +156,8 @@ def _signature(target: OpOverload) -> list[tuple[str, str]]:
 
 
 def arguments_of_twin(target: OpOverload, twin: OpOverload, args: tuple[Any, ...], given: Any) -> tuple[Any, ...]:
-    """The positional arguments for a functional twin: those of `target`, with its defaults where the twin has none.
+    """Return the positional arguments for a functional twin: those of `target`, with its defaults where the twin has
+    none.
 
     given: the names passed by keyword.
     """
@@ -172,7 +173,7 @@ def arguments_of_twin(target: OpOverload, twin: OpOverload, args: tuple[Any, ...
 
 
 def argument(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], where: int | str) -> Any:
-    """The value of an argument named by position or, for a keyword-only one, by name."""
+    """Return the value of an argument given by position or, for a keyword-only one, by name."""
     if isinstance(where, str):
         return kwargs.get(where)
     if where < len(args):

@@ -1,4 +1,4 @@
-"""What tracing yields: a functional ATen graph, and how its outputs become the user's outputs. Data only."""
+"""The result of tracing: a functional ATen graph, and how its outputs become the user's outputs. Data only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from stator.prims.record import TensorMeta
 class ViewStep:
     """One view operator applied to a tensor: `func(tensor, *args, **kwargs)`, with the layouts before and after.
 
-    whole: the operator with several results that it stands for, its arguments, and the number of the result.
+    whole: the operator with several results behind this step, its arguments, its keyword arguments, and the index of
+        the result.
     """
 
     func: OpOverload
@@ -31,10 +32,10 @@ class ViewStep:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How to see `base` (a tensor laid out as `base_meta`) as the user's output.
+    """How to view a base tensor as the user's output.
 
-    By as_strided with shape, stride and offset (relative to the base's own offset); or, where the dtype changes, by
-    running the view operators in `steps`.
+    By as_strided with shape, stride and offset (relative to the base's own offset); or, if `steps` is not empty, by
+    running these view operators.
     """
 
     shape: tuple[Any, ...]
@@ -45,8 +46,8 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class NewLayout:
-    """Input `index` has had its layout changed in place `count` times; `geometry` is what it is left with, seen from
-    the input itself, or None for the one it came with."""
+    """Input `index` had its layout changed in place `count` times. `geometry` is the final layout relative to the
+    input; None means the original layout."""
 
     index: int
     count: int
@@ -55,14 +56,14 @@ class NewLayout:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Graph output `position`, as it is. Two user outputs with one position are one object."""
+    """Graph output `position`, unchanged. User outputs with equal positions are one object."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class InputItself:
-    """The very tensor given as input `index`."""
+    """The tensor object passed as input `index`."""
 
     index: int
 
@@ -75,7 +76,7 @@ class ViewOfInput:
 
 @dataclass(frozen=True, slots=True)
 class ViewOfOutput:
-    """A view of graph output `position`; the output shares memory with other user outputs."""
+    """A view of graph output `position`, which shares memory with other user outputs."""
 
     position: int
     geometry: Geometry
@@ -83,7 +84,7 @@ class ViewOfOutput:
 
 @dataclass(frozen=True, slots=True)
 class ViewOfConstant:
-    """A real tensor met while tracing, or a view of it (geometry None: itself)."""
+    """A real tensor met while tracing, or a view of it (geometry None: the tensor itself)."""
 
     tensor: torch.Tensor
     geometry: Geometry | None = None
@@ -91,14 +92,15 @@ class ViewOfConstant:
 
 @dataclass(frozen=True, slots=True)
 class SameAs:
-    """The very object made for the user's output `index`, which comes earlier."""
+    """The object made for the earlier user output `index`."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class ViewOfResult:
-    """A view of the user's output `index`, which has no history: if it gets one by a write, so does the view."""
+    """A view of the user's output `index`, which has no autograd history. A later write that gives the output a history
+    gives it to the view too."""
 
     index: int
     geometry: Geometry
@@ -112,7 +114,7 @@ class OutputValue:
 
 
 class History(Enum):
-    """What autograd knows of one of the user's outputs that is made outside of the graph."""
+    """The autograd history of a user output that is made outside of the graph."""
 
     AMBIENT = "what the grad mode around the call gives it"
     FOLLOWED = "it follows from its base"
@@ -127,19 +129,17 @@ Output = Fresh | InputItself | ViewOfInput | ViewOfOutput | ViewOfConstant | Sam
 
 @dataclass(slots=True)
 class Traced:
-    """A functional ATen graph with what its caller must replay.
+    """A functional ATen graph with everything that its caller must replay.
 
     graph: placeholders for `example_inputs` then `captured`, in order; a flat tuple of tensors as output.
     mutated: (input index, output position): the output is the new content of that input.
     outputs: one per leaf of the user's result, in the order of `spec`.
-    spec: the pytree spec of the user's result (None for a flat tuple of a graph).
-    constants: tensors the graph reads by get_attr, by name.
-    histories: one per output; empty when the graph was traced below autograd and nothing was detached.
-    fixed_offsets: indices of inputs that have to begin their storage, as when they were traced: memory is addressed
-        from there.
-    announced: for mutated inputs, by index, how many writes autograd is told of: all but those through `.data`. Their
-        versions rise by it.
-    layouts: of inputs whose layouts are changed in place.
+    spec: the pytree spec of the user's result (None if a graph returns a flat tuple).
+    constants: tensors that the graph reads by get_attr, by name.
+    histories: one per output; empty if the graph was traced below autograd and no output was detached.
+    fixed_offsets: indices of inputs that must begin their storage, because the graph addresses memory from there.
+    announced: for mutated inputs, by index, the number of version bumps: all writes except those through `.data`.
+    layouts: in-place layout changes of inputs.
     """
 
     graph: fx.GraphModule

@@ -1,1 +1,1 @@
-"""Operators that tracing treats in a way of their own. Importing a module registers its handlers."""
+"""Operators with special handling while tracing. Importing a module registers its handlers."""

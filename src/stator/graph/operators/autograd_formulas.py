@@ -1,7 +1,8 @@
-"""Formulas of autograd that look at data although the gradient's shape does not depend on it, or that take another way
-for fake tensors: what eager computes, by operators of known shapes. Keyed by operator and by autograd node.
+"""Autograd formulas that read data although the gradient's shape does not depend on it, or that differ for tensor
+subclasses such as fake tensors. Each gets eager's result from operators of known shapes, keyed by operator and autograd
+node.
 
-Which operators look at data in general is not known here (`schema.py`).
+`schema.py` says which operators read data in general.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from stator.prims.operators.data_gradients import prod_gradient, sum_of_slices, 
 from stator.prims.operators.fused_recurrence import lstm_layer
 
 aten = torch.ops.aten
-INDEX_FILL = "IndexFillBackward1"  # by the value of a tensor
+INDEX_FILL = "IndexFillBackward1"  # index_fill whose value is a tensor
 MASKED_FILL = "MaskedFillBackward1"
 
 
 def input_shape(node: Any, position: int) -> Sizes | None:
-    """The shape of an input of an autograd node; None for one that has no gradient."""
+    """Return the shape of an input of an autograd node; None if the input has no gradient."""
     source, number = node.next_functions[position]
     return None if source is None else tuple(source._input_metadata[number].shape)
 
@@ -34,10 +35,10 @@ def input_shape(node: Any, position: int) -> Sizes | None:
     (aten.index.Tensor, "UnsafeIndexPutBackward0"),
 )
 def _gradient_of_written_values(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
-    """The gradient of v in x[mask] = v is g[mask], summed to the shape of v.
+    """Compute the gradient of v in x[mask] = v: g[mask], summed to the shape of v.
 
-    Where v has one element (or row, ...) for each True of the mask, the forward saw to it that they are as many. Where
-    it is broadcast, sums over g[mask] are sums over g with zeros where the mask is False.
+    If v has one element (or row, ...) for each True of the mask, the forward has checked the count. If v is broadcast,
+    a sum over g[mask] is a sum over g with zeros where the mask is False.
     """
     gradient, indices = args[0], args[1]
     shape = input_shape(node, 1)
@@ -47,21 +48,21 @@ def _gradient_of_written_values(mode: FakeMode, node: Any, args: tuple[Any, ...]
     lead, mask = given[0], indices[given[0]]
     rank, sizes = mask.dim(), tuple(gradient.shape)
     rest = len(sizes) - lead - rank
-    at = len(shape) - rest - 1  # where the shape of v has the number of elements that are written
+    at = len(shape) - rest - 1  # the dimension of v that counts the written elements
     with mode:
         mask = aten.ne.Scalar(mask, 0)
         if at >= 0 and shape[at] != 1:
             places = aten.nonzero_static.default(mask, size=shape[at])
             columns = [aten.select.int(places, 1, column) for column in range(rank)]
             return aten.index.Tensor(gradient, [*[None] * lead, *columns])
-        if torch.is_grad_enabled():  # differentiated again, what stands for g[mask] would need its very shape
+        if torch.is_grad_enabled():  # a second differentiation would need the shape of g[mask] itself
             return NotImplemented
         return sum_where_to(gradient, mask, lead, shape)
 
 
 @formulas.register((aten._unique.default, INDEX_FILL))
 def _filled_places(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
-    """The gradient of v in x.index_fill(dim, index, v) sums over the slices that `index` names, each once."""
+    """Compute the gradient of v in x.index_fill(dim, index, v): the sum of the slices that `index` names, each once."""
     if torch.is_grad_enabled():
         return NotImplemented
     with mode:
@@ -70,7 +71,7 @@ def _filled_places(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
 
 @specials.register(aten.index_select.default)
 def _filled_slices(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Inside of that formula: their sum, of which the formula takes the sum."""
+    """Inside the formula of index_fill, return the sum of the slices; the formula then sums this result."""
     node = torch._C._current_autograd_node()
     if node is None or node.name() != INDEX_FILL:
         return NotImplemented
@@ -79,8 +80,8 @@ def _filled_slices(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 @specials.register(aten.native_group_norm_backward.default)
 def _group_norm_backward(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """ATen's kernel for channels-last memory writes to the gradient of the input without asking whether there is one,
-    which ends the process: it is computed there, and dropped."""
+    """Always compute the input's gradient for channels-last memory, and drop it if it is not wanted: ATen's kernel
+    writes to it without checking that it exists, which crashes the process."""
     x, mask = args[1], args[-1]
     if kwargs or mask[0] or x.is_contiguous():
         return NotImplemented
@@ -90,7 +91,7 @@ def _group_norm_backward(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str
 
 @specials.register(aten._ctc_loss.Tensor)
 def _ctc_loss(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What this keeps for its backward has a size that depends on data; nothing else reads it."""
+    """Run our own operator: the values that ATen's operator saves for the backward have a data-dependent size."""
     lengths = (*args, *(kwargs.get("blank", 0), kwargs.get("zero_infinity", False))[len(args) - 4 :])
     return mode.dispatch(ctc_loss, lengths, {})
 
@@ -102,17 +103,17 @@ def _ctc_loss_backward(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, 
 
 @specials.register(aten.mkldnn_rnn_layer.default)
 def _recurrent_layer(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Below autograd, where graphs run, it would keep nothing for its backward."""
+    """Run our own operator: below autograd, where graphs run, ATen's operator saves nothing for its backward."""
     return mode.dispatch(lstm_layer, args, {}) if torch.is_grad_enabled() else NotImplemented
 
 
-# ---- formulas that take another way for subclasses of tensors, which fake tensors are
+# ---- formulas that differ for tensor subclasses, which fake tensors are
 
 
 @specials.register(aten.where.self)
 def _gradient_of_a_fill(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The gradient of v in x.masked_fill(mask, v) is the sum of g[mask], here too summed once more by the formula; for
-    subclasses the sum of g with zeros elsewhere."""
+    """Compute the gradient of v in x.masked_fill(mask, v) as eager does: the sum of g[mask], which the formula sums
+    again. For subclasses the formula sums g with zeros elsewhere."""
     node = torch._C._current_autograd_node()
     if node is None or node.name() != MASKED_FILL or torch.is_grad_enabled():
         return NotImplemented
@@ -127,8 +128,8 @@ def _products_of_formulas(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _shared_by_extremes(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
-    """The gradient of a largest element, shared by all that are as large: contiguous, and zero elsewhere, however large
-    it is. For subclasses, and on accelerators, it is mask * gradient, laid out as the mask."""
+    """Share the gradient of a maximum among equal elements as eager does: contiguous, and zero elsewhere even for an
+    infinite gradient. For subclasses and on accelerators the formula is mask * gradient, laid out as the mask."""
     if args[0].dtype is not torch.bool:
         return NotImplemented
     mask, share = args
@@ -140,14 +141,15 @@ def _shared_by_extremes(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any
 
 
 def _of_a_product(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
-    """The gradient of a product divides it by each factor, where no factor is zero. For subclasses it is the product of
-    all that is before a factor with all that is behind it, and with the gradient: the last one of the formula."""
+    """Compute the gradient of a product as eager does: the product divided by each factor, if no factor is zero. For
+    subclasses the formula multiplies the factors before and after each factor with the gradient; this is its last
+    multiplication."""
     gradient = args[0]
     factors, product = node._saved_self, node._saved_result
     whole = node.name() == "ProdBackward0"
     dim = 0 if whole else _signed(node._saved_dim) % factors.dim()
     shape = () if whole else (*factors.shape[:dim], 1, *factors.shape[dim + 1 :])
-    if torch.is_grad_enabled() or tuple(gradient.shape) != shape:  # what is before with what is behind
+    if torch.is_grad_enabled() or tuple(gradient.shape) != shape:  # factors before times factors after
         return NotImplemented
     with mode:
         if not whole and not node._saved_keepdim:
@@ -156,7 +158,7 @@ def _of_a_product(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _signed(number: int) -> int:
-    """Autograd shows a saved whole number without its sign."""
+    """Restore the sign of a saved integer, which autograd shows as unsigned."""
     return number - 2**64 if number >= 2**63 else number
 
 
@@ -166,7 +168,7 @@ _PRODUCTS: dict[str, Callable[[FakeMode, Any, tuple[Any, ...]], Any]] = {
 }
 
 
-# What autograd saves of the reflectors and their factors.
+# The saved reflectors and factors of each autograd node.
 REFLECTORS = {
     "LinalgHouseholderProductBackward0": ("_saved_input", "_saved_tau"),
     "OrmqrBackward0": ("_saved_self", "_saved_input2"),
@@ -175,8 +177,8 @@ REFLECTORS = {
 
 @specials.register(aten.cat.default)
 def _columns_of_reflectors(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The gradients of Householder reflectors and of their factors have the strides of `zeros_like`; for subclasses
-    they are joined from their columns."""
+    """Give the gradients of Householder reflectors and their factors the strides of `zeros_like`; for subclasses the
+    formula concatenates columns."""
     node = torch._C._current_autograd_node()
     saved = None if node is None else REFLECTORS.get(node.name())
     if saved is None:

@@ -1,6 +1,5 @@
-"""Torch functions whose own C++ asks for the data of a tensor, above autograd, where no decomposition reaches: what
-runs on fake tensors in their place. Captured graphs hold the functions themselves.
-"""
+"""Replacements, on fake tensors, for torch functions whose C++ reads tensor data above autograd, where no decomposition
+reaches. Captured graphs hold the original functions."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from stator.prims.decompositions import quantiles
 from stator.prims.layout import broadcast_shapes
 from stator.prims.operators.checks import check
 
-# By what a graph calls: a function, or the name of a method.
+# Keyed by the call target: a function, or the name of a method.
 stand_ins: Registry[Any, Callable[..., Any]] = Registry("torch function that asks for data")
 
 
@@ -32,7 +31,7 @@ def _quantile_by(rule: Callable[..., Any], original: Callable[..., Any]) -> Call
         interpolation: str = "linear",
         out: Any = None,
     ) -> Any:
-        # autocast knows torch's own function by name
+        # Autocast knows torch's own function by name.
         if out is not None or torch.is_autocast_enabled(input.device.type):
             return original(input, q, dim, keepdim, interpolation=interpolation, out=out)
         return rule(input, q, dim, keepdim, interpolation=interpolation)
@@ -52,13 +51,16 @@ def _cov(
     fweights: torch.Tensor | None = None,
     aweights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The covariance matrix of the rows of `input`, [variables, observations], whose weights are checked when the graph
-    runs: sum(w * (x - mean)(x - mean)^T) / (sum(w) - correction * sum(w * aweights) / sum(w)), with w = fweights *
-    aweights, and without the second factor where there are no aweights."""
-    if fweights is None and aweights is None:  # looks at no data
+    """Compute the covariance matrix of the rows of `input`, [variables, observations]; the graph checks the weights
+    when it runs.
+
+    The formula is sum(w * (x - mean)(x - mean)^T) / (sum(w) - correction * sum(w * aweights) / sum(w)), with w =
+    fweights * aweights. Without aweights the second factor is left out.
+    """
+    if fweights is None and aweights is None:  # reads no data
         return torch.cov(input, correction=correction)
     if input.dim() > 2 or input.dtype is torch.bool or _are_refused(input, fweights, aweights):
-        return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)  # for eager's error
+        return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)  # raises eager's error
     rows = input if input.dim() == 2 else input.view(1, -1)
     for name, given in (("fweights", fweights), ("aweights", aweights)):
         if given is not None and rows.shape[1] != 0:
@@ -81,7 +83,7 @@ _NO_FREEDOM = "cov(): degrees of freedom is <= 0. Correction should be strictly 
 
 
 def _are_refused(input: torch.Tensor, fweights: torch.Tensor | None, aweights: torch.Tensor | None) -> bool:
-    """Whether weights are of a shape or dtype that eager does not take."""
+    """Whether eager rejects the shape or dtype of the weights."""
     count = input.shape[1] if input.dim() == 2 else input.numel()
     given = [weights for weights in (fweights, aweights) if weights is not None]
     if any(weights.dim() > 1 or weights.numel() != count for weights in given):
@@ -101,10 +103,10 @@ def _gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:
-    """(log(var) + (input - target)^2 / var) / 2, with var at least `eps` in its value, though not in its gradient.
-    That no variance is negative is checked when the graph runs."""
+    """Compute (log(var) + (input - target)^2 / var) / 2. The clamp of var to `eps` does not affect the gradient. The
+    graph checks when it runs that no variance is negative."""
     if not isinstance(var, torch.Tensor):
-        return F.gaussian_nll_loss(input, target, var, full, eps, reduction)  # looks at no data
+        return F.gaussian_nll_loss(input, target, var, full, eps, reduction)  # reads no data
     check(torch.any(var < 0).logical_not(), "ValueError", "var has negative entry/entries")
     if var.shape != input.shape:
         if input.shape[:-1] == var.shape:
@@ -124,7 +126,7 @@ def _gaussian_nll_loss(
 
 @stand_ins.register(F.one_hot)
 def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """Its C++ above autograd leaves out, for tensors without data, the look at whether they hold classes."""
+    """Run below autograd: above autograd, the C++ skips the check of the classes for tensors without data."""
     if num_classes == -1 or not isinstance(input, FakeTensor):
         return F.one_hot(input, num_classes)
     with torch._C._AutoDispatchBelowAutograd():
@@ -133,14 +135,14 @@ def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 @specials.register(check)
 def _known_check(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What is checked about known values is known to hold, or fails, at once."""
+    """Check known values at once."""
     known = _known_in_every_call(args[0])
     return NotImplemented if known is None else check(known, *args[1:])
 
 
 @specials.register(torch.ops.aten._assert_async.msg)
 def _assertion(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What is asserted about known values holds, or fails, at once."""
+    """Assert known values at once."""
     known = _known_in_every_call(args[0])
     if known is None:
         return NotImplemented
@@ -150,14 +152,15 @@ def _assertion(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _known_in_every_call(fake: FakeTensor) -> torch.Tensor | None:
-    """The value, unless it was read from inputs: to look at it when the graph runs costs less than to rely on it."""
+    """Return the value unless it was read from inputs: a check when the graph runs is cheaper than a guard on the
+    value."""
     return None if fake.known_from else fake.followed_value()
 
 
 @stand_ins.register(torch.matmul, "matmul", operator.matmul)
 def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> torch.Tensor:
-    """Of batches with sizes that only the run can tell, whose numbers torch before 2.13 asks for: as torch does it, by
-    `mm` or `mv` where the second operand is one, else by `bmm` over the batches that are broadcast together."""
+    """Multiply batches of unknown sizes, whose numbers torch before 2.13 reads. As in torch: `mm` or `mv` if the second
+    operand is a matrix or vector, else `bmm` over the broadcast batches."""
     operands = (input, other)
     if out is not None:
         return torch.matmul(input, other, out=out)
@@ -181,7 +184,7 @@ def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> tor
 
 @stand_ins.register(F.linear)
 def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """The same of rows of such sizes, by one `addmm` over all of them."""
+    """Apply a linear layer to rows of unknown sizes, by one `addmm` over all rows."""
     given = (input, weight) if bias is None else (input, weight, bias)
     if any(not isinstance(one, FakeTensor) or one.dtype is not input.dtype for one in given):
         return F.linear(input, weight, bias)
@@ -194,8 +197,8 @@ def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 @stand_ins.register("__setitem__", operator.setitem)
 def _setitem(tensor: Any, key: Any, value: Any) -> None:
-    """Parts that are views, of sizes that only the run can tell: torch before 2.13 asks whether they are those of the
-    value, where it is enough that the value can be broadcast to them."""
+    """Write to views of unknown sizes. Torch before 2.13 compares these sizes with the value's, although broadcasting
+    suffices."""
     if isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor) and _is_view(key):
         part = tensor[key]
         if value.dim() <= part.dim() and not all(type(size) is int for size in (*part.shape, *value.shape)):
@@ -205,7 +208,7 @@ def _setitem(tensor: Any, key: Any, value: Any) -> None:
 
 
 def _is_view(key: Any) -> bool:
-    """Whether an index takes a part that shares the tensor's memory."""
+    """Whether an index selects a view."""
     if type(key) is tuple:
         return all(map(_is_view, key))
     return key is None or key is ... or type(key) in (int, slice, torch.SymInt)

@@ -1,5 +1,5 @@
-"""Operators that write to lists of tensors, where these share memory: eager writes to one after the other, and what
-comes later reads what was written.
+"""Operators that write to lists of tensors which share memory: eager writes to the tensors in order, and later reads
+see earlier writes.
 
 Importing this file registers the handlers with the tracer.
 """
@@ -17,7 +17,7 @@ from stator.prims.foreach import FOREACH, in_place
 
 aten = torch.ops.aten
 _TARGETS = [twin for entry in FOREACH if (twin := in_place(entry.target)) is not None]
-# these take their numbers in a tensor of one dimension
+# These operators take their numbers from a one-dimensional tensor.
 _NUMBERS_IN_A_TENSOR = (aten._foreach_addcdiv_.Tensor, aten._foreach_addcmul_.Tensor)
 
 
@@ -26,7 +26,7 @@ def _write(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], k
     written: list[FakeTensor] = list(args[0])
     lists = [value for value in (*args, *kwargs.values()) if _is_list(value)]
     if len(written) == 1 or any(len(one) != len(written) for one in lists) or not _share_memory(written, args, kwargs):
-        torch.autograd.graph.increment_version(written)  # autograd leaves that to eager's operators on single tensors
+        torch.autograd.graph.increment_version(written)  # eager's single-tensor operators bump the versions instead
         return NotImplemented
     for at in range(len(written)):
         given, named = [_at(value, at) for value in args], {name: _at(value, at) for name, value in kwargs.items()}
@@ -45,8 +45,8 @@ def _at(value: Any, at: int) -> Any:
 
 
 def _share_memory(written: list[FakeTensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether something that is written to shares its memory with what is given beside another one."""
-    beside: dict[int, set[int | None]] = {}  # for each storage the places in the lists where it is; None: at each
+    """Whether a written tensor shares memory with a tensor at another position of the lists."""
+    beside: dict[int, set[int | None]] = {}  # positions in the lists, by storage; None: every position
     for value in (*args, *kwargs.values()):
         places: Any = enumerate(value) if _is_list(value) else [(None, value)]
         for at, one in places:

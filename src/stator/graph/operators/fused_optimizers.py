@@ -23,17 +23,17 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One parameter's step: what is read becomes the dtype that is computed in, what is written its own again."""
+    """One parameter's step. Values are read in the computation dtype `wide` and written in the parameter's dtype."""
 
     tracer: FunctionalTracer
     wide: torch.dtype
-    skip: FakeTensor | None  # whether gradients held infinities, so that nothing is written
+    skip: FakeTensor | None  # true if gradients held infinities, so that the step writes nothing
 
     def read(self, tensor: FakeTensor) -> Any:
         return cast(tensor, self.wide)
 
     def factor(self, value: Any) -> Any:
-        """A Python number, or a zero-dim tensor that counts as one."""
+        """Convert a zero-dim tensor to the computation dtype; return a Python number unchanged."""
         return cast(value, self.wide) if isinstance(value, torch.Tensor) else value
 
     def write(self, target: FakeTensor, value: Any) -> None:
@@ -41,11 +41,11 @@ class _Step:
         if self.skip is not None:
             value = aten.where.self(self.skip, target, value)
         self.tracer.store(target, value)
-        if not target.is_data:  # fused operators tell autograd of nothing that they write
+        if not target.is_data:  # fused operators do not bump autograd's versions
             target.fake_storage.unannounced += 1
 
     def gradient(self, parameter: Any, gradient: FakeTensor, options: dict[str, Any]) -> Any:
-        """The gradient, unscaled (which is written back) and turned around as the options say."""
+        """Return the gradient, unscaled (the unscaled value is written back), and negated if `maximize` is set."""
         value = self.read(gradient)
         if options.get("grad_scale") is not None:
             value = aten.div.Tensor(value, self.factor(options["grad_scale"]))
@@ -54,7 +54,7 @@ class _Step:
 
 
 def _steps(tracer: FunctionalTracer, args: tuple[Any, ...], options: dict[str, Any]) -> list[tuple[_Step, list[Any]]]:
-    """For each parameter its step and its element of every list (None of a list that is empty)."""
+    """Return, for each parameter, its step and its element of every list (None for an empty list)."""
     found = options.get("found_inf")
     skip = None if found is None else aten.eq.Scalar(found, 1)
     return [

@@ -1,5 +1,5 @@
-"""What torch.amp.GradScaler does to gradients and to its scale, by elementwise operators. Importing registers it with
-the tracer."""
+"""torch.amp.GradScaler's operations on gradients and on its scale, by elementwise operators. Importing this file
+registers them with the tracer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _unscale(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...],
     with tracer:
         found = cast(found_inf, torch.float32)
         for gradient in gradients:
-            # a product with 0 is 0 for what is finite and NaN for the rest
+            # x * 0 is 0 for finite x and NaN otherwise
             nothing = aten.mul.Tensor(gradient, 0)
             bad = aten._to_copy.default(aten.any.default(aten.ne.Tensor(nothing, nothing)), dtype=torch.float32)
             found = aten.maximum.default(found, bad)
@@ -36,7 +36,7 @@ def _unscale(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...],
 def _update_scale(
     tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> FakeTensor:
-    """A smaller scale after infinities; a larger one, as long as it is finite, after `interval` steps without."""
+    """Shrink the scale after infinities; grow it, if it stays finite, after `interval` steps without infinities."""
     scale, growth_tracker, found_inf, growth, backoff, interval = args
     with tracer:
         found = aten.gt.Scalar(found_inf, 0)

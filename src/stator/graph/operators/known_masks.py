@@ -1,6 +1,6 @@
-"""Selecting by boolean masks: how many elements there are depends on the mask, which may be known while tracing.
+"""Selection by boolean masks whose values are known while tracing: the result's size depends on the mask.
 
-How the values of tensors are followed is in `fake_mode.py`. Registers handlers with every mode.
+`fake_mode.py` tracks known values. Importing this file registers the handlers with every mode.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 @specials.register(aten.index.Tensor)
 def _index(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Indexing by a boolean mask has as many elements as the mask has True."""
+    """Index by a known boolean mask: the result has as many elements as the mask has True."""
     tensor, indices = args[0], args[1]
     masks = [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
     if not masks:

@@ -1,6 +1,7 @@
-"""Operators that write to their arguments and have no functional twin, or hide what they write: one handler each.
+"""Operators that write to their arguments and have no functional twin, or whose schemas hide the write: one handler
+each.
 
-Importing this file registers the handlers with the tracer; in-place and out= operators with a twin need none.
+Importing this file registers the handlers with the tracer. In-place and out= operators with a twin need none.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _detach(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], 
 
 @mutations.register(aten.bernoulli_.float)
 def _bernoulli(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """In place, numbers are drawn in the order of memory; the functional twin draws them in that of the elements."""
+    """Draw in memory order, as the in-place operator does; the functional twin draws in the order of elements."""
     x, p = args[0], args[1] if len(args) > 1 else kwargs.get("p", 0.5)
     order = sorted(range(len(x.meta.shape)), key=lambda dim: (-x.meta.stride[dim], -x.meta.shape[dim]))
     if order == sorted(order):
@@ -82,7 +83,7 @@ def _bernoulli(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...
 
 @mutations.register(aten.rrelu_with_noise.default, aten.rrelu_with_noise_.default)
 def _rrelu(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Outside of training the slope is the mean of its bounds, and the noise is left alone."""
+    """Use the mean of the bounds as slope outside of training, and leave the noise alone."""
     x, noise, lower, upper, training = (*args, *(0.125, 1 / 3, False)[len(args) - 2 :])[:5]
     if training:
         value, drawn = tracer.apply(aten.rrelu_with_noise_functional.default, x, noise, lower, upper, True)
@@ -129,7 +130,7 @@ def _batch_norm_with_update(
 def _native_batch_norm_backward(
     tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """In training the running statistics, which the forward has changed, are given but not read: need not be kept."""
+    """Drop the running statistics in training: the kernel takes but does not read them, so they need not be saved."""
     running, training = args[3:5], args[7]
     if not training or running == (None, None):
         return NotImplemented
@@ -137,7 +138,7 @@ def _native_batch_norm_backward(
 
 
 def _no_reserve(tracer: FunctionalTracer, x: FakeTensor) -> FakeTensor:
-    """What libraries other than ATen's own kernels keep for the backward."""
+    """Make the empty workspace that libraries such as cuDNN would fill for the backward."""
     return tracer.apply(aten.empty.memory_format, [0], dtype=torch.uint8, device=x.meta.device)
 
 
@@ -152,7 +153,8 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[FakeTensor, FakeTensor, FakeTensor]:
-    """Batch norm by the functional operators; in training the running statistics are written, which no schema says.
+    """Run batch norm by the functional operators. In training it writes to the running statistics, which no schema
+    says.
 
     x: [N, C, *]; the others [C]. Returns the output, the batch mean and the reciprocal of the standard deviation.
     """
@@ -176,5 +178,5 @@ def batch_norm(
     )
     for statistics, new in ((running_mean, new_mean), (running_var, new_var)):
         tracer.write(statistics, new)
-        statistics.fake_storage.unannounced += not statistics.is_data  # eager's kernels do not tell autograd of it
+        statistics.fake_storage.unannounced += not statistics.is_data  # eager's kernels do not bump autograd's versions
     return out, mean, rstd

@@ -1,7 +1,7 @@
-"""Comparisons of uniform random numbers with bounds that no such number crosses: known without drawing.
+"""Comparisons of uniform random numbers with bounds outside of [0, 1): their outcome is known without drawing.
 
-`torch.rand` gives numbers in [0, 1), so that a layer dropped with probability zero is never dropped. Registers handlers
-with the mode that capture runs on; a tracer has the decision already.
+So a layer that is dropped with probability zero does not break the graph. Importing this file registers handlers with
+the mode of capture; a tracer sees only the decision.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def _rand(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     info = op_info(aten.rand.default)
     made = mode._wrap(info, mode.infer(info, args, kwargs, []), [], args)
-    if made.dtype.is_floating_point and made.device.type == "cpu":  # values of tensors elsewhere are not followed
+    if made.dtype.is_floating_point and made.device.type == "cpu":  # values on other devices are not tracked
         made.drawn = (made.fake_storage, made.fake_storage.version)
     return made
 
 
 def outcome(operator: str, number: float) -> bool | None:
-    """What comparing any x in [0, 1) with the number gives; None when that depends on x."""
+    """Return the outcome of comparing any x in [0, 1) with the number; None if it depends on x."""
     less = operator in ("lt", "le")
     if number < 0 or (number == 0 and operator in ("lt", "ge")):
         return not less
@@ -44,7 +44,7 @@ def _register(operator: str) -> None:
         tensor = args[0]
         if tensor.drawn is None or tensor.drawn != (tensor.fake_storage, tensor.fake_storage.version):
             return NotImplemented
-        found = outcome(operator, torch.tensor(args[1], dtype=tensor.dtype).item())  # as eager compares it
+        found = outcome(operator, torch.tensor(args[1], dtype=tensor.dtype).item())  # in eager's dtype
         if found is None:
             return NotImplemented
         info = op_info(target)
