@@ -1,5 +1,5 @@
-"""What a user can choose: one small typed record, built from `mode` and `options`. No global switches, but for one that
-only judges of capture turn."""
+"""The user's choices: one typed record, built from `mode` and `options`. The only global switch concerns tests of
+capture."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from .errors import UsageError
 
-# Not for users: code without operations on tensors is replaced all the same, so that tests without tensors judge what
-# capture makes of it and not the interpreter. Read when a frame is compiled.
+# For tests only: replace code without tensor operations as well, so that tests without tensors exercise capture. Read
+# when a frame is compiled.
 keep_empty_graphs: bool = os.environ.get("STATOR_KEEP_EMPTY_GRAPHS", "0") not in ("", "0")
 
 MODES = ("default", "reduce-overhead", "max-autotune")
@@ -23,22 +23,23 @@ MODES = ("default", "reduce-overhead", "max-autotune")
 class Options:
     """Options of one `stator.compile` call.
 
-    recompile_limit: how many compiled versions one code object and instance may have before it runs eagerly.
-    verify: run every intermediate representation's verifier between stages (on in our tests, costs compile time).
-    fusion: allow kernels to be fused; off helps to find a wrong kernel.
+    recompile_limit: compiled versions per code object and instance before it runs eagerly.
+    verify: run the verifier of every intermediate representation between stages (on in stator's tests; costs compile
+        time).
+    fusion: allow kernels to be fused; turning it off helps to find a wrong kernel.
     vectorize: use SIMD in generated C++.
-    threads: most compiler processes at once; 0 means one per core.
-    exact_random: draw random numbers as eager does, the same ones in the same order, by library calls; off, they are
-        computed inside kernels from one number of torch's generator per call.
+    threads: the number of parallel compiler processes; 0 means one per core.
+    exact_random: draw eager's random numbers, in eager's order, by library calls. Otherwise kernels compute random
+        numbers from one number of torch's generator per call.
     exact_rounding: give eager's results and gradients to the last bit: kernels compute only operators whose bits IEEE
         754 fixes, and ATen is called for all others (docs/exactness.md).
-    memory_budget: how much memory a training step may need at its peak, from 1 (what makes it fastest) to 0 (the
-        least that computing parts of the forward again can give), linear in bytes of the predicted peak.
-    unknown_sizes: keep operators whose result's size depends on data (`x[mask]`, `nonzero`, `unique`) and whole numbers
-        that are read from tensors in the graph; off, the graph ends there (docs/graph-breaks.md). For backends that
-        need every size to be known.
-    guard_filter_fn: `f(records) -> list of bool`, given a record of every guard of a compiled version; those with
-        False are dropped. At your own risk: compiled code then relies on what it does not check (docs/control.md).
+    memory_budget: the peak memory of a training step, from 1 (fastest) to 0 (the least that recomputation can reach),
+        linear in bytes of the predicted peak.
+    unknown_sizes: keep operators with data-dependent result sizes (`x[mask]`, `nonzero`, `unique`), and integers read
+        from tensors, in the graph. Otherwise the graph ends there (docs/graph-breaks.md). Turn it off for backends that
+        need every size.
+    guard_filter_fn: `f(records) -> list of bool`, given a record of every guard of a compiled version; those with False
+        are dropped, at your own risk: compiled code then relies on unchecked assumptions (docs/control.md).
     """
 
     mode: str = "default"
@@ -54,12 +55,12 @@ class Options:
     guard_filter_fn: Callable[[Sequence[Any]], Sequence[bool]] | None = None
 
 
-# options of what comes before a backend: they mean the same with every backend
+# options of capture, which mean the same with every backend
 FRONT_END = ("guard_filter_fn", "unknown_sizes")
 
 
 def make_options(mode: str | None, options: Mapping[str, object] | None) -> Options:
-    """Check and combine `mode` and `options`. Raises UsageError that lists what is known."""
+    """Check and combine `mode` and `options`. Raises UsageError that lists the known ones."""
     if mode is not None and mode not in MODES:
         raise UsageError(f"unknown mode {mode!r}; known modes: {', '.join(MODES)}")
     fields = {field.name: field for field in dataclasses.fields(Options) if field.name != "mode"}

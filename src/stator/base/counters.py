@@ -18,7 +18,7 @@ def count(name: str, by: int = 1) -> None:
 
 
 def largest(name: str, value: int) -> None:
-    """Keep the largest value there has been."""
+    """Keep the largest value so far."""
     counts[name] = max(counts[name], value)
 
 

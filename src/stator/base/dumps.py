@@ -1,7 +1,7 @@
-"""STATOR_DUMP=dir: every stage of a compilation written as a readable, numbered file.
+"""STATOR_DUMP=dir: writes every stage of a compilation as a readable, numbered file.
 
-Each compilation of one graph gets a folder `dir/NNN_name/`. Stages hand over text, or a function that makes it, so that
-nothing is printed when no dump is wanted.
+Each compilation of one graph gets a folder `dir/NNN_name/`. Stages pass text, or a function that makes it, so that
+nothing is printed without a dump.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _current = threading.local()
 
 @contextmanager
 def compilation(name: str) -> Iterator[None]:
-    """A folder for what one compilation writes; nested ones get their own. No-op unless STATOR_DUMP."""
+    """Open a folder for the files of one compilation; nested ones get their own. No-op unless STATOR_DUMP."""
     root = os.environ.get("STATOR_DUMP")
     if not root:
         yield
@@ -53,7 +53,7 @@ def write(filename: str, text: str | Callable[[], str]) -> None:
 
 
 def show(artifact: str, filename: str, text: Callable[[], str], title: str) -> None:
-    """Log and write one stage; the text is made only when someone looks."""
+    """Log and write one stage; the text is made only if a log or dump wants it."""
     write(filename, text)
     if logs.enabled(artifact):
         logs.log(artifact, "%s\n%s", title, text())

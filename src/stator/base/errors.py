@@ -1,6 +1,6 @@
-"""The error taxonomy: every error says what kind it is, where in the user's code, what was met, and what to do.
+"""The error taxonomy: every error gives its kind, the user's file and line, the cause and the remedy.
 
-No error here is raised for control flow inside one module; those stay private to the module.
+Errors for control flow inside of one module are private to that module.
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ class UserPlace:
 
 
 class StatorError(Exception):
-    """Base of everything stator raises on purpose.
-
-    origin: the node of the graph that was being traced when it was raised, where there is one.
-    """
+    """Base of all errors that stator raises on purpose. origin: the node that was being traced, if there is one."""
 
     origin: object = None
 
 
 class UsageError(StatorError, ValueError):
-    """The caller passed something that does not exist or does not fit (unknown backend, option, mode)."""
+    """The caller passed an unknown or unfit argument (backend, option, mode)."""
 
 
 class CompileError(StatorError):
@@ -43,10 +40,10 @@ class CompileError(StatorError):
 
 
 class Unsupported(StatorError):
-    """Something that capture cannot follow: the graph breaks here (or, under fullgraph=True, this is raised).
+    """Capture cannot follow the program: the graph breaks here (or, under fullgraph=True, this is raised).
 
     `kind` is a stable identifier from the taxonomy in docs, such as "call-builtin" or "data-dependent-jump". `until`: a
-    guard of dynamo's; once it does not hold any more, capturing is worth another try.
+    guard of dynamo's; when it fails, capture is tried again.
     """
 
     def __init__(
@@ -56,16 +53,16 @@ class Unsupported(StatorError):
         super().__init__(_message(f"cannot capture ({kind})", reason, place, hint))
 
     def at(self, place: UserPlace) -> Unsupported:
-        """The same error with a place, unless it has one already."""
+        """Return the error with a place, unless it has one already."""
         if self.place:
             return self
         return Unsupported(self.kind, self.reason, place=place, hint=self.hint, until=self.until)
 
 
 class RecompileError(StatorError, RuntimeError):
-    """A frame would have to be compiled (again) where the program said that this must not happen.
+    """A frame would have to be compiled (again) although the program forbids it.
 
-    `frame` names it; `reasons` says for each compiled version which guard failed, with the old and the new value.
+    `frame` names it; `reasons` gives, for each compiled version, the failed guard with its old and new value.
     """
 
     def __init__(self, frame: str, reasons: Sequence[str], asked_by: str) -> None:
@@ -79,15 +76,15 @@ class MissingToolchain(StatorError):
 
 
 class VerificationError(StatorError):
-    """An intermediate representation broke its own rules; a defect of stator."""
+    """An intermediate representation violates its invariants; a defect of stator."""
 
 
 class WrongAssumption(StatorError):
-    """What a graph relies on about a number that only the run can tell is not so in this call."""
+    """A graph's assumption about a number that is known only at run time is false in this call."""
 
 
 class ChangedMeanwhile(StatorError):
-    """Whenever a frame was compiled, other values had changed by the end of that: another thread works on them."""
+    """Guarded values changed during each compilation of a frame: another thread modifies them."""
 
     kind = "values that change meanwhile"
 

@@ -1,4 +1,4 @@
-"""Locks that a forked child finds open: the threads that held them in the parent do not exist there. Nothing else."""
+"""Locks that a forked child finds open, because the threads that held them do not exist in the child."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def fork_safe_lock() -> threading.RLock:  # type: ignore[valid-type]
-    """A reentrant lock that is free in a forked child, whoever held it."""
+    """Make a reentrant lock that is free in a forked child, whoever held it."""
     lock = threading.RLock()
     _locks.add(lock)
     return lock

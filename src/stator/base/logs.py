@@ -1,6 +1,6 @@
-"""Named log artifacts, turned on by STATOR_LOG=name,name or `enable()`; and warnings that are given once.
+"""Named log artifacts, turned on by STATOR_LOG=name,name or `enable()`; and warnings that appear once.
 
-An artifact is one kind of thing the compiler can show. All go to the standard logger "stator.<name>".
+An artifact is one kind of compiler output. All go to the standard logger "stator.<name>".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _warned: set[str] = set()
 
 
 def enable(*names: str) -> None:
-    """Turn artifacts on. Raises UsageError, listing what exists, for an unknown name; "all" means every one."""
+    """Turn artifacts on; "all" means every one. Raises UsageError, listing the known names, for an unknown name."""
     for name in names:
         if name != "all" and name not in ARTIFACTS:
             raise UsageError(f"unknown log artifact {name!r}; known: all, {', '.join(sorted(ARTIFACTS))}")
@@ -57,7 +57,7 @@ def log(name: str, message: str, *args: object) -> None:
 
 
 def warn_once(key: str, message: str, *, stacklevel: int = 3) -> None:
-    """Give a RuntimeWarning the first time `key` is met in this process (or since `forget_warnings`)."""
+    """Issue a RuntimeWarning the first time `key` is met in this process (or since `forget_warnings`)."""
     if key not in _warned:
         _warned.add(key)
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)

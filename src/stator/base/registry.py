@@ -1,6 +1,6 @@
-"""A table that handlers register themselves in, one decorator per handler.
+"""A table of handlers, which register themselves by a decorator.
 
-Registration never overwrites: two handlers for one key is a programming error and is refused at import time.
+Two handlers for one key are a programming error, refused at import time.
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ class Registry(Generic[K, V]):
         return len(self._table)
 
     def known(self) -> list[str]:
-        """Names of all keys, sorted, for error messages."""
+        """Return the names of all keys, sorted, for error messages."""
         return sorted(str(key) for key in self._table)

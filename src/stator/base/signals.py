@@ -1,6 +1,5 @@
-"""Whether a handler of signals has raised an exception: such a one comes once, at any point, and is the program's, so
-it passes through whatever handles errors of our own.
-"""
+"""Recognises exceptions that a signal handler of the program raised. Such an exception may come at any point and
+belongs to the program, so it must pass through stator's own error handling."""
 
 from __future__ import annotations
 
@@ -12,11 +11,12 @@ from typing import Any
 
 
 def is_of_a_signal(error: BaseException) -> bool:
-    """Whether a handler of signals that is written in Python raised this."""
+    """Whether a signal handler written in Python raised this."""
     if threading.current_thread() is not threading.main_thread():
-        return False  # where no handler runs
+        return False  # no handlers run in this thread
     codes = [code for number in signal.valid_signals() for code in _code_of(signal.getsignal(number))]
-    handlers = set(map(id, codes))  # equal code is not the same, and not all constants of ours have a hash
+    # by identity: equal code may belong to another function, and some constants have no hash
+    handlers = set(map(id, codes))
     entry = error.__traceback__ if handlers else None
     while entry is not None:
         if id(entry.tb_frame.f_code) in handlers:
@@ -26,7 +26,7 @@ def is_of_a_signal(error: BaseException) -> bool:
 
 
 def _code_of(handler: Any) -> Iterator[CodeType]:
-    """The code that runs when a handler of signals is called, if it is written in Python."""
+    """Yield the code that runs when a signal handler is called, if it is written in Python."""
     for function in (handler, getattr(handler, "__func__", None), type(handler).__call__) if callable(handler) else ():
         code = getattr(function, "__code__", None)
         if isinstance(code, CodeType):

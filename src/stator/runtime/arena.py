@@ -1,8 +1,7 @@
-"""Memory for the intermediates of compiled programs: blocks that are kept between calls and shared by all programs.
+"""Memory for the intermediates of compiled programs: blocks that outlive calls and that all programs share.
 
-A call borrows one block and gives it back, so that steady calls neither fault pages in nor construct tensors. A block
-that is in use is in nobody's pool, which makes this safe under threads and re-entrant calls. What leaves a program
-never lies here.
+A call borrows a block and returns it, so that repeated calls neither fault pages in nor construct tensors. A borrowed
+block is in no pool, so threads and re-entrant calls never share one. Results of programs never lie here.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from collections.abc import Sequence
 
 import torch
 
-# One intermediate: (offset in bytes, size, stride, dtype)
+# One intermediate: (offset in bytes, size, stride, dtype).
 Slot = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 _ALIGNMENT = 64
 _HUGE_PAGE = 2 << 20
-_MOST_IDLE = 16  # blocks kept when nobody uses them; each is as large as the largest program needs
+_MOST_IDLE = 16  # idle blocks that are kept; each fits the largest program
 
 _idle: list[Block] = []
 _tokens = itertools.count()
-_needs: dict[int, int] = {}  # bytes wanted by each living ArenaUser
+_needs: dict[int, int] = {}  # bytes needed by each living ArenaUser
 
 
 class Block:
-    """One piece of memory, and for each program that used it the tensors it sees there."""
+    """A piece of memory, and its tensors for each program that has used it."""
 
     __slots__ = ("bytes", "memory", "tensors")
 
@@ -38,7 +37,7 @@ class Block:
 
 
 class ArenaUser:
-    """A program's demand: `take` gives a block, where `tensors[user.token]` are the slots; `give` takes it back."""
+    """A program's demand. `take` borrows a block, whose `tensors[user.token]` are the slots; `give` returns it."""
 
     __slots__ = ("__weakref__", "bytes", "slots", "token")
 
@@ -55,7 +54,7 @@ class ArenaUser:
         except IndexError:
             block = None
         if block is None or block.bytes < self.bytes:
-            block = Block(max(_needs.values(), default=self.bytes))  # so that it fits whoever borrows it next
+            block = Block(max(_needs.values(), default=self.bytes))  # fits every later borrower
         if self.token not in block.tensors:
             block.tensors[self.token] = _make_tensors(block.memory, self.slots)
         return block
@@ -66,7 +65,7 @@ class ArenaUser:
 
 
 def clear() -> None:
-    """Give all idle blocks back to the system."""
+    """Return all idle blocks to the system."""
     _idle.clear()
 
 
@@ -75,7 +74,7 @@ def idle_bytes() -> int:
 
 
 def _forget(token: int) -> None:
-    """A program is gone: drop its tensors, and blocks larger than anybody left needs."""
+    """Drop the tensors of a program that was freed, and blocks larger than the remaining programs need."""
     _needs.pop(token, None)
     most = max(_needs.values(), default=0)
     for block in list(_idle):
@@ -85,15 +84,15 @@ def _forget(token: int) -> None:
 
 
 def _reserve(size: int) -> torch.Tensor:
-    """Zeroed, page-aligned bytes that torch's allocator does not know of; in huge pages where they are of that size and
-    the system gives them, which saves most of the TLB misses."""
-    # made outside inference mode: a normal tensor can be used in every mode, an inference tensor cannot
+    """Map zeroed, page-aligned memory outside of torch's allocator, in huge pages if it is large enough and the system
+    has them, which avoids most TLB misses."""
+    # A normal tensor works in every mode, an inference tensor does not.
     with torch._C._InferenceMode(False):
         if not hasattr(mmap, "MAP_ANONYMOUS"):
             return _aligned(torch.empty(max(size, _ALIGNMENT) + _ALIGNMENT, dtype=torch.uint8, device="cpu"))
         huge = size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
         length = -(-size // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE if huge else max(size, _ALIGNMENT)
-        # private: a forked child must not write into its parent's intermediates
+        # Private: a forked child must not write into its parent's intermediates.
         pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if huge:
             pages.madvise(mmap.MADV_HUGEPAGE)

@@ -1,6 +1,6 @@
-"""Kernel texts to addresses: what the process or the cache has is reused, the rest is compiled in parallel.
+"""Kernel texts to addresses: loaded and cached kernels are reused, the rest are compiled in parallel.
 
-Which compiler and flags: toolchain.py. Where binaries are kept: kernel_cache.py. Nothing here knows what they compute.
+toolchain.py chooses compiler and flags, kernel_cache.py stores binaries. Nothing here knows what a kernel computes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .toolchain import Toolchain, digest
 
 ABI = "1"  # of kernels, see kernel_abi.md
 COMPILE_TIMEOUT_SECONDS = 600
-# A compiler process costs about 35 ms before it sees the first kernel: a smaller unit than this is not worth one
+# A compiler process costs about 35 ms before its first kernel, which no smaller unit is worth.
 _SMALLEST_UNIT_CHARACTERS = 2000
 
 
@@ -51,7 +51,7 @@ _caches: dict[Path, KernelCache] = {}
 
 
 def current_cache() -> KernelCache:
-    """The cache in the folder that the environment names now."""
+    """Return the cache in the folder that the environment names."""
     root = kernel_cache.default_root()
     with _lock:
         if root not in _caches:
@@ -60,7 +60,8 @@ def current_cache() -> KernelCache:
 
 
 def forget_loaded() -> None:
-    """Look every kernel up on disk again (tests, `reset`). Loaded code stays mapped: addresses remain valid."""
+    """Forget all addresses, so that every kernel is looked up on disk again (tests, `reset`). Loaded code stays
+    mapped."""
     with _lock:
         _addresses.clear()
         _libraries.clear()
@@ -68,9 +69,10 @@ def forget_loaded() -> None:
 
 
 def build_kernels(sources: Sequence[KernelText], threads: int = 0) -> dict[str, int]:
-    """Addresses of the kernels by symbol. `threads`: compiler processes at once, 0 for one per core.
+    """Return the addresses of the kernels by symbol. `threads`: the number of parallel compiler processes, 0 for one
+    per core.
 
-    Raises MissingToolchain without a working compiler, CompileError when a kernel does not compile.
+    Raises MissingToolchain without a working compiler, CompileError if a kernel does not compile.
     """
     if not sources:
         return {}
@@ -103,7 +105,7 @@ def _headers_digest() -> str:
 
 
 def _find(kernel: _Wanted, cache: KernelCache) -> bool:
-    """Make `_addresses` know the kernel, from this process or the cache."""
+    """Put the kernel's address into `_addresses` if this process or the cache has the kernel."""
     if kernel.key in _addresses:
         return True
     unit = cache.find_unit(kernel.key)
@@ -117,7 +119,7 @@ def _find(kernel: _Wanted, cache: KernelCache) -> bool:
         try:
             library = ctypes.CDLL(str(path))
         except OSError:
-            return False  # intact but not loadable here any more, e.g. a library it needs is gone: build it again
+            return False  # intact but not loadable, e.g. because a library is gone: build it again
         _libraries[unit] = library
     return _register(kernel, library)
 
@@ -150,7 +152,7 @@ def partition(kernels: list[_Wanted], threads: int) -> list[list[_Wanted]]:
 
 
 def unit_text(kernels: Sequence[KernelText]) -> str:
-    """One translation unit. The header is included once, here; kernels that include it themselves do no harm."""
+    """Join kernels to one translation unit. The header is included once; another include of it is harmless."""
     header = '#include "vec.h"\n' if (toolchain.CSRC / "vec.h").exists() else ""
     return header + "\n".join(kernel.source for kernel in kernels) + "\n"
 
@@ -159,7 +161,7 @@ def _build(missing: list[_Wanted], chain: Toolchain, cache: KernelCache, threads
     units = partition(missing, threads or _cores())
     try:
         folder = cache.work_folder()
-    except OSError:  # a folder that became read-only, or a full disk
+    except OSError:  # the folder became read-only, or the disk is full
         cache = kernel_cache.temporary_cache()
         _caches[kernel_cache.default_root()] = cache
         folder = cache.work_folder()
@@ -182,7 +184,7 @@ def _load(path: Path, chain: Toolchain, cache: KernelCache) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         path.unlink(missing_ok=True)
-        toolchain.diagnose(chain, cache.notes)  # raises MissingToolchain when no program can be loaded at all
+        toolchain.diagnose(chain, cache.notes)  # raises MissingToolchain if no program can be loaded
         raise CompileError("runtime", f"a compiled kernel cannot be loaded: {error}") from error
     _libraries[path.stem] = library
     return library
@@ -239,7 +241,7 @@ def _first_errors(errors: str) -> str:
 
 
 def _keep(source: Path, errors: str, cache: KernelCache) -> Path:
-    """Save what did not compile where it can be looked at: the dump, and one file per cache."""
+    """Save a failed kernel for inspection: in the dump, and in one file per cache."""
     text = source.read_text() + "\n/*\n" + errors.replace("*/", "* /") + "\n*/\n"
     dumps.write("60_rejected.cpp", text)
     kept = cache.folder / "rejected.cpp"

@@ -1,4 +1,4 @@
-"""Tensors whose backward has been run: what compiled code returns for them when their history is used up."""
+"""Results of compiled code whose backward has already run: tensors with a freed autograd graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Freed(torch.autograd.Function):
 
 
 def with_freed_history(tensor: torch.Tensor, *leads_to: torch.Tensor) -> torch.Tensor:
-    """The tensor, requiring grad as a result whose graph a backward has freed does: a second backward raises
-    RuntimeError, as does a gradient by one of `leads_to`. `tensor` must not require grad; it is changed in place."""
+    """Make `tensor` (which must not require grad) require grad, in place, like a result whose graph a backward has
+    freed: a second backward, or a gradient by one of `leads_to`, raises RuntimeError."""
     with torch.enable_grad():
         return _Freed.apply(tensor.detach(), torch.empty(0, device="cpu", requires_grad=True), *leads_to)

@@ -1,6 +1,6 @@
-"""What a printed host program binds when it is loaded: kernels, library functions, constants, templates, memory.
+"""Objects that a printed host program binds when it loads: kernels, library functions, constants, templates, memory.
 
-Everything that can be looked up or built once is, here; the printed `call` only runs it. Nothing here plans or prints.
+All lookups happen here once; the printed `call` only runs. Nothing here plans or prints.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Size = tuple[int, ...]
 
 _FUNCTIONS = torch._C._VariableFunctions
 
-# Operators whose torch function takes the same arguments in the same order as the schema. Called directly they skip the
-# generic argument handling of an OpOverload, about 0.5 us a call.
+# Operators whose torch function takes the schema's arguments in order. A direct call skips the generic argument
+# handling of an OpOverload, about 0.5 us a call.
 DIRECT = {
     **{f"aten.{name}.{kind}": name for name in ("mm", "bmm", "addmm", "baddbmm") for kind in ("default", "out")},
     **{f"aten.{name}.{kind}": name for name in ("mv", "addmv", "dot") for kind in ("default", "out")},
@@ -34,8 +34,8 @@ DIRECT = {
 
 def _library_keys() -> torch._C.DispatchKeySet:
     key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet
-    # AutogradFunctionality is the autograd of every backend. None here names a backend: up to torch 2.12 its bit would
-    # stay in the thread's state when the context ends
+    # AutogradFunctionality covers the autograd keys of all backends. A backend's own key must not be named here: up to
+    # torch 2.12 its bit would stay in the thread's state after the context ends.
     names = ("AutogradOther", "ADInplaceOrView", "AutocastCPU", "AutocastCUDA")
     excluded = keys(key.AutogradFunctionality)
     for name in names:
@@ -48,15 +48,16 @@ _BELOW = _library_keys()
 
 
 def below_autograd() -> Any:
-    """A context in which operators run as they were traced: no autograd, no autocast; those have been compiled in."""
+    """Return a context that runs operators as they were traced: without autograd and autocast, which are already
+    compiled in."""
     return torch._C._ExcludeDispatchKeyGuard(_BELOW)
 
 
 class Binder:
-    """Handed to a printed program's `bind`.
+    """The argument of a printed program's `bind`.
 
-    kernels: addresses by symbol; constants: tensors by buffer name; objects: what the text refers to by name because it
-    cannot be written as text (call targets that are no registered operators, and the like).
+    kernels: addresses by symbol. constants: tensors by buffer name. objects: by name, objects that have no text (such
+        as call targets that are no registered operators).
     """
 
     def __init__(
@@ -74,26 +75,27 @@ class Binder:
         return self._constants[name]
 
     def number(self, value: int, device: str) -> torch.Tensor:
-        """An int64 in memory that nobody writes to."""
+        """Make an int64 tensor that no code writes to."""
         return torch.tensor(value, dtype=torch.int64, device=device)
 
     def object(self, name: str) -> Any:
         return self._objects[name]
 
     def operator(self, name: str) -> Callable[..., Any]:
-        """A callable for "namespace.operator.overload" that returns its results."""
+        """Return a callable for "namespace.operator.overload"."""
         if name in DIRECT and hasattr(_FUNCTIONS, DIRECT[name]):
             return getattr(_FUNCTIONS, DIRECT[name])
         return getattr(_overload(name), "_op", None) or _overload(name)
 
     def operator_into(self, name: str) -> Callable[..., Any]:
-        """A callable for the same operator that takes `out=`."""
+        """Return a callable for the operator that takes `out=`."""
         if name in DIRECT and hasattr(_FUNCTIONS, DIRECT[name]):
             return getattr(_FUNCTIONS, DIRECT[name])
         return _out_variant(_overload(name))
 
     def template(self, size: Size, stride: Size, dtype: torch.dtype, device: str) -> torch.Tensor:
-        """A tensor of this layout without memory; `torch.empty_like` of it is the quickest way to a fresh tensor."""
+        """Make a tensor of this layout without memory; `torch.empty_like` of it is the quickest way to a fresh
+        tensor."""
         with torch._C._InferenceMode(False):
             made = torch.empty_strided(size, stride, dtype=dtype, device=device)
             made.untyped_storage().resize_(0)
@@ -104,9 +106,9 @@ class Binder:
     def promise(
         self, name: str, size: Size, stride: Size, dtype: torch.dtype, device: str, repaired: set[str]
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The check of a library result in every call after the first, some 20 ns: see `conform`.
+        """Return the layout check for a library result in every call after the first (some 20 ns); see `conform`.
 
-        Which kernel a library picks can depend on its settings of the moment, and the layout of its result with it.
+        A library may choose a kernel, and so a result layout, by its current settings.
         """
 
         def repair(result: torch.Tensor) -> torch.Tensor:
@@ -121,7 +123,7 @@ class Binder:
         return launch.make_static_view(size, stride, offset)
 
     def view(self, base: torch.Tensor, size: Size, stride: Size, offset: int) -> torch.Tensor:
-        """A view relative to where `base` starts."""
+        """Return a view relative to the start of `base`."""
         return torch.as_strided(base, size, stride, base.storage_offset() + offset)
 
 
@@ -131,7 +133,7 @@ def _overload(name: str) -> Any:
 
 
 def _out_variant(overload: Any) -> Callable[..., Any]:
-    """The overload with the same arguments and one more, `out`. Raises VerificationError if there is none."""
+    """Return the overload with one more argument, `out`. Raises VerificationError if there is none."""
     if any(argument.is_out for argument in overload._schema.arguments):
         return overload._op
     wanted = [str(argument.type) for argument in overload._schema.arguments]
@@ -147,7 +149,7 @@ def _out_variant(overload: Any) -> Callable[..., Any]:
 
 
 def check_size(out: torch.Tensor, name: str, size: Size) -> None:
-    """Raise VerificationError when an operator resized the tensor that it was to write into."""
+    """Raise VerificationError if an operator resized its `out` tensor."""
     if tuple(out.shape) != size:
         raise VerificationError(f"{name} was promised as {list(size)}, but the call made it {list(out.shape)}")
 
@@ -161,11 +163,11 @@ def conform(
     memory: torch.Tensor | None,
     repaired: set[str],
 ) -> torch.Tensor:
-    """What a library call returned, in the layout that the kernels were compiled for and in memory of its own.
+    """Return a library result in the layout that the kernels expect, in memory of its own.
 
-    That is nearly always the result itself; else a copy, whose name is noted in `repaired`: the check must then go on
-    in later calls. `memory`: that of the intermediates, which results must not share. Raises VerificationError when it
-    is not even a tensor of the promised size and dtype.
+    That is mostly the result itself, else a copy, whose name is added to `repaired` so that later calls check again.
+    `memory`: the intermediates' memory, which results must not share. Raises VerificationError for a wrong size or
+    dtype.
     """
     if not isinstance(result, torch.Tensor) or tuple(result.shape) != size or result.dtype != dtype:
         met = f"{result.dtype} {list(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__

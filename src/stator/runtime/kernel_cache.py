@@ -1,7 +1,7 @@
 """Compiled kernels on disk: private to the user, keyed by content, safe against crashes and other processes.
 
-A unit is one shared object holding several kernels; an index entry leads from a kernel's key to its unit. This file
-never runs a compiler and never loads a unit.
+A unit is a shared object with several kernels; an index entry maps a kernel's key to its unit. Nothing here runs a
+compiler or loads a unit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stator.base import logs
 
-LAYOUT = "kernels-1"  # change it with the format of what is stored
+LAYOUT = "kernels-1"  # change it with the storage format
 LIMIT_BYTES = 1 << 30
 _MAGIC = b"STATOR-UNIT-1"
 _TRAILER = len(_MAGIC) + 32 + 8
@@ -28,16 +28,16 @@ _TOUCH_SECONDS = 3600
 
 
 class UnsafeDirectory(OSError):
-    """The cache's folder can be written by somebody else."""
+    """Other users can write to the cache's folder."""
 
 
 def default_root() -> Path:
-    """STATOR_CACHE_DIR, else the user's cache folder by the XDG rules."""
+    """Return STATOR_CACHE_DIR, else the user's cache folder by the XDG rules."""
     chosen = os.environ.get("STATOR_CACHE_DIR")
     if chosen:
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # XDG: a relative path there is to be ignored
+    # XDG: ignore relative paths.
     return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "stator"
 
 
@@ -53,7 +53,7 @@ def check_private(folder: Path) -> None:
 
 
 def _check_parent(folder: Path) -> None:
-    """The given root may be anything others cannot replace our folder in: theirs to write only with the sticky bit."""
+    """Refuse a root where other users could replace our folder: they may write there only under the sticky bit."""
     status = os.stat(folder)
     if status.st_uid not in (0, os.geteuid()):
         raise UnsafeDirectory(f"{folder} belongs to user {status.st_uid}")
@@ -62,7 +62,7 @@ def _check_parent(folder: Path) -> None:
 
 
 class KernelCache:
-    """A folder of units and index entries. All methods are safe to call from several threads and processes."""
+    """A folder of units and index entries. All methods are safe under several threads and processes."""
 
     def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         self.folder = folder
@@ -76,7 +76,8 @@ class KernelCache:
     # --- reading ---
 
     def find_unit(self, kernel_key: str) -> str | None:
-        """Name of the unit that holds a kernel, or None. The unit may be gone or damaged: see `verified_path`."""
+        """Return the name of the unit that holds a kernel, or None. The unit may be gone or damaged: see
+        `verified_path`."""
         text = _read(self.index / kernel_key)
         if text is None:
             return None
@@ -84,7 +85,7 @@ class KernelCache:
         return name if len(name) == 40 and name.isalnum() else None
 
     def verified_path(self, unit: str) -> Path | None:
-        """Path of a unit whose bytes are what was written, or None. A damaged unit is removed, never to load."""
+        """Return the path of a unit with intact contents, or None. A damaged unit is removed and never loaded."""
         path = self.units / f"{unit}.so"
         data = _read(path)
         if data is None:
@@ -93,7 +94,7 @@ class KernelCache:
             logs.log("code", "cached unit %s is damaged and will be built again", path)
             _unlink(path)
             return None
-        with contextlib.suppress(OSError):  # how recently used, for trimming; a read-only folder needs no trimming
+        with contextlib.suppress(OSError):  # records the last use for trimming, which a read-only folder does not need
             if time.time() - os.stat(path).st_mtime > _TOUCH_SECONDS:
                 os.utime(path)
         return path
@@ -101,13 +102,13 @@ class KernelCache:
     # --- writing ---
 
     def work_folder(self) -> Path:
-        """A fresh private folder on the cache's file system; the caller removes it. Raises OSError if read-only."""
+        """Make a private work folder on the cache's file system; the caller removes it. Raises OSError if read-only."""
         return Path(tempfile.mkdtemp(prefix="work-", dir=self.folder))
 
     def store(self, shared_object: Path, kernel_keys: Iterable[str]) -> Path:
-        """Take over a freshly built shared object and index its kernels. Returns its path in the cache.
+        """Move a new shared object into the cache and index its kernels. Returns its path there.
 
-        The object becomes visible by one rename, complete; of several writers of the same kernels any may win.
+        One rename makes the complete object visible; of several writers any may win.
         """
         data = shared_object.read_bytes()
         unit = hashlib.sha256(data).hexdigest()[:40]
@@ -120,7 +121,7 @@ class KernelCache:
         return path
 
     def trim(self) -> int:
-        """Remove least recently used units until the rest fits, and what crashes left behind. Returns bytes removed."""
+        """Remove least recently used units until the rest fits, and leftovers of crashes. Returns the bytes removed."""
         self._remove_stale_work()
         entries = []
         for entry in _entries(self.units):
@@ -154,7 +155,7 @@ class KernelCache:
 
 
 def open_cache(root: Path | None = None) -> KernelCache:
-    """The user's cache; a private temporary one, with one warning, where that is unsafe or cannot be written."""
+    """Return the user's cache; if that is unsafe or not writable, a private temporary one, with one warning."""
     root = root or default_root()
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -174,7 +175,7 @@ def open_cache(root: Path | None = None) -> KernelCache:
 
 
 def temporary_cache() -> KernelCache:
-    """A cache of this process alone, removed when it ends."""
+    """Return a cache for this process alone, removed at exit."""
     folder = Path(tempfile.mkdtemp(prefix="stator-"))
     cache = KernelCache(folder)
     weakref.finalize(cache, _remove_own_folder, str(folder), os.getpid())
@@ -182,7 +183,7 @@ def temporary_cache() -> KernelCache:
 
 
 def _remove_own_folder(folder: str, pid: int) -> None:
-    if os.getpid() == pid:  # a forked child shares the folder with its parent
+    if os.getpid() == pid:  # a forked child shares its parent's folder
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -204,7 +205,7 @@ def _read(path: Path) -> bytes | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return None  # absent, or not a plain file of ours: either way there is nothing to use
+        return None  # absent, or no regular file of this user
     with os.fdopen(descriptor, "rb") as file:
         return file.read()
 

@@ -1,6 +1,6 @@
 """Addresses to callables: kernels called on tensors, and cached views of parameters.
 
-The C extension does it; without it the same is done here through ctypes, slower. Nothing here allocates memory.
+The C extension implements both; without it ctypes does, slower. Nothing here allocates memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .tensor_impl import calibrate
 
 try:
     from . import _launch  # type: ignore[attr-defined]
-except ImportError:  # installed where there was no C compiler
+except ImportError:  # installed without a C compiler
     _launch = None
 
 if _launch is not None:
@@ -36,10 +36,10 @@ def native() -> bool:
 
 
 def make_kernel(address: int, count: int, name: str, *, small: bool = False) -> Callable[..., None]:
-    """A callable that runs the kernel at `address` on `count` tensors (ABI in kernel_abi.md).
+    """Return a callable that runs the kernel at `address` on `count` tensors (ABI in kernel_abi.md).
 
-    small: the kernel is so quick that the interpreter lock is kept while it runs. The callable raises IndexError when
-    the kernel met an index out of range, TypeError for wrong arguments, RuntimeError for a tensor without memory.
+    small: keep the interpreter lock, because the kernel is very short. The callable raises IndexError if the kernel met
+        an index out of range, TypeError for wrong arguments, RuntimeError for a tensor without memory.
     """
     if _launch is not None:
         return _launch.Kernel(address, count, name, small)
@@ -49,30 +49,32 @@ def make_kernel(address: int, count: int, name: str, *, small: bool = False) -> 
 def make_static_view(
     size: tuple[int, ...], stride: tuple[int, ...], offset: int
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A callable that gives this view of a tensor's memory, relative to its start; remade when its storage changes."""
+    """Return a callable that makes this view of a tensor, relative to the tensor's start; cached until its storage
+    changes."""
     return _launch.StaticView(size, stride, offset) if _launch is not None else UncachedView(size, stride, offset)
 
 
 def make_promise(
     template: torch.Tensor, repair: Callable[[torch.Tensor], torch.Tensor]
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A callable that gives a tensor back if it has the layout, dtype and device of `template`, else `repair` of it."""
+    """Return a callable that returns its tensor if it has the layout, dtype and device of `template`, else `repair` of
+    it."""
     return _launch.Promise(template, repair) if _launch is not None else repair
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:
-    """The dispatch keys of a tensor as a number."""
+    """Return the dispatch keys of a tensor as a number."""
     return torch._C._dispatch_keys(tensor).raw_repr()
 
 
 if _launch is not None and _offsets is not None:
-    dispatch_keys = _launch.dispatch_keys  # in a tenth of the time
+    dispatch_keys = _launch.dispatch_keys  # ten times as fast
 
 _thread = threading.local()
 
 
 class CtypesKernel:
-    """What `_launch.Kernel` does, without the extension."""
+    """`_launch.Kernel` without the C extension."""
 
     __slots__ = ("count", "function", "name")
 
@@ -95,7 +97,7 @@ class CtypesKernel:
             pointers[i] = address
         pointers[self.count] = ctypes.addressof(error)
         if not getattr(_thread, "ready", False):
-            torch.get_num_threads()  # torch tells OpenMP the number of threads lazily, per thread
+            torch.get_num_threads()  # torch sets OpenMP's number of threads lazily, per thread
             _thread.ready = True
         self.function(ctypes.addressof(pointers))
         if error[0]:
@@ -105,7 +107,7 @@ class CtypesKernel:
 
 
 class UncachedView:
-    """What `_launch.StaticView` does, without the extension, and without its cache."""
+    """`_launch.StaticView` without the C extension, and without its cache."""
 
     __slots__ = ("offset", "size", "stride")
 

@@ -1,6 +1,6 @@
-"""Taking over the memory of a tensor that is about to be dropped, if nobody else has it. Nothing here decides when.
+"""Reuse of the memory of a tensor that is about to be dropped, if it has no other owner.
 
-What counts of references say of a tensor that one variable holds differs between versions of torch: it is measured.
+The reference counts of a tensor that one variable holds differ between versions of torch, so they are measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _storage_use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Us
 
 
 def _owners(tensor: Any) -> tuple[int, ...]:
-    """Numbers of references: to a tensor as an object, to what it stands for, and the same two of its memory."""
+    """Return four reference counts: of the tensor's Python object, its TensorImpl, and the same two of its storage."""
     if _storage_use_count is None:
         return ()
     storage = tensor.untyped_storage()
@@ -24,7 +24,7 @@ def _owners(tensor: Any) -> tuple[int, ...]:
 
 
 def _of_one() -> tuple[int, ...]:
-    """The same for a tensor that only one variable holds, seen from the function that this one calls, as in `taker`."""
+    """Measure the counts of a tensor with one variable, at the call depth of `taker`."""
     tensor = torch.empty(1, device="cpu")
     return _asked(tensor)
 
@@ -34,23 +34,23 @@ def _asked(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 _EXPECTED = _of_one()
-# The variable, two arguments, and that of sys.getrefcount; if references are counted otherwise, nothing is taken over
+# The variable, two arguments, and that of sys.getrefcount. With other counts no memory is reused.
 _SUPPORTED = bool(_EXPECTED) and _EXPECTED[:2] == (4, 1)
 
 
 def taker(
     size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, count: int
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function from a tensor on the CPU to one of this layout and `count` bytes, without contents.
+    """Return a function from a CPU tensor to an uninitialized one of this layout and `count` bytes.
 
-    It is in the memory of the given tensor if that has as many bytes, torch's allocator made it, and nobody has it but
-    one variable of the caller, which is not to be used again; else in fresh memory.
+    It reuses the tensor's memory if that has `count` bytes, comes from torch's allocator and belongs to one variable of
+    the caller alone, which the caller must not use again. Otherwise the memory is fresh.
     """
 
     def take(old: torch.Tensor) -> torch.Tensor:
         if _SUPPORTED and _owners(old) == _EXPECTED:
             storage = old.untyped_storage()
-            # torch allocated it, for this process alone: no array or other process sees it
+            # torch allocated it for this process alone: no array or other process sees it
             if storage.resizable() and not storage.is_shared() and storage.nbytes() == count:
                 made = torch.empty(0, dtype=dtype, device="cpu")
                 return made.set_(storage, 0, size, stride)  # type: ignore[call-overload]

@@ -1,5 +1,5 @@
-"""What a checkpointed function writes to buffers, done once more in the backward: eager runs the function again there.
-Compiled code computes only the values again that its gradients need."""
+"""Buffer writes of a checkpointed function, repeated in the backward: eager runs the whole function again there,
+compiled code recomputes only the values that gradients need."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-# (what is written to, the share of it that stays or None for all of it, what is added)
+# (buffer, factor that scales its old contents or None to keep them, addend)
 Write = tuple[torch.Tensor, float | None, Any]
 
 
 def repeat_in_backward(results: tuple[torch.Tensor, ...], writes: tuple[Write, ...]) -> None:
-    """Repeat the writes in each backward that reaches one of the results, once in each. The results' histories are
-    those that lead to the checkpointed function."""
+    """Repeat the writes once in each backward that reaches one of the results. The results' histories must lead to the
+    checkpointed function."""
     repeat = _once_in_each_backward(writes)
     for result in results:
         if result.grad_fn is not None:
@@ -40,11 +40,11 @@ def _write(target: torch.Tensor, share: float | None, addend: Any) -> None:
     if share is None:
         target.add_(addend)
     else:
-        target.data.mul_(share).add_(addend)  # eager does not count how often a normalisation writes
+        target.data.mul_(share).add_(addend)  # eager does not count a normalisation's writes
 
 
 def _if_reached(position: int, repeat: Callable[[], None]) -> Callable[[Any], None]:
-    """Compiled code has one node for all of its results: whether this one has a gradient."""
+    """Repeat only if this result has a gradient: compiled code has one node for all of its results."""
 
     def hook(gradients: Any) -> None:
         if gradients[position] is not None:

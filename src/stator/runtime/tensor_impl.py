@@ -1,9 +1,8 @@
-"""Finds, by experiment, at which byte offsets a tensor's C++ object keeps its metadata, for runtime/csrc/tensor_impl.h.
+"""Finds, by experiment, the byte offsets of a tensor's metadata in its C++ object, for runtime/csrc/tensor_impl.h.
 
-Tensors that differ in one property show where that property lives; a randomised self-test then compares every reading
-with torch's own getters. Nothing here is used after the offsets are known, nothing writes to foreign memory, and
-nothing reads beyond an object. (The C functions that torch exports for this tell neither dispatch keys nor
-`requires_grad`, and take ten times as long to give the address of the data.)
+Tensors that differ in one property show its location; a randomised self-test compares every reading with torch's
+getters. Nothing here writes to foreign memory or reads beyond an object. (The C functions that torch exports return
+neither dispatch keys nor `requires_grad`, and take ten times as long for the data address.)
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import torch
 
 from stator.base import counters, logs
 
-# sizes of torch's objects: the least over the supported versions
+# Sizes of torch's objects: the minimum over the supported versions.
 LONGEST_IMPL_BYTES = 184  # of a TensorImpl: 184 in torch 2.11, 176 in torch 2.13; see _impl_bytes
 STORAGE_BYTES = 96  # of a StorageImpl
 META_BYTES = 184  # of an AutogradMeta: 200 in torch 2.11, 184 in torch 2.13
@@ -38,7 +37,7 @@ OPTIONAL_DTYPES = (
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """Byte offsets, in the order of `stator_layout_install`; their meaning is documented in tensor_impl.h."""
+    """Byte offsets, in the order of `stator_layout_install`; tensor_impl.h documents them."""
 
     cdata: int
     sizes: int
@@ -55,19 +54,19 @@ class TensorLayout:
     itemsize: bytes
 
     def as_tuple(self) -> tuple[int | bytes, ...]:
-        """What the C extensions' `set_tensor_layout` takes."""
+        """Return the argument of the C extensions' `set_tensor_layout`."""
         return astuple(self)
 
 
 class CalibrationError(Exception):
-    """A property was found at no offset, or at several; the message says which."""
+    """A property was found at no offset, or at several; the message names it."""
 
 
 @functools.cache
 def calibrate() -> TensorLayout | None:
-    """The layout of this torch's tensors (a few ms, once per process); None when it cannot be established.
+    """Return the layout of this torch's tensors (a few ms, once per process), or None if it cannot be established.
 
-    None means that all readers must use the attribute getters; counted as "tensor_impl.uncalibrated", said once.
+    With None all readers use the attribute getters; this is counted as "tensor_impl.uncalibrated" and warned of once.
     """
     try:
         with (
@@ -114,7 +113,7 @@ def _the_one(what: str, offsets: Iterable[int], fits: Callable[[int], bool]) -> 
 
 @functools.cache
 def _impl_bytes() -> int:
-    """The size of a TensorImpl: the set of dispatch keys is its last word, so the search for that ends there."""
+    """Return the size of a TensorImpl. Its last word is the dispatch key set, where the search ends."""
     samples = [
         torch.empty(3, device="cpu"),
         torch.empty(3, device="meta"),
@@ -137,7 +136,7 @@ def _words(length: int) -> range:
 
 
 def _strided(shape: Sequence[int], stride: Sequence[int], offset: int = 0) -> torch.Tensor:
-    """A view without own meaning, with exactly this metadata."""
+    """Make a view with exactly this metadata."""
     length = offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     return torch.empty(length, device="cpu").as_strided(tuple(shape), tuple(stride), offset)
 
@@ -192,7 +191,7 @@ def _all_dtypes() -> list[torch.dtype]:
 
 
 def _find_dtype() -> tuple[int, bytes]:
-    """Offset of the type code, and bytes per element by code."""
+    """Return the offset of the type code, and the bytes per element by code."""
     dtypes = _all_dtypes()
     impls = [[_impl(torch.empty(shape, dtype=dtype, device="cpu")) for shape in ((), (3, 2))] for dtype in dtypes]
 
@@ -213,7 +212,8 @@ def _find_dtype() -> tuple[int, bytes]:
 
 
 def _find_device(pointers: Sequence[int]) -> int:
-    """The type in the low byte, the index in the high one (255: none). The middle of a pointer may look like it."""
+    """Find the device: type in the low byte, index in the high one (255: none). The middle of a pointer may look like
+    it."""
     by_device = [
         {_impl(torch.empty(shape, dtype=dtype, device=name)) for shape in ((), (3, 2)) for dtype in DTYPES[:3]}
         for name in ("cpu", "meta")
@@ -236,7 +236,7 @@ def _find_storage_offset() -> int:
 
 
 def _find_storage() -> tuple[int, int]:
-    # a borrowed buffer: its address differs from that of the object which frees it, so the match is unique
+    # A borrowed buffer's address differs from that of the object which frees it, so the match is unique.
     buffers = [bytearray(64), bytearray(128)]
     tensors = [torch.frombuffer(buffer, dtype=torch.uint8) for buffer in buffers]
     storages = [tensor.untyped_storage() for tensor in tensors]
@@ -279,7 +279,7 @@ def _find_autograd() -> tuple[int, int, int, int]:
 
     meta = _the_one("autograd_meta", _words(_impl_bytes()), is_meta)
     metas = {name: _autograd_bytes(tensor, meta) for name, tensor in (("result", result), ("frozen", frozen))}
-    # words that torch never wrote hold anything: only one and the same tensor, changed back and forth, tells it apart
+    # Unwritten words hold garbage, so only repeated changes of one tensor identify the property.
     toggled = []
     for flag in (True, False, True, False):
         toggled.append((flag, _autograd_bytes(frozen.requires_grad_(flag), meta)))
@@ -295,7 +295,7 @@ def _find_autograd() -> tuple[int, int, int, int]:
         set_for_results = all(_looks_like_pointer(_word(memory, at)) for memory in (*with_grad_fn, metas["result"]))
         return set_for_results and all(_word(memory, at) == 0 for memory in without)
 
-    # before torch 2.13 it is a shared_ptr: two words, both set or both NULL; the first will do
+    # Before torch 2.13 grad_fn is a shared_ptr: two words, both set or both NULL; the first suffices.
     grad_fn = _the_one(
         "grad_fn", range(8, META_BYTES - 7, 8), lambda at: is_grad_fn(at) and not (at >= 16 and is_grad_fn(at - 8))
     )
@@ -307,10 +307,10 @@ def _find_autograd() -> tuple[int, int, int, int]:
 
 
 def _bytes_with_and_without_grad_fn(leaf: torch.Tensor, meta: int) -> tuple[list[bytes], list[bytes]]:
-    """The metadata of one tensor, each time it has a grad_fn, and each time it has none any more.
+    """Return one tensor's metadata bytes, repeatedly with and without a grad_fn.
 
-    Some words of the object are never written, such as those within a short string: they hold what was there before,
-    and differ from tensor to tensor. Only what changes with the grad_fn of one and the same tensor tells it apart.
+    Some words of the object are never written, such as those within a short string. They differ between tensors, so
+    only changes of one tensor identify the grad_fn.
     """
     tensor = torch.empty(3, device="cpu", requires_grad=True).requires_grad_(False)
     having, lacking = [], [_autograd_bytes(tensor, meta)]
@@ -370,7 +370,7 @@ def _self_test(layout: TensorLayout) -> None:
 
 
 def read_tensor(layout: TensorLayout, tensor: torch.Tensor) -> dict[str, object]:
-    """What the C readers would see, for tests. `requires_grad` is None where only the getter knows."""
+    """Read what the C readers would read, for tests. `requires_grad` is None if only the getter knows."""
     impl = _impl(tensor)
     ndim = _signed(impl, layout.sizes)
     if ndim <= INLINE_DIMS:

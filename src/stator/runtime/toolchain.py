@@ -1,6 +1,6 @@
-"""The C++ compiler and the processor: which compiler, which flags, and the OpenMP runtime that torch has loaded.
+"""The C++ compiler, its flags for this processor, and the OpenMP runtime that torch has loaded.
 
-Nothing here knows kernels or caches of them; a compiler is only judged when a build has failed (`diagnose`).
+Nothing here knows kernels or their cache. The compiler is tested only after a build has failed (`diagnose`).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from stator.base.signals import is_of_a_signal
 
 CSRC = Path(__file__).resolve().parent / "csrc"
 
-# Exact IEEE semantics are kept (no -ffast-math); what is given up is errno and trapping, which torch gives up as well.
-# Kernels are written in explicit vectors, which -O1 compiles as well as -O3 does, in half the time.
+# Kernels keep exact IEEE semantics (no -ffast-math), except errno and trapping, which torch drops as well. They use
+# explicit vectors, so -O1 gives code as fast as -O3 in half the time.
 OPTIMIZE = ("-O1", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 LANGUAGE = (
     *("-std=gnu++17", "-fPIC", "-w"),
     *("-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables"),
 )
-# Tried in this order when a build fails. Clang's own OpenMP code needs its own runtime, which torch may not have
-# loaded; with -fopenmp=libgomp, or without any flag, it ignores the pragmas, and kernels use one core.
+# Tried in this order when a build fails. Clang's -fopenmp needs Clang's own runtime, which torch may not have loaded;
+# with -fopenmp=libgomp, or without a flag, it ignores the pragmas and kernels use one core.
 NATIVE_FLAGS = (("-march=native",), ("-mcpu=native",), ())
 OPENMP_FLAGS = (("-fopenmp",), ("-fopenmp=libgomp",), ())
 
@@ -57,10 +57,10 @@ extern "C" int stator_probe(int n) {
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """How to turn C++ text into a shared object on this machine.
+    """The means to compile C++ text to a shared object on this machine.
 
-    command: the compiler and its own leading words; flags: for compiling; link: for linking; openmp: path of the OpenMP
-    runtime this process uses already. `key` names everything about the machine and compiler that a binary depends on.
+    command: the compiler and its leading arguments. flags: for compiling. link: for linking. openmp: path of the loaded
+        OpenMP runtime. key: identifies every property of machine and compiler that a binary depends on.
     """
 
     command: tuple[str, ...]
@@ -76,8 +76,8 @@ class Toolchain:
 
     @property
     def link(self) -> tuple[str, ...]:
-        # by path and not by -lgomp: the system's library would be a second OpenMP runtime whenever the names differ
-        # and without the standard libraries, which the process has loaded: that makes linking three times quicker
+        # OpenMP is linked by path: -lgomp would add a second OpenMP runtime if the names differ. The standard libraries
+        # are already loaded; linking without them is three times as fast.
         return ("-shared", "-nostdlib", self.openmp or "-lgomp", "-lm")
 
     @property
@@ -96,7 +96,7 @@ def digest(text: str | bytes) -> str:
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """Names of the instruction set extensions of this processor, as the kernel reports them; empty if it does not."""
+    """Return the names of the processor's instruction set extensions, or nothing if the kernel does not report them."""
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:
@@ -109,7 +109,7 @@ def cpu_features() -> frozenset[str]:
 
 
 def find_openmp() -> str | None:
-    """Path of the OpenMP runtime that torch brought into this process; None where it cannot be told."""
+    """Return the path of the OpenMP runtime that torch has loaded; None if unknown."""
     pattern = re.compile(r"^lib(gomp|iomp5|omp)[.-]")
     loaded: list[str] = []
     try:
@@ -129,7 +129,8 @@ def find_openmp() -> str | None:
 
 
 def find_compiler() -> tuple[str, ...]:
-    """The compiler's command: CXX if set, else the first of g++, clang++, c++ on the path. Raises MissingToolchain."""
+    """Return the compiler's command: CXX if set, else the first of g++, clang++, c++ on the path. Raises
+    MissingToolchain."""
     chosen = os.environ.get("CXX", "").strip()
     if chosen:
         words = shlex.split(chosen)
@@ -147,7 +148,7 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def _identity(command: tuple[str, ...]) -> str:
-    """Changes whenever the compiler is replaced, without running it."""
+    """Return a value that changes when the compiler is replaced, without running the compiler."""
     status = os.stat(os.path.realpath(command[0]))
     parts = (*command, os.path.realpath(command[0]), str(status.st_mtime_ns), str(status.st_size))
     return digest("\0".join((*parts, ",".join(sorted(cpu_features())), sys.platform)))
@@ -172,7 +173,7 @@ def _ask_version(command: tuple[str, ...]) -> str:
 
 
 def compiler_environment() -> dict[str, str]:
-    """English messages, and nothing of the user's that changes what gets compiled silently."""
+    """Return an environment with English messages and without variables that silently change compilation."""
     hidden = {"CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "GCC_EXEC_PREFIX"}
     return {**{k: v for k, v in os.environ.items() if k not in hidden}, "LC_ALL": "C"}
 
@@ -185,10 +186,10 @@ _found: dict[tuple[str, str], Toolchain] = {}
 
 
 def find_toolchain(notes: Path | None = None) -> Toolchain:
-    """The toolchain of this process. `notes`: a private folder where what was learnt about the compiler is remembered.
+    """Return the toolchain of this process. `notes`: a private folder that remembers working flags.
 
-    It is taken to work until a build fails: a test program would cost every cold start what `diagnose` costs once.
-    Raises MissingToolchain when there is no compiler.
+    The toolchain counts as working until a build fails, because a test program would slow down every cold start. Raises
+    MissingToolchain without a compiler.
     """
     known_as = (os.environ.get("CXX", ""), os.environ.get("PATH", ""))
     if known_as in _found:
@@ -218,7 +219,7 @@ def _read_note(path: Path) -> dict | None:
         valid = all(isinstance(word, str) for word in words)
         return note if valid else None
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # absent or damaged: it is learnt anew
+        return None  # absent or damaged: find the flags again
 
 
 def _write_note(notes: Path | None, command: tuple[str, ...], note: dict) -> None:
@@ -230,13 +231,13 @@ def _write_note(notes: Path | None, command: tuple[str, ...], note: dict) -> Non
         temporary.write_text(json.dumps(note))
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)  # a read-only folder only means that the next process asks again
+        temporary.unlink(missing_ok=True)  # in a read-only folder the next process finds the flags again
 
 
 def diagnose(toolchain: Toolchain, notes: Path | None = None) -> Toolchain:
-    """Called when a build failed: find flags with which a small OpenMP program builds, loads and runs.
+    """After a failed build, find flags with which a small OpenMP program builds, loads and runs.
 
-    Returns a toolchain that works, equal to the given one if that is not to blame. Raises MissingToolchain otherwise.
+    Returns a working toolchain; it equals the given one if that is not to blame. Raises MissingToolchain otherwise.
     """
     choices = [replace(toolchain, native=native, threading=omp) for omp in OPENMP_FLAGS for native in NATIVE_FLAGS]
     complaint = ""
@@ -254,7 +255,7 @@ def diagnose(toolchain: Toolchain, notes: Path | None = None) -> Toolchain:
 
 
 def _adopt(failed: Toolchain, working: Toolchain, notes: Path | None) -> None:
-    """From now on, in this process and others, use the flags that work."""
+    """Use the working flags from now on, in this process and later ones."""
     for known_as, known in list(_found.items()):
         if known == failed:
             _found[known_as] = working
@@ -273,7 +274,7 @@ def _warn_if_serial(working: Toolchain) -> None:
 
 
 def _probe(toolchain: Toolchain) -> str | None:
-    """None if the toolchain works, else what went wrong."""
+    """Return None if the toolchain works, else the error."""
     with tempfile.TemporaryDirectory(prefix="stator-probe-") as folder:
         source, output = os.path.join(folder, "probe.cpp"), os.path.join(folder, "probe.so")
         Path(source).write_text(_PROBE)

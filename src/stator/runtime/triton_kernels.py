@@ -1,4 +1,4 @@
-"""Printed Triton modules to callables. Triton is imported by the printed module, so only when a kernel is loaded."""
+"""Printed Triton modules to callables. The printed module imports Triton, so Triton is loaded only with a kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .toolchain import digest
 
 
 def load_module(source: str, folder: Path) -> ModuleType:
-    """Import a printed module from a file in `folder` (Triton reads the text of its kernels from their file)."""
+    """Import a printed module from a file in `folder`, because Triton reads the source of its kernels from files."""
     name = f"stator_triton_{digest(source)}"
     path = folder / f"{name}.py"
     if not path.exists():
@@ -30,7 +30,8 @@ def load_module(source: str, folder: Path) -> ModuleType:
 
 
 def make_kernel(module: ModuleType, symbol: str) -> Callable[..., None]:
-    """A callable that launches the kernel on tensors, reads then writes, on the current stream of their device."""
+    """Return a callable that launches the kernel on tensors, reads then writes, on the current stream of their
+    device."""
     function: Any = getattr(module, symbol)[module.GRID]
     blocks = module.BLOCKS
     warps = module.WARPS

@@ -1,6 +1,5 @@
-"""How autograd says that a view was made, which decides whether it may be written to: as one of several results of an
-operator, or under no_grad. Compiled code makes views of results by other operators and in other modes than the
-program."""
+"""Autograd's record of a view's creation (one of several results, or under no_grad), which decides whether the view may
+be written to. Compiled code makes views by other operators and modes than the program, and restores that record."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ _PLAIN: Any = torch._C._autograd.CreationMeta.DEFAULT  # type: ignore[attr-defin
 
 
 def origin_of(tensor: torch.Tensor) -> Any:
-    """What `with_origin` takes, for a view that autograd refuses some writes to; None for other tensors."""
+    """Return the creation record of a view that autograd protects from some writes; None for other tensors."""
     if not tensor.requires_grad or not tensor._is_view():
         return None
     found = _get(tensor)
@@ -22,7 +21,7 @@ def origin_of(tensor: torch.Tensor) -> Any:
 
 
 def with_origin(tensor: torch.Tensor, origin: Any) -> torch.Tensor:
-    """The tensor itself, for autograd a view that was made like the one `origin` was read from."""
+    """Return the tensor, with the given creation record."""
     if tensor._is_view():
         _set(tensor, origin)
     return tensor

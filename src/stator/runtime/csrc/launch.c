@@ -1,5 +1,5 @@
-/* Calls generated kernels on tensors, and keeps views of parameters. Lives here: what compiled code does per call.
- * Never here: what a kernel computes, when memory is allocated. No torch headers; offsets come from tensor_impl.h. */
+/* Calls generated kernels on tensors, and caches views of parameters: the work of compiled code per call. No
+ * computation and no allocation decisions live here. No torch headers; tensor_impl.h reads metadata by offset. */
 #include "tensor_impl.h"
 
 #include <stddef.h>
@@ -8,13 +8,13 @@
 
 static StatorTensorLayout layout;
 static PyTypeObject *tensor_type;     /* torch.Tensor */
-static PyObject *data_ptr;            /* torch.Tensor.data_ptr: how to read an address without a calibrated layout */
+static PyObject *data_ptr;            /* torch.Tensor.data_ptr: reads an address without a calibrated layout */
 static PyObject *as_strided;          /* torch.as_strided */
 static PyObject *storage_offset;      /* torch.Tensor.storage_offset */
 static PyObject *get_num_threads;     /* torch.get_num_threads */
-static _Thread_local int thread_ready; /* torch has told OpenMP this thread's number of threads */
+static _Thread_local int thread_ready; /* torch has set OpenMP's number of threads for this thread */
 
-/* torch tells OpenMP the user's number of threads lazily, per thread: make sure it did before we enter a region. */
+/* torch sets OpenMP's number of threads lazily, per thread: make sure that it has done so before a parallel region. */
 static int prepare_thread(void)
 {
     PyObject *number = PyObject_CallNoArgs(get_num_threads);
@@ -43,7 +43,7 @@ static int is_empty(char const *impl)
     return 0;
 }
 
-/* The same through the getters. 1: the address is known; 0: elements but no memory; -1: an exception. */
+/* Read an address through the getters. 1: found; 0: the tensor has elements but no memory; -1: an exception. */
 static int address_slowly(PyObject *tensor, void **address)
 {
     PyObject *number = PyObject_CallOneArg(data_ptr, tensor);
@@ -63,7 +63,7 @@ static int address_slowly(PyObject *tensor, void **address)
     return elements < 0 ? -1 : !elements;
 }
 
-/* The same directly; never an exception. */
+/* Read an address by offset; never raises. */
 static int address_quickly(PyObject *tensor, void **address)
 {
     char const *impl = stator_tensor_impl(&layout, tensor);
@@ -78,7 +78,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     void (*function)(void *const *);
     Py_ssize_t count;
-    int small; /* so quick that giving up the interpreter lock would cost more than it gains */
+    int small; /* so short that releasing the interpreter lock would cost more than it gains */
     PyObject *name;
 } Kernel;
 
@@ -209,7 +209,7 @@ typedef struct {
     PyObject *size, *stride;
     Py_ssize_t offset;
     PyObject *view;      /* the view made last, or NULL */
-    char const *storage; /* of the tensor it was made from; `view` holds a reference, so its address cannot be reused */
+    char const *storage; /* storage of the viewed tensor; `view` keeps it alive, so its address is not reused */
     char const *data;
 } StaticView;
 
@@ -231,8 +231,8 @@ static PyObject *make_view(StaticView *self, PyObject *tensor)
     return view;
 }
 
-/* The cached view is right exactly as long as the tensor sits on the same StorageImpl at the same address: the view
- * keeps that StorageImpl alive, so an equal pointer is the same object, whatever was assigned to `.data` in between. */
+/* The cached view is valid as long as the tensor has this StorageImpl and address. The view keeps the StorageImpl
+ * alive, so an equal pointer means the same object, even if `.data` was assigned in between. */
 static PyObject *StaticView_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     StaticView *self = (StaticView *)callable;
@@ -304,7 +304,7 @@ static PyTypeObject StaticViewType = {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *repair;  /* called with what does not match; its result is the promise's */
+    PyObject *repair;  /* called with a tensor that does not match; its result is returned */
     int64_t ndim;
     int64_t *sizes;    /* sizes, then strides */
     uint16_t dtype, device;
@@ -411,7 +411,7 @@ static PyObject *install(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* The dispatch keys of a tensor as a number; None where the layout is not known. */
+/* Return the dispatch keys of a tensor as a number; None if the layout is unknown. */
 static PyObject *dispatch_keys(PyObject *module, PyObject *tensor)
 {
     char const *impl = layout.valid && is_tensor(tensor) ? stator_tensor_impl(&layout, tensor) : NULL;
