@@ -1,4 +1,4 @@
-"""The operator set: one record per operator, to query and to extend. Importing this package fills the records."""
+"""The operator set: one record per operator, for queries and extension. Importing this package fills the records."""
 
 from . import decompositions, levels, shape_rules
 from .extend import decomposition, lowering, operator, shape_rule

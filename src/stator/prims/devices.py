@@ -1,4 +1,4 @@
-"""Devices as programs name them, and as tensors made there report them."""
+"""Devices as programs name them, and as tensors on them report them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 def as_device(device: Any) -> torch.device:
-    """The device a factory was asked for, with its index, as a tensor made there reports it; None means the CPU."""
+    """Return the device of a factory's result with its index, as the tensor reports it; None means the CPU."""
     if device is None:
         return CPU
     device = torch.device(device)
@@ -20,7 +20,7 @@ def as_device(device: Any) -> torch.device:
 
 
 def _current(device: torch.device) -> int:
-    """The index that a device without one means now."""
+    """Return the current index of a device that is given without one."""
     if torch.accelerator.is_available() and torch.accelerator.current_accelerator().type == device.type:  # type: ignore[union-attr]
         return torch.accelerator.current_device_index()
     return 0

@@ -1,6 +1,6 @@
-"""Adding to the operator set: operators, shape rules, decompositions and lowerings of one's own, checked as they come.
+"""User extensions of the operator set: operators, shape rules, decompositions and lowerings, checked on registration.
 
-What stator itself registers goes through `record.py` and `inductor/lower/registry.py`; this is the door for users.
+stator's own registrations use `record.py` and `inductor/lower/registry.py`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def operator(
     decompose: Decomposition | None = None,
     tags: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], OpOverload]:
-    """Decorator: make an operator of an eager implementation, and give its overload back.
+    """Decorator: make an operator from an eager implementation; returns its overload.
 
     schema: name and signature in torch's notation, "mylib::softabs(Tensor x, float sharpness) -> Tensor". No argument
         may be written to and no result may alias one.
     shape, decompose, tags: as for `shape_rule` and `decomposition`, which may also be applied later.
 
-    The implementation runs below autograd, for all devices; `torch.library.register_autograd` gives it a gradient.
-    Raises UsageError for a malformed schema, one that writes or aliases, and a name that is taken.
+    The implementation runs below autograd, on all devices; `torch.library.register_autograd` gives it a gradient.
+    Raises UsageError for a malformed schema, one that writes or aliases, and a taken name.
     """
     parsed, named = _parsed(schema), _tags(tags)
     name = parsed.name + (f".{parsed.overload_name}" if parsed.overload_name else "")
@@ -60,14 +60,14 @@ def operator(
 
 
 def shape_rule(operator: Named, *, tags: Sequence[str] = (), replace: bool = False) -> Callable[[F], F]:
-    """Decorator: what an operator returns, given as `stator.prims.TensorMeta` in place of tensors.
+    """Decorator: the layouts of an operator's results, as `stator.prims.TensorMeta` in place of tensors.
 
     The rule is called with the operator's arguments; of tensors it may use `.shape`, `.stride()`, `.dtype`, `.device`
-    and `.storage_offset()`. Sizes may be symbolic: calculate and compare, never call `int()`. It returns
-    NotImplemented for a case it does not cover. tags: added to the record.
+    and `.storage_offset()`. Sizes may be symbolic: calculate and compare, never call `int()`. The rule returns
+    NotImplemented for cases that it does not cover. tags: added to the record.
 
-    replace: take the place of the rule there is. Raises UsageError for an unknown operator, for a rule that cannot take
-    the operator's arguments, and for a second rule without `replace`.
+    replace: replace the existing rule. Raises UsageError for an unknown operator, for a rule that cannot take the
+        operator's arguments, and for a second rule without `replace`.
     """
     entry = lookup(operator)
 
@@ -82,11 +82,11 @@ def shape_rule(operator: Named, *, tags: Sequence[str] = (), replace: bool = Fal
 
 
 def decomposition(operator: Named, *, wide: bool = True, replace: bool = False) -> Callable[[F], F]:
-    """Decorator: the same operator computed by simpler ones, called with tensors under the tracer.
+    """Decorator: an implementation of an operator by simpler ones, called with tensors under the tracer.
 
-    It returns NotImplemented for a case it leaves to the library. Where the operator has a shape rule, results are cast
-    and laid out as that says, and (`wide`) float16 and bfloat16 arguments arrive as float32. Backends that lower the
-    operator itself do not use it. A primitive that gets a decomposition is no primitive any more.
+    It returns NotImplemented for cases that it leaves to the library. If the operator has a shape rule, results are
+    cast and laid out by that rule, and (`wide`) float16 and bfloat16 arguments arrive as float32. Backends that lower
+    the operator itself do not use the decomposition. A primitive with a new decomposition stops being a primitive.
 
     replace, errors: as for `shape_rule`.
     """
@@ -103,7 +103,7 @@ def decomposition(operator: Named, *, wide: bool = True, replace: bool = False) 
 
 
 def lowering(operator: Named, *, backend: str = "inductor", replace: bool = False) -> Callable[[F], F]:
-    """Decorator: how a backend makes code for an operator: `rule(builder, *arguments)`.
+    """Decorator: a backend's code generation for an operator: `rule(builder, *arguments)`.
 
     For backend "inductor", tensors arrive as `stator.inductor.lower.Tensor`, and `stator.inductor.lower.elementwise`
     and its siblings build results; NotImplemented leaves a case to the library. The operator is then no longer
@@ -161,7 +161,7 @@ def _check_signature(rule: Any, schema: Any, what: str, name: str, before: tuple
         raise UsageError(f"{what} of {name} must be a function, not {rule!r}")
     try:
         signature = inspect.signature(rule)
-    except ValueError:  # some built-in functions tell nothing
+    except ValueError:  # some built-in functions have no signature
         return
     for given in (schema.arguments, [part for part in schema.arguments if not part.has_default_value()]):
         positional = [part.name for part in given if not part.kwarg_only]

@@ -1,4 +1,4 @@
-"""Operators on lists of tensors: which operator on single tensors each stands for, and how its arguments are dealt out.
+"""Operators on lists of tensors: the single-tensor operator behind each, and how its arguments are distributed.
 
 Data for the shape rules and the decompositions of `_foreach_*`; nothing is computed here.
 """
@@ -44,7 +44,7 @@ _OTHERS = {
     "_foreach_clone.default": "clone.default",
     "_foreach_mm.default": "mm.default",
 }
-# the number of these is a keyword of the single operator
+# Operators whose number is a keyword of the single-tensor operator.
 _KEYWORDS = {"_foreach_addcmul": "value", "_foreach_addcdiv": "value"}
 
 
@@ -52,8 +52,8 @@ _KEYWORDS = {"_foreach_addcmul": "value", "_foreach_addcdiv": "value"}
 class Foreach:
     """`target` applies `single` to the n-th elements of its lists, for each n.
 
-    listed: for each argument of `target`, by name, whether one element of it goes to each application.
-    keyword: the last positional argument is this keyword of `single`.
+    listed: for each argument of `target`, by name, whether it is a list with one element per application. keyword: the
+        keyword of `single` that takes the last positional argument.
     """
 
     target: OpOverload
@@ -62,7 +62,7 @@ class Foreach:
     keyword: str | None = None
 
     def applications(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-        """The arguments of each application of `single`. Raises RuntimeError for lists of different lengths."""
+        """Return the arguments of each application of `single`. Raises RuntimeError for lists of different lengths."""
         named = dict(zip(self.listed, args, strict=False)) | kwargs
         length = next(len(value) for name, value in named.items() if self.listed[name])
         for name, value in named.items():
@@ -102,7 +102,7 @@ def _pairs() -> Iterator[tuple[str, str]]:
 def _found() -> Iterator[Foreach]:
     for name, single_name in _pairs():
         target, single = _overload(name), _overload(single_name)
-        if target is not None and single is not None:  # which of them there are depends on the version of torch
+        if target is not None and single is not None:  # some exist only in some versions of torch
             listed = {argument.name: "List[" in str(argument.type) for argument in target._schema.arguments}
             yield Foreach(target, single, listed, _KEYWORDS.get(name.partition(".")[0]))
 
@@ -111,6 +111,6 @@ FOREACH: tuple[Foreach, ...] = tuple(_found())
 
 
 def in_place(target: OpOverload) -> OpOverload | None:
-    """`_foreach_add_.List` for `_foreach_add.List`, where it exists."""
+    """Return `_foreach_add_.List` for `_foreach_add.List`, if it exists."""
     packet = getattr(aten, target._schema.name.partition("::")[2] + "_", None)
     return getattr(packet, target._overloadname, None) if packet is not None else None

@@ -1,6 +1,7 @@
-"""Arithmetic on sizes and strides: contiguity, memory formats, broadcasting, and the strides eager gives a new tensor.
+"""Arithmetic on sizes and strides: contiguity, memory formats, broadcasting, and eager's strides for new tensors.
 
-Works alike for ints and symbolic ints: only arithmetic and comparisons, never `int()`. No tensor is made here.
+Works for ints and symbolic ints: only arithmetic and comparisons, never `int()`. "Unknown" sizes are known only at run
+time. No tensor is made here.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def surely(condition: Any) -> bool:
-    """Whether a condition holds. Of sizes that only the run can tell: whether it is known to, relying on nothing."""
+    """Whether a condition holds; for unknown sizes, whether it is certain. Relies on nothing."""
     return condition if type(condition) is bool else bool(condition.node.guard_or_false("", 0))
 
 
 def holds(condition: Any) -> bool:
-    """Whether a condition holds without which eager raises. Of sizes that only the run can tell, that is relied on."""
+    """Whether a condition holds that eager requires. For unknown sizes the graph relies on it."""
     return condition if type(condition) is bool else bool(condition.node.expect_true("", 0))
 
 
 def is_unknown(size: Any) -> bool:
-    """Whether only the run can tell this number."""
+    """Whether this number is known only at run time."""
     return type(size) is torch.SymInt and not size.node.has_hint()
 
 
 def has_zero(shape: Sequence[Any]) -> bool:
-    """Whether a tensor of this shape is empty; False for sizes that only the run can tell."""
+    """Whether a tensor of this shape is empty; False for unknown sizes."""
     return any(surely(size == 0) for size in shape)
 
 
 def same_sizes(first: Sizes, second: Sizes) -> bool:
-    """Whether these are known to be equal, relying on nothing where only the run can tell."""
+    """Whether the sizes are known to be equal. Relies on nothing."""
     return len(first) == len(second) and all(surely(a == b) for a, b in zip(first, second, strict=True))
 
 
 def _of_layouts(function: F) -> F:
-    """What is asked of sizes and strides that only the run can tell is answered as for large ones."""
+    """Make a function of sizes and strides treat unknown sizes as large ones."""
 
     @functools.wraps(function)
     def ask(*args: Any) -> Any:
@@ -62,11 +63,11 @@ _contiguous: dict[Sizes, Sizes] = {}
 
 
 def contiguous_strides(shape: Sequence[Any]) -> Sizes:
-    """Row-major strides. A size of zero counts as one, as in eager."""
+    """Return row-major strides. A size of zero counts as one, as in eager."""
     key = shape if type(shape) is tuple else tuple(shape)
     try:
         found = _contiguous.get(key)
-    except TypeError:  # a symbolic size cannot be hashed
+    except TypeError:  # symbolic sizes have no hash
         with of_large_sizes():
             return _row_major(key)
     if found is None:
@@ -86,7 +87,7 @@ def _row_major(shape: Sizes) -> Sizes:
 
 @_of_layouts
 def permuted_strides(shape: Sizes, innermost_first: Sequence[int]) -> Sizes:
-    """Dense strides where the dimensions vary in the given order, fastest first."""
+    """Return dense strides in which the dimensions vary in the given order, fastest first."""
     strides: list[Any] = [1] * len(shape)
     running = 1
     for dim in innermost_first:
@@ -97,7 +98,7 @@ def permuted_strides(shape: Sizes, innermost_first: Sequence[int]) -> Sizes:
 
 
 def channels_last_strides(shape: Sizes) -> Sizes:
-    """NHWC strides of a 4-d shape, NDHWC strides of a 5-d one. A size of zero makes those of slower dimensions zero."""
+    """Return NHWC strides of a 4-d shape, NDHWC strides of a 5-d one. A size of zero makes slower strides zero."""
     rank = len(shape)
     strides: list[Any] = [1] * rank
     running = shape[1]
@@ -115,7 +116,7 @@ def numel(shape: Sizes) -> Any:
 
 
 def least(first: Any, second: Any) -> Any:
-    """The smaller of two sizes, without asking which one that is."""
+    """Return the smaller of two sizes, without a guard on which one that is."""
     if type(first) is int and type(second) is int:
         return min(first, second)
     return torch.sym_min(first, second)
@@ -154,7 +155,7 @@ def is_channels_last(shape: Sizes, strides: Sizes) -> bool:
 
 @_of_layouts
 def strides_like_channels_last(shape: Sizes, strides: Sizes) -> bool:
-    """Whether eager would suggest the channels-last format: the order of the strides says so and is not ambiguous."""
+    """Whether eager would suggest the channels-last format, because the order of the strides is unambiguously that."""
     rank = len(shape)
     if rank not in (4, 5) or strides[1] == 0:
         return False
@@ -170,14 +171,14 @@ def strides_like_channels_last(shape: Sizes, strides: Sizes) -> bool:
 
 
 def suggested_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes:
-    """Strides of a new tensor in the memory format eager would suggest from an input's shape and strides."""
+    """Return strides of a new tensor in the memory format that eager suggests for an input's shape and strides."""
     if len(new_shape) == len(shape) and strides_like_channels_last(shape, strides):
         return channels_last_strides(new_shape)
     return contiguous_strides(new_shape)
 
 
 def format_strides(shape: Sizes, memory_format: torch.memory_format | None) -> Sizes:
-    """Strides of a new tensor in an explicit memory format; None means contiguous."""
+    """Return strides of a new tensor in an explicit memory format; None means contiguous."""
     if memory_format is torch.channels_last or memory_format is torch.channels_last_3d:
         rank = 4 if memory_format is torch.channels_last else 5
         if len(shape) != rank:
@@ -203,7 +204,7 @@ def is_dense(shape: Sizes, strides: Sizes) -> bool:
 
 @_of_layouts
 def may_overlap(shape: Sizes, strides: Sizes) -> bool:
-    """Whether two elements could share memory: not each dimension steps over all that the quicker ones span."""
+    """Whether two elements could share memory, because a dimension's stride is within the span of faster dimensions."""
     if any(size == 0 for size in shape):
         return False
     reach = 0
@@ -216,21 +217,21 @@ def may_overlap(shape: Sizes, strides: Sizes) -> bool:
 
 @_of_layouts
 def preserved_strides(shape: Sizes, strides: Sizes) -> Sizes:
-    """Strides of a copy that preserves the format: the same when dense, else dense in the same order."""
+    """Return the strides of a format-preserving copy: unchanged if dense, else dense in the original order."""
     if is_dense(shape, strides):
         return strides
     return permuted_strides(shape, _stride_order(shape, (strides,)))
 
 
 def like_strides(shape: Sizes, strides: Sizes, memory_format: torch.memory_format | None) -> Sizes:
-    """Strides of `empty_like`, `clone` and their kin, where None means preserve."""
+    """Return the strides of `empty_like`, `clone` and their kin, where None means preserve."""
     if memory_format is None or memory_format is torch.preserve_format:
         return preserved_strides(shape, strides)
     return format_strides(shape, memory_format)
 
 
 def broadcast_shapes(first: Sizes, second: Sizes) -> Sizes:
-    """The common shape of two operands. Raises RuntimeError, worded as eager does, when there is none."""
+    """Return the common shape of two operands. Raises eager's RuntimeError if there is none."""
     rank_first, rank_second = len(first), len(second)
     if rank_first == rank_second and same_sizes(first, second):
         return first
@@ -255,10 +256,11 @@ def broadcast_shapes(first: Sizes, second: Sizes) -> Sizes:
 
 @_of_layouts
 def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
-    """Strides eager's elementwise machinery gives the result of operands (shape, strides) broadcast to `shape`.
+    """Return the strides that eager's TensorIterator gives the result of operands (shape, strides) broadcast to
+    `shape`.
 
-    Same shapes keep a common dense layout; otherwise the dimensions are ordered by the strides of the operands, where
-    broadcast dimensions say nothing and earlier operands go first.
+    Operands of equal shape and dense layout pass their layout on. Otherwise the operands' strides order the dimensions;
+    broadcast dimensions do not count and earlier operands go first.
     """
     contiguous = contiguous_strides(shape)
     same_shape = True
@@ -285,7 +287,7 @@ def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -
         return contiguous
     dense: list[Any] = [1] * len(shape)
     running = 1
-    for dim in order:  # unlike elsewhere, a size of zero makes the strides after it zero
+    for dim in order:  # unlike elsewhere, a size of zero makes the following strides zero
         dense[dim] = running
         running = running * shape[dim]
     return tuple(dense)
@@ -300,8 +302,8 @@ def _expanded_strides(shape: Sizes, operand_shape: Sizes, strides: Sizes) -> Siz
 
 
 def _stride_order(shape: Sizes, operand_strides: Sequence[Sizes]) -> list[int]:
-    """Dimensions from fastest to slowest: an insertion sort from row-major order, which leaves undecided pairs
-    alone."""
+    """Return the dimensions from fastest to slowest: an insertion sort from row-major order, which keeps undecided
+    pairs."""
     order = list(range(len(shape) - 1, -1, -1))
     for start in range(1, len(order)):
         moving = start
@@ -316,7 +318,7 @@ def _stride_order(shape: Sizes, operand_strides: Sequence[Sizes]) -> list[int]:
 
 
 def _slower(shape: Sizes, operand_strides: Sequence[Sizes], inner: int, outer: int) -> int:
-    """1 when `inner` should vary slower than `outer`, -1 when not, 0 when the strides do not say."""
+    """Return 1 if `inner` should vary slower than `outer`, -1 if not, 0 if the strides do not decide."""
     for strides in operand_strides:
         first, second = strides[inner], strides[outer]
         if first == 0 or second == 0:
@@ -331,7 +333,7 @@ def _slower(shape: Sizes, operand_strides: Sequence[Sizes], inner: int, outer: i
 
 
 def wrap_dim(dim: Any, rank: int) -> Any:
-    """A dimension counted from the front. Raises IndexError, worded as eager does."""
+    """Return a dimension counted from the front. Raises eager's IndexError."""
     bound = rank if rank > 0 else 1
     if dim < -bound or dim >= bound:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-bound}, {bound - 1}], but got {dim})")
@@ -339,7 +341,7 @@ def wrap_dim(dim: Any, rank: int) -> Any:
 
 
 def wrap_dims(dims: Sequence[Any] | Any, rank: int) -> tuple[Any, ...]:
-    """Several dimensions counted from the front. Raises RuntimeError when one occurs twice."""
+    """Return dimensions counted from the front. Raises RuntimeError if one occurs twice."""
     wrapped = tuple(wrap_dim(dim, rank) for dim in (dims if isinstance(dims, (tuple, list)) else (dims,)))
     if len(set(wrapped)) != len(wrapped):
         raise RuntimeError(

@@ -1,9 +1,8 @@
 """The two published levels of the operator set, as lists: canonical ATen, and the primitives below it.
 
-A primitive has a shape rule and, with six exceptions, no decomposition: a backend that implements the primitives
-runs every graph. Canonical operators are what traced graphs are made of before decomposition; no operator of either
-level writes to an argument.
-Importing this file tags the records.
+A primitive has a shape rule and, with six exceptions, no decomposition: a backend that implements the primitives runs
+every graph. Traced graphs consist of canonical operators before decomposition. No operator of either level writes to an
+argument. Importing this file tags the records.
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ PRIMS = """
     linalg_lstsq
 """
 
-# Primitives too. Their decompositions, which backends take where they have no lowering, leave cases out: half floats
-# (eager rounds the places it reads to them), sets too large to compare one by one, complex matrices.
+# Primitives with a partial decomposition, for backends without a lowering. Not covered: half floats (eager rounds the
+# indices to them), sets too large to compare pairwise, complex matrices.
 PARTLY_MADE_OF_PRIMS = """
     grid_sampler_2d grid_sampler_3d isin.Tensor_Tensor linalg_pinv.atol_rtol_tensor lu_unpack linalg_lu
 """
 
-# Canonical operators that are made of primitives.
+# Canonical operators that decompose into primitives.
 MADE_OF_PRIMS = """
     add.Scalar sub.Scalar mul.Scalar div.Scalar rsub.Tensor rsub.Scalar square addcmul addcdiv lerp.Scalar lerp.Tensor
     div.Tensor_mode div.Scalar_mode floor_divide clamp clamp.Tensor clamp_min clamp_max clamp_min.Tensor

@@ -1,6 +1,5 @@
-"""Whether operators on the CPU are oneDNN's, by the program's own setting; and tracing without oneDNN, whose recurrent
-layers hide what they compute.
-"""
+"""The program's setting of oneDNN for CPU operators; and tracing without oneDNN, whose recurrent layers hide their
+operators."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import torch
 
 
 def onednn_enabled() -> bool:
-    """The program's setting, also where a thread traces without oneDNN: the switch itself is off for all then."""
+    """Return the program's setting, even while a thread traces without oneDNN, when the process-wide switch is off."""
     available = torch.backends.mkldnn.is_available()
     return available and (_onednn_before[0] if _without_onednn else torch._C._get_mkldnn_enabled())
 
@@ -20,7 +19,7 @@ def onednn_enabled() -> bool:
 @contextmanager
 def without_onednn() -> Iterator[None]:
     thread = threading.get_ident()
-    if not _without_onednn:  # the switch is the process's: only who comes first sees the program's setting
+    if not _without_onednn:  # the switch is process-wide: only the first block sees the program's setting
         _onednn_before[0] = torch._C._get_mkldnn_enabled()
     depth = _without_onednn.get(thread, 0)
     try:
@@ -31,17 +30,17 @@ def without_onednn() -> Iterator[None]:
         onednn_put_back(depth)
 
 
-_without_onednn: dict[int, int] = {}  # how deep threads are in such blocks
+_without_onednn: dict[int, int] = {}  # nesting depth of such blocks by thread
 _onednn_before = [True]
 
 
 def onednn_depth() -> int:
-    """In how many blocks without oneDNN this thread is."""
+    """Return this thread's nesting depth of blocks without oneDNN."""
     return _without_onednn.get(threading.get_ident(), 0)
 
 
 def onednn_put_back(depth: int) -> None:
-    """This thread is in so many such blocks again; when no thread is in any, the program's setting holds."""
+    """Restore this thread's nesting depth. At depth zero of all threads the program's setting holds."""
     if depth:
         _without_onednn[threading.get_ident()] = depth
     else:

@@ -1,4 +1,4 @@
-"""Looking operators up: by name, by tag, by level. Changes nothing (see `extend.py`), runs nothing."""
+"""Queries of operators: by name, tag and level. `extend.py` changes records."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from .record import OpRecord, record, records
 
 LEVELS = ("aten", "prims")
 
-# Where a backend keeps its lowerings. Loaded when somebody asks: this floor imports nothing of those above it.
+# The module of a backend's lowerings, loaded on demand because this floor imports nothing above it.
 BACKENDS = {"inductor": "stator.inductor.lower"}
 
 
 def lookup(operator: str | OpOverload | OpOverloadPacket) -> OpRecord:
-    """The record of an operator: `lookup("aten.add.Tensor")`, or "add.Tensor", "aten::relu", or the overload itself.
+    """Return the record of an operator: `lookup("aten.add.Tensor")`, or "add.Tensor", "aten::relu", or the overload
+    itself.
 
-    An operator that stator knows nothing about has an empty record. Raises UsageError, with the nearest names, for what
-    torch does not have.
+    An operator unknown to stator has an empty record. Raises UsageError, with the nearest names, for an operator
+    unknown to torch.
     """
     return record(overload_of(operator))
 
@@ -33,10 +34,10 @@ def lookup(operator: str | OpOverload | OpOverloadPacket) -> OpRecord:
 def operators(
     *, tag: str | None = None, level: str | None = None, namespace: str | None = None, backend: str | None = None
 ) -> Iterator[OpRecord]:
-    """All records that say something, sorted by name; only those with this tag, of this level, lowered by this backend.
+    """Return all non-empty records, sorted by name; filtered by tag, level, and lowering by a backend.
 
-    level: "prims", or "aten" for canonical ATen, which includes the prims. Raises UsageError for an unknown level,
-    tag or backend.
+    level: "prims", or "aten" for canonical ATen, which includes the prims. Raises UsageError for an unknown level, tag
+        or backend.
     """
     if level is not None and level not in LEVELS:
         raise UsageError(f"unknown level {level!r}; known levels: {', '.join(LEVELS)}")
@@ -57,13 +58,13 @@ def operators(
 
 
 def is_lowered(operator: str | OpOverload | OpOverloadPacket, backend: str = "inductor") -> bool:
-    """Whether a backend makes code for an operator, or calls a library kernel for it by choice. What it does not lower
-    is decomposed, or called in the library as a fallback."""
+    """Whether a backend generates code for an operator, or chooses a library kernel for it. Other operators are
+    decomposed, or fall back to the library."""
     return overload_of(operator) in lowerings_of(backend)
 
 
 def lowerings_of(backend: str) -> Registry[OpOverload, Callable[..., Any]]:
-    """The table of a backend's lowerings. Raises UsageError for a backend that has none."""
+    """Return the table of a backend's lowerings. Raises UsageError for a backend without lowerings."""
     module = BACKENDS.get(backend)
     if module is None:
         raise UsageError(f"no backend {backend!r} with lowerings; there is: {', '.join(BACKENDS)}")
@@ -71,12 +72,12 @@ def lowerings_of(backend: str) -> Registry[OpOverload, Callable[..., Any]]:
 
 
 def overload_of(operator: str | OpOverload | OpOverloadPacket) -> OpOverload:
-    """The overload meant by a name or by an operator of `torch.ops`; see `lookup`."""
+    """Return the overload for a name or for an operator of `torch.ops`; see `lookup`."""
     if isinstance(operator, OpOverload):
         return operator
     if isinstance(operator, OpOverloadPacket):
         return _only_overload(operator)
-    opoverload = getattr(operator, "_opoverload", None)  # what torch.library.custom_op makes
+    opoverload = getattr(operator, "_opoverload", None)  # an operator of torch.library.custom_op
     if isinstance(opoverload, OpOverload):
         return opoverload
     if not isinstance(operator, str):
@@ -96,7 +97,7 @@ def overload_of(operator: str | OpOverload | OpOverloadPacket) -> OpOverload:
 
 
 def _parts(name: str) -> tuple[str, str, str]:
-    """Namespace, operator and overload; the last is empty when not given."""
+    """Return namespace, operator and overload; the last is empty if not given."""
     parts = name.removeprefix("torch.ops.").replace("::", ".").split(".")
     if not 1 <= len(parts) <= 3 or not all(part.isidentifier() for part in parts):
         raise UsageError(f"{name!r} is not the name of an operator; write it as 'namespace.operator.overload'")

@@ -1,4 +1,4 @@
-"""One operator, one record: what an ATen overload does to shapes, what it is made of, and how to classify it.
+"""One record per operator overload: its shape rule, its decomposition and its tags.
 
 Records are data. Shape rules live in `prims/shape_rules/`, decompositions in `prims/decompositions/`; both register
 here. No rule may call `int()` on a size: sizes may be symbolic.
@@ -21,7 +21,7 @@ class TensorMeta:
     """Everything static about a tensor but its data: sizes and strides in elements, `offset` into its storage.
 
     Shape rules return it for each output. `view_of` is the position of the argument whose storage the result shares
-    (counting only the tensors among the flattened arguments), or None for a result with a fresh storage.
+    (counting only the tensors among the flattened arguments), or None for a fresh storage.
     """
 
     shape: tuple[Any, ...]
@@ -38,13 +38,12 @@ Decomposition = Callable[..., Any]
 
 @dataclass(slots=True, repr=False)
 class OpRecord:
-    """What is known about one operator overload. Its repr is one line, its str a short report.
+    """Knowledge about one operator overload. Its repr is one line, its str a short report.
 
     target: the overload, e.g. torch.ops.aten.add.Tensor; it is also the eager reference.
     shape: called with the op's own arguments (tensors have .shape .stride() .dtype .device), returns TensorMeta, a
-        tuple or list of TensorMeta/None/scalars, or NotImplemented when it does not cover the case.
-    decompose: the same op written with simpler ops, called with tensors; returns what the op returns,
-        or NotImplemented.
+        tuple or list of TensorMeta/None/scalars, or NotImplemented for cases that it does not cover.
+    decompose: the op written with simpler ops, called with tensors; returns the op's results, or NotImplemented.
     tags: any of "pointwise", "reduction", "view", "creation", "random", "inplace", "matmul", "conv", "attention",
         "index", "scatter", "sort", "data_dependent", "prim" (one of the at most 250 primitives), "canonical".
     """
@@ -56,7 +55,7 @@ class OpRecord:
 
     @property
     def name(self) -> str:
-        """As it is written after `torch.ops.`: "aten.add.Tensor"."""
+        """The name as written after `torch.ops.`: "aten.add.Tensor"."""
         return str(self.target)
 
     @property
@@ -66,12 +65,12 @@ class OpRecord:
 
     @property
     def level(self) -> str | None:
-        """The lower of the published levels it belongs to: "prims", "aten" (canonical ATen), or None for neither."""
+        """The lowest published level of the operator: "prims", "aten" (canonical ATen), or None."""
         return "prims" if "prim" in self.tags else "aten" if "canonical" in self.tags else None
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The tags that say what kind of operator it is, sorted: all but those of the levels."""
+        """The tags for kinds of operators, sorted: all tags except those of the levels."""
         return tuple(sorted(self.tags - {"prim", "canonical"}))
 
     def __repr__(self) -> str:
@@ -93,7 +92,7 @@ class OpRecord:
 
 
 def _where(rule: Callable[..., Any] | None) -> str:
-    """The function and its module, for a person."""
+    """Return a function's name and module."""
     if rule is None:
         return "none"
     origin = inspect.unwrap(rule)
@@ -104,7 +103,7 @@ records: Registry[torch._ops.OpOverload, OpRecord] = Registry("operator record")
 
 
 def record(target: torch._ops.OpOverload) -> OpRecord:
-    """The record of an overload, made empty when there is none yet."""
+    """Return the record of an overload; makes an empty one if there is none yet."""
     found = records.get(target)
     if found is None:
         found = OpRecord(target)

@@ -1,7 +1,7 @@
-"""What rules that users register are checked for while they run. stator's own rules are held by its tests instead, and
-pay nothing. No rule lives here.
+"""Run-time checks of rules that users register. stator's own rules are checked by its tests instead, at no run-time
+cost.
 
-A rule that is wrong is a `UsageError` that names the operator, the rule's file and line, and what to do.
+A wrong rule raises a `UsageError` with the operator, the rule's file and line, and the remedy.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stator.base.errors import StatorError, UsageError
 
 from .record import Decomposition, ShapeRule, TensorMeta, record
 
-# What a mistake in a rule raises. Others (RuntimeError, ValueError, IndexError, ...) may be what eager raises as well.
+# Errors that a mistake in a rule raises. Others (RuntimeError, ValueError, IndexError, ...) may be eager's own.
 MISTAKES = (AttributeError, NameError, TypeError, KeyError, ZeroDivisionError, AssertionError, RecursionError)
 
-# A decomposition may use its own operator for a smaller case, but not without end. Python's own limit would be met
-# somewhere in the middle of a tracer.
+# A decomposition may use its own operator for a smaller case, up to this depth. Python's own limit would be reached in
+# the middle of a tracer.
 DEEPEST = 32
 
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -33,7 +33,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def checked_shape_rule(target: OpOverload, rule: ShapeRule) -> ShapeRule:
-    """The rule, refused where it fails by mistake or returns what cannot be the operator's results."""
+    """Wrap a shape rule: refuse mistakes, and results that cannot be the operator's."""
 
     @functools.wraps(rule)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -49,8 +49,8 @@ def checked_shape_rule(target: OpOverload, rule: ShapeRule) -> ShapeRule:
 
 
 def checked_decomposition(target: OpOverload, rule: Decomposition) -> Decomposition:
-    """The rule, refused where it fails by mistake, comes back to itself without end, or returns what is neither the
-    operator's results nor of the sizes that the shape rule says."""
+    """Wrap a decomposition: refuse mistakes, endless recursion, and results that do not fit the operator or its shape
+    rule."""
     running = threading.local()
 
     @functools.wraps(rule)
@@ -75,7 +75,7 @@ def checked_decomposition(target: OpOverload, rule: Decomposition) -> Decomposit
 
 
 def place_of(rule: Callable[..., Any]) -> str:
-    """Where a function is written: 'File "...", line N, in name'."""
+    """Return a function's location: 'File "...", line N, in name'."""
     origin = inspect.unwrap(rule)
     code = getattr(origin, "__code__", None)
     if code is None:
@@ -84,7 +84,7 @@ def place_of(rule: Callable[..., Any]) -> str:
 
 
 def raised_at(error: BaseException) -> str | None:
-    """Where the error was raised, or called from, outside of torch and stator."""
+    """Return the innermost location of an error outside of torch and stator."""
     found, step = None, error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
@@ -113,7 +113,7 @@ def _refuse(target: OpOverload, rule: Callable[..., Any], what: str, problem: st
 
 
 def _not_results(target: OpOverload, results: Any, kind: type) -> str:
-    """What is wrong with these as the operator's results, of which tensors are of this kind; empty if nothing."""
+    """Return the reason why these cannot be the operator's results, with tensors of class `kind`; empty if they can."""
     returns = target._schema.returns
     if len(returns) != 1:
         if not isinstance(results, (tuple, list)) or len(results) != len(returns):
@@ -149,7 +149,7 @@ def _not_a_layout(metas: Any) -> str:
 
 
 def _other_sizes(results: Any, metas: Any) -> str:
-    """Where a decomposition and a shape rule differ in sizes that are known."""
+    """Return the known sizes in which a decomposition and a shape rule differ."""
     if metas is NotImplemented:
         return ""
     expected, given = _parts(metas, TensorMeta), _parts(results, torch.Tensor)

@@ -1,6 +1,6 @@
-"""Whether two tensors over one memory have elements in common, by their layouts alone. Nothing here knows tensors.
+"""Whether two tensors over one storage share elements, decided by their layouts alone.
 
-Of sizes that only the run can tell nothing is relied on: what is not known to lie apart may meet.
+Nothing is relied on about sizes known only at run time: tensors that are not known to be separate may meet.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 from .layout import has_zero, surely
 from .record import TensorMeta
 
-Steps = tuple[tuple[Any, Any], ...]  # (stride, size) of each dimension that leads to other elements
+Steps = tuple[tuple[Any, Any], ...]  # (stride, size) of each dimension with several elements
 
 
 def same_elements(first: TensorMeta, second: TensorMeta) -> bool:
-    """Whether both are known to have the same elements at the same indices."""
+    """Whether both layouts are known to place every element at one address."""
     return (
         first.dtype.itemsize == second.dtype.itemsize
         and surely(first.offset == second.offset)
@@ -29,13 +29,13 @@ def same_elements(first: TensorMeta, second: TensorMeta) -> bool:
 
 
 def span(meta: TensorMeta) -> tuple[Any, Any]:
-    """The bytes of the storage from the first element to behind the last."""
+    """Return the bytes of the storage from the first element to behind the last."""
     size = meta.dtype.itemsize
     return meta.offset * size, (meta.offset + _reach(_steps(meta)) + 1) * size
 
 
 def may_meet(first: TensorMeta, second: TensorMeta) -> bool:
-    """Whether some element of one could lie where one of the other does."""
+    """Whether the two layouts could overlap in some element."""
     if has_zero(first.shape) or has_zero(second.shape):
         return False
     if first.dtype.itemsize != second.dtype.itemsize:
@@ -63,8 +63,8 @@ def _meet(first: Steps, start: Any, second: Steps, other: Any) -> bool:
 
 
 def _meet_in_rows(first: Steps, start: Any, second: Steps, other: Any, width: Any) -> bool:
-    """Memory as rows of this width: elements are apart that lie in other rows, or at other places in their rows. That
-    is known of tensors whose elements do not run on into the next row."""
+    """Whether the layouts may meet, seen as rows of `width`: elements in other rows, or at other places in their rows,
+    are separate. Requires tensors whose elements do not run on into the next row."""
     rows, inside = _split(first, width)
     other_rows, other_inside = _split(second, width)
     row, column = start // width, start % width
@@ -77,11 +77,11 @@ def _meet_in_rows(first: Steps, start: Any, second: Steps, other: Any, width: An
 
 
 def _split(steps: Steps, width: Any) -> tuple[Any, Steps]:
-    """How many rows further the last one lies, and the steps within a row."""
+    """Return the number of rows that the elements span, and the steps within a row."""
     across = [size for stride, size in steps if surely(stride == width)]
     return sum(size - 1 for size in across), tuple(step for step in steps if not surely(step[0] == width))
 
 
 def _largest(strides: Sequence[Any]) -> Any:
-    """None where it is not known which that is."""
+    """Return the largest stride; None if unknown."""
     return next((one for one in strides if all(surely(one >= stride) for stride in strides)), None)

@@ -1,6 +1,6 @@
 """Result dtypes of elementwise operators: tensors of any rank, zero-dim tensors and Python numbers, in that priority.
 
-Pure functions of dtypes; no tensor is made, and nothing here knows a particular operator.
+Pure functions of dtypes; nothing here knows a particular operator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _promoted: dict[tuple[torch.dtype, torch.dtype], torch.dtype] = {}
 
 
 def promote(first: torch.dtype | None, second: torch.dtype | None) -> torch.dtype | None:
-    """The smallest dtype that both convert to; None stands for no operand."""
+    """Return the smallest dtype that both convert to; None stands for no operand."""
     if first is second or second is None:
         return first
     if first is None:
@@ -50,7 +50,7 @@ def is_integral(dtype: torch.dtype) -> bool:
 
 
 def number_dtype(value: Any) -> torch.dtype:
-    """The dtype of a Python (or symbolic) number among tensors."""
+    """Return the dtype of a Python (or symbolic) number among tensors."""
     if isinstance(value, (bool, torch.SymBool)):
         return torch.bool
     if isinstance(value, (int, torch.SymInt)):
@@ -63,7 +63,7 @@ def number_dtype(value: Any) -> torch.dtype:
 
 
 def combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
-    """A dtype of higher priority with one of lower: the lower one matters only if its category is larger."""
+    """Combine a dtype of higher priority with one of lower: the lower one counts only if its category is larger."""
     if higher is None or lower is None:
         return lower if higher is None else higher
     if higher.is_complex:
@@ -76,7 +76,8 @@ def combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtyp
 
 
 def common_dtype(operands: Iterable[Any]) -> torch.dtype:
-    """The dtype operands are converted to before an elementwise computation. Numbers and None are welcome."""
+    """Return the dtype that operands are converted to before an elementwise computation. Operands may be numbers or
+    None."""
     dimensioned: torch.dtype | None = None
     zero_dim: torch.dtype | None = None
     numbers: torch.dtype | None = None
@@ -100,7 +101,7 @@ def common_dtype(operands: Iterable[Any]) -> torch.dtype:
 
 
 def apply_kind(dtype: torch.dtype, kind: Kind) -> torch.dtype:
-    """The dtype of the result of an operator of this kind whose operands have the common dtype `dtype`."""
+    """Return the result's dtype for an operator of this kind and the operands' common dtype."""
     if kind is Kind.DEFAULT or kind is Kind.KEEP:
         return dtype
     if kind is Kind.ALWAYS_BOOL:
@@ -113,17 +114,14 @@ def apply_kind(dtype: torch.dtype, kind: Kind) -> torch.dtype:
 
 
 def result_dtype(*operands: Any, kind: Kind = Kind.DEFAULT) -> torch.dtype:
-    """The dtype of an elementwise operator's result.
-
-    KEEP gives the first tensor's dtype whatever the others are.
-    """
+    """Return the dtype of an elementwise operator's result. KEEP gives the first tensor's dtype."""
     if kind is Kind.KEEP:
         return next(operand.dtype for operand in operands if hasattr(operand, "dtype"))
     return apply_kind(common_dtype(operands), kind)
 
 
 def computation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype eager accumulates in: float32 for the half-width floats, complex64 for complex32."""
+    """Return the dtype in which eager accumulates: float32 for the half-width floats, complex64 for complex32."""
     if dtype is torch.float16 or dtype is torch.bfloat16:
         return torch.float32
     return torch.complex64 if dtype is torch.complex32 else dtype

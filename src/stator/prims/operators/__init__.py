@@ -1,1 +1,1 @@
-"""The operators of stator itself: their schemas and eager kernels."""
+"""stator's own operators: their schemas and eager kernels."""

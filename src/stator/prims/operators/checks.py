@@ -1,7 +1,5 @@
-"""What eager refuses, or warns of, after a look at data, as an operator of a graph: `stator::check`.
-
-It looks when the graph runs. Which torch functions look, and at what, is not known here.
-"""
+"""Data checks that eager makes, with an error or a warning, as an operator of a graph: `stator::check`. It runs with
+the graph."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import torch
 from stator.base.errors import WrongAssumption
 from stator.prims.record import shape_rule
 
-ASSUMPTION = "WrongAssumption"  # of the capture, not of the program
+ASSUMPTION = "WrongAssumption"  # made by capture, not by the program
 ERRORS: dict[str, type[Exception]] = {
     "RuntimeError": RuntimeError,
     "ValueError": ValueError,
@@ -39,6 +37,6 @@ check = torch.ops.stator.check.default
 
 @shape_rule(check)
 def check_shape(holds: torch.Tensor, kind: str, message: str) -> None:
-    """`holds`: bool, one element. When it is False: the error of this kind, or a warning for "UserWarning"."""
+    """holds: bool, one element. If it is False, raises the error of this kind, or warns for "UserWarning"."""
     if kind != WARNING and kind not in ERRORS:
         raise ValueError(f"a check ends in {', '.join(ERRORS)} or {WARNING}, not in {kind}")

@@ -1,7 +1,7 @@
 """The connectionist temporal classification loss of sequences whose lengths are tensors: `stator::` operators.
 
-ATen keeps for the backward an array whose size is that of the longest target, which is data. Here it has the size that
-the longest target can have; what is beyond is not read. The work itself is ATen's.
+ATen saves for the backward an array whose size is the longest target length, which is data. Here the array has the
+largest possible size; the rest is never read. ATen does the computation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def longest_possible(targets: Any) -> Any:
-    """Of targets [batch, longest], or [sum of lengths] one after the other."""
+    """Return the largest possible target length, for targets [batch, longest] or [sum of lengths]."""
     return targets.shape[1] if targets.dim() == 2 else numel(tuple(targets.shape))
 
 
@@ -67,7 +67,7 @@ ctc_loss_backward = torch.ops.stator.ctc_loss_backward.default
 
 @shape_rule(ctc_loss, tags=("reduction",))
 def ctc_loss_shape(log_probs: Any, targets: Any, *_rest: Any) -> tuple[TensorMeta, TensorMeta]:
-    """The loss of each sequence, [batch], and the logarithms of the probabilities of prefixes of its target."""
+    """Returns the loss of each sequence, [batch], and the log probabilities of prefixes of its target."""
     steps, batch = log_probs.shape[:2]
     return _made((batch,), log_probs), _made((batch, steps, 2 * longest_possible(targets) + 1), log_probs)
 

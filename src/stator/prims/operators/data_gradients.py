@@ -1,7 +1,7 @@
-"""Gradients for which autograd's formulas in ATen first look which elements count: `stator::` operators.
+"""Gradients whose ATen formulas first read which elements count: `stator::` operators.
 
-Run by itself such an operator does what ATen does, to the last bit; its decomposition computes the same without a look,
-which adds up in another order. Where they are met is not known here.
+Run eagerly, such an operator equals ATen to the last bit. Its decomposition reads no data first and sums in another
+order.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _prod_gradient(
 
 
 def _prod_gradient_strides(gradient: Any, factors: Any, product: Any) -> Sizes:
-    """Those of gradient * (product / factors), whichever way it is computed."""
+    """Return the strides of gradient * (product / factors), whichever way it is computed."""
     shape = tuple(factors.shape)
     if has_zero(shape):
         return contiguous_strides(shape)
@@ -75,27 +75,27 @@ prod_gradient = torch.ops.stator.prod_gradient.default
 
 @shape_rule(sum_where, tags=("reduction",))
 def sum_where_shape(gradient: Any, mask: Any) -> TensorMeta:
-    """The sum of the elements of `gradient` where the bool `mask`, which is expanded to its shape, is True."""
+    """Sums the elements of `gradient` where the bool `mask`, expanded to its shape, is True."""
     return TensorMeta((), (), gradient.dtype, gradient.device)
 
 
 @shape_rule(sum_where_to, tags=("reduction",))
 def sum_where_to_shape(gradient: Any, mask: Any, lead: int, shape: Sequence[Any]) -> TensorMeta:
-    """gradient[mask], with `lead` dimensions before those of the bool mask, summed to `shape`; contiguous. It has
-    one element, or no dimension, in the place of those that the mask chooses."""
+    """Sums gradient[mask] to `shape`; contiguous. `lead` dimensions come before those of the bool mask. `shape` has
+    size one, or no dimension, in place of the masked ones."""
     return TensorMeta(tuple(shape), contiguous_strides(tuple(shape)), gradient.dtype, gradient.device)
 
 
 @shape_rule(sum_of_slices, tags=("reduction",))
 def sum_of_slices_shape(gradient: Any, dim: int, index: Any) -> TensorMeta:
-    """The sum of those slices of `gradient` along `dim` that `index` names, each once."""
+    """Sums the slices of `gradient` along `dim` that `index` names, each once."""
     return TensorMeta((), (), gradient.dtype, gradient.device)
 
 
 @shape_rule(prod_gradient, tags=("reduction",))
 def prod_gradient_shape(gradient: Any, factors: Any, product: Any, dim: int, whole: bool) -> TensorMeta:
-    """The gradient of product = factors.prod(dim, keepdim=True), in the layout that eager gives it where no factor is
-    zero. whole: product = factors.prod(), and `dim` says nothing; two zeros then make a gradient of zeros."""
+    """The gradient of product = factors.prod(dim, keepdim=True), in eager's layout for factors without zeros. whole:
+    product = factors.prod() and `dim` is unused; two zeros then give a gradient of zeros."""
     strides = _prod_gradient_strides(gradient, factors, product)
     return TensorMeta(tuple(factors.shape), strides, gradient.dtype, gradient.device)
 
@@ -134,7 +134,7 @@ def _sum_of_slices_and_zeros(gradient: Any, dim: int, index: Any) -> Any:
 
 @decomposition(prod_gradient)
 def _prod_gradient_by_others(gradient: Any, factors: Any, product: Any, dim: int, whole: bool) -> Any:
-    """gradient * (the product of all factors before) * (the product of all behind)."""
+    """Compute gradient * (product of all factors before) * (product of all factors after)."""
     shape, strides = list(factors.shape), _prod_gradient_strides(gradient, factors, product)
     if whole:
         factors, dim = aten.reshape.default(factors, [-1]), 0
@@ -156,5 +156,5 @@ def _times_others(gradient: Any, factors: Any, dim: int) -> Any:
     behind = aten.flip.default(aten.cumprod.default(aten.cat.default([ones, behind], dim), dim), [dim])
     others = aten.mul.Tensor(before, behind)
     others = aten._conj_physical.default(others) if others.dtype.is_complex else others
-    # in this order: inside of autograd's formula the other one stands for this operator
+    # In this order: inside of autograd's formula, gradient * others would be replaced by this very operator.
     return aten.mul.Tensor(others, gradient)

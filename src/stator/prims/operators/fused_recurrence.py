@@ -1,6 +1,6 @@
 """One layer and direction of an LSTM as oneDNN computes it for eager programs on the CPU: `stator::lstm_layer`.
 
-For graphs that run operator by operator; for others the recurrence is made of products and elementwise operators.
+For graphs that run operator by operator; others decompose the recurrence into products and elementwise operators.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def _lstm_layer(*arguments: Any) -> tuple[torch.Tensor, ...]:
-    """What ATen's operator gives where gradients are enabled: else it keeps nothing for a backward."""
+    """Run ATen's operator with gradients enabled, because otherwise it saves nothing for a backward."""
     with torch.enable_grad():
         return aten.mkldnn_rnn_layer.default(*arguments)
 
@@ -34,14 +34,14 @@ lstm_layer = torch.ops.stator.lstm_layer.default
 
 @shape_rule(aten.mkldnn_rnn_layer.default)
 def inference_shape(input: Any, *rest: Any) -> tuple[TensorMeta | None, ...]:
-    """As `lstm_layer_shape`, without gradients enabled."""
+    """Like `lstm_layer_shape`, without gradients enabled."""
     return (*lstm_layer_shape(input, *rest)[:3], None)
 
 
 @shape_rule(lstm_layer)
 def lstm_layer_shape(input: Any, *rest: Any) -> tuple[TensorMeta, ...]:
-    """Results [steps, batch, hidden], the last hidden and cell state, and what a backward is given besides, whose size
-    is oneDNN's own: here it has none, and nothing else may read it. Memory is not planned by it."""
+    """Returns results [steps, batch, hidden], the last hidden and cell state, and oneDNN's workspace for the backward.
+    The workspace has oneDNN's own size; here it is empty, and only the backward may read it."""
     hx, cx, hidden = rest[4], rest[5], rest[9]
     return (
         _contiguous((*input.shape[:2], hidden), input),
@@ -53,7 +53,7 @@ def lstm_layer_shape(input: Any, *rest: Any) -> tuple[TensorMeta, ...]:
 
 @shape_rule(aten.mkldnn_rnn_layer_backward.default)
 def backward_shape(input: Any, weight1: Any, weight2: Any, _w3: Any, _w4: Any, hx: Any, cx: Any, *_: Any) -> Any:
-    """Gradients of the input, both weights, both biases (also where there are none) and both states."""
+    """Returns gradients of the input, both weights, both biases (even if there are none) and both states."""
     bias = (weight2.shape[0],)
     shapes = (input.shape, weight1.shape, weight2.shape, bias, bias, hx.shape, cx.shape)
     return tuple(_contiguous(shape, input) for shape in shapes)

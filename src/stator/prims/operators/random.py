@@ -1,8 +1,8 @@
 """Random numbers as functions of (seed, stream, element): the `stator::` operators and their eager reference.
 
-Words come from the counter-based generator Philox 4x32-10 (J. K. Salmon et al., "Parallel random numbers: as easy as
-1, 2, 3", SC 2011). `stator::seed` alone draws from torch's generator; all the others are pure, so that a compiler may
-fuse, repeat or merge them. Which ATen operators they replace is decided elsewhere.
+The bits come from the counter-based generator Philox 4x32-10 (J. K. Salmon et al., "Parallel random numbers: as easy as
+1, 2, 3", SC 2011). Only `stator::seed` draws from torch's generator; all others are pure, so that a compiler may fuse,
+repeat or merge them.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from stator.prims.layout import contiguous_strides
 from stator.prims.record import TensorMeta, record, shape_rule
 from stator.prims.special.normal_quantile import normal_quantile
 
-# Philox works on 16 counters at a time here: element e of a stream is word (e // 16) % 4 of the counter
-# e // 64 * 16 + e % 16, so that a processor fills 64 neighbours from one evaluation over 16 lanes.
+# Philox runs on 16 counters at a time: element e of a stream is word (e // 16) % 4 of the counter e // 64 * 16 + e %
+# 16, so that one evaluation over 16 lanes fills 64 neighbours.
 BLOCK, LANES = 64, 16
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _WEYL = 0x9E3779B9, 0xBB67AE85
 _ROUNDS = 10
 
-# How many leading bits make a uniform number: all that the dtype holds exactly below 1, as in eager.
+# The leading bits of a uniform number: all that the dtype holds exactly below 1, as in eager.
 UNIFORM_BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
-# The last float32 before 1; in the interval without its ends all 32 bits count, for the sake of logarithms near 0.
+# The last float32 below 1. In the open interval all 32 bits count, which matters for logarithms near 0.
 LARGEST_OPEN = 1 - 2.0**-24
 OPEN_DTYPES = (torch.float64, torch.float32)
 NORMAL_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-# Up to this many integers, 32 bits scaled by their number are even to 1 part in 65536; beyond it 63 bits are divided.
+# For at most this many integers, scaled 32 bits are even to 1 part in 65536; for more, 63 bits are divided.
 SMALL_RANGE = 1 << 16
 LARGEST_RANGE = (1 << 63) - 1
 
 
 def threshold(p: float) -> int:
-    """The count of 32-bit words that mean True with probability `p`: a word w, read as signed, does when
-    w < threshold(p) - 2**31."""
+    """Return the number of 32-bit words that mean True with probability `p`: a word w, read as signed, is True if w <
+    threshold(p) - 2**31."""
     return round(p * 2**32)
 
 
 def philox(seed: torch.Tensor, counter: torch.Tensor, stream: int, draw: int) -> list[torch.Tensor]:
-    """The four words for each counter, as int64 in [0, 2**32). The key is `seed`; `stream` and `draw` are the upper
-    half of the 128-bit counter."""
+    """Return the four words for each counter, as int64 in [0, 2**32). The key is `seed`; `stream` and `draw` are the
+    upper half of the 128-bit counter."""
     key = [seed & _MASK, (seed >> 32) & _MASK]
     words = [counter & _MASK, (counter >> 32) & _MASK]
     words += [torch.full_like(counter, stream & _MASK), torch.full_like(counter, draw)]
@@ -60,12 +60,12 @@ def philox(seed: torch.Tensor, counter: torch.Tensor, stream: int, draw: int) ->
 
 
 def signed(words: torch.Tensor) -> torch.Tensor:
-    """32-bit words in int64 as int32 with the same bits."""
+    """Reinterpret 32-bit words in int64 as int32."""
     return ((words ^ 0x80000000) - 0x80000000).to(torch.int32)
 
 
 def bits_at(seed: torch.Tensor, stream: int, draw: int, index: torch.Tensor) -> torch.Tensor:
-    """The 32 bits (int32) of the elements at these int64 indices, for any of them in any order."""
+    """Return the 32 bits (int32) of the elements at these int64 indices."""
     words = philox(seed, (index >> 6) * LANES + (index & (LANES - 1)), stream, draw)
     which = (index >> 4) & 3
     chosen = torch.where(
@@ -75,7 +75,7 @@ def bits_at(seed: torch.Tensor, stream: int, draw: int, index: torch.Tensor) -> 
 
 
 def bits(seed: torch.Tensor, stream: int, draw: int, size: Sequence[int]) -> torch.Tensor:
-    """The 32 bits (int32) of all elements of a contiguous tensor."""
+    """Return the 32 bits (int32) of all elements of a contiguous tensor."""
     count = 1
     for extent in size:
         count *= extent
@@ -86,7 +86,7 @@ def bits(seed: torch.Tensor, stream: int, draw: int, size: Sequence[int]) -> tor
 
 
 def bits64(seed: torch.Tensor, stream: int, size: Sequence[int]) -> torch.Tensor:
-    """64 bits (int64) per element: those of draw 0 above those of draw 1."""
+    """Return 64 bits (int64) per element: those of draw 0 above those of draw 1."""
     high, low = (bits(seed, stream, draw, size).to(torch.int64) for draw in (0, 1))
     return (high << 32) | (low & _MASK)
 
@@ -95,7 +95,7 @@ def bits64(seed: torch.Tensor, stream: int, size: Sequence[int]) -> torch.Tensor
 
 
 def _seed(device: torch.device) -> torch.Tensor:
-    """A 64-bit number from torch's default generator of that device."""
+    """Draw a 64-bit number from torch's default generator of the device."""
     return torch.ops.aten.randint.low(-(2**63), 2**63 - 1, [], dtype=torch.int64, device=device)
 
 
@@ -184,8 +184,8 @@ def _made(seed: Any, size: Sequence[Any], dtype: torch.dtype) -> TensorMeta:
 
 @shape_rule(uniform, tags=("pointwise", "creation"))
 def uniform_shape(seed: Any, stream: int, size: Sequence[Any], dtype: torch.dtype, open: bool = False) -> TensorMeta:
-    """Floats of `dtype` in [0, 1), evenly spread over multiples of 2**-UNIFORM_BITS[dtype]; contiguous. `open`: in
-    (0, 1), for float32 and float64."""
+    """Floats of `dtype` in [0, 1), evenly spread over multiples of 2**-UNIFORM_BITS[dtype]; contiguous. `open`: in (0,
+    1), for float32 and float64."""
     return _made(seed, size, dtype)
 
 
