@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+WHOLE = False  # CPython decides how far a set goes through an iterator
+
 
 def numbers(*items: Any) -> Iterator[Any]:
     yield from items

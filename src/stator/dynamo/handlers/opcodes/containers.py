@@ -16,7 +16,7 @@ from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
-from stator.dynamo.values.containers.sets import SetValue
+from stator.dynamo.values.containers.sets import SetValue, set_methods
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.pending_text import PendingTextValue, joined
@@ -122,10 +122,7 @@ def list_extend(frame: Frame, instruction: Instruction) -> None:
 def set_update(frame: Frame, instruction: Instruction) -> None:
     more = frame.stack.pop()
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
-    target.do_with("update", more)
-    for item in frame.context.iterate(more):
-        target.add(frame.context, item)
-    frame.context.mutations.content(target)
+    set_methods["update"](frame.context, target, more)
 
 
 @opcode("DICT_UPDATE")

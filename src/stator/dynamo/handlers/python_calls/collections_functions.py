@@ -48,14 +48,14 @@ def _tuple(context: CaptureContext, items: Value | None = None) -> Value:
 
 @calls(set)
 def _set(context: CaptureContext, items: Value | None = None) -> Value:
-    return SetValue.from_items(context, items) if items is not None else SetValue({})
+    return SetValue.from_items(context, items) if items is not None else SetValue.of(context, [])
 
 
 @calls(frozenset)
 def _frozenset(context: CaptureContext, items: Value | None = None) -> Value:
     if isinstance(items, SetValue) and items.cls is frozenset:
         return items
-    return SetValue.from_items(context, items, frozenset) if items is not None else SetValue({}, cls=frozenset)
+    return SetValue.from_items(context, items, frozenset) if items is not None else SetValue.of(context, [], frozenset)
 
 
 def _filled(context: CaptureContext, made: DictValue, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:

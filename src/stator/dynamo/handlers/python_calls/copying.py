@@ -40,7 +40,7 @@ def _copy(context: CaptureContext, value: Value) -> Value:
     if isinstance(value, ListValue) and value.cls is list:
         return ListValue(list(value.items))
     if isinstance(value, SetValue) and value.cls in (set, frozenset):
-        return value if value.cls is frozenset else combined(value, "copy", dict(value.members))
+        return value if value.cls is frozenset else combined(context, value, "copy")
     if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, defaultdict):
         made = DictValue({}, cls=value.cls, factory=value.factory)
         for key, item in value.items(context):
@@ -116,7 +116,7 @@ def _deep(context: CaptureContext, value: Value, memo: _Memo) -> Value:
             made.put(context, _deep(context, key, memo), _deep(context, item, memo))
         return made
     if isinstance(value, SetValue) and value.cls in (set, frozenset) and value.is_constant():
-        made_set = memo.copies[id(value)] = combined(value, "copy", dict(value.members))
+        made_set = memo.copies[id(value)] = combined(context, value, "copy")
         return made_set
     if type(value) is ObjectValue:
         return _deep_object(context, value, memo)

@@ -21,7 +21,7 @@ from stator.dynamo.values.containers.append_only_lists import GrownList
 from stator.dynamo.values.containers.deques import DequeValue, deque_methods
 from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
-from stator.dynamo.values.containers.sets import SetValue
+from stator.dynamo.values.containers.sets import SetValue, set_methods
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, FunctionValue
 from stator.dynamo.values.objects import MISSING
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_known_when_the_graph_runs
@@ -192,15 +192,7 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
             left.changed(context)
             return left
         if isinstance(left, SetValue) and left.cls is set and isinstance(right, SetValue) and plain in _SET_CHANGES:
-            handler_of = left.builtin_method(context, _SET_CHANGES[plain])
-            assert handler_of is not None
-            result = handler_of(context, left, right)
-            left.members = dict(result.members)  # type: ignore[attr-defined]
-            left.do_with(_SET_UPDATES[plain], right)
-            left.changed(context)
-            return left
-        if isinstance(left, SetValue) and left.cls is set and isinstance(right, SetValue) and plain is operator.or_:
-            left.builtin_method(context, "update")(context, left, right)  # type: ignore[misc]
+            set_methods[_SET_CHANGES[plain]](context, left, right)
             return left
         if isinstance(left, DictValue) and plain is operator.or_:
             for key, value in context.pairs(right):
@@ -211,15 +203,11 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
     calls(function)(handler)
 
 
-_SET_UPDATES = {
+_SET_CHANGES = {
+    operator.or_: "update",
     operator.and_: "intersection_update",
     operator.sub: "difference_update",
     operator.xor: "symmetric_difference_update",
-}
-_SET_CHANGES = {
-    operator.and_: "intersection",
-    operator.sub: "difference",
-    operator.xor: "symmetric_difference",
 }
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import Source
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, NewObject, NewSet, NewTuple, Recipe
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, NewObject, NewSet, Recipe
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue
@@ -55,11 +54,11 @@ class ObjectMember(Value):
 class SetValue(ObjectValue):
     """A set or frozenset: hash key -> member.
 
-    `twin`: of one that was made in the frame, a real set of the keys to which the same was done: it alone knows in
-    which order the members come. `rests_on`: sets from outside whose own order has a part in that.
+    `twin`: of a set that was made in the frame, a real set of the keys to which the frame's operations were applied,
+    since only a real set knows the order of its members; None where that order is not known.
     """
 
-    __slots__ = ("members", "rests_on", "twin")
+    __slots__ = ("members", "twin")
 
     def __init__(
         self,
@@ -68,69 +67,50 @@ class SetValue(ObjectValue):
         cls: type = set,
         obj: Any = None,
         twin: Any = None,
-        rests_on: tuple[SetValue, ...] = (),
     ) -> None:
         super().__init__(cls, obj, source)
         self.members = members
-        for root in (self, *rests_on) if obj is None else ():
-            root._refuse_objects()  # neither the members nor their order could be made again
-        self.twin = set(members) if twin is None and obj is None else twin
-        self.rests_on = rests_on
+        if obj is None:
+            self._refuse_objects()  # which could not be made again
+        self.twin = twin
 
     @classmethod
     def of(cls, context: CaptureContext, items: Any, kind: type = set) -> SetValue:
-        members: dict[Any, Value] = {}
-        twin: set[Any] = set()
+        made = cls({}, cls=kind, twin=set())
         for item in items:
-            key = item.key(context)
-            members.setdefault(key, item)  # of equal ones the first stays
-            twin.add(key)
-        return cls(members, cls=kind, twin=twin)
+            made.add(context, item)
+        return made
 
     @classmethod
     def from_items(cls, context: CaptureContext, items: Value, kind: type = set) -> SetValue:
         """What `set(items)` gives."""
         made = cls.of(context, context.iterate(items), kind)
-        if isinstance(items, SetValue):
-            made.twin, made.rests_on = set(items.in_order()), items.roots()
-        elif items.python_type(context) is dict:  # which makes room for all of them first
-            made.twin = set(dict.fromkeys(made.members))
+        if isinstance(items, SetValue) or items.python_type(context) is dict:  # CPython makes room for all at once
+            real = _real(context, items, made.members)
+            made.twin = None if real is None else set(real)
         return made
 
     def add(self, context: CaptureContext, item: Value) -> None:
         key = item.key(context)
-        self.members.setdefault(key, item)
-        if self.twin is not None:
-            self.twin.add(key)
+        self.members.setdefault(key, item)  # of equal ones the first stays
+        self.do("add", key)
 
-    def in_order(self) -> Any:
-        """A real set of the keys that gives them in the order of this one."""
-        if self.twin is not None:
+    def in_order(self, context: CaptureContext) -> Any:
+        """A real set of the keys, in the order of this one; None where that order is not known."""
+        if self.obj is None:
             return self.twin
-        unchanged = list(self.members) == list(self.obj)
-        return self.obj if unchanged else set(self.members)
-
-    def do_with(self, method: str, other: Value) -> None:
-        """Have the twin do what the set does with another one."""
-        if isinstance(other, SetValue):
-            other._refuse_objects()
-            self.do(method, other.in_order())
-            self.rests_on += other.roots()
-        elif other.is_constant() and isinstance(other.constant(), frozenset):
-            self.do(method, other.constant())
-
-    def roots(self) -> tuple[SetValue, ...]:
-        return self.rests_on if self.twin is not None else (self,)
+        if self.source is None or list(self.members) != list(self.obj):
+            return None
+        context.guard(self.source, GuardKind.PREDICATE, SameOrder(list(self.obj)))
+        return self.obj
 
     def do(self, method: str, *others: Any) -> None:
-        """Have the twin do what the set does."""
+        """Have the twin do what the set does. `others` are real; None is a set in an order that is not known."""
         if self.twin is not None:
-            getattr(set, method)(self.twin, *others)
-
-    def rely_on_order(self, context: CaptureContext) -> None:
-        for root in self.rests_on:
-            if list(root.members) == list(root.obj):
-                context.guard(root.source, GuardKind.PREDICATE, SameOrder(list(root.obj)))  # type: ignore[arg-type]
+            if method.endswith("update") and None in others:
+                self.twin = None
+            else:
+                getattr(set, method)(self.twin, *others)
 
     def _refuse_objects(self) -> None:
         if any(isinstance(member, ObjectMember) for member in self.members.values()):
@@ -144,7 +124,7 @@ class SetValue(ObjectValue):
         if self.cls not in (set, frozenset):
             raise NotConstant
         made = self.cls(member.constant() for member in self.members.values())
-        if len(made) > 1 and (self.twin is None or self.rests_on or list(made) != list(self.twin)):
+        if len(made) > 1 and (self.twin is None or list(made) != list(self.twin)):
             raise NotConstant
         return made
 
@@ -164,15 +144,9 @@ class SetValue(ObjectValue):
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
         self._refuse_objects()
-        # the order of a real set is its hash order and depends on its history, which only a real set knows
-        if self.obj is None:
-            ordered = list(self.twin)
-            self.rely_on_order(context)
-        elif list(self.members) == list(self.obj):
-            ordered = list(self.members)
-            context.guard(self.source, GuardKind.PREDICATE, SameOrder(ordered))  # type: ignore[arg-type]
-        else:
-            raise unsupported("set-members", "iterating over a set that was changed before")
+        ordered = self.in_order(context) if len(self.members) > 1 else self.members
+        if ordered is None:
+            raise unsupported("set-members", "the order of the members of a set")
         return self._while_steady(context, [self.members[key] for key in ordered])
 
     def _while_steady(self, context: CaptureContext, items: list[Value]) -> Iterator[Value]:
@@ -203,28 +177,23 @@ class SetValue(ObjectValue):
         return reconstructor.made_of_class(self, NewObject(ConstantRecipe(self.cls), frozenset.__new__, [made]))
 
     def _new(self, reconstructor: Reconstructor) -> Recipe:
-        """A set in whose order the members come as in this one, as far as a new one can be made so."""
-        self.rely_on_order(reconstructor.context)
-        keys = list(self.twin)
-        kept = set(self.twin)
-        orders = (keys, list(self.members))
-        added = [order for order in orders if _as_added(order) == keys]
-        for order in orders if not added else ():
-            if list(set(dict.fromkeys(order))) == keys:  # for those of a dictionary, room is made at once
-                listed = NewTuple([reconstructor.recipe(self.members[key]) for key in order])
-                return CallRecipe(ConstantRecipe(set), [CallRecipe(ConstantRecipe(dict.fromkeys), [listed])])
-        constant = all(member.is_constant() for member in self.members.values())
-        if not added and constant and list(kept.copy()) == keys:
+        """A set in whose order the members come as in this one."""
+        keys = list(self.members if self.twin is None and len(self.members) < 2 else self.twin or ())
+        added = next((order for order in (keys, list(self.members)) if list(_added(order)) == keys), None)
+        if added is not None and len(keys) == len(self.members):
+            return NewSet([reconstructor.recipe(self.members[key]) for key in added])
+        kept = set(self.twin or ())
+        if kept and list(kept.copy()) == keys and all(member.is_constant() for member in self.members.values()):
             return CallRecipe(ConstantRecipe(kept.copy))
-        return NewSet([reconstructor.recipe(self.members[key]) for key in (*added, keys)[0]])
+        raise unsupported("set-members", "a set whose order a new one would not have")
 
 
-def _as_added(keys: list[Any]) -> list[Any]:
-    """In which order a set has them to which they were added in this one."""
+def _added(keys: list[Any]) -> set[Any]:
+    """A set to which these keys were added one by one, as generated code makes it."""
     made: set[Any] = set()
     for key in keys:
         made.add(key)
-    return list(made)
+    return made
 
 
 # ---- methods of set ----
@@ -241,14 +210,13 @@ def _set_add(context: CaptureContext, self: SetValue, item: Value) -> Value:
 def _set_update(context: CaptureContext, self: SetValue, *others: Value) -> Value:
     self.changed(context)  # also when an exception ends it halfway
     for other in others:
-        self.do_with("update", other)
-        items = context.iterate(other)
-        if other.python_type(context) is dict:  # for which it makes room at once
-            keyed = list(items)
-            self.do("update", dict.fromkeys([item.key(context) for item in keyed]))
-            items = iter(keyed)
-        for item in items:
-            self.add(context, item)
+        if isinstance(other, SetValue) or other.python_type(context) is dict:  # CPython makes room for all at once
+            members = _members(context, other)
+            self.do("update", _real(context, other, members))
+            self.members = {**members, **self.members}
+        else:
+            for item in context.iterate(other):
+                self.add(context, item)
     return ConstantValue(None)
 
 
@@ -276,10 +244,8 @@ def _set_pop(context: CaptureContext, self: SetValue) -> Value:
     if not self.members:
         raise context.raised(KeyError, "pop from an empty set")
     self._refuse_objects()
-    if len(self.members) > 1:
-        if self.twin is None:
-            raise unsupported("set-members", "which member of a set from outside comes first")
-        self.rely_on_order(context)
+    if self.twin is None and len(self.members) > 1:
+        raise unsupported("set-members", "which member of a set comes first")
     key = next(iter(self.members)) if self.twin is None else self.twin.pop()
     self.changed(context)
     return self.members.pop(key)
@@ -297,138 +263,86 @@ def _set_clear(context: CaptureContext, self: SetValue) -> Value:
 def _set_copy(context: CaptureContext, self: SetValue) -> Value:
     if self.cls is frozenset:
         return self
-    return combined(self, "copy", dict(self.members))
+    return combined(context, self, "copy")
 
 
-def combined(self: SetValue, method: str, members: dict[Any, Value], *others: Any, roots: Any = ()) -> SetValue:
-    """The set that a method gives: the real one of that name says in which order its members come."""
-    real = self.in_order()
-    twin = getattr(set if isinstance(real, set) else frozenset, method)(real, *others)
-    return SetValue(members, cls=self.basic, twin=twin, rests_on=self.roots() + tuple(roots))
+def combined(context: CaptureContext, self: SetValue, method: str, *others: Value) -> SetValue:
+    """The set that a method gives: the real one of that name tells which members it has, and in which order."""
+    read = [_members(context, other) for other in others]
+    reals = [_real(context, other, members) for other, members in zip(others, read, strict=True)]
+    members, twin = _combined(context, self, method, read, reals)
+    return SetValue(members, cls=self.basic, twin=twin)
 
 
-@dataclass(slots=True)
-class Read:
-    """The other operands of a method, each gone through once, since an iterator gives its items only once."""
-
-    members: list[dict[Any, Value]]  # of equal ones the first
-    real: list[Any]  # what the real method is given
-    roots: list[SetValue]  # whose order has a part in what it makes of that
-
-    @classmethod
-    def of(cls, context: CaptureContext, others: tuple[Value, ...]) -> Read:
-        read = cls([], [], [])
-        for other in others:
-            read.add(context, other)
-        return read
-
-    def add(
-        self, context: CaptureContext, other: Value, wanted: dict[Any, Value] | None = None
-    ) -> tuple[dict[Any, Value], Any]:
-        """Go through one more. `wanted`: as in `_members`."""
-        members = _members(context, other, wanted)
-        real: Any
-        if isinstance(other, SetValue):
-            real = other.in_order()
-            self.roots += other.roots()
-        elif other.is_constant() and isinstance(other.constant(), frozenset):
-            real = other.constant()
-        else:  # for a dictionary, sets make room for all of it first
-            real = (dict.fromkeys if other.python_type(context) is dict else list)(members)
-        self.members.append(members)
-        self.real.append(real)
-        return members, real
+def _combined(
+    context: CaptureContext, self: SetValue, method: str, read: list[dict[Any, Value]], reals: list[Any]
+) -> tuple[dict[Any, Value], Any]:
+    """Members and twin of the result; `read` and `reals` are the operands."""
+    self._refuse_objects()
+    mine = self.in_order(context)
+    known = mine is not None and None not in reals
+    real = mine if known else set(self.members)
+    made = getattr(set if isinstance(real, set) else frozenset, method)(real, *(reals if known else map(set, read)))
+    found = {id(key): item for members in (*read, self.members) for key, item in members.items()}
+    equal = {key: item for members in (*reversed(read), self.members) for key, item in members.items()}
+    return {key: found.get(id(key), equal[key]) for key in made}, made if known else None
 
 
-def _stops_early(method: str) -> bool:
-    items = iter((1, 2))
-    getattr({1}, method)(items)
-    return next(items, None) is not None
-
-
-_SUBSET_STOPS_EARLY = _stops_early("issubset")  # since CPython 3.12
-_INTERSECTION_STOPS_EARLY = _stops_early("intersection")
-
-
-def _members(context: CaptureContext, other: Value, wanted: dict[Any, Value] | None = None) -> dict[Any, Value]:
-    """The items of an operand by their keys, no further than until all that are `wanted` came."""
+def _real(context: CaptureContext, other: Value, members: dict[Any, Value]) -> Any:
+    """The operand as a real method gets it; None for a set whose order is not known."""
     if isinstance(other, SetValue):
+        return other.in_order(context) if len(other.members) > 1 else set(other.members)
+    if other.is_constant() and isinstance(other.constant(), frozenset):
+        return other.constant()
+    return dict.fromkeys(members) if other.python_type(context) is dict else list(members)
+
+
+def _members(context: CaptureContext, other: Value) -> dict[Any, Value]:
+    """The items of an operand by their keys; of equal ones the first."""
+    if isinstance(other, SetValue):
+        other._refuse_objects()
         return other.members
     members: dict[Any, Value] = {}
-    came = 0
     for item in context.iterate(other):
-        key = item.key(context)
-        if key in members:
-            continue
-        members[key] = item
-        came += wanted is not None and key in wanted
-        if wanted and came == len(wanted):
-            break
+        members.setdefault(item.key(context), item)
     return members
 
 
-@set_methods.register("union")
-def _set_union(context: CaptureContext, self: SetValue, *others: Value) -> Value:
-    members, read = dict(self.members), Read.of(context, others)
-    for theirs in read.members:
-        members = {**theirs, **members}
-    return combined(self, "union", members, *read.real, roots=read.roots)
+def _refuse_iterators(context: CaptureContext, method: str, others: tuple[Value, ...]) -> None:
+    """CPython's versions differ in how far these methods go through an iterator."""
+    if any(hasattr(other.python_type(context), "__next__") for other in others):
+        raise unsupported("set-members", f"{method}() by an iterator")
 
 
-@set_methods.register("intersection")
-def _set_intersection(context: CaptureContext, self: SetValue, *others: Value) -> Value:
-    members, read = dict(self.members), Read([], [], [])
-    for other in others:
-        theirs, real = read.add(context, other, members if _INTERSECTION_STOPS_EARLY else None)
-        # the objects are those of the operand that is gone through: of two sets the smaller one, else the iterable
-        kept = members if isinstance(real, (set, frozenset)) and len(theirs) > len(members) else theirs
-        members = {key: kept[key] for key in members if key in theirs}
-    return combined(self, "intersection", members, *read.real, roots=read.roots)
+def _register_operation(name: str) -> None:
+    def gives(context: CaptureContext, self: SetValue, *others: Value) -> Value:
+        if name == "intersection":
+            _refuse_iterators(context, name, others)
+        return combined(context, self, name, *others)
 
-
-@set_methods.register("difference")
-def _set_difference(context: CaptureContext, self: SetValue, *others: Value) -> Value:
-    read = Read.of(context, others)
-    members = {key: item for key, item in self.members.items() if not any(key in theirs for theirs in read.members)}
-    return combined(self, "difference", members, *read.real, roots=read.roots)
-
-
-@set_methods.register("symmetric_difference")
-def _set_symmetric_difference(context: CaptureContext, self: SetValue, other: Value) -> Value:
-    read = Read.of(context, (other,))
-    mine, (theirs,) = self.members, read.members
-    members = {key: item for key, item in {**mine, **theirs}.items() if (key in mine) != (key in theirs)}
-    return combined(self, "symmetric_difference", members, *read.real, roots=read.roots)
-
-
-def _registers_in_place(name: str) -> None:
-    """The method that leaves in the set what another gives."""
-    gives = set_methods[name]
-
-    def handler(context: CaptureContext, self: SetValue, *others: Value) -> Value:
-        for other in others:
-            if not isinstance(other, SetValue):
-                if name == "intersection":  # which goes through the other, and so orders what is left
-                    raise unsupported("set-members", "intersection_update() by something else than a set")
-                other = SetValue.from_items(context, other)
-            result = gives(context, self, other)
-            assert isinstance(result, SetValue)
-            self.members = dict(result.members)
-            self.do_with(f"{name}_update", other)
-            self.changed(context)
+    def changes(context: CaptureContext, self: SetValue, *others: Value) -> Value:
+        if name == "intersection":
+            _refuse_iterators(context, name, others)
+        read = [_members(context, other) for other in others]
+        reals = [_real(context, other, members) for other, members in zip(others, read, strict=True)]
+        self.members, _ = _combined(context, self, name, read, reals)
+        self.do(f"{name}_update", *reals)
+        self.changed(context)
         return ConstantValue(None)
 
-    set_methods.add(f"{name}_update", handler)
+    set_methods.add(name, gives)
+    if name != "union":
+        set_methods.add(f"{name}_update", changes)
 
 
-for _name in ("difference", "intersection", "symmetric_difference"):
-    _registers_in_place(_name)
+for _name in ("union", "intersection", "difference", "symmetric_difference"):
+    _register_operation(_name)
 
 
 @set_methods.register("issubset")
 def _set_issubset(context: CaptureContext, self: SetValue, other: Value) -> Value:
-    wanted = self.members if _SUBSET_STOPS_EARLY else None
-    return ConstantValue(self.members.keys() <= _members(context, other, wanted).keys())
+    _refuse_iterators(context, "issubset", (other,))
+    return ConstantValue(self.members.keys() <= _members(context, other).keys())
 
 
 def _all_are(context: CaptureContext, other: Value, contained: bool, members: dict[Any, Value]) -> Value:
