@@ -102,7 +102,8 @@ def _type_of(node: fx.Node) -> str:
     return type(example).__name__ if example is not None else ""
 
 
-_OWN = {"stator": "stator.prims.operators.random", "stator_parts": "stator.graph.subgraphs.subgraph_ops.run"}
+# The modules whose import defines the operators of a namespace.
+_DEFINED_BY = {"stator": "stator.prims", "stator_parts": "stator.graph.subgraphs.subgraph_ops"}
 
 
 class _Printer:
@@ -143,8 +144,8 @@ class _Printer:
 
     def function(self, target: Any) -> str:
         if isinstance(target, OpOverload):
-            if target.namespace in _OWN:  # our own operators are there once this is imported
-                self.functions[f"torch.ops.{target.namespace}"] = _OWN[target.namespace]
+            if target.namespace in _DEFINED_BY:
+                self.functions[f"torch.ops.{target.namespace}"] = f"{_DEFINED_BY[target.namespace]}.{target.namespace}"
             return f"torch.ops.{target}"
         module = getattr(target, "__module__", None) or ""
         text = fx.node._get_qualified_name(target)
