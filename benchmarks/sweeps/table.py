@@ -18,43 +18,44 @@ TITLES = {"transformers": "transformers: every architecture", "timm": "timm: a s
 
 HEAD = """# Sweeps over other people's models
 
-Every architecture of transformers that a small configuration can be made for, and one of the smallest models of every
-family (module) of timm, in eval mode without gradients, captured by `stator.compile(model, backend="eager")` and by
-`torch.compile(model, backend="eager")`. Each model is called twice with other values of the same shapes; both outputs,
-with everything inside them, are compared with eager PyTorch's. The models are not changed, weights are random, nothing
-is downloaded.
+A sweep captures every architecture of transformers for which a small configuration can be made, and one of the
+smallest models of every family (module) of timm, in eval mode without gradients, by `stator.compile(model,
+backend="eager")` and by `torch.compile(model, backend="eager")`. It calls each model twice with other values of equal
+shapes, and compares both outputs, with everything inside them, with eager PyTorch's. The models are unchanged,
+weights are random, and nothing is downloaded.
 
-    make sweep-transformers sweep-timm     # fails if a family does worse than what is kept here
+    make sweep-transformers sweep-timm     # fails if a family does worse than the kept results
     python -m benchmarks.sweeps.run all --columns stator peer --workers 16   # measures anew, keeps the results
     python -m benchmarks.sweeps.table      # this page
 
-- Configurations are made smaller by rules on the names of their fields (`benchmarks/sweeps/small_configs.py`), inputs
-  from the names of the forward's parameters (`inputs.py`). Of several kinds of inputs (text, images, …) the fullest
-  call that eager runs is measured; ids hold as many placeholders for images, videos and sounds as the model makes
+- Rules on the names of fields make configurations smaller (`benchmarks/sweeps/small_configs.py`). Inputs follow from
+  the names of the forward's parameters (`inputs.py`). Of several kinds of inputs (text, images, …) the sweep takes
+  the fullest call that eager runs; ids hold as many placeholders for images, videos and sounds as the model makes
   features of them.
-- Each family has a process of its own, in which the model is built once; each compiler measures in a fork of it, with
-  a limit on processor seconds. Who takes longer has failed (*time*).
-- *equal*: `bitwise`, or `close` (the largest difference is at most 1e-5 of the tensor's largest value: captured models
-  make attention masks without looking at the data, so another kernel may run). Anything else counts as not equal.
-- *breaks*: every place where a graph ended early or a frame was left to eager, each time it was compiled.
-- *recompiled*: families with frames compiled anew for the second call.
+- Each family has a process of its own, which builds the model once. Each compiler runs in a fork of it, with a limit
+  on processor seconds; past the limit the family has failed (*time*).
+- *equal*: `bitwise`, or `close` (the largest difference is at most 1e-5 of the tensor's largest value: captured
+  models make attention masks without looking at the data, so another kernel may run). Anything else counts as not
+  equal.
+- *breaks*: every place where a graph ended early or a frame ran eagerly, each time it was compiled.
+- *recompiled*: families with frames that the second call compiled again.
 - *training* (column `train`, where it was measured): the model in training mode under `backend="aot_eager"` with
   `exact_random`; outputs, the gradients of all parameters and the buffers of two steps are compared with eager's.
   Where eager PyTorch itself fails in training mode, there is nothing to compare. The kept results come from several
-  states of the source of one day; operators that run in ATen between compiled segments count as breaks there.
-- *by its own kernels* (column `inductor`, where it was measured): the same under the default backend, equal to 1e-3 of
-  each tensor's largest value.
-- Seconds (in the kept results only) are those of a machine that was shared with other work; they are no benchmark.
+  states of the source of one day; operators that run in ATen between compiled parts count as breaks there.
+- *by its own kernels* (column `inductor`, where it was measured): training under the default backend, equal to 1e-3
+  of each tensor's largest value.
+- Seconds (in the kept results only) come from a machine that also did other work; they are no benchmark.
 """
 
 
-# What was found out about results of certain versions: {suite: {version of its package: text}}
+# Remarks on the results of certain versions: {suite: {version of its package: text}}
 NOTES = {
     "transformers": {
         "5.17.0": """Four families (autoformer, bridgetower, informer, umt5) do something else, or fail, as soon as
-`torch.compiler.is_compiling()` is true, also in plain eager PyTorch with that function replaced. Where a program fails
-after that answer, stator captures it again with the other one ([control](control.md)), which three of them need; umt5
-does not fail, but gives other numbers (its decoder looks at what comes later, unless it is compiled)."""
+`torch.compiler.is_compiling()` is true, also in plain eager PyTorch with that function replaced. If a program fails
+after that answer, stator captures it again with the answer False ([control](control.md)); three of the four need
+this. umt5 does not fail, but computes other numbers (its decoder looks at later positions, unless it is compiled)."""
     }
 }
 
