@@ -1,4 +1,4 @@
-"""Groups of loop nodes to C++ kernels; see kernel.py (what), vectorize.py and phases.py (how), emit.py (text)."""
+"""Prints groups of loop nodes as C++ kernels: kernel.py (values), vectorize.py, phases.py (plan), emit.py (text)."""
 
 from .kernel_source import print_kernel
 

@@ -1,5 +1,5 @@
-"""Which reductions along columns are printed in blocks: lanes run across neighbouring columns, and a block of several
-vectors goes down the rows together, so that memory is read in long pieces. Decisions only; columns.py prints the text.
+"""Decides which reductions along columns are printed in blocks: lanes run across neighbouring columns, and a block of
+several vectors goes down the rows together, so that memory is read in long pieces. columns.py prints the text.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .types import KIND
 from .vectorize import LoopOrder
 
 _WIDEST = 8  # vectors that go down the rows together
-_ACCUMULATORS = 16  # of a block, so that they stay in registers
-_ENOUGH = 8  # blocks that are enough to share between threads
-_PARTS = 16  # that rows are split into: a fixed number, so that the result does not depend on the thread count
-_MIN_ROWS = 16  # of a part
-_MAX_PARTIAL = 4096  # columns whose partial sums are kept for each part, on the stack
-_LANES = 16  # what the estimates assume; the text itself works for any
+_ACCUMULATORS = 16  # accumulators of a block that still fit in registers
+_ENOUGH = 8  # blocks that give every thread work
+_PARTS = 16  # parts of the rows: a fixed number, so that the result does not depend on the thread count
+_MIN_ROWS = 16  # rows of a part
+_MAX_PARTIAL = 4096  # columns whose partial sums fit on the stack for every part
+_LANES = 16  # assumed by the estimates; the text itself works for any number
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Columns:
 
 
 def plan_columns(kernel: Kernel, order: LoopOrder, plan: Plan, parallel: bool) -> Columns | None:
-    """None: not such a reduction, or nothing to gain. parallel: is there enough work for several threads?"""
+    """None if the kernel is no such reduction, or gains nothing. parallel: there is enough work for several threads."""
     if order.vector is None or order.tile is not None or not order.inner or order.outer[-1:] != (order.vector,):
         return None
     if len(plan.phases) != 1 or plan.phases[0].keeps:
@@ -58,7 +58,7 @@ def plan_columns(kernel: Kernel, order: LoopOrder, plan: Plan, parallel: bool) -
 def _split(
     kernel: Kernel, order: LoopOrder, dtypes: list[torch.dtype], others: int, size: int
 ) -> tuple[int, int] | None:
-    """The longest inner loop and the number of parts, where a part is worth a thread."""
+    """The longest inner loop and its number of parts; None where a part is not worth a thread."""
     longest = max(order.inner, key=lambda loop: kernel.sizes[loop])
     parts = min(_PARTS, kernel.sizes[longest] // _MIN_ROWS)
     plain = all(KIND[dtype] in ("f32", "f64", "i32", "i64") for dtype in dtypes)

@@ -1,6 +1,6 @@
-"""The text of reductions along columns: blocks of several vectors go down the rows together.
+"""Prints reductions along columns: blocks of several vectors go down the rows together.
 
-Where there are few columns, rows are shared between threads. column_plan.py decides which kernels are printed so.
+Where there are few columns, threads share the rows. column_plan.py decides which kernels are printed this way.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .emit import Emitter
 from .partial_sums import in_parts
 from .types import KIND, SCALAR, VECTOR, identity
 
-_LANES = 16  # what the estimates assume; the text itself works for any
+_LANES = 16  # assumed by the estimates; the text itself works for any number
 
 
 class ColumnEmitter(Emitter):
-    """Prints a kernel whose innermost outer loop may run in blocks of columns."""
+    """Prints a kernel with an innermost outer loop that may run in blocks of columns."""
 
     def _columns_printed(self) -> bool:
         if self.columns is None:
@@ -28,7 +28,7 @@ class ColumnEmitter(Emitter):
 
 
 def _emit_columns(emitter: Emitter, columns: Columns) -> None:
-    """Everything inside of the loop that lanes run along, that loop included."""
+    """Print the loop that lanes run along, and everything inside of it."""
     if columns.split is None:
         _over_blocks(emitter, columns.width, lambda width: _block(emitter, width))
     else:
@@ -36,7 +36,7 @@ def _emit_columns(emitter: Emitter, columns: Columns) -> None:
 
 
 def _over_blocks(emitter: Emitter, width: int, body: Callable[[int], None], shared: bool = True) -> None:
-    """`body(vectors)` for all columns: whole blocks, vectors that are left, and the rest of a vector."""
+    """`body(vectors)` for all columns: whole blocks, then single vectors, then the rest of a vector."""
     order = emitter.order
     assert order.vector is not None
     name, size = f"{emitter.kernel.loops[order.vector].name}b", emitter.kernel.sizes[order.vector]
@@ -65,7 +65,7 @@ def _over_blocks(emitter: Emitter, width: int, body: Callable[[int], None], shar
 
 
 def _block(emitter: Emitter, width: int) -> None:
-    """Columns of a block from the first row to the last, and what becomes of the results."""
+    """The columns of a block from the first row to the last, then the values and stores behind the reductions."""
     _down_the_rows(emitter, width)
     with _vectors(emitter, width):
         _per_column_values(emitter)
@@ -82,7 +82,7 @@ def _finish(emitter: Emitter) -> None:
 
 
 def _vectors(emitter: Emitter, width: int) -> AbstractContextManager[None]:
-    """A loop over the vectors of a block; inside, the loop variable of the columns has its usual name."""
+    """A loop over the vectors of a block. Inside, the loop variable of the columns has its usual name."""
     assert emitter.order.vector is not None
     name = emitter.kernel.loops[emitter.order.vector].name
     emitter.slot = "[b]"
@@ -91,7 +91,7 @@ def _vectors(emitter: Emitter, width: int) -> AbstractContextManager[None]:
 
 
 def _per_column(emitter: Emitter) -> list[int]:
-    """Values that vary with the columns but not with the rows."""
+    """Values that vary with the columns but not with the rows, and depend on no reduction."""
     plan, place = emitter.plan, len(emitter.order.outer)
     return [position for position in plan.outside if emitter._place(position) == place]
 
@@ -102,7 +102,7 @@ def _per_column_values(emitter: Emitter) -> None:
 
 
 def _needed_by_rows(emitter: Emitter) -> list[int]:
-    """Those of them that the rows' values are computed from."""
+    """The per-column values that are operands of the rows' values."""
     kernel, phase = emitter.kernel, emitter.plan.phases[0]
     needed = {position for value in phase.values for position in kernel.operands(kernel.values[value].args)}
     needed |= {kernel.values[position].args[1].position for position in phase.reduces}
@@ -111,7 +111,7 @@ def _needed_by_rows(emitter: Emitter) -> list[int]:
 
 
 def _down_the_rows(emitter: Emitter, width: int) -> None:
-    """Declare the accumulators of a block and run over all rows (or those of a part)."""
+    """Declare the accumulators of a block and loop over all rows (or over the rows of a part)."""
     kernel, phase, inner = emitter.kernel, emitter.plan.phases[0], emitter.order.inner
     emitter.width = width
     held = _needed_by_rows(emitter)
@@ -151,7 +151,7 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
 
 
 def _in_parts(emitter: Emitter, columns: Columns, split: int) -> None:
-    """Rows in parts, shared between threads, and then the sums of the parts' results."""
+    """Split the rows into parts, which threads share, and then add up the results of the parts."""
     kernel, reduces = emitter.kernel, emitter.plan.phases[0].reduces
     assert emitter.order.vector is not None
     size, rows = kernel.sizes[emitter.order.vector], kernel.sizes[split]

@@ -1,4 +1,4 @@
-"""The text of one kernel: loops, accumulators, scratch rows, stores. Decisions come from vectorize.py and phases.py."""
+"""Prints one kernel: loops, accumulators, scratch rows, stores. vectorize.py and phases.py make the decisions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .types import KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
 from .vectorize import LoopOrder, tiled_load
 
-# Elements of simple work below which one thread does it all; a parallel region costs some microseconds
+# With fewer elements of simple work than this, one thread is faster: a parallel region costs some microseconds
 _SERIAL_WORK = 32768
-_PLENTY = 64  # iterations of a loop that are enough to share between threads
-_PARTS = 64  # of a reduction to a single row: a fixed number, so that the result does not depend on the thread count
+_PLENTY = 64  # iterations of a loop that give every thread work
+_PARTS = 64  # parts of a reduction to a single row: fixed, so that the result does not depend on the thread count
 
 
 class Emitter:
-    """Prints one kernel. `lanes`: the number of valid lanes where text is being printed, "LANES" or "n"."""
+    """Prints one kernel. `lanes`: the number of valid lanes at the current point of the text, "LANES" or "n"."""
 
     def __init__(
         self,
@@ -49,16 +49,16 @@ class Emitter:
         self.lane_symbol = None if order.vector is None else kernel.loops[order.vector]
         self.vector_indirect: dict[Symbol, str] = {}
         self.uses_error = any(value.name == "indirect" and value.args[2] for value in kernel.values)
-        self.slot = ""  # which of several accumulators is meant
-        self.width = 1  # how many there are
+        self.slot = ""  # the index of the current accumulator, where a value has several
+        self.width = 1  # the number of accumulators for each value
         self.part_depth = part_depth(kernel, order)
-        self.in_part: frozenset[int] = frozenset()  # sums that go to a partial accumulator where text is being printed
+        self.in_part: frozenset[int] = frozenset()  # sums that currently go to a partial accumulator
         self.columns = plan_columns(kernel, order, self.plan, self._work() > _SERIAL_WORK)
         self.parallel_at = self._parallel_loop()
         self.split = self._split_reduction()
         streams = dict.fromkeys(value.args[:3] for value in kernel.values if value.name == "random")
         self.random_blocks = {stream: f"random{at}" for at, stream in enumerate(streams)}
-        self.bounds: tuple[int, str, str] | None = None  # a loop that runs over a part only: its number, begin, end
+        self.bounds: tuple[int, str, str] | None = None  # a loop restricted to a part: its number, begin, end
 
     # ---- text -------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Emitter:
         return self.lines
 
     def _random_blocks(self) -> None:
-        """Each thread's memory of the random words it made last."""
+        """Each thread's memory of the random words that it made last."""
         for name in self.random_blocks.values():
             self.line(f"random_blocks {name};")
 
@@ -99,7 +99,7 @@ class Emitter:
         return math.prod(kernel.sizes) * max(1, each // 4)
 
     def _parallel_loop(self) -> int | None:
-        """Which place of the outer order is shared between threads."""
+        """The position in the outer order of the loop that threads share."""
         sizes = [self.kernel.sizes[loop] for loop in self.order.outer]
         if not sizes or self._work() <= _SERIAL_WORK or any(s.mode in ORDERED_STORE_MODES for s in self.kernel.stores):
             return None
@@ -114,7 +114,7 @@ class Emitter:
         return best if chunks[best] > 1 else None
 
     def _split_reduction(self) -> bool:
-        """Is there one long row only? Then its inner loops are shared between threads, and partial results combined."""
+        """True for a single long row. Threads then share its inner loops, and partial results are combined."""
         positions = any(value.name == "reduce" and value.args[0].startswith("arg") for value in self.kernel.values)
         unusual = any(store.mode is not None for store in self.kernel.stores)
         return bool(
@@ -138,7 +138,7 @@ class Emitter:
         return False
 
     def _place(self, position: int) -> int:
-        """The number of outer loops that a value outside the inner loops is inside of; -1 after reductions."""
+        """The number of outer loops around a value outside of the inner loops; -1 after reductions."""
         value = self.kernel.values[position]
         if value.phase > 0 or value.name == "constant":
             return -1
@@ -181,7 +181,7 @@ class Emitter:
             self._with_lanes("n", body)
 
     def _part_loop(self, loop: int, body: Callable[[], None]) -> None:
-        """A loop from `begin` to `end`; parts are whole vectors, except for the last."""
+        """A loop from `begin` to `end`. Parts are whole vectors, except for the last."""
         assert self.bounds is not None
         name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
         _, begin, end = self.bounds
@@ -198,7 +198,7 @@ class Emitter:
                 self._with_lanes("n", body)
 
     def _tile_loop(self, loop: int, body: Callable[[], None], shared: bool) -> None:
-        """Blocks of LANES iterations; loads that are contiguous along this loop are transposed a block at a time."""
+        """Blocks of LANES iterations. Loads that are contiguous along this loop are transposed, a block at a time."""
         symbol, size = self.kernel.loops[loop], self.kernel.sizes[loop]
         name = symbol.name
         if shared:
@@ -241,7 +241,7 @@ class Emitter:
             self._after_reductions(number + 1, stores)
 
     def _after_reductions(self, phase: int, stores: list[Store]) -> None:
-        """Values and stores outside the inner loops that became computable with this number of complete phases."""
+        """Values and stores outside of the inner loops that need exactly this number of complete phases."""
         for position in self.plan.outside:
             value = self.kernel.values[position]
             if value.phase == phase and phase > 0 and value.name not in ("reduce", "constant"):
@@ -358,14 +358,14 @@ class Emitter:
         return print_vector_index(index, Lanes(self.lane_symbol, self.vector_indirect, self.kernel.ranges, False))
 
     def _positions(self, index: Expr) -> str:
-        """One offset per lane, for gathers and scatters."""
+        """One offset for each lane, for gathers and scatters."""
         ranges = self.kernel.ranges
         return print_vector_index(
             index, Lanes(self.lane_symbol, self.vector_indirect, ranges, fits_32_bits(index, ranges))
         )
 
     def _step(self, index: Expr) -> int | None:
-        """Elements from one lane to the next; None when that is not constant."""
+        """The distance in elements from one lane to the next; None when it is not constant."""
         if not index.symbols.isdisjoint(self.vector_indirect):
             return None
         return index.coefficient(self.lane_symbol) if self.lane_symbol is not None else 0
@@ -398,7 +398,7 @@ class Emitter:
     def random(self, value: CppValue, vector: bool) -> str:
         seed, stream, draw, index = value.args
         if self.kernel.values[seed.position].loops or self.kernel.values[stream.position].loops:
-            raise CompileError("inductor", "a random number whose seed varies from element to element")
+            raise CompileError("inductor", "a kernel cannot draw random numbers with a seed that varies by element")
         key = f"{self.operand(seed.position, False)}, {self.operand(stream.position, False)}, {draw}"
         blocks = self.random_blocks[value.args[:3]]
         if not vector:
@@ -440,7 +440,7 @@ class Emitter:
             self.line(f"scatter({self.pointers[store.buffer]}, {index}, {value}, {self.lanes});")
 
     def _unusual_store(self, store: Store, target: str, value: str) -> None:
-        """Scalars only: such kernels are not vectorised."""
+        """Handles scalars only: kernels with such stores are not vectorised."""
         if store.mode == "add":
             text = f"add_atomic({target}, {value});"
         elif store.mode in ("max", "min", "mul"):
@@ -472,8 +472,8 @@ class Emitter:
             else:
                 self.line(f"{self._row(position)} = {value};")
         elif self._row_step() == 1:
-            # whole vectors even in a tail: rows are padded, and a later load could not be served from a masked store;
-            # but where another thread's part may follow, its memory is left alone
+            # Store whole vectors even in a tail: rows are padded, and a later load cannot be forwarded from a masked
+            # store. Where the part of another thread may follow, a masked store leaves its memory alone.
             tail = self._tail() if self.split else ""
             self.line(f"store(&{self._row(position)}, t{position}{tail});")
         else:
@@ -492,14 +492,14 @@ class Emitter:
         self.line(f"const {VECTOR[kind] if vector else SCALAR[kind]} t{position} = {text};")
 
     def _row_step(self) -> int:
-        """Distance in a scratch row between neighbouring lanes."""
+        """The distance in a scratch row between neighbouring lanes."""
         assert self.order.vector is not None
         return math.prod(self.kernel.sizes[self.order.vector + 1 :])
 
     # ---- reductions -------------------------------------------------------------------------------
 
     def _lanes_reduced(self) -> bool:
-        """Do the lanes run along a loop that is reduced over?"""
+        """True if the lanes run along a loop that is reduced over."""
         return self.order.vector is not None and self.order.vector >= self.kernel.outer
 
     def wide(self, position: int) -> bool:

@@ -1,4 +1,4 @@
-"""Index expressions as C++ text: int64_t for scalars, vi64 for vectors of lanes."""
+"""Prints index expressions as C++: int64_t for scalars, vi64 for vectors of lanes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stator.shapes.extrema import Max, Min
 
 
 def print_index(expr: Expr, ranges: Ranges) -> str:
-    """A scalar expression; symbols stand under their own names."""
+    """A scalar expression. Symbols appear under their own names."""
     text = ""
     for monomial, value in expr.terms().items():
         factors = [_atom(atom, ranges) for atom in monomial]
@@ -41,9 +41,9 @@ def _atom(atom: Atom, ranges: Ranges) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """How vector indices are printed. `symbol`: the loop variable that counts lanes; `vectors`: symbols that are
-    vectors already (vi64); `narrow`: in 32 bits, which suffice when every index and partial result is known to be
-    small."""
+    """The context of vector indices. `symbol`: the loop variable that counts lanes; `vectors`: symbols that are
+    vectors already (vi64); `narrow`: print 32-bit indices, which suffice when every index and partial result is known
+    to be small."""
 
     symbol: Symbol | None
     vectors: Mapping[Symbol, str]
@@ -59,7 +59,7 @@ class Lanes:
 
 
 def fits_32_bits(expr: Expr, ranges: Ranges) -> bool:
-    """Do all terms of an index, summed without their signs, stay below 2**31?"""
+    """True if the absolute values of an index's terms add up to less than 2**31."""
     total: float = 0
     for monomial, value in expr.terms().items():
         size: float = abs(value)
@@ -76,7 +76,7 @@ def fits_32_bits(expr: Expr, ranges: Ranges) -> bool:
 
 
 def print_vector_index(expr: Expr, lanes: Lanes) -> str:
-    """One index per lane."""
+    """One index for each lane."""
     scalar, ranges = lanes.scalar, lanes.ranges
     if lanes.symbol is not None and expr.symbols.isdisjoint(lanes.vectors):
         step = expr.coefficient(lanes.symbol)

@@ -1,7 +1,7 @@
-"""A group's members merged into one SSA: what the C++ kernel computes, before it is decided where and how wide.
+"""Merges the members of a group into one SSA: the values that the C++ kernel computes, before any decision on loops.
 
-Loads of what an earlier member stored become that value, equal values are computed once, Welford becomes two sums.
-Every value knows the loops it varies with and its phase. No text is made here.
+A load of a value that an earlier member stored becomes that value, equal values are computed once, and Welford becomes
+two sums. Every value knows the loops it varies with and its phase. Nothing is printed here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from stator.shapes.simplify import loop_ranges
 
 @dataclass(slots=True)
 class CppValue:
-    """`args` as in loops/body.py, with index expressions in place of index references. `loops`: a bit per loop it
-    varies with. `phase`: how many reductions over the inner loops must be complete before it can be computed.
+    """`args` as in loops/body.py, with index expressions in place of index references. `loops`: a bit for each loop
+    that the value varies with. `phase`: the number of reductions over the inner loops that must be complete before it.
     """
 
     name: str
@@ -37,7 +37,7 @@ class CppValue:
 
 @dataclass(slots=True)
 class Store:
-    """`at`: number of values that come before it in program order."""
+    """`at`: the number of values that come before the store in program order."""
 
     buffer: str
     index: Expr
@@ -51,7 +51,7 @@ class Store:
 
 @dataclass(slots=True)
 class Kernel:
-    """`loops[:outer]` are shared by all; `loops[outer:]` are the inner loops, run once per phase."""
+    """`loops[:outer]` are shared by all members; `loops[outer:]` are the inner loops, run once per phase."""
 
     loops: tuple[Symbol, ...]
     sizes: tuple[int, ...]
@@ -67,7 +67,7 @@ class Kernel:
 
     @property
     def phases(self) -> int:
-        """How many times the inner loops run."""
+        """The number of runs over the inner loops."""
         inner = self.inner_bits
         last = [s.phase for s in self.stores if s.loops & inner]
         last += [self.values[v.args[1].position].phase for v in self.values if v.name == "reduce"]
@@ -84,7 +84,7 @@ class Kernel:
         return bits
 
     def operands(self, args: tuple[Any, ...]) -> list[int]:
-        """Positions of the values that arguments refer to, those inside index expressions included."""
+        """Positions of the values that arguments refer to, also from inside index expressions."""
         found = []
         for arg in args:
             if isinstance(arg, Ref):
@@ -97,7 +97,7 @@ class Kernel:
         return [*self.operands((store.index, Ref(store.value))), *([] if store.mask is None else [store.mask])]
 
     def live_values(self) -> list[int]:
-        """Positions of the values that something stored is computed from."""
+        """Positions of the values that stores depend on."""
         seen: set[int] = set()
         pending = [position for store in self.stores for position in self.store_operands(store)]
         while pending:
@@ -109,7 +109,7 @@ class Kernel:
 
 
 def merge(group: Group, buffers: Mapping[str, Buffer]) -> Kernel:
-    """The members' bodies, in order, as one kernel. Raises CompileError for what a schedule must not contain."""
+    """Merge the members' bodies, in order. Raises CompileError for contents that a schedule must not have."""
     first = next((m.body for m in group.members if m.body.reduction_vars or len(m.body.vars) > len(group.ranges)), None)
     body = first or group.members[0].body
     shared = len(group.ranges)
@@ -133,7 +133,7 @@ class _Merger:
 
     def add(self, body: LoopBody) -> None:
         kernel = self.kernel
-        positions: list[int] = []  # of the body's operations among the kernel's values; a welford's is its mean's
+        positions: list[int] = []  # maps the body's operations to the kernel's values (a welford to its mean)
         parts: dict[int, tuple[int, int, int]] = {}
         renamed: dict[Symbol, Expr] = {}
         for at, op in enumerate(body.ops):
@@ -169,7 +169,7 @@ class _Merger:
                 positions.append(position)
 
     def value(self, name: str, args: tuple[Any, ...], dtype: torch.dtype) -> int:
-        # repr tells 0.0 from -0.0 and 1 from True, and makes NaN equal to itself
+        # repr distinguishes 0.0 from -0.0 and 1 from True, and makes NaN equal to itself
         key = (name, tuple([arg if isinstance(arg, Ref | Expr) else repr(arg) for arg in args]), dtype)
         found = self.numbers.get(key)
         if found is not None:
@@ -217,8 +217,8 @@ class _Merger:
         kernel.stores.append(Store(buffer, index, value.position, mode, masked, loops, phase, len(kernel.values)))
 
     def _welford(self, value: Ref, dtype: torch.dtype) -> tuple[int, int, int]:
-        """Mean, then squared deviations from it: two passes over a row in cache beat one pass with a division per step,
-        and are more exact."""
+        """The mean, then squared deviations from the mean. Two passes over a row in cache are faster than one pass with
+        a division in each step, and more exact."""
         kernel = self.kernel
         number = math.prod(kernel.sizes[kernel.outer :])
         count = self.value("constant", (float(number), dtype), dtype)

@@ -1,4 +1,4 @@
-"""From a group to a self-contained kernel with a name that follows from its content. ABI: runtime/kernel_abi.md."""
+"""Turns a group into a self-contained kernel, named by a hash of its text. ABI: runtime/kernel_abi.md."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _DEFAULT = Options()
 
 
 def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options = _DEFAULT) -> KernelSource:
-    """C++ of a group. Groups that differ in names only give identical text. Raises CompileError for what C++ kernels
-    cannot compute."""
+    """C++ text of a group. Groups that differ only in names give identical text. Raises CompileError for operations
+    that C++ kernels cannot compute."""
     for member in group.members:
         for op in member.body.ops:
             if op.dtype is not None:
@@ -31,11 +31,11 @@ def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options =
         raise CompileError("inductor", "a reduction over no elements reached code generation")
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
-    # an input that is written in place is one pointer, so that the compiler knows where the two meet
+    # an input that is written in place is one pointer, so that the compiler knows that reads and writes alias
     in_place = {buffers[name].value: name for name in group.writes if isinstance(buffers[name].value, str)}
     pointers |= {name: pointers[in_place[name]] for name in group.reads if name in in_place}
     emitter = ColumnEmitter(kernel, choose_order(kernel, options.vectorize), pointers, buffers)
-    # Values computed outside of a loop would be loaded even if the loop runs zero times.
+    # An empty loop must print nothing: values hoisted out of it would be loaded anyway.
     body = [] if 0 in kernel.sizes else emitter.emit()
     aliased = _aliased(group, buffers, in_place)
     lines = []
@@ -55,7 +55,7 @@ def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options =
 
 
 def _aliased(group: Group, buffers: Mapping[str, Buffer], in_place: Mapping[str, str]) -> set[str]:
-    """Arguments whose memory another pointer shows too, because of mutation in place."""
+    """Arguments that share their memory with another pointer, because of mutation in place."""
     owners: dict[str, set[str]] = {}
     for name in {*group.reads, *group.writes}:
         buffer = buffers[name]

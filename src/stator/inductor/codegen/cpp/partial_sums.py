@@ -1,5 +1,5 @@
-"""Long sums as sums of partial sums: their rounding error grows with the length of a part and the number of parts, not
-with the number of terms. Where parts begin, and their text.
+"""Long sums as sums of partial sums. Their rounding error grows with the length of a part and the number of parts, not
+with the number of terms. Decides where parts begin, and prints them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .phases import Phase
 from .types import KIND, SCALAR, VECTOR
 from .vectorize import LoopOrder
 
-_LONG = 256  # terms that one accumulator may take up one after the other
+_LONG = 256  # the most terms that one accumulator takes up one after the other
 _PART = 128
 _LANES = 16
 
 
 class Printer(Protocol):
-    """What printing partial sums asks of the emitter of a kernel (emit.Emitter)."""
+    """The methods of a kernel's emitter (emit.Emitter) that print partial sums."""
 
     kernel: Kernel
     order: LoopOrder
@@ -44,7 +44,7 @@ class Printer(Protocol):
 
 
 def part_depth(kernel: Kernel, order: LoopOrder) -> int | None:
-    """The inner loop, by its place, each run (or piece of a run) of which makes partial sums; None for short sums."""
+    """The depth of the inner loop with runs (or pieces of runs) that make partial sums; None for short sums."""
     trips = [math.ceil(kernel.sizes[at] / (_LANES if at == order.vector else 1)) for at in order.inner]
     if math.prod(trips) <= _LONG:
         return None
@@ -57,7 +57,7 @@ def part_depth(kernel: Kernel, order: LoopOrder) -> int | None:
 
 
 def in_parts(printer: Printer, depth: int, phase: Phase, run: Callable[[], None]) -> None:
-    """Emit the inner loop at `depth` by `run`; its sums go to partial accumulators, which are added up after it."""
+    """Emit the inner loop at `depth` by `run`. Its sums go to partial accumulators, which are added up after it."""
     sums = [position for position in phase.reduces if _is_sum(printer, position)]
     if depth != printer.part_depth or not sums:
         run()

@@ -1,5 +1,5 @@
-"""What each run over the inner loops computes, and what it keeps for later runs: recompute, or a scratch row. No
-text."""
+"""Plans the runs over the inner loops: the values that each run computes, and those that it keeps in scratch rows for
+later runs instead of recomputing them. Prints nothing."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from stator.inductor.loops.vocabulary import HEAVY
 
 from .kernel import Kernel, Store
 
-# Scratch rows live on a thread's stack, and should stay in its second-level cache
+# Scratch rows live on a thread's stack, and should fit in its second-level cache
 SCRATCH_BYTES = 786432
 ROW_BYTES = 196608
 _HEAVY_COST = 10
-_RECOMPUTE_COST = 2  # a load and one operation more: no dearer than reading scratch
+_RECOMPUTE_COST = 2  # a load and another operation: no dearer than reading scratch
 
 
 @dataclass(slots=True)
 class Phase:
-    """One run over the inner loops. `values`: what is computed, in order; `reduces`: the accumulators; `stores`;
+    """One run over the inner loops. `values`: values to compute, in order; `reduces`: the accumulators; `stores`;
     `keeps`: values written to scratch here; `fetches`: values read from scratch here.
     """
 
@@ -40,7 +40,7 @@ class Plan:
 
 
 def plan_phases(kernel: Kernel, innermost: int | None, lanes_across_rows: bool) -> Plan:
-    """`innermost`: the fastest inner loop. What does not vary with it is computed rarely and never kept.
+    """`innermost`: the fastest inner loop. Values that do not vary with it are computed rarely and never kept.
     `lanes_across_rows`: as many rows are in flight as a vector has lanes."""
     fastest = 0 if innermost is None else 1 << innermost
     inner = kernel.inner_bits
@@ -54,7 +54,7 @@ def plan_phases(kernel: Kernel, innermost: int | None, lanes_across_rows: bool) 
             phases[store.phase].stores.append(store)
         else:
             outside_stores.append(store)
-    first: dict[int, int] = {}  # inner value -> the phase that computes it first
+    first: dict[int, int] = {}  # maps an inner value to the first phase that computes it
     kept: set[int] = set()
     elements = math.prod(kernel.sizes[kernel.outer :]) * (16 if lanes_across_rows else 1)
     free = SCRATCH_BYTES
@@ -112,7 +112,7 @@ def _live_reduces(kernel: Kernel) -> list[int]:
 
 
 def _cost(kernel: Kernel, position: int, kept: set[int]) -> int:
-    """Of computing a value anew inside the inner loops, from memory or scratch rows on."""
+    """The cost of computing a value again inside the inner loops, starting from memory or scratch rows."""
     seen: set[int] = set()
     pending, total = [position], 0
     while pending and total <= _RECOMPUTE_COST:

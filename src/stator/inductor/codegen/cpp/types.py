@@ -1,4 +1,4 @@
-"""How dtypes appear in generated C++: in memory, and in scalar and vector registers. Names are those of vec.h."""
+"""dtypes in generated C++: in memory, and in scalar and vector registers. The names are those of vec.h."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KIND = {
 SCALAR = {"f32": "float", "f64": "double", "i64": "int64_t", "i32": "int32_t", "bool": "bool"}
 VECTOR = {"f32": "vf32", "f64": "vf64", "i64": "vi64", "i32": "vi32", "bool": "mask"}
 
-# what brings a register back to the values its dtype has
+# the function that rounds or wraps a register back to the values of its dtype
 NARROW = {
     torch.float16: "round_f16",
     torch.bfloat16: "round_bf16",

@@ -1,6 +1,6 @@
-"""One operation of the vocabulary as a C++ expression: a handler per operation, for scalars and vectors alike.
+"""Prints one operation of the vocabulary as a C++ expression: a handler per operation, for scalars and vectors alike.
 
-The functions called are those of vec.h and vec_math.h, overloaded on both. No statement, no loop is made here.
+Expressions call the functions of vec.h and vec_math.h, overloaded for both. No statement or loop is printed here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .types import KIND, NARROW, literal
 
 
 class CppContext(Protocol):
-    """Where an expression is printed."""
+    """The kernel around an expression: prints operands, loads and indices."""
 
     def operand(self, position: int, vector: bool) -> str: ...
 

@@ -1,4 +1,4 @@
-"""Which loop becomes the vector lanes, and in which order the loops run. A cost model; no text is made here."""
+"""Decides which loop becomes the vector lanes, and the order of the loops, by a cost model. Prints nothing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from stator.shapes.expr import Expr
 
 from .kernel import CppValue, Kernel
 
-# Cost of one element relative to a vectorised unit-stride access of a whole vector, which is 1
+# Cost of one element in units of a vectorised unit-stride access of a whole vector
 _VECTOR_UNIT, _VECTOR_TILED, _VECTOR_NEAR, _VECTOR_STRIDED, _VECTOR_GATHER = 1 / 16, 5 / 16, 7 / 16, 12 / 16, 14 / 16
 _SCALAR = 1.0
 _NEAR = 8  # elements between lanes that still share cache lines
 _MIN_TILE = 4
-_LANES = 16  # what the estimates assume; the text itself works for any
+_LANES = 16  # assumed by the estimates; the text itself works for any number
 
 
 @dataclass(frozen=True, slots=True)
 class LoopOrder:
     """Loops by number, outermost first. `vector`: the loop that lanes run along, or None. `tile`: a loop inside of
-    it along which some loads are contiguous: these are read in square tiles and transposed."""
+    `vector` along which some loads are contiguous; these loads are read in square tiles and transposed."""
 
     outer: tuple[int, ...]
     inner: tuple[int, ...]
@@ -38,7 +38,7 @@ def choose_order(kernel: Kernel, enabled: bool = True) -> LoopOrder:
         return LoopOrder(outer, inner, None)
     fixed = any(value.name == "reduce" and value.args[0].startswith("arg") for value in kernel.values)
     accesses = _accesses(kernel)
-    # later loops first: they win ties
+    # later loops come first, so that they win ties
     candidates = [*reversed(inner), *reversed(outer)]
     if fixed and inner:
         candidates = [inner[-1], *reversed(outer)]
@@ -62,7 +62,7 @@ def _last(loops: tuple[int, ...], chosen: int) -> tuple[int, ...]:
 
 
 def tiled_load(kernel: Kernel, value: CppValue, vector: int, tile: int) -> bool:
-    """Can this load be read in tiles, contiguous along `tile`, with lanes that lie further apart?"""
+    """True if this load can be read in tiles: contiguous along `tile`, with lanes that lie further apart."""
     if value.name != "load" or value.args[2] is not None or value.dtype not in (torch.float32, torch.int32):
         return False
     index = value.args[1]
@@ -82,7 +82,7 @@ def _tile_loop(kernel: Kernel, vector: int) -> int | None:
 
 
 def _heavy_outside(kernel: Kernel, outer: tuple[int, ...], chosen: int) -> tuple[int, ...]:
-    """The vector loop last, or before those loops that dear operations do not vary with."""
+    """Put the vector loop last, or before those loops that dear operations do not vary with."""
     dear = 0
     for value in kernel.values:
         if value.name in HEAVY or value.name == "indirect":
@@ -95,7 +95,7 @@ def _heavy_outside(kernel: Kernel, outer: tuple[int, ...], chosen: int) -> tuple
 
 
 def _accesses(kernel: Kernel) -> list[tuple[Expr, int, float]]:
-    """(index, loops it runs in, weight) of every load and store."""
+    """(index, surrounding loops, weight) of every load and store."""
     found = []
     for value in kernel.values:
         if value.name == "load":

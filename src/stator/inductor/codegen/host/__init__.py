@@ -1,4 +1,4 @@
-"""Programs to Python source, and that source to a callable."""
+"""Prints programs as Python source, and loads that source as a callable."""
 
 from .load import execute, load, load_dumped
 from .printer import HostSource, print_host

@@ -1,4 +1,4 @@
-"""Python values as text that evaluates to them in a printed program, whose globals are torch, inf, nan and device."""
+"""Prints Python values as expressions for a printed program, whose globals are torch, inf, nan and device."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _TORCH_VALUES = (torch.dtype, torch.layout, torch.memory_format)
 
 
 class NotLiteral(Exception):
-    """The value cannot be written as text."""
+    """The value has no literal form."""
 
 
 def literal(value: Any) -> str:
-    """Text for None, numbers, strings, torch's enumerations, devices, and lists, tuples and dicts of them."""
+    """An expression for None, numbers, strings, torch's enumerations, devices, and lists, tuples and dicts of them."""
     kind = type(value)
     if value is None or value is Ellipsis or kind in (bool, int, str):
         return repr(value)

@@ -1,4 +1,4 @@
-"""Printed host text to a callable. The text is all that is executed; nothing here prints or plans."""
+"""Turns printed host text into a callable. Executes the text and nothing else; never prints or plans."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _KERNEL = re.compile(r'^extern "C" void (\w+)\(.*?(?=^extern "C"|\Z)', re.MULTIL
 
 
 def load(source: HostSource, program: Program, addresses: Mapping[str, int]) -> Callable[..., tuple[Any, ...]]:
-    """The callable of a printed program. `addresses`: of its kernels, by symbol.
+    """The callable of a printed program. `addresses` maps the symbols of its kernels to their addresses.
 
-    Called with the program's inputs it returns a tuple; it may be called from several threads at once.
+    The callable takes the program's inputs and returns a tuple. Several threads may call it at once.
     """
     constants = {
         name: buffer.value
@@ -42,7 +42,7 @@ def load_dumped(
 ) -> Callable[..., tuple[Any, ...]]:
     """The callable of a dumped compilation, from `60_code.py` and `60_code.cpp`, which may have been edited.
 
-    constants, objects: what the text asks `rt.constant` and `rt.object` for; most texts ask for none.
+    constants, objects: the values for `rt.constant` and `rt.object` in the text; most texts need none.
     """
     text = (Path(folder) / "60_code.py").read_text()
     kernels = [
@@ -53,7 +53,7 @@ def load_dumped(
 
 
 def execute(text: str, binder: Binder) -> Callable[..., tuple[Any, ...]]:
-    """Run a printed host text and bind it. Tracebacks show its lines."""
+    """Run a printed host text and bind it. Tracebacks show the lines of the text."""
     filename = f"<stator host program {next(_numbers)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"__name__": "stator_host_program"}

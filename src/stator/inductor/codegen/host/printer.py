@@ -1,6 +1,6 @@
-"""A program as Python source: `bind(rt)` looks everything up once, and returns `call(inputs...) -> tuple`.
+"""Prints a program as Python source: `bind(rt)` looks everything up once, and returns `call(inputs...) -> tuple`.
 
-Text only; what the text needs at run time is in stator.runtime.host. Nothing here plans memory or orders steps.
+Text only; stator.runtime.host has the functions that the text calls. Nothing here plans memory or orders steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stator.inductor.program.steps import (
 
 from .literals import NotLiteral, literal, sequence_text
 
-# A kernel that touches no more than this runs for less than giving up the interpreter lock takes
+# A kernel with no more memory than this runs for less time than releasing the interpreter lock takes
 SMALL_KERNEL_BYTES = 64 << 10
 
 _HEAD = '''\
@@ -46,7 +46,7 @@ from torch import device, inf, nan
 from stator.runtime.host import below_autograd, check_size, conform
 '''
 
-# Words of the printed text that no buffer's variable may be
+# Words of the printed text that cannot name a buffer's variable
 _RESERVED = frozenset(
     (
         *("rt", "torch", "device", "inf", "nan", "complex", "below_autograd", "check_size", "conform", "KERNELS"),
@@ -72,14 +72,14 @@ _print_step: Registry[type, Any] = Registry("program step")
 
 @dataclass(frozen=True, slots=True)
 class HostSource:
-    """text: the Python source; objects: what it refers to by name through `rt.object`."""
+    """text: the Python source; objects: the values that the text refers to by name through `rt.object`."""
 
     text: str
     objects: dict[str, Any]
 
 
 def print_host(program: Program) -> HostSource:
-    """Text and objects of the program. The text defines `KERNELS` and `bind(rt)`."""
+    """The text and the objects of a program. The text defines `KERNELS` and `bind(rt)`."""
     return _Printer(program).print()
 
 
@@ -89,7 +89,7 @@ class _Printer:
     bindings: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     objects: dict[str, Any] = field(default_factory=dict)
-    bound: dict[Any, str] = field(default_factory=dict)  # what was bound already -> its variable
+    bound: dict[Any, str] = field(default_factory=dict)  # key of a bound expression -> its variable
     slots: list[str] = field(default_factory=list)  # text of each arena slot
     slot_names: list[str] = field(default_factory=list)
     placed: dict[str, int] = field(default_factory=dict)  # buffer -> offset in the arena
@@ -145,11 +145,11 @@ class _Printer:
 
     def _body(self) -> list[str]:
         lines = list(self.lines)
-        result = lines.pop()  # the return comes after the memory is given back
+        result = lines.pop()  # the return comes after memory is freed
         if self.checks:
             lines.append("unchecked = bool(repaired)")
         if self.needs_guard:
-            idle = self.bind("idle guards", "idle_guards", "[]")  # making one takes longer than entering it
+            idle = self.bind("idle guards", "idle_guards", "[]")  # making a guard takes longer than entering it
             begin = [f"guard = {idle}.pop() if {idle} else below_autograd()", "with guard:"]
             lines = [*begin, *(f"    {line}" for line in lines), f"{idle}.append(guard)"]
         if self.slots:
@@ -158,7 +158,7 @@ class _Printer:
         return [*lines, result]
 
     def bind(self, key: Any, prefix: str, text: str) -> str:
-        """The variable bound to the expression `text`; one for each `key`."""
+        """The variable bound to the expression `text`; `key` identifies the expression."""
         if key not in self.bound:
             self.bound[key] = self.new_variable(prefix, numbered=True)
             self.bindings.append(f"{self.bound[key]} = {text}")
@@ -212,7 +212,7 @@ class _Printer:
             return f"{self.bind(('view', base.name, layout), 'view', f'rt.static_view({shape})')}({variable})"
         if base.name in self.fresh:
             return f"torch.as_strided({variable}, {shape})"
-        if layout.offset == 0:  # without an offset, the view begins where the base does
+        if layout.offset == 0:  # without an offset, the view begins at the base's start
             shape = f"{literal(layout.size)}, {literal(layout.stride)}"
             return f"{self.bind('as_strided', 'as_strided', 'torch.as_strided')}({variable}, {shape})"
         return f"{self.bind('view', 'make_view', 'rt.view')}({variable}, {shape})"
@@ -280,7 +280,7 @@ def _reuse(printer: _Printer, step: Reuse) -> None:
     if step.name in printer.placed:
         printer.add_slot(printer.variables[step.name], printer.placed[step.name], step.layout)
         return
-    # not in the arena: the old tensor's memory is seen under the new layout
+    # outside of the arena: view the old tensor's memory under the new layout
     new, old, layout = printer.variables[step.name], printer.variables[step.old], step.layout
     printer.fresh.add(step.name)
     printer.lent.append(old)
@@ -381,14 +381,14 @@ def _return(printer: _Printer, step: ReturnValues) -> None:
             printer.lines.append(f"{(result := printer.new_variable('result', numbered=True))} = {expression}")
             expression = result
         elif isinstance(value, str) and value in printer.program.buffers:
-            # a constant may be changed by whoever receives it
+            # the receiver may change a constant
             expression += ".clone()" if printer.buffer(value).kind == "constant" else ""
         values.append(expression)
     printer.lines.append(f"return {sequence_text('(', values, ')')}")
 
 
 def _target(printer: _Printer, extern: Extern) -> str:
-    """The variable bound to what is called."""
+    """The variable bound to the callee."""
     target = extern.target
     if not isinstance(target, torch._ops.OpOverload):
         return printer.object(target)
@@ -399,7 +399,7 @@ def _target(printer: _Printer, extern: Extern) -> str:
 
 
 def _defaults(extern: Extern) -> dict[str, Any]:
-    """Keyword arguments that need not be said, because the operator takes them to be that."""
+    """Keyword arguments that the printed call may omit because they equal the operator's defaults."""
     schema = getattr(extern.target, "_schema", None)
     if schema is None:
         return {}
@@ -407,13 +407,13 @@ def _defaults(extern: Extern) -> dict[str, Any]:
 
 
 def _returns_sequence(extern: Extern) -> bool:
-    """Whether a call with one output still returns a tuple or list around it."""
+    """True if a call with one output still returns a tuple or list around it."""
     schema = getattr(extern.target, "_schema", None)
     return schema is not None and (len(schema.returns) > 1 or str(schema.returns[0].type) == "List[Tensor]")
 
 
 def is_dense(layout: Layout) -> bool:
-    """Whether the strides are those of some order of the dimensions without gaps: what empty_like preserves."""
+    """True if the strides belong to some order of the dimensions without gaps, which empty_like preserves."""
     expected = 1
     for stride, size in sorted(zip(layout.stride, layout.size, strict=True)):
         if size == 1:

@@ -1,4 +1,4 @@
-"""Groups of loop nodes to Triton kernels; see printer.py (what), blocks.py (how), expressions.py (text)."""
+"""Prints groups of loop nodes as Triton kernels: printer.py (kernel), blocks.py (plan), expressions.py (values)."""
 
 from .printer import print_kernel
 

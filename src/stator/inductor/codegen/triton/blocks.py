@@ -1,4 +1,4 @@
-"""How a kernel's iterations are divided into Triton programs and blocks. A cost model; no text is made here."""
+"""Divides a kernel's iterations into Triton programs and blocks, by a cost model. Prints nothing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from stator.inductor.codegen.cpp.kernel import Kernel
 
-_BLOCK = 1024  # elements of a block: a few per thread of four warps
-_LARGEST_PERSISTENT = 2048  # a row up to this long stays in registers
+_BLOCK = 1024  # elements of a block: a few for each thread of four warps
+_LARGEST_PERSISTENT = 2048  # a row up to this length stays in registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def _power_of_two(size: int) -> int:
 
 
 def _neighbours_are_outer(kernel: Kernel) -> bool:
-    """Do most loads touch neighbouring elements along the last shared loop, not along the last inner one?"""
+    """True if most loads touch neighbouring elements along the last shared loop, not along the last inner loop."""
     if not kernel.outer:
         return False
     shared, inner = kernel.loops[kernel.outer - 1], kernel.loops[-1]

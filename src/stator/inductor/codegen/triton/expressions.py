@@ -1,4 +1,4 @@
-"""One operation of the vocabulary, and index expressions, as Triton text: a handler per operation. No statements."""
+"""Prints one operation of the vocabulary, or an index expression, as Triton text: a handler per operation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .types import literal, type_name
 
 
 class TritonContext(Protocol):
-    """Where an expression is printed."""
+    """The kernel around an expression: prints operands, loads and indices."""
 
     def operand(self, position: int) -> str: ...
 
@@ -39,7 +39,7 @@ def print_value(context: TritonContext, value: CppValue) -> str:
     return handler(context, value)
 
 
-# Operations whose text is the same for every dtype they make sense for
+# Operations with one text for every dtype that they accept
 _PLAIN = {
     **{"neg": "-{0}", "abs": "tl.abs({0})", "sign": "sign({0})", "logical_not": "({0} == 0)"},
     **{"sub": "{0} - {1}", "eq": "({0} == {1})", "ne": "({0} != {1})", "lt": "({0} < {1})", "le": "({0} <= {1})"},
@@ -48,7 +48,7 @@ _PLAIN = {
     **{"isinf": '(tl.abs({0}) == float("inf"))', "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "log": "tl.log({0})"},
     **{"log2": "tl.log2({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "sigmoid": "tl.sigmoid({0})"},
     **{"erf": "tl.erf({0})", "trunc": "libdevice.trunc({0})", "round": "libdevice.rint({0})"},
-    # tl.maximum's treatment of NaN has changed between versions: say what is meant
+    # tl.maximum's treatment of NaN has changed between versions, so the text spells it out
     "fmax": "tl.where(({0} != {0}) | ({0} < {1}), {1}, {0})",
     "fmin": "tl.where(({0} != {0}) | ({0} > {1}), {1}, {0})",
     "rsqrt": "libdevice.rsqrt({0})",
@@ -57,13 +57,13 @@ _PLAIN = {
     "trunc_div": "({0} // {1})",
 }
 
-# Operations that the device library has under the same name, for float32 and float64
+# Operations under equal names in the device library, for float32 and float64
 _LIBRARY = (
     *("expm1", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh"),
     *("atanh", "erfc", "lgamma", "atan2", "hypot", "copysign", "nextafter"),
 )
 
-# dtype class ("f" float, "i" integer, "b" bool) -> text, where it depends on that
+# dtype class ("f" float, "i" integer, "b" bool) -> text, for operations that differ between the classes
 _BY_KIND = {
     "add": {"f": "{0} + {1}", "i": "{0} + {1}", "b": "({0} | {1})"},
     "mul": {"f": "{0} * {1}", "i": "{0} * {1}", "b": "({0} & {1})"},
@@ -83,7 +83,7 @@ _BY_KIND = {
     "bitwise_not": {"i": "(~{0})", "b": "({0} == 0)"},
 }
 
-# Triton's own operators are only approximate for float32; these round correctly
+# Triton's own operators are only approximate for float32; these functions round correctly
 _EXACT_IN_FLOAT32 = {
     "div": ("tl.div_rn({0}, {1})", "{0} / {1}"),
     "sqrt": ("tl.sqrt_rn({0})", "tl.sqrt({0})"),
@@ -169,12 +169,12 @@ def _bitcast(context: TritonContext, value: CppValue) -> str:
 
 @PRINTERS.register("indirect")
 def _indirect(context: TritonContext, value: CppValue) -> str:
-    source, size, _ = value.args  # the check is a statement of its own
+    source, size, _ = value.args  # a statement of its own makes the check
     return f"wrap_index({context.operand(source.position)}, {size})"
 
 
 def print_index(expr: Expr, ranges: Ranges, names: Mapping[Symbol, str]) -> str:
-    """An index expression. `names`: variables of the symbols; loops of one iteration are not among them."""
+    """An index expression. `names`: the variables of the symbols, except for loops of one iteration."""
     text = ""
     for monomial, factor in expr.terms().items():
         factors = [_atom(atom, ranges, names) for atom in monomial]

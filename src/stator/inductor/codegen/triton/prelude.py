@@ -1,4 +1,4 @@
-"""Helper functions in Triton that generated kernels call, as text; a kernel's module contains those it uses."""
+"""Helper functions for generated kernels, as Triton text. A kernel's module contains the helpers that it calls."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A group as one Triton kernel: a module of text with the kernel, its signature and how to launch it.
+"""Prints a group as one Triton kernel: a module of text with the kernel, its signature and its launch parameters.
 
-The same bodies that the C++ printer takes, merged by the same `merge`. Nothing here imports triton.
+Takes the bodies that the C++ printer takes, merged by the same `merge`. Nothing here imports triton.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _DEFAULT = Options()
 
 
 def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options = _DEFAULT) -> KernelSource:
-    """A module's text. It defines the kernel under `symbol`, SIGNATURE, BLOCKS, GRID and WARPS.
+    """The text of a module that defines the kernel under `symbol`, SIGNATURE, BLOCKS, GRID and WARPS.
 
-    Raises CompileError for what Triton kernels cannot compute.
+    Raises CompileError for operations that Triton kernels cannot compute.
     """
     kernel = merge(group, buffers)
     if 0 in kernel.sizes[kernel.outer :]:
@@ -59,8 +59,8 @@ def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options =
 
 
 class _Emitter:
-    """Statements of one kernel. Values that vary with the shared loops are [XBLOCK] or [XBLOCK, 1] blocks, those that
-    vary with the inner loops [1, RBLOCK] or [XBLOCK, RBLOCK]; Triton broadcasts between them.
+    """The statements of one kernel. Values that vary with the shared loops are [XBLOCK] or [XBLOCK, 1] blocks; values
+    that vary with the inner loops are [1, RBLOCK] or [XBLOCK, RBLOCK] blocks. Triton broadcasts between them.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class _Emitter:
         return self.lines
 
     def _wide(self) -> bool:
-        """Do indices need 64 bits?"""
+        """True if indices need 64 bits."""
         largest = max((_extent(buffer) for name, buffer in self.buffers.items() if name in self.pointers), default=0)
         return max(largest, self.blocks.x_size * self.blocks.r_size) >= 2**31
 
@@ -119,7 +119,7 @@ class _Emitter:
         self._split("r", range(self.kernel.outer, len(self.kernel.loops)))
 
     def _split(self, flat: str, loops: Iterable[int]) -> None:
-        """A flattened index back into the loops' variables."""
+        """Split a flattened index into the loops' variables."""
         loops = list(loops)
         step = 1
         for position in reversed(loops):
@@ -132,7 +132,7 @@ class _Emitter:
             step *= size
 
     def _phase(self, phase: int) -> None:
-        """One run over the inner loops: what the reductions and stores of this phase need."""
+        """One run over the inner loops: computes the operands of this phase's reductions and stores."""
         kernel = self.kernel
         reduces = [
             position
@@ -162,7 +162,7 @@ class _Emitter:
             self._complete(position)
 
     def _outside(self, phase: int) -> None:
-        """Values and stores outside the inner loops that this many complete phases make computable."""
+        """Values and stores outside of the inner loops that need exactly this many complete phases."""
         kernel = self.kernel
         values = [
             position
@@ -225,7 +225,7 @@ class _Emitter:
         return self.has_inner and self.blocks.r_size % self.blocks.r_block != 0
 
     def mask(self, loops: int, extra: str | None = None) -> str:
-        """Which lanes are real, of something that varies with these loops; empty when all are."""
+        """The mask of valid lanes for a value that varies with these loops; empty when all lanes are valid."""
         parts = [extra] if extra else []
         if loops & self.outer_bits and self._x_masked():
             parts.append("xmask")
@@ -275,7 +275,8 @@ class _Emitter:
         self.line(f"tl.atomic_{store.mode}({address}, {value}{', ' + lanes if lanes else ''})")
 
     def _all_lanes(self, store: Store) -> str:
-        """A store runs once per lane: its address must have all lanes, also those of loops it does not vary with."""
+        """Give a store's address all lanes, because a store runs once per lane, also along loops it does not vary
+        with."""
         loops = self.kernel.loops_of(store.index)
         text = "" if loops & self.outer_bits else " + x * 0"
         return text + (
@@ -300,7 +301,7 @@ class _Emitter:
         if self._r_masked():
             text = f"tl.where(rmask, {text}, {identity(kind, dtype)})"
         if dtype is torch.bool:
-            dtype = torch.int32  # one-bit values do not go through shuffles
+            dtype = torch.int32  # shuffles do not support one-bit values
             text = f"{text}.to(tl.int32)"
         return kind, text, dtype
 
@@ -357,7 +358,7 @@ def _extent(buffer: Buffer) -> int:
 
 
 def _closure(kernel: Kernel, roots: Iterable[int]) -> list[int]:
-    """All values that these need, reductions excepted: those are complete before."""
+    """All values that the roots depend on. Stops at reductions, which are complete before."""
     seen: set[int] = set()
     pending: list[Any] = list(roots)
     while pending:

@@ -1,4 +1,4 @@
-"""Random bits and normal numbers as Triton text, equal to the last bit to prims/operators/random.py and
+"""Prints random bits and normal numbers as Triton text, bit by bit equal to prims/operators/random.py and
 normal_quantile.py.
 
 Text only: nothing here imports triton.
@@ -40,7 +40,7 @@ def random_bits(seed, stream, index, draw: tl.constexpr):
 
 
 def _times(first: str, second: str) -> str:
-    """A product that is rounded before it is added to anything."""
+    """A product that is rounded before any addition (no fused multiply-add)."""
     return f"libdevice.mul_rn({first}, {second})"
 
 

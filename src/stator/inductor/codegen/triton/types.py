@@ -1,4 +1,4 @@
-"""How dtypes and numbers appear in generated Triton."""
+"""dtypes and numbers in generated Triton."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _names(dtype: torch.dtype) -> tuple[str, str]:
 
 
 def number(value: float | int | bool, dtype: torch.dtype) -> str:
-    """A Python literal of the kind that `dtype` holds."""
+    """A Python literal of the dtype's kind: float, int or bool."""
     if dtype is torch.bool:
         return str(bool(value))
     if not dtype.is_floating_point:
