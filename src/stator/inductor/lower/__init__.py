@@ -1,6 +1,6 @@
-"""ATen graph -> buffers: the entry point `lower`, and which operators it knows. Importing registers every lowering."""
+"""Lowers ATen graphs to buffers: the entry point `lower`, and the registry of lowerings. Importing registers them."""
 
-from . import operators as operators  # isort: skip  # the exact lowerings are made of the lowerings that it registers
+from . import operators as operators  # isort: skip  # exact lowerings are made from the lowerings that it registers
 from .builder import LoweringBuilder
 from .graph import lower
 from .operators.pointwise import cast, elementwise

@@ -1,6 +1,6 @@
-"""The buffers and nodes of a graph under construction: realising tensors, emitting loops and library calls.
+"""The buffers and nodes of a graph under construction: realises tensors, emits loops and library calls.
 
-What lowerings are given. Knows no operator; thresholds are in heuristics.py.
+The interface of lowerings. Knows no operator; thresholds are in heuristics.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LoweringBuilder:
         self.origin = ""
         self.target = ""
         self.node: Any = None
-        # what lowerings find out about the whole graph, by FX node: convolution.py and joining.py fill these
+        # facts about the whole graph, by FX node, which convolution.py and concat.py compute on demand
         self.wants_channels_last: dict[Any, bool] | None = None
         self.growing: dict[Any, Any] | None = None
         self.shared_results: dict[Any, Any] = {}
@@ -52,7 +52,7 @@ class LoweringBuilder:
 
     # ---- memory
 
-    # Names must differ from every string that operators take ("none", "mean"): library calls refer to buffers by name.
+    # Names must differ from every string argument of operators ("none", "mean"): library calls name buffers by strings.
 
     def add_input(self, name: str, meta: TensorMeta) -> Tensor:
         self.inputs.append(name)
@@ -64,13 +64,14 @@ class LoweringBuilder:
         )
 
     def number(self, value: int, name: str, device: torch.device) -> Tensor:
-        """An int64 in memory, so that kernels that differ in it alone are one. Equal names mean equal numbers."""
+        """An int64 in memory, so that kernels that differ only in this number are one. Equal names mean equal
+        numbers."""
         if name in self.buffers:
             return Tensor((), torch.int64, device, Stored(name, ()))
         return self._add(name, (), (), torch.int64, device, "constant", value=value)
 
     def new_buffer(self, shape: Sequence[int], strides: Strides, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Uninitialised memory; whoever asks must emit a node that fills it."""
+        """Uninitialised memory. The caller must emit a node that fills it."""
         name = f"buf{self._count}"
         self._count += 1
         return self._add(name, tuple(shape), strides, dtype, device, "computed")
@@ -104,7 +105,7 @@ class LoweringBuilder:
         *,
         heavy: bool = False,
     ) -> Tensor:
-        """An unevaluated tensor that reads `operands`; its layout follows theirs."""
+        """An unevaluated tensor that reads `operands`. Its layout follows their layouts."""
         shape = tuple(shape)
         work = frozenset((self.origin,)).union(*[operand.work for operand in operands])
         reads = frozenset[str]().union(*[operand.reads for operand in operands])
@@ -120,7 +121,8 @@ class LoweringBuilder:
         *,
         heavy: bool = False,
     ) -> Tensor:
-        """`function(ops, *values)` for operands broadcast against each other; it must give a value of `dtype`."""
+        """`function(ops, *values)` for operands broadcast against each other. The function returns a value of
+        `dtype`."""
         shape: tuple[int, ...] = ()
         for operand in operands:
             shape = broadcast_shapes(shape, operand.shape)
@@ -128,7 +130,7 @@ class LoweringBuilder:
         for operand, plan in zip(operands, plans, strict=True):
             unevaluated = operand.heavy and operand.reads and operand.resolved() is None
             if plan is not None and unevaluated and 1 < operand.numel < math.prod(shape):
-                self.realize(operand)  # or every element along the broadcast dimensions would compute it again
+                self.realize(operand)  # else every element along the broadcast dimensions would compute it again
         pairs = list(zip(operands, plans, strict=True))
 
         def inner(ops: Any, index: Index) -> Ref:
@@ -139,7 +141,7 @@ class LoweringBuilder:
     # ---- realising
 
     def realize(self, tensor: Tensor) -> Stored | None:
-        """Put the elements into memory, unless they are there. None: loads go through an index map over memory."""
+        """Store the elements unless they are in memory. None: loads go through an index map over memory."""
         stored = tensor.resolved()
         if stored is not None:
             return stored
@@ -161,13 +163,13 @@ class LoweringBuilder:
         return target.source  # type: ignore[return-value]
 
     def copy(self, tensor: Tensor, strides: Strides) -> Tensor:
-        """A new buffer with the tensor's elements under these strides."""
+        """Copy the tensor's elements into a new buffer with these strides."""
         target = self.new_buffer(tensor.shape, strides, tensor.dtype, tensor.device)
         self.store(target, tensor)
         return target
 
     def store(self, target: Tensor, value: Tensor) -> None:
-        """Emit loops that write `value` into `target`, which is (part of) a buffer and has the same shape."""
+        """Emit loops that write `value` into `target`: a buffer or a part of one, of equal shape."""
         memory: Stored = target.source  # type: ignore[assignment]
         order = loop_order(target.shape, memory.strides)
         variables, index = loop_variables(order, target.shape)
@@ -192,7 +194,7 @@ class LoweringBuilder:
         self.nodes.append(Loops(outputs, body, tuple(sorted(work | {self.origin}))))
 
     def store_together(self, values: Sequence[Tensor]) -> None:
-        """Materialise several tensors of one shape and layout by a single pass over them."""
+        """Materialise several tensors of equal shape and layout in a single pass."""
         targets = [self.new_buffer(value.shape, value.strides, value.dtype, value.device) for value in values]
         shape, strides = values[0].shape, values[0].strides
         order = loop_order(shape, strides)
@@ -222,7 +224,7 @@ class LoweringBuilder:
     ) -> list[Tensor]:
         """Emit one reduction over `dims` of an index space of `shape`.
 
-        `compute(ops, index)` loads, reduces and returns one value per dtype. Results have the reduced dims as size 1.
+        `compute(ops, index)` loads, reduces and returns one value per dtype. Results keep the reduced dims as size 1.
         """
         shape, reduced = tuple(shape), set(dims)
         kept_shape = tuple(1 if dim in reduced else size for dim, size in enumerate(shape))
@@ -232,7 +234,7 @@ class LoweringBuilder:
         )
         outer = [dim for dim in order if dim not in reduced]
         inner = [dim for dim in order if dim in reduced]
-        inner_sizes = tuple(shape[dim] for dim in inner) or (1,)  # one element, if there is nothing to reduce over
+        inner_sizes = tuple(shape[dim] for dim in inner) or (1,)  # one element if there is nothing to reduce over
         strides = _dense_in_order(kept_shape, outer)
         device = operands[0].device
         targets = [self.new_buffer(kept_shape, strides, dtype, device) for dtype in dtypes]
@@ -263,7 +265,7 @@ class LoweringBuilder:
     # ---- library calls
 
     def argument(self, tensor: Tensor, strides: Strides | None = None) -> str | View:
-        """A tensor as an argument of a library call: a buffer's name, or a View; with exactly `strides` if given."""
+        """A tensor as an argument of a library call: a buffer's name or a View, with exactly `strides` if given."""
         planned = tensor.planned()
         if planned is not None and (strides is None or same_strides(tensor.shape, planned[0], strides)):
             self.realize(tensor.root)
@@ -286,7 +288,7 @@ class LoweringBuilder:
         return View(stored.buffer, Layout(tensor.shape, stored.strides, tensor.dtype, tensor.device, stored.offset))
 
     def strides_of(self, argument: str | View) -> Strides:
-        """Of an argument of a library call."""
+        """The strides of an argument of a library call."""
         layout = self.buffers[argument].layout if isinstance(argument, str) else argument.layout
         return layout.stride
 
@@ -298,15 +300,16 @@ class LoweringBuilder:
         metas: Sequence[TensorMeta | None],
         style: str = "returns",
     ) -> list[Tensor | None]:
-        """Emit a library call whose outputs have the given layouts; arguments are already buffers, Views or values.
+        """Emit a library call whose outputs have the given layouts. Arguments are buffers, Views or plain values.
 
-        Raises CompileError for a layout that no operator can give: what predicted it does not know this operator.
+        Raises CompileError for a layout that no operator can give; the operator's shape rule is then wrong.
         """
         for meta in metas:
             if meta is not None and may_overlap(meta.shape, meta.stride):
                 raise CompileError(
                     "inductor",
-                    f"{target} is said to give {list(meta.shape)} with strides {list(meta.stride)}, which overlap",
+                    f"the shape rule of {target} gives {list(meta.shape)} "
+                    f"with strides {list(meta.stride)}, which overlap",
                 )
         outputs = [
             None if meta is None else self.new_buffer(meta.shape, meta.stride, meta.dtype, meta.device)
@@ -317,19 +320,20 @@ class LoweringBuilder:
         return outputs
 
     def add_to(self, total: Tensor, target: Any, args: Sequence[Any]) -> Tensor:
-        """Emit a library call that takes the matrix `total` first and writes its result into the same memory."""
+        """Emit a library call with the matrix `total` as its first argument, which writes its result into `total`."""
         assert isinstance(total.source, Stored)
         name = total.source.buffer
         self.nodes.append(Extern((name,), target, (name, *args), {}, "out", (), (self.origin,)))
         return total
 
     def effect(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Emit a library call that gives nothing: it raises when what it checks does not hold."""
+        """Emit a library call without a result, such as a check that raises."""
         self.nodes.append(Extern((), target, tuple(args), kwargs, "mutates", (), (self.origin,)))
 
 
 def follow_layout(shape: tuple[int, ...], operands: Sequence[Tensor]) -> tuple[Strides, bool]:
-    """Strides of a result: those of an operand of full shape whose layout was decided here, else as eager would."""
+    """Strides of a result, and whether they deviate from eager's: the layout of an operand of full shape that lowering
+    has chosen, else eager's."""
     for operand in operands:
         if operand.deviates and operand.shape == shape:
             return preserved_strides(shape, operand.strides), True
@@ -338,7 +342,7 @@ def follow_layout(shape: tuple[int, ...], operands: Sequence[Tensor]) -> tuple[S
 
 
 def loop_variables(order: Sequence[int], shape: Sequence[int]) -> tuple[tuple[Symbol, ...], Index]:
-    """Loop symbols, outermost first, for dimensions taken in `order`; and the index tuple made of them."""
+    """Loop symbols, outermost first, for dimensions in the given `order`, and the index tuple of these symbols."""
     index: list[ExprLike] = [0] * len(shape)
     for at, dim in enumerate(order):
         index[dim] = _LOOP_SYMBOLS[at]
@@ -358,12 +362,12 @@ def linear(memory: Stored, index: Index) -> ExprLike:
 
 
 def dense_like(shape: Sequence[int], strides: Strides) -> Strides:
-    """Dense strides of `shape`, its dimensions in the order of those strides."""
+    """Dense strides of `shape`, with dimensions in the order of the given strides."""
     return _dense_in_order(tuple(shape), sorted(range(len(shape)), key=lambda dim: -strides[dim]))
 
 
 def same_strides(shape: Sequence[int], first: Strides, second: Strides) -> bool:
-    """Do both address the same elements? Strides of dimensions of size one do not matter, nor those of no elements."""
+    """True if both address equal elements. Strides of dimensions of size one, or of empty tensors, do not matter."""
     if first == second or 0 in shape:
         return True
     return all(a == b or size == 1 for size, a, b in zip(shape, first, second, strict=True))
@@ -379,7 +383,7 @@ def _dense_in_order(shape: tuple[int, ...], order: Sequence[int]) -> Strides:
 
 
 def _broadcast_plan(own: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """For each own dimension, which position of the full index to take (-1: zero); None when nothing changes."""
+    """For each own dimension the position of the full index to take (-1: zero); None when nothing changes."""
     if own == shape:
         return None
     missing = len(shape) - len(own)

@@ -1,8 +1,9 @@
-"""Which operators become loops under `exact_rounding`: those whose bits IEEE 754 fixes. ATen computes all others.
+"""The operators that become loops under `exact_rounding`: those with bits that IEEE 754 fixes. ATen computes all
+others.
 
 The rule: an operator is listed here if each element of its result is a copy, a comparison, a selection, or a sequence
 of sums, differences, products, quotients and `1 / sqrt` in ATen's order, each rounded once. Its usual lowering then
-gives ATen's bits for every layout and number of threads. Not listed, because ATen's bits depend on more: sums and
+gives ATen's bits for every layout and number of threads. Unlisted, because ATen's bits depend on more: sums and
 products of matrices (their order), functions that a library approximates (square roots included), the maximum and
 minimum of two floats (zeros of either sign), sums with a factor (one rounding or two), arithmetic in half floats.
 """
@@ -35,7 +36,7 @@ _conditions: Registry[Any, Condition] = Registry("condition of an exact lowering
 
 
 def exact_lowering(target: Any) -> Lowering | None:
-    """The lowering of an operator that becomes loops under `exact_rounding`; None for all others.
+    """The lowering of an operator that becomes loops under `exact_rounding`; None for all other operators.
 
     It returns NotImplemented for arguments with which ATen's bits depend on more than IEEE 754."""
     if target in view_targets:
@@ -53,7 +54,7 @@ def exact_lowering(target: Any) -> Lowering | None:
 
 
 def _fuse_if(condition: Condition, *targets: Any) -> None:
-    """Use the usual lowerings of these overloads where the condition holds, and ATen elsewhere."""
+    """Use the usual lowerings of these overloads where the condition is true, and ATen elsewhere."""
     for target in targets:
         _conditions.add(target, condition)
 
@@ -78,13 +79,14 @@ def _always(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _of_one_dtype(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Elements are moved as they are: all tensors have the result's dtype, apart from masks."""
+    """Elements are copied without conversion: all tensors except masks have the result's dtype."""
     dtype = builder.meta.dtype
     return all(tensor.dtype in (dtype, torch.bool) for tensor in _tensors(args, kwargs))
 
 
 def _is_plain(dtypes: Any) -> bool:
-    """Computed as they are: eager rounds half floats after each operator, but not inside of an operator."""
+    """True if arithmetic happens in these dtypes themselves. Half floats are computed in float32, and eager rounds them
+    after each operator, but not inside of an operator."""
     return all(computation_dtype(dtype) is dtype for dtype in dtypes)
 
 
@@ -117,7 +119,7 @@ def _small_power(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _held_by_dtype(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Numbers that the new dtype does not hold are converted by whatever instruction ATen has for it."""
+    """ATen's conversion of a number that the new dtype cannot represent depends on the processor's instruction."""
     source, dtype = args[0].dtype, builder.meta.dtype
     truncates = source.is_floating_point and dtype is not torch.bool and is_integral(dtype)
     return dtype is source or (not truncates and _is_plain((source, dtype)))
@@ -152,7 +154,7 @@ _fuse_if(_floats, *_overloads("rsqrt leaky_relu threshold sigmoid_backward leaky
 _fuse_if(_between_numbers, *_overloads("clamp clamp_min clamp_max"))
 _fuse_if(_small_power, aten.pow.Tensor_Scalar)
 
-# ---- views that their schemas do not call views
+# ---- views that schemas do not declare as views
 
 
 def _split(builder: LoweringBuilder, x: Tensor, size: int, dim: int = 0) -> Any:

@@ -1,4 +1,4 @@
-"""Library calls for operators that have no lowering, or not for the case at hand: exact, never fused, counted."""
+"""Library calls for operators without a lowering, or without one for these arguments: exact, never fused, counted."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _OF_UNKNOWN_SIZE = frozenset((lstm_layer, torch.ops.aten.mkldnn_rnn_layer.defaul
 
 
 def call_library(builder: LoweringBuilder, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Call the node's own target on arguments that have the strides eager gives them. Counted by name."""
+    """Call the node's own target on arguments with eager's strides. Counted by name."""
     if node.target in _OF_UNKNOWN_SIZE:
-        raise CompileError("inductor", f"only the library knows how large what {node.target} keeps for a backward is")
+        raise CompileError("inductor", f"only the library knows the size of what {node.target} saves for its backward")
     if addresses_storage(node.target):
-        raise CompileError("inductor", f"{node.target} addresses a storage, of which a buffer may be any part")
+        raise CompileError("inductor", f"{node.target} addresses a storage, but a buffer may be a part of a storage")
     target = _without_aliasing(node.target)
     count(f"inductor_fallback:{node.target}")
     given = _arguments(builder, list(node.args), list(args))
@@ -38,7 +38,7 @@ def call_library(builder: LoweringBuilder, node: fx.Node, args: Sequence[Any], k
 
 
 def _of_copy(view: TensorMeta) -> TensorMeta:
-    """What the copying twin of an operator gives where that gives a view."""
+    """The layout of the result of a copying variant, for an operator whose result is this view."""
     return TensorMeta(view.shape, contiguous_strides(view.shape), view.dtype, view.device)
 
 
@@ -50,16 +50,16 @@ def _laid_out(builder: LoweringBuilder, found: Tensor, view: TensorMeta) -> Tens
 def library_results(
     builder: LoweringBuilder, target: Any, args: Sequence[Any], kwargs: dict[str, Any], meta: Any
 ) -> Any:
-    """Emit a call that returns what `meta` says: one tensor, or a tuple or list with tensors in it."""
+    """Emit a call with results as in `meta`: one tensor, or a tuple or list with tensors in it."""
     if isinstance(meta, TensorMeta):
         return builder.extern(target, args, kwargs, [meta])[0]
     if isinstance(meta, tuple | list):
         metas = [part if isinstance(part, TensorMeta) else None for part in meta]
         outputs = builder.extern(target, args, kwargs, metas)
         return [output if isinstance(part, TensorMeta) else part for output, part in zip(outputs, meta, strict=True)]
-    if meta is None:  # called for its effect, which is an error when something is wrong
+    if meta is None:  # called for its effect, such as a check that raises
         return builder.effect(target, args, kwargs)
-    raise CompileError("inductor", f"{target} gives {meta!r}, which is not known before it runs")
+    raise CompileError("inductor", f"{target} returns {meta!r}, a value that is known only when the program runs")
 
 
 def _arguments(builder: LoweringBuilder, nodes: list[Any], values: list[Any]) -> list[Any]:
@@ -75,20 +75,20 @@ def _arguments(builder: LoweringBuilder, nodes: list[Any], values: list[Any]) ->
 
 
 def gives_view(target: Any) -> bool:
-    """Does the result share memory with an argument?"""
+    """True if the result shares memory with an argument."""
     return any(part.alias_info is not None for part in target._schema.returns)
 
 
 def _without_aliasing(target: Any) -> Any:
-    """The overload itself, or its copying twin when its result would share memory with an argument."""
+    """The overload itself, or its copying variant if its result would share memory with an argument."""
     schema = target._schema
     if not gives_view(target):
         return target
     if any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments):
-        raise CompileError("inductor", f"{target} mutates its argument; graphs given to lowering must not")
+        raise CompileError("inductor", f"{target} mutates its argument, but lowering needs a functional graph")
     name = schema.name.removeprefix("aten::")
     twin = getattr(torch.ops.aten, f"{name}_copy", None)
     overload = getattr(twin, target._overloadname, None) if twin is not None else None
     if overload is None:
-        raise CompileError("inductor", f"{target} gives a view, and has no lowering")
+        raise CompileError("inductor", f"{target} returns a view, and has neither a lowering nor a copying variant")
     return overload

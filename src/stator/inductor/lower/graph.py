@@ -1,4 +1,4 @@
-"""From an ATen FX graph to buffers and nodes: one walk over the graph, node by node. Knows no particular operator."""
+"""Lowers an ATen FX graph to buffers and nodes, in one walk over its nodes. Knows no particular operator."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _PLAIN_DTYPES = frozenset(
 
 
 def lower(gm: fx.GraphModule, exact: bool = False) -> Lowered:
-    """Lower a functional ATen graph whose nodes carry `meta["val"]`. Raises CompileError naming the node.
+    """Lower a functional ATen graph with `meta["val"]` on its nodes. Raises CompileError naming the node.
 
-    exact: only operators whose bits IEEE 754 fixes become loops; ATen is called for all others.
+    exact: only operators with bits that IEEE 754 fixes become loops; ATen is called for all others.
 
-    Of `gm.meta`, where present: "mutated" has (input index, output position) for each output that is an input's new
-    content; "free_layouts" the positions of outputs that may come in other strides than eager's; "given_strides" those
-    of the first inputs, where they may differ from what their nodes say.
+    Optional entries of `gm.meta`: "mutated" has (input index, output position) for each output that is an input's new
+    content; "free_layouts" has the positions of outputs that may have other strides than eager's; "given_strides" has
+    the strides of the first inputs, where they may differ from those in their nodes' metas.
     """
     return _Walk(gm, exact).run()
 
@@ -62,7 +62,7 @@ class _Walk:
         self.values: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
         self.outputs: list[Any] = []
-        self.taken_apart: set[Any] = set()  # operators whose decomposition is being lowered
+        self.taken_apart: set[Any] = set()  # operators with a decomposition that is being lowered
 
     def run(self) -> Lowered:
         for node in self.gm.graph.nodes:
@@ -113,11 +113,11 @@ class _Walk:
         args, kwargs = self.mapped(node.args), self.mapped(node.kwargs)
         lowering = exact_lowering(node.target) if self.exact else lowerings.get(node.target)  # type: ignore[arg-type]
         if _has_no_data(builder.meta) and node.target not in view_targets:
-            lowering = None  # there is nothing to compute, and no memory whose address a kernel could take
+            lowering = None  # there is nothing to compute, and no memory with an address for a kernel
         result = NotImplemented
         plain = _is_plain(args, builder.meta)
         if lowering is not None and not plain and node.target in view_targets:
-            result = lowering(builder, *args, **kwargs)  # relabels memory, whatever is in it
+            result = lowering(builder, *args, **kwargs)  # relabels memory with any content
             if not _is_memory(result):
                 result = NotImplemented
         elif lowering is not None and plain:
@@ -126,7 +126,7 @@ class _Walk:
                 result = self.decomposed(node, args, kwargs)
         if result is NotImplemented:
             if self.exact and gives_view(node.target):
-                raise CompileError("inductor", f"{node.target} gives a view, which has no lowering here")
+                raise CompileError("inductor", f"{node.target} returns a view, and no lowering takes these arguments")
             result = call_library(builder, node, args, kwargs)
         _check_results(node, lowering, result)
         self.follow_eager(result, node.meta["val"])
@@ -139,7 +139,7 @@ class _Walk:
         builder.meta = node.meta["val"]
 
     def decomposed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """An operator that has no lowering, or none for this case, by the operators it is made of."""
+        """Lower the decomposition of an operator that has no lowering for its arguments."""
         target: Any = node.target
         if target in self.taken_apart or record(target).decompose is None:
             return NotImplemented
@@ -161,7 +161,7 @@ class _Walk:
             self.at(node)
 
     def inlined(self, node: fx.Node, module: fx.GraphModule, inputs: Sequence[Tensor]) -> Any:
-        """Lower a graph that stands for one node; what its output node holds."""
+        """Lower a graph in place of one node, and return the values of its output node."""
         remaining = iter(inputs)
         for part in module.graph.nodes:
             if part.op == "placeholder":
@@ -186,7 +186,7 @@ class _Walk:
             self.outputs.append(self.result(value, position in free) if isinstance(value, fx.Node) else value)
 
     def result(self, node: fx.Node, free: bool) -> Any:
-        """A graph output: memory with exactly the strides eager promises, or (free) that were decided here."""
+        """A graph output: memory with exactly eager's strides, or (free) with the strides that lowering chose."""
         value, meta = self.values[node], node.meta["val"]
         if not isinstance(value, Tensor):
             return value
@@ -202,7 +202,7 @@ class _Walk:
         return self.shown(self.builder.argument(value, meta.stride), meta)
 
     def shown(self, result: str | View, meta: TensorMeta) -> str | View:
-        """The result with eager's strides also where they do not matter: for dimensions of size one."""
+        """The result with eager's strides also for dimensions of size one, where they do not matter."""
         layout = self.builder.buffers[result].layout if isinstance(result, str) else result.layout
         if layout.stride == meta.stride or not same_strides(meta.shape, layout.stride, meta.stride):
             return result
@@ -220,7 +220,7 @@ class _Walk:
         return arguments
 
     def follow_eager(self, result: Any, meta: Any) -> None:
-        """Unevaluated results will be laid out as eager does, unless a layout was decided upstream."""
+        """Give unevaluated results eager's layout, unless lowering chose a layout upstream."""
         if isinstance(result, Tensor):
             if isinstance(result.source, Computed) and not result.deviates:
                 result.strides = meta.stride
@@ -240,7 +240,7 @@ class _Walk:
                 self.builder.realize(root)
 
     def used(self, node: fx.Node) -> int:
-        """How many nodes compute with this value, counting through views."""
+        """The number of nodes that compute with this value, counting through views."""
         found = self.uses.get(node)
         if found is None:
             found = 0
@@ -251,7 +251,7 @@ class _Walk:
 
 
 def _has_no_data(meta: Any) -> bool:
-    """Whether results are tensors of the meta device."""
+    """True if results are tensors of the meta device."""
     return any(isinstance(one, TensorMeta) and one.device.type == "meta" for one in tree_leaves(meta))
 
 
@@ -260,8 +260,8 @@ def _meta(node: fx.Node) -> Any:
 
 
 def _check_results(node: fx.Node, lowering: Any, result: Any) -> None:
-    """Refuse what a lowering returned that does not stand for the operator's results. One that nothing reads may be
-    missing."""
+    """Raise CompileError if a lowering's return value does not match the operator's results. A result that nothing
+    reads may be missing."""
     meta = node.meta["val"]
     pairs = [(result, meta)]
     if isinstance(meta, list | tuple) and _are_as_many(result, meta):
@@ -273,12 +273,12 @@ def _check_results(node: fx.Node, lowering: Any, result: Any) -> None:
             raise CompileError(
                 "inductor",
                 f"the lowering of {node.target} returns {type(part).__name__} for a tensor\n  {place_of(lowering)}",
-                hint="return what stator.inductor.lower's functions give, one for each result, or NotImplemented",
+                hint="return one result of stator.inductor.lower's functions for each tensor, or NotImplemented",
             )
 
 
 def _is_read(node: fx.Node, at: int) -> bool:
-    """Does anything use the result at this place, or all of them together?"""
+    """True if a node reads the result at this position, or reads all results together."""
     return any(user.target is not operator.getitem or user.args[1] == at for user in node.users)
 
 
@@ -287,14 +287,14 @@ def _are_as_many(results: Any, metas: Any) -> bool:
 
 
 def _is_memory(result: Any) -> bool:
-    """Do strides over buffers say where the elements are?"""
+    """True if the elements of the result are at strides over buffers."""
     if isinstance(result, list | tuple):
         return all(_is_memory(part) for part in result)
     return isinstance(result, Tensor) and result.resolved() is not None
 
 
 def _is_plain(args: Sequence[Any], meta: Any) -> bool:
-    """Can loops compute with these dtypes?"""
+    """True if loops can compute with these dtypes."""
     for item in args:
         if isinstance(item, Tensor):
             if item.dtype not in _PLAIN_DTYPES:

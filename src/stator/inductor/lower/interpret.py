@@ -1,4 +1,4 @@
-"""A slow reference executor of `Lowered`: loops through their interpreter, library calls as they are. A test oracle."""
+"""A slow reference executor of `Lowered` for tests: interprets loops, and runs library calls as they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stator.inductor.loops.interpret import interpret
 
 
 def run(lowered: Lowered, inputs: Sequence[torch.Tensor]) -> list[Any]:
-    """The graph's outputs for these inputs. Raises VerificationError when a library call breaks a promised shape."""
+    """The graph's outputs for these inputs. Raises VerificationError when a library call breaks a promised layout."""
     return _Machine(lowered, inputs).run()
 
 
@@ -39,7 +39,7 @@ class _Machine:
         return [self.value(output) if isinstance(output, str | View) else output for output in self.lowered.outputs]
 
     def allocate(self, name: str) -> None:
-        """Poisoned memory, unless an earlier node made it: a forgotten store shows as NaN or a wild number."""
+        """Poisoned memory, unless an earlier node made it. A forgotten store shows as NaN or a wild number."""
         if name in self.memory:
             return
         layout = self.lowered.buffers[name].layout
@@ -86,7 +86,7 @@ class _Machine:
                 self.memory[name] = flat(self.conformed(extern, self.lowered.buffers[name], result))
 
     def conformed(self, extern: Extern, buffer: Buffer, result: torch.Tensor) -> torch.Tensor:
-        """The result in the promised layout; as in a compiled program, a copy where the library chose other strides."""
+        """The result in the promised layout: a copy where the library chose other strides, as in a compiled program."""
         layout = buffer.layout
         if tuple(result.shape) != layout.size or result.dtype is not layout.dtype:
             raise VerificationError(
@@ -100,13 +100,13 @@ class _Machine:
 
 
 def flat(value: torch.Tensor) -> torch.Tensor:
-    """All elements a tensor's strides reach, as one dimension that starts at its element 0."""
+    """All elements that a tensor's strides reach, as one dimension that starts at its element 0."""
     layout = Layout(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
     return value.as_strided((extent(layout),), (1,), value.storage_offset())
 
 
 def extent(layout: Layout) -> int:
-    """How many elements lie between the first and the last that a layout reaches, both included."""
+    """The number of elements from the first to the last that a layout reaches, both included."""
     if 0 in layout.size:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True))

@@ -1,4 +1,4 @@
-"""Lowered graphs as text: buffers with their layouts, loop bodies and library calls in order (30_loops.txt)."""
+"""Prints lowered graphs: buffers with their layouts, loop bodies and library calls in order (30_loops.txt)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stator.inductor.loops.printer import dtype_name, print_body
 
 
 def print_lowered(lowered: Lowered) -> str:
-    """One block per node, headed by the buffers it fills and the graph nodes it came from."""
+    """Print one block per node, headed by the buffers that it fills and its graph nodes."""
     given = [lowered.buffers[name] for name in lowered.inputs]
     given += [buffer for buffer in lowered.buffers.values() if buffer.kind == "constant"]
     blocks = ["\n".join(f"{buffer.kind} {_buffer(buffer)}" for buffer in given)]

@@ -1,4 +1,4 @@
-"""Which operators have a lowering, and the decorator that registers one. The handlers live in the sibling files."""
+"""The registry of lowerings, and the decorators that register them. The handlers live in neighbouring files."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ import torch
 
 from stator.base.registry import Registry
 
-# Called with (builder, *args, **kwargs), the op's own arguments with tensors as `lower.tensor.Tensor`. Gives a Tensor,
-# a tuple or list of them, a number, or NotImplemented when it does not cover the case (the library is called then).
+# Called with (builder, *args, **kwargs), the operator's own arguments with tensors as `lower.tensor.Tensor`. Returns a
+# Tensor, a tuple or list of Tensors, a number, or NotImplemented for unsupported arguments (then the library is
+# called).
 Lowering = Callable[..., Any]
 
 lowerings: Registry[torch._ops.OpOverload, Lowering] = Registry("lowering")
 
-# Lowerings that only relabel memory: their users count as users of their input.
+# Lowerings that only relabel memory. Users of their results count as users of their input.
 view_targets: set[Any] = set()
 
 
 def lowers(*targets: torch._ops.OpOverload) -> Callable[[Lowering], Lowering]:
-    """Decorator: register the lowering of overloads; duplicates are refused."""
+    """Decorator: register the lowering of overloads. Refuses duplicates."""
     return lowerings.register(*targets)
 
 
 def lowers_view(*targets: torch._ops.OpOverload) -> Callable[[Lowering], Lowering]:
-    """Decorator: like `lowers`, for operators whose result is a view of their first argument."""
+    """Decorator: like `lowers`, for operators that return a view of their first argument."""
     view_targets.update(targets)
     return lowerings.register(*targets)
 
 
 def can_lower(target: Any) -> bool:
-    """Is there a lowering, so that the op need not be decomposed before?"""
+    """True if a lowering exists, so that the operator need not be decomposed before."""
     return target in lowerings

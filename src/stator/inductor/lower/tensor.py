@@ -1,4 +1,4 @@
-"""Tensors during lowering: memory, an unevaluated closure, or a view of another tensor. No operator is known here."""
+"""Tensors during lowering: memory, an unevaluated closure, or a view of another tensor. Knows no operator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A closure `inner(ops, index)` giving a value of the tensor's dtype. `work`: FX nodes inlined."""
+    """A closure `inner(ops, index)` that returns a value of the tensor's dtype. `work`: the FX nodes inlined in it."""
 
     inner: Callable[[Any, Index], Ref]
     work: frozenset[str]
@@ -40,9 +40,9 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Viewed:
-    """Another tensor under an index map; follows the base when that is stored later.
+    """Another tensor under an index map. If the base is stored later, the view follows.
 
-    `copies`: the graph asked for fresh memory (a clone), which matters only if it gets out of the graph.
+    `copies`: the graph asked for fresh memory (a clone), which matters only if the view leaves the graph.
     """
 
     base: Tensor
@@ -52,8 +52,8 @@ class Viewed:
 
 
 class Tensor:
-    """A value of the graph. `strides` is the layout it has or will be stored with; `deviates` says that this is not
-    eager's layout, because a layout decision was taken upstream that consumers should follow.
+    """A value of the graph. `strides` is its present or future layout in memory. `deviates`: this layout is not
+    eager's, because lowering chose a layout upstream that consumers should follow.
     """
 
     __slots__ = ("deviates", "device", "dtype", "shape", "source", "strides")
@@ -103,7 +103,7 @@ class Tensor:
         return found
 
     def resolved(self) -> Stored | None:
-        """Where the elements lie, if they are in memory and strides can tell."""
+        """The elements' place in memory, if they are in memory and strides can express it."""
         source = self.source
         if isinstance(source, Viewed):
             base = source.base.resolved()
@@ -112,7 +112,7 @@ class Tensor:
         return source if isinstance(source, Stored) else None
 
     def planned(self) -> tuple[Strides, int] | None:
-        """Strides and offset of the view of what is or would be stored; None when strides cannot express it."""
+        """Strides and offset of the view over present or future memory; None when strides cannot express it."""
         source = self.source
         if isinstance(source, Stored):
             return source.strides, source.offset
@@ -123,7 +123,7 @@ class Tensor:
 
     @property
     def copies(self) -> bool:
-        """Must this not share memory with what it is a view of?"""
+        """True if this must not share memory with the base of the view."""
         source = self.source
         return isinstance(source, Viewed) and (source.copies or source.base.copies)
 
@@ -152,7 +152,7 @@ class Tensor:
 
 
 def view(base: Tensor, shape: Sequence[int], remap: Remap, relayout: Relayout) -> Tensor:
-    """A view; plain memory when strides can express it."""
+    """A view. It becomes plain memory when strides can express it."""
     stored = base.source
     if isinstance(stored, Stored):
         layout = relayout(stored.strides, stored.offset)
@@ -165,6 +165,6 @@ def view(base: Tensor, shape: Sequence[int], remap: Remap, relayout: Relayout) -
 
 
 def copied(base: Tensor, strides: Strides) -> Tensor:
-    """A clone: the same elements, laid out by `strides` if they are ever stored anew."""
+    """A clone: equal elements, laid out by `strides` if they are ever stored."""
     source = Viewed(base, lambda index, ranges: index, lambda own, offset: (own, offset), copies=True)
     return Tensor(base.shape, base.dtype, base.device, source, strides, base.deviates)

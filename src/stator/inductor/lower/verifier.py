@@ -1,4 +1,4 @@
-"""The rules of `Lowered`, checked. Raises VerificationError; never repairs."""
+"""Checks the rules of `Lowered`. Raises VerificationError; never repairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .printer import print_lowered
 
 
 def verify_lowered(lowered: Lowered) -> None:
-    """Every buffer is filled before it is read, exists, and no index or view reaches outside of it."""
+    """Every buffer exists and is filled before it is read, and no index or view reaches outside of it."""
     _Check(lowered).run()
 
 

@@ -1,4 +1,4 @@
-"""Lowerings, one module for each family of operators. Importing the package registers all of them."""
+"""Lowerings, one module for each family of operators. Importing the package registers all lowerings."""
 
 from . import (
     activation_backward,

@@ -1,4 +1,4 @@
-"""Lowerings of the gradients of activation functions: one expression each. The others are decomposed before."""
+"""Lowerings of gradients of activation functions with one expression each. Other gradients are decomposed before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INVERSE_SQRT_TAU = 1 / math.sqrt(2 * math.pi)
 
 
 def slope_of(target: Any, heavy: bool = False) -> Callable[[Callable[..., Ref]], Callable[..., Ref]]:
-    """Decorator: `function(ops, grad, x, *numbers)`, x being the input or the result of the activation."""
+    """Decorator: `function(ops, grad, x, *numbers)`, where x is the input or the result of the activation."""
 
     def decorate(function: Callable[..., Ref]) -> Callable[..., Ref]:
         def lowering(builder: LoweringBuilder, grad: Tensor, x: Tensor, *numbers: Any, **named: Any) -> Any:
@@ -88,7 +88,7 @@ def _silu(ops: Any, grad: Ref, x: Ref) -> Ref:
 
 @slope_of(aten.hardsigmoid_backward.default)
 def _hardsigmoid(ops: Any, grad: Ref, x: Ref) -> Ref:
-    inside = ops.bitwise_and(ops.gt(x, number(ops, x, -3)), ops.lt(x, number(ops, x, 3)))  # which NaN is not
+    inside = ops.bitwise_and(ops.gt(x, number(ops, x, -3)), ops.lt(x, number(ops, x, 3)))  # false for NaN
     return ops.where(inside, ops.mul(grad, number(ops, x, SIXTH)), number(ops, grad, 0))
 
 

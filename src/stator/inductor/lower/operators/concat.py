@@ -1,7 +1,7 @@
-"""Lowerings of cat and stack: each part is written straight into its slice of the result by what computes it.
+"""Lowerings of cat and stack: the loops that compute a part write it straight into its slice of the result.
 
-A cat whose parts begin like a later one's (the growing feature lists of dense networks) is a slice of that later one's
-buffer, so that every part is written once in all.
+Dense networks concatenate growing lists of features. A cat whose parts are the first parts of a later cat becomes a
+slice of the later cat's buffer, so that every part is written only once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ aten = torch.ops.aten
 
 @dataclass(slots=True)
 class SharedResult:
-    """The buffer of the last cat of a growing list, and how many of its parts are written."""
+    """The buffer of the last cat of a growing list, and the number of its parts that are written."""
 
     buffer: Tensor
     parts: int = 0
@@ -38,7 +38,7 @@ class SharedResult:
 @lowers(aten.cat.default)
 def _cat(builder: LoweringBuilder, tensors: Sequence[Tensor], dim: int = 0) -> Any:
     meta = builder.meta
-    # a 1-d tensor of no elements joins anything, by an old rule
+    # as in eager, an empty 1-d tensor may be concatenated with tensors of any shape
     parts = [part for part in tensors if not (part.rank == 1 and part.shape[0] == 0 and meta.shape != (0,))]
     dim = wrap_dim(dim, len(meta.shape))
     if builder.growing is None:
@@ -76,7 +76,7 @@ def _joined_in_place(builder: LoweringBuilder, parts: Sequence[Tensor], dim: int
 
 
 def _result(builder: LoweringBuilder, parts: Sequence[Tensor], meta: Any) -> Tensor:
-    """Uninitialised memory for the whole result, in the format of a part whose format was decided here."""
+    """Uninitialised memory for the whole result, in the layout of a part with a layout that lowering chose."""
     deviating = next((part for part in parts if part.deviates and part.numel), None)
     strides = meta.stride if deviating is None else dense_like(meta.shape, deviating.strides)
     target = builder.new_buffer(meta.shape, strides, meta.dtype, meta.device)
@@ -92,11 +92,11 @@ def _write(builder: LoweringBuilder, target: Tensor, parts: Sequence[Tensor], di
 
 
 def _growing_lists(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """For each cat whose parts are the first parts of a later cat along the same dimension: the longest such.
+    """Maps each cat, whose parts are the first parts of a later cat along one dimension, to the longest such cat.
 
-    The cats in between are read by generated loops alone, which take a slice of memory as well as a whole buffer.
+    Only generated loops may read the shorter cats: they accept a slice of memory as well as a whole buffer.
     """
-    longest: dict[tuple[int, fx.Node, int], fx.Node] = {}  # by position in a tree of shared beginnings
+    longest: dict[tuple[int, fx.Node, int], fx.Node] = {}  # by position in a trie of shared prefixes
     position: dict[tuple[int, fx.Node, int], int] = {}
     found: dict[fx.Node, fx.Node] = {}
     for node in reversed(graph.nodes):
@@ -119,6 +119,6 @@ def _growing_lists(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
 
 
 def _is_uniform(cat: fx.Node) -> bool:
-    """Do all parts have the result's dtype?"""
+    """True if all parts have the result's dtype."""
     parts: Sequence[fx.Node] = cat.args[0]  # type: ignore[assignment]
     return all(part.meta["val"].dtype is cat.meta["val"].dtype for part in parts)

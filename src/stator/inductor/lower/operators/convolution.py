@@ -1,4 +1,4 @@
-"""The lowering of convolutions: a library call, and the decision about the memory format of what goes in and out."""
+"""The lowering of convolutions: a library call, and the choice of the memory format of its input and output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Any:
-    """The weight goes in as it is; the data in eager's format, or in NHWC where that is faster (see heuristics.py)."""
+    """The weight keeps its layout. The data is in eager's format, or in NHWC where that is faster (heuristics.py)."""
     meta: TensorMeta = builder.meta
     nodes = builder.node.args
     rest = [stride, padding, dilation, transposed, output_padding, groups]
@@ -73,14 +73,14 @@ def _convolution(
 
 
 def is_product(weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int) -> bool:
-    """Is it a matrix product at every position: one tap, every position once?"""
+    """True if the convolution is a matrix product: kernels of one tap, each position read once."""
     return groups == 1 and weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0}
 
 
 def is_single(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int) -> bool:
-    """Is it such a product of images of one position, which are rows whatever their format?
+    """True for such a product on images of one position, which are rows of a matrix in every format.
 
-    The library prepares for 50 microseconds to convolve them; the product is done in 5.
+    The library spends 50 microseconds preparing the convolution; the product takes 5.
     """
     plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (x, weight))
     single = x.rank == 4 and x.shape[2:] == (1, 1) and 0 not in x.shape
@@ -100,7 +100,7 @@ def _product_nhwc(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Ten
     """[positions, channels] @ [channels, out]; the library's convolution would take 1.1 times as long."""
     batch, channels, height, width = x.shape
     out = weight.shape[0]
-    builder.argument(x, channels_last_strides(x.shape))  # in that format, if it is not in memory yet
+    builder.argument(x, channels_last_strides(x.shape))  # stores x in that format, if it is not in memory yet
     rows = reshape(permute(x, (0, 2, 3, 1)), (batch * height * width, channels))
     columns = builder.argument(permute(reshape(weight, (out, channels)), (1, 0)))
     meta = TensorMeta((rows.shape[0], out), (out, 1), x.dtype, x.device)
@@ -131,7 +131,7 @@ def _product_nchw(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Ten
 
 
 def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
-    """Is the format ours to choose? Only where the library follows its input's format without ambiguity."""
+    """True where lowering may choose the format: where the library unambiguously follows the format of its input."""
     return (
         x.rank == 4
         and not transposed
@@ -150,7 +150,7 @@ def wishes_channels_last(shapes: Sequence[tuple[int, ...]], groups: int) -> bool
 
 
 def _feeds_channels_last(builder: LoweringBuilder) -> bool:
-    """Does something that this convolution's result reaches, without a decided one in between, want NHWC data?"""
+    """True if a later node wants NHWC data, and no convolution with a preference lies on the way to it."""
     if builder.wants_channels_last is None:
         wants: dict[fx.Node, bool] = {}
         for node in reversed(builder.node.graph.nodes):
@@ -160,7 +160,7 @@ def _feeds_channels_last(builder: LoweringBuilder) -> bool:
 
 
 def _passes_on(user: fx.Node, wants: dict[fx.Node, bool]) -> bool:
-    """Does this user want its argument in NHWC, for itself or for what comes after it?"""
+    """True if this user wants its argument in NHWC, for itself or for nodes behind it."""
     if user.target is aten.convolution.default:
         x, weight, groups = user.args[0].meta["val"], user.args[1].meta["val"], user.args[8]  # type: ignore[union-attr]
         wish = wishes_channels_last((x.shape, weight.shape, user.meta["val"].shape), groups)  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ def _passes_on(user: fx.Node, wants: dict[fx.Node, bool]) -> bool:
 
 
 def _is_spatial(node: fx.Node) -> bool:
-    """Does the node still have a batch of images, whose format can be passed on?"""
+    """True if the node still has a batch of images, so that it can pass the format on."""
     if node.target is operator.getitem:
         return True
     meta = node.meta.get("val")

@@ -1,5 +1,5 @@
-"""The lowering of the gradients of convolutions: library calls in the memory format that suits them, and loops for the
-weights of depthwise kernels, which the library takes ten to a hundred times as long for.
+"""The lowering of the gradients of convolutions: library calls in the fastest memory format, and loops for the weights
+of depthwise kernels, which take the library ten to a hundred times as long.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _convolution_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> Any:
-    """Gradients of x [N, C, H, W], of the weight, and of the bias; None where not `wanted`."""
+    """Gradients of x [N, C, H, W], of the weight, and of the bias; None for those that are not `wanted`."""
     if transposed or not _is_plain(grad, x, weight):
         return NotImplemented
     if cuts_patches(x, weight, grad.shape[2:], stride, padding, dilation, transposed, groups):
@@ -73,13 +73,13 @@ def _convolution_backward(
 
 
 def _is_plain(grad: Tensor, x: Tensor, weight: Tensor) -> bool:
-    """Images of some size in the dtype that kernels are quick for."""
+    """True for images that are not empty, in the dtype that the library has fast kernels for."""
     plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (grad, x, weight))
     return x.rank == 4 and plain and 0 not in grad.shape and 0 not in x.shape
 
 
 def _is_depthwise(x: Tensor, weight: Tensor, groups: int) -> bool:
-    """One kernel of a few taps for each channel."""
+    """True for one kernel of a few taps for each channel."""
     channels = x.shape[1]
     taps = weight.shape[2:]
     return groups == channels == weight.shape[0] > 1 and weight.shape[1] == 1 and taps[1] <= MAX_ACCUMULATORS
@@ -88,7 +88,7 @@ def _is_depthwise(x: Tensor, weight: Tensor, groups: int) -> bool:
 def _of_thinned(
     builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
 ) -> list[Any]:
-    """Kernels of one tap that skip positions: the same without the positions that are skipped, zeros in between."""
+    """Kernels of one tap that skip positions: drop the skipped positions, and put zeros in their places afterwards."""
     bias_sizes, stride, *tail = rest
     metas: Sequence[TensorMeta | None] = builder.meta
     height, width = grad.shape[2:]
@@ -116,7 +116,7 @@ def _of_thinned(
 def _in_best_format(
     builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
 ) -> Any:
-    """NHWC where that is faster, or is there already and no slower; NotImplemented: in eager's format."""
+    """Use NHWC where it is faster, or is there already and no slower. NotImplemented: keep eager's format."""
     if (
         not (x.deviates or grad.deviates)
         or wishes_channels_last((x.shape, weight.shape, grad.shape), rest[-1]) is False
@@ -148,7 +148,7 @@ def _channels_last_meta(meta: TensorMeta) -> TensorMeta:
 
 
 def _of_product(builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, wanted: Sequence[bool]) -> list[Any]:
-    """Kernels of one tap at every position: products of matrices [positions, channels]."""
+    """Kernels of one tap at every position become products of matrices [positions, channels]."""
     out, channels = weight.shape[:2]
     grad_rows = reshape(permute(grad, (0, 2, 3, 1)), (-1, out))
     found: list[Any] = [None, None, None]

@@ -1,4 +1,4 @@
-"""Lowerings of operators that make values from sizes and numbers, and of copies, casts and padding."""
+"""Lowerings of operators that create tensors from sizes and numbers, and of copies, casts and padding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def generated(builder: LoweringBuilder, inner: Callable[[Any, Index], Ref], meta: TensorMeta | None = None) -> Tensor:
-    """A tensor whose elements depend on the index alone, of the shape and dtype of `meta` (by default the node's)."""
+    """A tensor with elements that depend on the index alone, of the shape and dtype of `meta` (default: the node's)."""
     meta = meta or builder.meta
     assert meta is not None
     result = builder.computed(inner, (), meta.shape, meta.dtype, meta.device)
@@ -76,8 +76,8 @@ def _zeros(builder: LoweringBuilder, *_: Any, **__: Any) -> Tensor:
     aten.new_empty_strided.default,
 )
 def _empty(builder: LoweringBuilder, *_: Any, **__: Any) -> Any:
-    """Zeros, which cost less than memory would. Where algorithms have to be deterministic, torch's own, which asks in
-    each call whether memory is to be filled."""
+    """Zeros, which cost less than memory would. For deterministic algorithms torch's own operator is called, which
+    asks in each call whether it must fill the memory."""
     return NotImplemented if torch.are_deterministic_algorithms_enabled() else filled(builder, 0)
 
 
@@ -157,7 +157,7 @@ def _clone(builder: LoweringBuilder, x: Tensor, *, memory_format: torch.memory_f
 def _copy(builder: LoweringBuilder, x: Tensor) -> Tensor:
     strides = builder.meta.stride
     if x.deviates and loop_order(x.shape, x.strides) != loop_order(x.shape, strides):
-        strides = x.strides  # a layout decided here outlives a clone that only wanted eager's
+        strides = x.strides  # a layout that lowering chose survives a clone that only asked for eager's
     return copied(x, strides)
 
 
@@ -213,7 +213,7 @@ def _constant_pad_nd(builder: LoweringBuilder, x: Tensor, pad: Sequence[int], va
 
 
 def pad_with(builder: LoweringBuilder, x: Tensor, before: Sequence[int], shape: Sequence[int], value: float) -> Tensor:
-    """`x` placed at `before` in a larger (or cropped) index space, `value` elsewhere; nothing is read outside x."""
+    """Place `x` at `before` in a larger (or cropped) index space with `value` elsewhere. Reads nothing outside of x."""
 
     def inner(ops: Any, index: Index) -> Ref:
         moved = tuple([at - low for at, low in zip(index, before, strict=True)])
@@ -231,7 +231,7 @@ def pad_with(builder: LoweringBuilder, x: Tensor, before: Sequence[int], shape: 
 
 
 def inside(ops: Any, index: Index, shape: Sequence[int]) -> Ref | None:
-    """The condition that an index lies within `shape`; None when its bounds say so already."""
+    """The condition that an index lies within `shape`; None when the bounds of the index imply it."""
     mask: Ref | None = None
     for at, size in zip(index, shape, strict=True):
         if isinstance(at, int):
@@ -274,7 +274,7 @@ def _select_scatter(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: in
 
 
 def _overwritten(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, start: int) -> Tensor:
-    """`x` with `source` in the place of a run of one dimension."""
+    """Replace a run of one dimension of `x` by `source`."""
 
     def inner(ops: Any, index: Index) -> Ref:
         moved = (*index[:dim], index[dim] - start, *index[dim + 1 :])

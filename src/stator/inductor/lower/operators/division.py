@@ -1,4 +1,4 @@
-"""Lowerings of divisions that give whole numbers, and of their remainders."""
+"""Lowerings of divisions with integral quotients, and of their remainders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def _may_divide_by_zero(builder: LoweringBuilder, x: Operand, y: Operand) -> bool:
-    """Of integers, for which eager raises on the CPU: so does the library, but no kernel."""
+    """True for integers with a divisor that may be zero. Eager and the library raise on the CPU; kernels cannot."""
     dtype = common_dtype([x, y])
     unknown = is_integral(dtype) and (isinstance(y, Tensor) or as_dtype(y, dtype) == 0)
     return unknown and builder.meta.device.type == "cpu"
@@ -52,7 +52,7 @@ def _div_mode(builder: LoweringBuilder, x: Tensor, y: Operand, *, rounding_mode:
     if rounding_mode == "trunc":
         if isinstance(y, Tensor) and y.shape:
             dtype = common_dtype([x, y])
-            # eager rounds the quotient of half floats before it cuts the fraction off, but not if one number divides
+            # eager rounds the quotient of half floats before it truncates, unless the divisor is a number
             return elementwise(builder, lambda ops, a, b: ops.trunc(_rounded(ops, ops.div(a, b), dtype)), [x, y])
         return elementwise(builder, lambda ops, a, b: ops.trunc(ops.div(a, b)), [x, y])
     return elementwise(builder, _float_floor_divide, [x, y], heavy=True)
@@ -68,7 +68,7 @@ def _floor_divide(builder: LoweringBuilder, x: Tensor, y: Operand) -> Any:
 
 
 def _float_floor_divide(ops: Any, a: Ref, b: Ref) -> Ref:
-    """Python's float floor division, by way of the exact remainder, as eager does it."""
+    """Python's floor division of floats, by the exact remainder, as in eager."""
     dtype = ops.dtype(a)
     zero, one = ops.constant(0, dtype), ops.constant(1, dtype)
     remainder = ops.fmod(a, b)

@@ -1,4 +1,4 @@
-"""Lowerings of gathers and scatters: loads and stores at positions that are data."""
+"""Lowerings of gathers and scatters: loads and stores at positions that tensors hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INDEX_DTYPES = (torch.int64, torch.int32)
 def position(ops: Any, index: Ref, size: int, wraps: bool) -> Any:
     """An index value as an index expression; out of range is an IndexError. `wraps`: negatives count from the end."""
     if not wraps:
-        # a negative index becomes one that is too large, so that it fails as in eager
+        # turn a negative index into one that is too large, so that it raises as in eager
         dtype = ops.dtype(index)
         negative = ops.lt(index, ops.constant(0, dtype))
         index = ops.where(negative, ops.constant(size, dtype), index)
@@ -35,7 +35,7 @@ def position(ops: Any, index: Ref, size: int, wraps: bool) -> Any:
 
 
 def _source(builder: LoweringBuilder, x: Tensor) -> Tensor:
-    """What is gathered from: in memory, unless it is trivial to compute anywhere."""
+    """The source of a gather: stored in memory, unless its elements are trivial to compute anywhere."""
     if x.resolved() is None and (x.heavy or len(x.work) > 1):
         builder.realize(x)
     return x
@@ -80,7 +80,7 @@ def _rows(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, wraps:
 @lowers(aten.gather.default)
 def _gather(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, *, sparse_grad: bool = False) -> Any:
     shape = indices.shape
-    if not indices.numel:  # of nothing, eager looks neither at the dtype nor at the rank
+    if not indices.numel:  # for empty indices, eager checks neither dtype nor rank
         return builder.pointwise(lambda ops, _: _number(ops, 0, x.dtype), [indices], x.dtype)
     if indices.dtype not in _INDEX_DTYPES:
         return NotImplemented
@@ -128,7 +128,7 @@ def _index(builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]
 def _advanced(
     x: Tensor, indices: Sequence[Tensor | None]
 ) -> tuple[list[Tensor], list[int], tuple[int, ...], int] | None:
-    """Index tensors broadcast together, their dimensions, the common shape, and where it goes in the result."""
+    """Index tensors broadcast together, their dimensions, the common shape, and its position in the result."""
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     tensors = [index for index in indices if index is not None]
     if not tensors or any(tensor.dtype not in _INDEX_DTYPES for tensor in tensors):
@@ -142,7 +142,7 @@ def _advanced(
 
 # ---- scatters: a copy, then stores into it
 
-# a sum of truths is whether any holds, a product whether all do
+# a sum of booleans is their `or`, a product their `and`
 _MODES_OF_BOOL: dict[str | None, str] = {"add": "max", "mul": "min"}
 
 Where = Callable[[Any, Index], Index]
@@ -161,8 +161,8 @@ def scattered(
 ) -> Any:
     """A copy of `x` (or itself) into which `value(ops, index)` is stored at `where(ops, index)` for all of `shape`.
 
-    Half floats are added and multiplied in float32. NotImplemented for a mode this device or dtype does not have, and
-    where algorithms have to be deterministic: additions come in any order. Torch's own then come in one, or raise.
+    Half floats are added and multiplied in float32. NotImplemented for a mode that this device or dtype lacks. Also for
+    deterministic algorithms, because additions come in any order here; torch's own fix the order, or raise.
     """
     if torch.are_deterministic_algorithms_enabled():
         return NotImplemented
@@ -226,8 +226,8 @@ def _is_mask_of(index: Tensor | None, x: Tensor) -> bool:
 
 
 def _masked_assignment(builder: LoweringBuilder, x: Tensor, mask: Any, values: Tensor, accumulate: bool) -> Any:
-    """`x[mask] = values` (or `+=`), where the mask covers the leading dimensions and every place gets the same values.
-    NotImplemented where they depend on how many places there are."""
+    """`x[mask] = values` (or `+=`), where the mask covers the leading dimensions and every selected element gets equal
+    values. NotImplemented where the values depend on the number of selected elements."""
     rest = x.shape[mask.rank :]
     if values.rank > len(rest):
         if any(size != 1 for size in values.shape[: values.rank - len(rest)]):
@@ -277,7 +277,7 @@ def _reduced(
     reduce: str,
     include_self: bool = True,
 ) -> Any:
-    """Scatter with a reduction; without `include_self` the places that are written start from its identity."""
+    """Scatter with a reduction. Without `include_self`, the written elements start from the reduction's identity."""
     dtype = x.dtype
     if dtype is torch.bool and reduce == "mean":
         return NotImplemented
@@ -309,7 +309,7 @@ def _number(ops: Any, value: Any, dtype: torch.dtype) -> Ref:
 
 
 def _elementwise_places(x: Tensor, dim: int, indices: Tensor) -> Where:
-    """Along `dim` where the index tensor says, in the other dimensions in place."""
+    """Indexes `dim` by the index tensor, and the other dimensions by the loops."""
 
     def where(ops: Any, index: Index) -> Index:
         at = position(ops, indices.load(ops, index), x.shape[dim], wraps=False)
@@ -319,7 +319,7 @@ def _elementwise_places(x: Tensor, dim: int, indices: Tensor) -> Where:
 
 
 def _slice_places(x: Tensor, dim: int, indices: Tensor) -> Where:
-    """Whole slices across `dim`, each where its entry of a vector of indices says."""
+    """Indexes `dim` by a vector of indices, for whole slices across `dim`."""
 
     def where(ops: Any, index: Index) -> Index:
         at = position(ops, indices.load(ops, (index[dim],)), x.shape[dim], wraps=False)
@@ -448,7 +448,7 @@ def _index_reduce(
 
 @lowers(aten.put.default)
 def _put(builder: LoweringBuilder, x: Tensor, indices: Tensor, source: Tensor, accumulate: bool = False) -> Any:
-    """By positions in the flattened tensor."""
+    """Indexes the flattened tensor."""
     if indices.dtype is not torch.int64 or not is_contiguous(x.shape, builder.meta.stride):
         return NotImplemented
     flat = reshape(x, (x.numel,))

@@ -1,6 +1,6 @@
 """Lowerings that call a library kernel on purpose: matrix products and attention.
 
-Arguments that strides can express are passed as views of what is there, without a copy.
+Arguments that strides can express are passed as views of existing memory, without a copy.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ aten = torch.ops.aten
 
 
 def matrix(builder: LoweringBuilder, x: Tensor) -> str | View:
-    """A matrix (or a batch of them) as BLAS takes it: one of the last two dimensions has stride one."""
+    """A matrix (or a batch of matrices) in a layout for BLAS: one of the last two dimensions has stride one."""
     planned = x.planned()
     if planned is not None and _fits_blas(x.shape[-2:], planned[0][-2:]):
         return builder.argument(x)
     strides = contiguous_strides(x.shape)
     if _varies_faster(x, x.rank - 2):
-        # keep what is contiguous contiguous: BLAS takes the transposed matrix just as well
+        # keep a transposed matrix as it is: BLAS takes it just as well
         strides = (*strides[:-2], 1, max(x.shape[-2], 1))
     return builder.argument(x, strides)
 
 
 def _varies_faster(x: Tensor, dim: int) -> bool:
-    """Does stepping along `dim`, and not along the last dimension, move through the memory under x one by one?"""
+    """True if memory under x is contiguous along `dim`, and not along the last dimension."""
     symbols = tuple(Symbol(f"i{at}") for at in range(x.rank))
     ranges = loop_ranges(symbols, x.shape)
     index: Index = symbols
@@ -67,7 +67,7 @@ def _product(builder: LoweringBuilder, target: Any, args: Sequence[Any], **kwarg
 
 
 def multiply(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Tensor:
-    """The product of two matrices, contiguous, by the library that is quicker at it."""
+    """The product of two matrices, contiguous, by the faster library."""
     second = matrix(builder, b)
     meta = TensorMeta((a.shape[0], b.shape[1]), (b.shape[1], 1), a.dtype, a.device)
     found = None if is_transposed(a) else linear_product(builder, a, second, b.shape[1], None, meta)
@@ -96,14 +96,14 @@ def _addmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta
         if found is not None:
             return found
     if plain and only_feeds_loops(builder.node):
-        # the loops that read the product add the bias, which saves writing it into the result beforehand
+        # the loops that read the product also add the bias, which saves writing the bias into the result first
         return elementwise(builder, lambda ops, x, y: ops.add(x, y), [_mm(builder, a, b), bias])
     args = [builder.argument(bias), matrix(builder, a), matrix(builder, b)]
     return _product(builder, aten.addmm.out, args, beta=beta, alpha=alpha)
 
 
 def only_feeds_loops(node: fx.Node) -> bool:
-    """Is every consumer, looking through views, generated loops and not a library call or the graph's end?"""
+    """True if every consumer, looking through views, is a generated loop, not a library call or the graph's end."""
     if not node.users:
         return False
     return all(
@@ -128,7 +128,7 @@ LIBRARY = frozenset(
 
 
 def is_overwritable(builder: LoweringBuilder, x: Tensor) -> bool:
-    """Is `x`, the operator's first argument, the fresh result of a product, and does nothing else read it?"""
+    """True if `x`, the operator's first argument, is the fresh result of a product without another reader."""
     node = builder.node.args[0]
     if sum(arg is node for arg in tree_leaves((builder.node.args, builder.node.kwargs))) != 1:
         return False
@@ -161,7 +161,7 @@ def _flash_attention(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Heads may lie anyhow; only the innermost dimension has to be contiguous. The result lies as the query does."""
+    """Heads may have any stride; only the innermost dimension must be contiguous. The result has the query's layout."""
     args = [_innermost_contiguous(builder, part) for part in (query, key, value)]
     mask = None if attn_mask is None else builder.argument(attn_mask)
     named = {"attn_mask": mask, "scale": scale}
@@ -189,7 +189,7 @@ def _flash_attention_backward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Any:
-    """As above; the gradients lie as (batch, length, heads, channels), whatever is given."""
+    """As above. The gradients are always laid out as (batch, length, heads, channels)."""
     args = [_innermost_contiguous(builder, part) for part in (grad, query, key, value, attended)]
     statistics = builder.argument(logsumexp, builder.node.args[5].meta["val"].stride)
     mask = None if attn_mask is None else builder.argument(attn_mask)

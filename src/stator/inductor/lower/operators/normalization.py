@@ -42,7 +42,7 @@ def _layer_norm(
 
 
 def _saved(builder: LoweringBuilder, mean: Tensor, rstd: Tensor) -> list[Tensor]:
-    """The statistics for the backward, which may be narrower than those the result was computed with."""
+    """The statistics for the backward, whose dtype may be narrower than in the computation of the result."""
     return [cast(builder, part, meta.dtype) for part, meta in zip((mean, rstd), builder.meta[1:], strict=True)]
 
 
@@ -135,7 +135,7 @@ def _batch_norm_inference(
 ) -> Any:
     """`x * scale + shift` with a scale and a shift per channel.
 
-    They are stored beforehand unless the innermost loop stays within a channel, where they are computed once per loop.
+    Scale and shift are stored before, unless the innermost loop stays within a channel and computes them once per loop.
     """
     working = computation_dtype(x.dtype)
     per_channel = (1, -1, *([1] * (x.rank - 2)))

@@ -25,9 +25,9 @@ aten = torch.ops.aten
 
 
 def two_sums(builder: LoweringBuilder, operands: Sequence[Tensor], dims: Sequence[int], pair: Any) -> list[Tensor]:
-    """The sums over `dims` (which stay, of size one) of the two values that `pair(ops, *elements)` gives.
+    """The sums over `dims` (kept with size one) of the two values from `pair(ops, *elements)`.
 
-    Operands have one rank and broadcast against the first; everything is computed in its computation dtype.
+    Operands have equal ranks and broadcast against the first. All arithmetic is in the first's computation dtype.
     """
     shape, working = operands[0].shape, computation_dtype(operands[0].dtype)
 
@@ -82,7 +82,7 @@ def _normalized_gradient(
 def _parameter_gradients(
     builder: LoweringBuilder, grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, dims: Sequence[int]
 ) -> list[Tensor]:
-    """The sums of grad * (x - mean) * rstd and of grad over `dims`, of which there may be none."""
+    """The sums of grad * (x - mean) * rstd and of grad over `dims`, which may be empty."""
 
     def pair(ops: Any, g: Ref, value: Ref, center: Ref, scale: Ref) -> tuple[Ref, Ref]:
         return ops.mul(g, ops.mul(ops.sub(value, center), scale)), g
@@ -95,7 +95,7 @@ def _parameter_gradients(
 
 
 def _finished(builder: LoweringBuilder, parts: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
-    """The gradients that are wanted, shaped and cast as promised."""
+    """The wanted gradients, with the promised shapes and dtypes."""
     return [
         cast(builder, reshape(part, meta.shape), meta.dtype) if part is not None and flag else None
         for part, meta, flag in zip(parts, builder.meta, wanted, strict=True)
@@ -172,7 +172,7 @@ def _batch_norm_backward(
     eps: float,
     wanted: Sequence[bool],
 ) -> Any:
-    """In training mean and deviation depend on the input; in inference they are constants."""
+    """In training, mean and deviation depend on the input; in inference they are constants."""
     if x.numel == 0 or is_integral(x.dtype):
         return NotImplemented
     working = computation_dtype(x.dtype)

@@ -1,7 +1,7 @@
-"""Matrix products by oneDNN: the linear-layer kernel with its bias, which also takes weights that nobody prepacked.
+"""Matrix products by oneDNN: the linear-layer kernel with its bias, which also accepts weights that are not prepacked.
 
 On two cores of an AVX-512 machine it takes 0.45 to 0.75 of the time of BLAS for products of 100 rows and more
-(benchmarks/products.py); below `WORTHWHILE` multiplications its fixed cost of about 15 microseconds shows.
+(benchmarks/products.py). Below `WORTHWHILE` multiplications its fixed cost of about 15 microseconds shows.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def linear_product(
     bias: Tensor | None,
     meta: TensorMeta | None = None,
 ) -> Any | None:
-    """`a @ b + bias` for a matrix `b` of `columns` columns given as a library argument, or None: not a case for it.
+    """`a @ b + bias` for a matrix `b` of `columns` columns, given as a library argument; None if BLAS is better.
 
-    The result is described by `meta`, by default the node's own.
+    `meta` describes the result; the default is the node's own.
     """
     rows, inner = a.shape
     plain = bias is None or (bias.shape == (columns,) and bias.dtype == torch.float32)
@@ -49,14 +49,14 @@ def _available() -> bool:
 
 
 def is_transposed(a: Tensor) -> bool:
-    """Does the matrix lie column by column? BLAS takes it so; `linear_product` would copy it first, which costs more
-    than the product gains (the gradients of weights are such products)."""
+    """True if the matrix is stored column by column. BLAS takes such a matrix; `linear_product` would copy it first,
+    which costs more than the product gains (gradients of weights are such products)."""
     planned = a.planned()
     return planned is not None and planned[0][0] == 1 and planned[0][1] >= a.shape[0] > 1
 
 
 def _is_dense(builder: LoweringBuilder, matrix: str | View) -> bool:
-    """Without gaps between rows or columns, which the library meets with a reference implementation."""
+    """True without gaps between rows or columns. With gaps, the library uses a slow reference implementation."""
     layout = matrix.layout if isinstance(matrix, View) else builder.buffers[matrix].layout
     return is_dense(layout.size, layout.stride)
 

@@ -1,6 +1,6 @@
-"""Convolutions that cut images into patches without overlap (kernel and stride are equal), and their gradients, as
-matrix products: a patch is a row. They then run as fast as products do; the library's gradients take up to four times
-as long.
+"""Convolutions that cut images into patches without overlap (kernel equals stride), and their gradients, as matrix
+products with a patch as a row. They then run as fast as products; the library's gradients take up to four times as
+long.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def cuts_patches(
     transposed: bool,
     groups: int,
 ) -> bool:
-    """Is it such a convolution, of images [N, C, H, W] to [N, O, *out], large enough for a product to pay?"""
+    """True for such a convolution of images [N, C, H, W] to [N, O, *out] that is large enough for a product to pay."""
     plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (x, weight))
     if x.rank != 4 or not plain or transposed or groups != 1 or any(padding) or set(dilation) != {1}:
         return False
@@ -45,7 +45,7 @@ def cuts_patches(
 def patch_products(
     builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None, out: Sequence[int]
 ) -> Tensor:
-    """The convolution; its result lies in NHWC."""
+    """The convolution. Its result has the format NHWC."""
     inside = _channels_inside(x, weight)
     rows = _patches(builder, x, weight.shape[2:], out, inside)
     channels = weight.shape[0]
@@ -82,14 +82,14 @@ def patch_gradients(
 
 
 def _channels_inside(x: Tensor, weight: Tensor) -> bool:
-    """Are channels the fastest in a row, as in NHWC, or the slowest, as in weights? What is smaller is reordered."""
+    """True if channels are fastest in a row, as in NHWC; False if slowest, as in weights. The smaller is reordered."""
     planned = x.planned()
     nhwc = planned is not None and same_strides(x.shape, planned[0], channels_last_strides(x.shape))
     return nhwc and x.numel > weight.numel
 
 
 def _patches(builder: LoweringBuilder, x: Tensor, kernel: Sequence[int], out: Sequence[int], inside: bool) -> Tensor:
-    """[N * rows * columns, elements of a patch]."""
+    """The matrix [N * rows * columns, elements of a patch]."""
     batch, channels = x.shape[:2]
     for dim in (0, 1):
         x = slice_dim(x, 2 + dim, 0, out[dim] * kernel[dim])
@@ -100,7 +100,7 @@ def _patches(builder: LoweringBuilder, x: Tensor, kernel: Sequence[int], out: Se
 
 
 def _matrix_of(builder: LoweringBuilder, weight: Tensor, inside: bool) -> Tensor:
-    """[O, elements of a patch]."""
+    """The matrix [O, elements of a patch]."""
     moved = permute(weight, (0, 2, 3, 1)) if inside else weight
     return reshape(in_format(builder, moved, contiguous_strides(moved.shape)), (weight.shape[0], -1))
 
@@ -131,7 +131,7 @@ def _images_of(
 
 
 def in_format(builder: LoweringBuilder, x: Tensor, strides: tuple[int, ...]) -> Tensor:
-    """The tensor in memory with these strides: itself where it is or can be stored so, else a copy."""
+    """The tensor in memory with these strides, copied only where it is in memory with others."""
     planned = x.planned()
     if planned is not None and same_strides(x.shape, planned[0], strides):
         builder.realize(x.root)

@@ -1,7 +1,7 @@
 """Lowerings of scalar elementwise operators: arithmetic, comparisons, selections, activations.
 
-float16 and bfloat16 are computed in float32 and rounded where the result is stored (or cast), as eager rounds each
-operator's result: a fused chain rounds once at its end.
+float16 and bfloat16 are computed in float32 and rounded where the result is stored (or cast). Eager rounds each
+operator's result; a fused chain rounds once, at its end.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def elementwise(
 ) -> Tensor:
     """Apply `function(ops, *values)` to operands promoted to their common dtype.
 
-    Values arrive in the computation dtype (float32 for half floats). The result has the dtype promotion gives, or
-    `dtype`; `function` must return a value of the computation dtype, or bool for kind ALWAYS_BOOL.
+    Values arrive in the computation dtype (float32 for half floats). The result has the dtype from promotion, or
+    `dtype`. `function` returns a value of the computation dtype, or bool for kind ALWAYS_BOOL.
     """
     common = common_dtype(operands)
     result = dtype or apply_kind(common, kind)
@@ -118,7 +118,7 @@ def _signbit(builder: LoweringBuilder, x: Tensor) -> Tensor:
 
 @lowers(aten.angle.default)
 def _angle(builder: LoweringBuilder, x: Tensor) -> Tensor:
-    """Of a real number: 0, or pi below 0."""
+    """The angle of a real number: 0, or pi below 0."""
 
     def angle(ops: Any, value: Ref) -> Ref:
         dtype = ops.dtype(value)
@@ -139,7 +139,7 @@ def _nextafter(builder: LoweringBuilder, x: Operand, y: Operand) -> Any:
 
 @lowers(aten.frexp.Tensor)
 def _frexp(builder: LoweringBuilder, x: Tensor) -> list[Tensor]:
-    """Mantissa of size [0.5, 1) and exponent, cut out of the bits; subnormal numbers are scaled up before."""
+    """The mantissa of size [0.5, 1) and the exponent, cut out of the bits. Subnormal numbers are scaled up first."""
     working = computation_dtype(x.dtype)
     wide = working is torch.float64
     bits, width, exponents, bias = (torch.int64, 52, 2047, 1022) if wide else (torch.int32, 23, 255, 126)
@@ -228,7 +228,7 @@ def _abs_or_sign(builder: LoweringBuilder, x: Tensor) -> Any:
 
 
 def _unchanged(builder: LoweringBuilder, x: Tensor) -> Tensor:
-    """The same numbers, in memory of their own."""
+    """Equal numbers, in memory of their own."""
     return elementwise(builder, lambda ops, value: value, [x])
 
 
@@ -251,7 +251,7 @@ def _rsub(builder: LoweringBuilder, x: Operand, y: Operand, alpha: Number = 1) -
 
 
 def _plus_scaled(ops: Any, x: Ref, y: Ref, factor: Number) -> Ref:
-    """x + factor * y; of floats rounded once, as eager's vector code does it."""
+    """x + factor * y. For floats rounded once, as in eager's vector code."""
     if factor == 1:
         return ops.add(x, y)
     return product_plus(ops, y, ops.constant(factor, ops.dtype(y)), x)
@@ -264,7 +264,7 @@ def _minus_scaled(ops: Any, x: Ref, y: Ref, factor: Number) -> Ref:
 
 
 def product_plus(ops: Any, x: Ref, y: Ref, z: Ref) -> Ref:
-    """x * y + z, of floats rounded once."""
+    """x * y + z. For floats rounded once."""
     return ops.fma(x, y, z) if ops.dtype(z).is_floating_point else ops.add(ops.mul(x, y), z)
 
 
@@ -321,7 +321,7 @@ def _pow(builder: LoweringBuilder, base: Operand, exponent: Operand) -> Any:
 
 
 def _integer_power(ops: Any, base: Ref, exponent: Ref) -> Ref:
-    """Of a negative exponent: 1 or -1 where the base is one of these, 0 otherwise."""
+    """An integer power. For a negative exponent: 1 or -1 where the base is 1 or -1, else 0."""
     dtype = ops.dtype(base)
     zero, one, minus = ops.constant(0, dtype), ops.constant(1, dtype), ops.constant(-1, dtype)
     power = ops.pow(base, ops.maximum(exponent, zero))
@@ -330,7 +330,7 @@ def _integer_power(ops: Any, base: Ref, exponent: Ref) -> Ref:
     return ops.where(ops.lt(exponent, zero), unit, power)
 
 
-# the same special cases as eager's kernel, rounding step by rounding step
+# the special cases of eager's kernel, with equal roundings in each step
 _POWERS: dict[float, Callable[..., Ref]] = {
     0.0: lambda ops, x: ops.constant(1, ops.dtype(x)),
     1.0: lambda ops, x: x,
@@ -435,7 +435,7 @@ def _nan_to_num(
 
 
 def _activation(*targets: Any, heavy: bool = False) -> Callable[[Callable[..., Ref]], Callable[..., Ref]]:
-    """Decorator: `function(ops, x, *numbers)` with the op's own scalar arguments, on floating tensors."""
+    """Decorator: `function(ops, x, *numbers)` with the operator's own scalar arguments, on floating tensors."""
 
     def decorate(function: Callable[..., Ref]) -> Callable[..., Ref]:
         def lowering(builder: LoweringBuilder, x: Tensor, *numbers: Any, **named: Any) -> Any:
@@ -455,7 +455,7 @@ def _constant(ops: Any, like: Ref, value: Number) -> Ref:
 
 
 def _clamped(ops: Any, x: Ref, low: Number, high: Number) -> Ref:
-    """Of equal zeros the second operand is taken: the value's own sign, as in eager."""
+    """Clamp. Between equal zeros this takes the second operand, the value's own sign, as in eager."""
     return ops.minimum(_constant(ops, x, high), ops.maximum(_constant(ops, x, low), x))
 
 

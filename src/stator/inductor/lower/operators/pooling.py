@@ -1,4 +1,4 @@
-"""Lowerings of pooling and of nearest-neighbour upsampling: small windows become one unrolled expression."""
+"""Lowerings of pooling and of nearest-neighbour upsampling: a small window becomes one unrolled expression."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pair(value: Sequence[int] | int) -> tuple[int, int]:
 
 
 def _windowed(builder: LoweringBuilder, x: Tensor, size: Sequence[int], combine: Any, dtype: torch.dtype) -> Tensor:
-    """A tensor of spatial `size` computed by `combine(ops, index)` from windows of x, in x's memory format."""
+    """A tensor of spatial `size` that `combine(ops, index)` computes from windows of x, in x's memory format."""
     x_root = x.root
     if x_root.resolved() is None:
         builder.realize(x_root)  # windows overlap, so every element is read several times
@@ -79,7 +79,7 @@ def _max_pool_with_positions(
     pads: Sequence[int],
     gaps: Sequence[int],
 ) -> list[Tensor]:
-    """The largest element of each window and its position in its image, by one pass.
+    """The largest element of each window and its position in its image, in one pass.
 
     As in eager, a later element wins if it is larger or a NaN, and windows of nothing but -inf give the first position.
     """
@@ -163,8 +163,8 @@ def window_divisor(
     divisor_override: int | None,
     working: torch.dtype,
 ) -> Callable[[Any, Index], Ref]:
-    """How many elements the average at an index of the result (of spatial `size`) counts, as `divisor(ops, index)`."""
-    # how far windows reach beyond the input (and beyond its padding, with ceil_mode)
+    """The divisor of the average at an index of the result (of spatial `size`), as a function `divisor(ops, index)`."""
+    # True where windows reach beyond the input (and, with ceil_mode, beyond its padding)
     overhang = [
         (out - 1) * step - pad + width > length
         for out, step, pad, width, length in zip(size, steps, pads, window, plane, strict=True)
@@ -186,7 +186,7 @@ def window_divisor(
 
 
 def _covered(ops: Any, start: Any, width: int, low: int, high: int) -> Ref:
-    """How many of `width` positions from `start` lie in [low, high)."""
+    """The number of positions in [low, high), of `width` positions from `start`."""
     first = ops.index_value(start, torch.int64)
     begin = ops.maximum(first, ops.constant(low, torch.int64))
     end = ops.minimum(ops.add(first, ops.constant(width, torch.int64)), ops.constant(high, torch.int64))

@@ -1,6 +1,6 @@
-"""Lowerings of the gradients of pooling: every input element adds up what comes from the windows that cover it.
+"""Lowerings of the gradients of pooling: every input element adds up the gradients of the windows that cover it.
 
-Written as reads, not as scattered writes, so that they fuse, need no zeros before and no atomic additions.
+The loops read windows instead of scattering writes. They therefore fuse, and need no zeros before and no atomics.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ aten = torch.ops.aten
 
 
 def _covering(steps: Sequence[int], reach: Sequence[int]) -> list[tuple[int, int]]:
-    """How far before the last window that covers an element the others lie, along both dimensions.
+    """The distances, along both dimensions, from the last window that covers an element to the other such windows.
 
     reach: from the first to the last element of a window.
     """
@@ -57,7 +57,7 @@ def _contributions(
 
 
 def _along_rows(builder: LoweringBuilder) -> bool:
-    """Do the elements of a row lie next to each other, so that vectors go along the rows?"""
+    """True if the elements of a row are contiguous, so that vectors go along the rows."""
     return builder.meta.stride[-1] == 1 and builder.meta.shape[-1] > 1
 
 
@@ -88,7 +88,7 @@ def _max_pool_backward(
     windows = _covering(steps, [(size - 1) * gap + 1 for size, gap in zip(window, gaps, strict=True)])
     if len(windows) > MAX_UNROLLED_WINDOW or is_integral(grad.dtype) or grad.numel == 0:
         return NotImplemented
-    if _along_rows(builder):  # vectors of comparisons with 64-bit places are slower than the library's writes
+    if _along_rows(builder):  # comparing vectors of 64-bit positions is slower than the library's writes
         return NotImplemented
     working, width = computation_dtype(grad.dtype), x.shape[-1]
     if places.root.resolved() is None:
@@ -124,7 +124,7 @@ def _avg_pool_backward(
     windows = _covering(steps, window)
     if len(windows) > MAX_UNROLLED_WINDOW or is_integral(grad.dtype) or grad.numel == 0:
         return NotImplemented
-    if _along_rows(builder) and steps[1] not in (1, 2):  # others need a division per element
+    if _along_rows(builder) and steps[1] not in (1, 2):  # other steps need a division per element
         return NotImplemented
     working = computation_dtype(grad.dtype)
     divisor = window_divisor(
@@ -154,7 +154,7 @@ def _and(ops: Any, first: Ref | None, second: Ref | None) -> Ref | None:
 def _reaches(
     ops: Any, index: Index, at: Index, window: Sequence[int], steps: Sequence[int], pads: Sequence[int]
 ) -> Ref | None:
-    """Does the window at `at` reach as far as the element at `index`? None where it always does."""
+    """The condition that the window at `at` reaches the element at `index`; None where it always does."""
     condition: Ref | None = None
     for axis in (0, 1):
         if window[axis] % steps[axis]:

@@ -1,6 +1,6 @@
 """Lowerings of the `stator::` random operators: loops over random bits. ATen's own random operators stay library calls.
 
-The numbers are those of the eager references in prims/operators/random.py, bit by bit.
+The numbers equal those of the eager references in prims/operators/random.py, bit by bit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype
 
 _WORD = (1 << 32) - 1
-# Given the handler and `bits(draw)`, the 32 random bits of this element: its value
+# Maps the handler and `bits(draw)`, an element's 32 random bits of a draw, to the element's value
 Maker = Callable[[Any, Callable[[int], Ref]], Ref]
 
 
 @lowers(random.seed)
 def _seed(builder: LoweringBuilder, device: torch.device) -> Tensor:
-    """The call that the eager reference makes too, without the way through Python."""
+    """The library call that the eager reference makes through Python."""
     target = torch.ops.aten.randint.low
     meta: TensorMeta = builder.meta
     named = {"dtype": torch.int64, "device": device}
@@ -52,14 +52,14 @@ def _generated(
 
 
 def _word64(ops: Any, bits: Callable[[int], Ref]) -> Ref:
-    """Draw 0 above draw 1, as int64."""
+    """An int64 with draw 0 in its upper half and draw 1 in its lower half."""
     high, low = (ops.to_dtype(bits(draw), torch.int64) for draw in (0, 1))
     shifted = ops.lshift(high, ops.constant(32, torch.int64))
     return ops.bitwise_or(shifted, ops.bitwise_and(low, ops.constant(_WORD, torch.int64)))
 
 
 def _leading(ops: Any, word: Ref, digits: int) -> Ref:
-    """The leading bits of a word, as a number without sign."""
+    """The leading bits of a word, as an unsigned number."""
     dtype = ops.dtype(word)
     down = ops.rshift(word, ops.constant(8 * dtype.itemsize - digits, dtype))
     return ops.bitwise_and(down, ops.constant((1 << digits) - 1, dtype))

@@ -20,12 +20,12 @@ from .views import reshape, squeeze
 
 aten = torch.ops.aten
 
-# What reducing no elements gives. Eager refuses extrema of nothing.
+# The result of reducing no elements. Eager raises for extrema of nothing.
 NEUTRAL: dict[str, float | bool] = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 
 def reduced_dims(x: Tensor, dims: Sequence[int] | int | None) -> tuple[int, ...]:
-    """The dimensions meant by a `dim` argument, where None and an empty list mean all."""
+    """The dimensions of a `dim` argument. None and an empty list mean all dimensions."""
     if dims is None or (not isinstance(dims, int) and not dims):
         return tuple(range(x.rank))
     return wrap_dims(dims, x.rank) if x.rank else ()
@@ -39,7 +39,7 @@ def element_count(x: Tensor, dims: Sequence[int]) -> int:
 
 
 def stored_for_rereading(builder: LoweringBuilder, x: Tensor) -> Tensor:
-    """`x`, stored if several loops over it would otherwise compute it again each time."""
+    """Store `x` if several loops over it would otherwise compute it again each time."""
     root = x.root
     if root.resolved() is None and store_before_reuse(len(root.reads), len(root.work), root.heavy):
         builder.realize(root)
@@ -58,7 +58,7 @@ def reduce(
     epilogue: Callable[[Any, Ref], Ref] | None = None,
     keepdim: bool = True,
 ) -> Tensor:
-    """One reduction of `prologue(x)`, computed in `working` dtype, then `epilogue`, converted to `dtype`."""
+    """A reduction of `prologue(x)`, computed in `working` dtype, then `epilogue`, converted to `dtype`."""
     working = working or computation_dtype(dtype)
     if kind in NEUTRAL and any(x.shape[dim] == 0 for dim in dims):
         result = _over_nothing(builder, kind, x, dims, dtype, working, epilogue)
@@ -86,7 +86,7 @@ def _over_nothing(
     working: torch.dtype,
     epilogue: Callable[[Any, Ref], Ref] | None,
 ) -> Tensor:
-    """The reduction of no elements: the neutral element of its kind everywhere, with no loop to reduce over."""
+    """The reduction of no elements: the neutral element everywhere, without a loop to reduce over."""
 
     def inner(ops: Any, index: Index) -> Ref:
         value = ops.constant(NEUTRAL[kind], working)
@@ -189,7 +189,7 @@ def _position(builder: LoweringBuilder, x: Tensor, dim: int | None = None, keepd
 
 @lowers(aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims)
 def _logical(builder: LoweringBuilder, x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
-    if builder.meta.dtype is not torch.bool:  # uint8 stays uint8, by an old rule
+    if builder.meta.dtype is not torch.bool:  # eager keeps uint8
         return NotImplemented
     kind = "any" if ".any." in builder.target else "all"
     if isinstance(dims, list) and not dims:
@@ -209,9 +209,9 @@ def moments(
     mean_dtype: torch.dtype,
     squares_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`finish(sum of squared deviations)` and the mean, over `dims` (which stay, of size one).
+    """`finish(sum of squared deviations)` and the mean, over `dims` (kept with size one).
 
-    squares_dtype: what deviations are squared and added up in, if not what `x` is computed in.
+    squares_dtype: the dtype of squared deviations and their sum, if not the computation dtype of `x`.
     """
     working = computation_dtype(x.dtype)
     squares_dtype = squares_dtype or working
@@ -255,7 +255,7 @@ def _variance(
         variance = ops.div(squares, ops.constant(divisor, ops.dtype(squares)))
         return ops.sqrt(variance) if root else variance
 
-    # as eager's kernels for the CPU: squares may leave the range of float32 where their root is within it
+    # as in eager's CPU kernels: squares may leave the range of float32 although their root does not
     squares_dtype = torch.float64 if root and x.device.type == "cpu" else None
     return moments(builder, x, over, finish, x.dtype, x.dtype, squares_dtype)
 
@@ -353,7 +353,7 @@ def _logsumexp(builder: LoweringBuilder, x: Tensor, dims: Any, keepdim: bool = F
     x = stored_for_rereading(builder, x)
 
     def finite(ops: Any, largest: Ref) -> Ref:
-        """An infinite maximum must not be subtracted from itself."""
+        """Replace an infinite maximum, which must not be subtracted from itself."""
         return ops.where(ops.isinf(largest), ops.constant(0, working), largest)
 
     shift = reduce(builder, "max", x, over, working, epilogue=finite)

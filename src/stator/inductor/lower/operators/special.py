@@ -1,5 +1,4 @@
-"""Lowerings of special functions: the formulas of `prims/special/special_functions.py` as scalar arithmetic of a loop
-body."""
+"""Lowerings of special functions: evaluates the formulas of `prims/special/special_functions.py` in loop bodies."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ aten = torch.ops.aten
 
 
 class ScalarFormula:
-    """A value of a loop body that overloads arithmetic. Numbers take the dtype of the value they meet."""
+    """A value of a loop body that overloads arithmetic. A number takes the dtype of the other operand."""
 
     __slots__ = ("ops", "ref")
 
@@ -55,7 +54,7 @@ for _name, _operation in (("and", "bitwise_and"), ("or", "bitwise_or")):
 
 
 class LoopFunctions:
-    """The elementary functions that formulas call, named as in the vocabulary of loops."""
+    """The elementary functions in formulas, named as in the vocabulary of loops."""
 
     def __getattr__(self, name: str) -> Callable[..., ScalarFormula]:
         def call(first: ScalarFormula, *others: ScalarFormula) -> ScalarFormula:
@@ -73,7 +72,7 @@ FUNCTIONS = LoopFunctions()
 
 
 def formula_of_loops(formula: Callable[..., ScalarFormula]) -> Callable[..., Ref]:
-    """A formula as a function of the handler and of loop values, for `elementwise`."""
+    """Turn a formula into a function of the handler and of loop values, for `elementwise`."""
 
     def function(ops: Any, *values: Ref) -> Ref:
         return formula(FUNCTIONS, *[ScalarFormula(ops, value) for value in values]).ref
@@ -107,7 +106,7 @@ def _polygamma(builder: LoweringBuilder, n: int, x: Tensor) -> Tensor:
     return elementwise(builder, function, [x], Kind.INT_TO_FLOAT, heavy=True)
 
 
-# ---- operations with loops of their own, which only CPU kernels have
+# ---- operations that contain loops, which only CPU kernels have
 
 
 def _on_cpu(operands: Sequence[Operand]) -> bool:
@@ -154,7 +153,7 @@ def _lcm(builder: LoweringBuilder, x: Tensor, y: Tensor) -> Any:
     def least_common_multiple(ops: Any, a: Ref, b: Ref) -> Ref:
         divisor = ops.gcd(a, b)
         zero, one = ops.constant(0, ops.dtype(a)), ops.constant(1, ops.dtype(a))
-        safe = ops.where(ops.eq(divisor, zero), one, divisor)  # both are 0 then, and so is the result
+        safe = ops.where(ops.eq(divisor, zero), one, divisor)  # then both are 0, and so is the result
         return ops.abs(ops.mul(ops.trunc_div(a, safe), b))
 
     return elementwise(builder, least_common_multiple, [x, y], heavy=True)

@@ -1,4 +1,4 @@
-"""Graphs that run inside of a graph (branches, loops): one call of what they were compiled to, by whoever compiles."""
+"""Subgraphs (branches, loop bodies): a call of the function that each subgraph was compiled to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stator.inductor.lower.registry import lowers
 
 @lowers(run, run_random)
 def _run(builder: LoweringBuilder, tensors: Sequence[Any], part: PartKey) -> Any:
-    """Its graphs were traced, and are compiled, for tensors with exactly the strides that eager gives them."""
+    """Subgraphs are traced and compiled for tensors with exactly eager's strides."""
     nodes: Any = builder.node.args[0]
     given = [builder.argument(value, node.meta["val"].stride) for value, node in zip(tensors, nodes, strict=True)]
     return library_results(builder, part.part, [given], {}, builder.meta)

@@ -1,4 +1,4 @@
-"""Lowerings of views: index maps over closures, other strides over memory. No element is moved here."""
+"""Lowerings of views: index maps over closures, other strides over memory. Never moves an element."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def expand(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def slice_dim(x: Tensor, dim: int, start: int, size: int, step: int = 1) -> Tensor:
-    """`size` elements of a dimension, from `start`, `step` apart."""
+    """`size` elements of a dimension, from `start`, at distances of `step`."""
     if start == 0 and step == 1 and size == x.shape[dim]:
         return x
     shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
@@ -66,7 +66,7 @@ def slice_dim(x: Tensor, dim: int, start: int, size: int, step: int = 1) -> Tens
 
 
 def select(x: Tensor, dim: int, at: int) -> Tensor:
-    """One element of a dimension, which disappears."""
+    """Take one element of a dimension and drop the dimension."""
     return view(
         x,
         (*x.shape[:dim], *x.shape[dim + 1 :]),
@@ -89,7 +89,7 @@ def unsqueeze(x: Tensor, dim: int) -> Tensor:
 
 
 def squeeze(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Without those of the dimensions that have one element."""
+    """Drop those of the dimensions that have one element."""
     dropped = {dim for dim in dims if x.shape[dim] == 1}
     if not dropped:
         return x
@@ -155,7 +155,7 @@ def _inferred(shape: Sequence[int], numel: int) -> tuple[int, ...]:
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Runs of old and new dimensions with equal products, as fine as possible; dimensions of size one are left out."""
+    """Runs of old and new dimensions with equal products, as short as possible, without dimensions of size one."""
     old_dims = [dim for dim, size in enumerate(old) if size != 1]
     new_dims = [dim for dim, size in enumerate(new) if size != 1]
     groups: list[tuple[list[int], list[int]]] = []
@@ -180,7 +180,7 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
 def _view_strides(
     old: Sequence[int], strides: Strides, new: Sequence[int], groups: list[tuple[list[int], list[int]]]
 ) -> Strides | None:
-    """Strides of a reshaped view, or None when some group of old dimensions is not evenly spaced."""
+    """Strides of a reshaped view; None when a group of old dimensions is not evenly spaced."""
     result = [-1] * len(new)
     for old_dims, new_dims in groups:
         for outer, inner in itertools.pairwise(old_dims):
@@ -190,7 +190,7 @@ def _view_strides(
         for dim in reversed(new_dims):
             result[dim] = running
             running *= new[dim]
-    # sizes of one get the stride a row-major neighbour suggests
+    # a dimension of size one gets the stride of a row-major layout
     following = 1
     for dim in range(len(new) - 1, -1, -1):
         if result[dim] < 0:
@@ -233,7 +233,7 @@ def _expand(builder: LoweringBuilder, x: Tensor, shape: Sequence[int], *, implic
     for size in shape:
         grows *= max(size, 1)
     if x.resolved() is None and x.heavy and x.reads and grows > max(x.numel, 1):
-        builder.realize(x)  # or every copy would compute it anew
+        builder.realize(x)  # else every copy would compute it again
     return expand(x, shape)
 
 
@@ -341,8 +341,8 @@ def _alias(builder: LoweringBuilder, x: Tensor) -> Tensor:
 def _as_strided(
     builder: LoweringBuilder, x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
 ) -> Tensor:
-    """It addresses memory as eager lays it out: where x lies otherwise here, or is a copy that shares memory with what
-    it was copied from, it is stored anew. The offset counts from where eager's storage begins."""
+    """Address memory in eager's layout. x is copied to that layout if lowering chose another one, or if x is a copy
+    that shares memory with its source. The offset counts from the start of eager's storage."""
     meta = builder.node.args[0].meta["val"]
     start = 0 if offset is None else offset - meta.offset
     if 0 not in size and not 0 <= start <= start + _reach(size, stride) <= _reach(meta.shape, meta.stride):
@@ -353,14 +353,14 @@ def _as_strided(
         stored = x.resolved()
     if stored is None:
         if may_overlap(meta.shape, meta.stride):
-            raise CompileError("inductor", "as_strided of a layout that cannot be written")
+            raise CompileError("inductor", "as_strided of a tensor with overlapping elements, which cannot be stored")
         stored = builder.copy(x, meta.stride).resolved()
     assert stored is not None
     return Tensor(size, x.dtype, x.device, Stored(stored.buffer, tuple(stride), stored.offset + start))
 
 
 def _reach(size: Sequence[int], stride: Sequence[int]) -> int:
-    """How far behind the first element the last one lies; -1 if there are none."""
+    """The distance from the first element to the last; -1 without elements."""
     return -1 if 0 in size else sum((length - 1) * step for length, step in zip(size, stride, strict=True))
 
 
