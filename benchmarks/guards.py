@@ -40,14 +40,14 @@ def repeated(check: Callable[..., bool], *args: object) -> Evaluate:
 def our_guards(case: Case) -> Evaluate:
     """Compiles the model and gives what evaluates the guards of its outermost frame."""
     calls: list[tuple[Any, Any, tuple[object, ...]]] = []
-    compile_version = compiled_frames.Miss._version
+    compile_version = compiled_frames.CacheMiss._version
 
     def recorded(miss: Any, of: Any, function: Any, bound: dict[str, object]) -> Any:
         version = compile_version(miss, of, function, bound)
         calls.append((version, function, tuple(bound.values())))
         return version
 
-    with mock.patch.object(compiled_frames.Miss, "_version", recorded):
+    with mock.patch.object(compiled_frames.CacheMiss, "_version", recorded):
         stator.compile(case.model, backend="eager", fullgraph=True)(*case.args, **case.kwargs)
     ((version, function, values),) = calls
     return repeated(version.guards.check, values, function)

@@ -12,7 +12,7 @@ from stator.base import counters
 from stator.base.errors import CompileError, StatorError
 from stator.dynamo import frame_compiler
 from stator.dynamo.cache import compiled_frames
-from stator.dynamo.cache.graph_fallback import Failure
+from stator.dynamo.cache.graph_fallback import GraphFailure
 from stator.dynamo.ir.capture_result import CapturedFrame
 from stator.dynamo.ir.capture_verifier import verify
 
@@ -23,12 +23,12 @@ _failed: list[str] = []
 _internal: list[str] = []
 _MODULES_BETWEEN_WHOLE_COLLECTIONS = 50
 _modules = itertools.count(1)
-_was_the_graph_s = Failure.was_the_graph_s
+_was_the_graph_s = GraphFailure.was_the_graph_s
 _is_internal = compiled_frames.is_internal
 _capture = frame_compiler.capture
 
 
-def _noted(failure: Failure) -> None:
+def _noted(failure: GraphFailure) -> None:
     before = counters.counts[_FAILURES]
     _was_the_graph_s(failure)
     if counters.counts[_FAILURES] > before:  # a check of what was assumed is no failure
@@ -56,7 +56,7 @@ def _verified(*args: Any, **kwargs: Any) -> CapturedFrame:
 
 
 frame_compiler.capture = _verified
-Failure.was_the_graph_s = _noted  # type: ignore[method-assign]
+GraphFailure.was_the_graph_s = _noted  # type: ignore[method-assign]
 compiled_frames.is_internal = _noted_if_internal
 
 

@@ -19,7 +19,7 @@ from stator.dynamo.callables import original_of
 from stator.dynamo.host import stance as stances
 from stator.dynamo.host.compile_directives import Mark, Treatment, set_mark
 from stator.dynamo.host.compile_status import DISABLED_MARK
-from stator.dynamo.host.hook import call_with_hook, entries_off, leave_frame_alone
+from stator.dynamo.host.hook import call_with_hook, entries_off, skip_frame
 from stator.dynamo.host.stance import AssertNoRecompile
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -276,7 +276,7 @@ def _disable_frame(target: Any) -> Any:
     function = target.__func__ if isinstance(target, MethodType) else target
     if not isinstance(function, FunctionType):
         raise UsageError(f"stator.disable(recursive=False) takes a function written in Python, not {target!r}")
-    leave_frame_alone(function.__code__)
+    skip_frame(function.__code__)
     setattr(function, DISABLED_MARK, "frame")
     return target
 

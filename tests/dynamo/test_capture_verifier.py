@@ -190,7 +190,7 @@ def test_a_list_may_be_a_part_of_itself() -> None:
 
 def test_effects_of_a_frame_that_runs_as_it_is() -> None:
     captured = returned()
-    captured.as_it_is = True
+    captured.runs_original = True
     refused(captured, "the frame's own code runs, and there are effects")
 
 

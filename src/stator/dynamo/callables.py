@@ -28,20 +28,20 @@ def original_of(target: Any) -> Any:
     return target
 
 
-def compiled_call(target: Any, converter: FrameCompiler) -> Callable[..., Any]:
+def compiled_call(target: Any, compiler: FrameCompiler) -> Callable[..., Any]:
     """What calls `target` and compiles the frame that starts: for functions, bound methods and instances."""
     target = original_of(target)
     # itself it runs as it is, but what it calls is compiled; or it is known as a whole, such as what torch.func gives
     if disabled(target) == "frame" or _is_known_whole(target):
-        return functools.update_wrapper(converter.entry(_caller_of(target)), target)
+        return functools.update_wrapper(compiler.entry(_caller_of(target)), target)
     if isinstance(target, FunctionType):
-        return converter.entry(target)
+        return compiler.entry(target)
     if isinstance(target, MethodType) and isinstance(target.__func__, FunctionType):
-        return MethodType(converter.entry(target.__func__), target.__self__)
+        return MethodType(compiler.entry(target.__func__), target.__self__)
     call = original_of(type(target).__call__)
     if isinstance(call, FunctionType):
-        return MethodType(_gated_entry(target, call, converter), target)
-    return functools.update_wrapper(converter.entry(_caller_of(target)), target, updated=())
+        return MethodType(_gated_entry(target, call, compiler), target)
+    return functools.update_wrapper(compiler.entry(_caller_of(target)), target, updated=())
 
 
 def _is_known_whole(target: Any) -> bool:
@@ -49,28 +49,28 @@ def _is_known_whole(target: Any) -> bool:
     return isinstance(target, FunctionType) and id(target.__code__) in made_functions
 
 
-def _gated_entry(target: Any, call: FunctionType, converter: FrameCompiler) -> Callable[..., Any]:
+def _gated_entry(target: Any, call: FunctionType, compiler: FrameCompiler) -> Callable[..., Any]:
     """The entry of calls of `target`, whose class has `call` as its `__call__`."""
     forward = forward_of(target)
     if forward is None or _is_known_whole(forward):
         function, gate = call, call_gate(target, call)
     else:
         function, gate = forward, forward_gate(target, forward)
-    entry = converter.entry(function, module=None if function is call else target)
+    entry = compiler.entry(function, module=None if function is call else target)
     if not entries.is_entry(entry):
         return call
-    entries.stand_for(entry, call, gate, _Otherwise(converter))
+    entries.set_gate(entry, call, gate, _FallbackCall(compiler))
     return entry
 
 
 _MOST_CALLS = 8  # of one class, one after the other, that are compiled
 
 
-class _Otherwise:
+class _FallbackCall:
     """Calls instances where the gate of their entry does not hold: by an entry of the `__call__` of their class."""
 
-    def __init__(self, converter: FrameCompiler) -> None:
-        self.converter = converter
+    def __init__(self, compiler: FrameCompiler) -> None:
+        self.compiler = compiler
         self.entries: dict[int, tuple[FunctionType, Callable[..., Any]]] = {}  # by the function's id
 
     def __call__(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +78,7 @@ class _Otherwise:
         if not isinstance(call, FunctionType) or (id(call) not in self.entries and len(self.entries) >= _MOST_CALLS):
             return target(*args, **kwargs)
         if id(call) not in self.entries:
-            self.entries[id(call)] = call, self.converter.entry(call)
+            self.entries[id(call)] = call, self.compiler.entry(call)
         return self.entries[id(call)][1](target, *args, **kwargs)
 
 

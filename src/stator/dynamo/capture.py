@@ -20,9 +20,9 @@ from .guards.global_state import read_global_state
 from .guards.guard import Guard, GuardKind
 from .guards.source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
 from .handlers import opcodes, polyfills
-from .host.break_kinds import way_out
+from .host.break_kinds import break_hint
 from .host.naming import class_name
-from .host.numpy_scalars import is_of_program
+from .host.numpy_scalars import is_python_class
 from .interpreter import input_facts
 from .interpreter.capture_context import CaptureContext
 from .interpreter.frame import Frame, StopAtBreak
@@ -31,7 +31,7 @@ from .interpreter.reconstruction import Reconstructor
 from .interpreter.release_capture_state import dismantle
 from .interpreter.wrapping import CONSTANT_TYPES
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
-from .ir.prepared_code import is_looked_at, looks_at_no_frame, program_of
+from .ir.prepared_code import callees_read_frames, prepare_code, reads_no_frame
 from .ir.reconstruct_ir import ConstantRecipe, Effect, Evaluate, Load, RaisedAt, Recipe
 from .ir.resume import closure_of
 from .ir.torch_state import TorchState, forward_ad_guard
@@ -169,7 +169,7 @@ class _Attempt:
                 context.guard(source, GuardKind.PREDICATE, is_empty)
         scope = context.scope_of(self.function.__globals__, None, self.function.__builtins__)  # type: ignore[attr-defined]
         context.given = {name: value for name, value in values.items() if _end_shows(value)}
-        frame = Frame(context, program_of(code), scope, values, closure, code.co_qualname)
+        frame = Frame(context, prepare_code(code), scope, values, closure, code.co_qualname)
         if self.assumptions.end is not None:
             context.stop_at = self.assumptions.end.step
         self._go_on_handling(context, frame)
@@ -197,7 +197,7 @@ class _Attempt:
         if self.assumptions.end is not None:
             raise error  # the state at the break could not be handed over
         assert error.place is not None
-        reason = BreakReason(error.kind, error.reason, error.place, way_out(error.kind, error.hint))
+        reason = BreakReason(error.kind, error.reason, error.place, break_hint(error.kind, error.hint))
         if step is None:
             step = self._last_left(context, frames).began
         end, assumed = self._end(context, step, reason), self.assumptions
@@ -363,8 +363,8 @@ class _Attempt:
             self.entry_state,
             context.recorder.side_effects(),
             list(context.draws),
-            as_it_is=reconstructor is None,
-            ran=None if context.lines is None else context.lines.ran(),
+            runs_original=reconstructor is None,
+            executed_lines=None if context.lines is None else context.lines.ran(),
         )
 
     def _handled_before(self, frame: Frame) -> Recipe | None:
@@ -394,7 +394,7 @@ def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
     """Names of variables that may still be read behind a break; None: all, for the code may look at its own frame, or
     have others look at it."""
     program = frame.program
-    if not looks_at_no_frame(program.code) or is_looked_at(program.code, frame.globals.names):
+    if not reads_no_frame(program.code) or callees_read_frames(program.code, frame.globals.names):
         return None
     return program.live_locals(frame.now)
 
@@ -412,7 +412,7 @@ def _locals(reconstructor: Reconstructor, frame: Frame) -> dict[str, Recipe]:
 def _cells_to_keep(frame: Frame) -> frozenset[str] | None:
     """Names of variables that closures share which the frame itself may still use, or whose end shows; None: all."""
     program = frame.program
-    if not looks_at_no_frame(program.code) or is_looked_at(program.code, frame.globals.names):
+    if not reads_no_frame(program.code) or callees_read_frames(program.code, frame.globals.names):
         return None
     shown = (name for name, cell in frame.cells.items() if cell.content is not None and _end_shows(cell.content))
     return program.names_used(frame.now).union(shown)
@@ -453,7 +453,7 @@ def _end_shows(value: Value) -> bool:
     if isinstance(value, GeneratorValue):
         return value.started and value.returned is None and value.frame.waits_in_try()
     if isinstance(value, ObjectValue):  # also containers
-        return type(value) is ObjectValue or value.source is not None or is_of_program(value.cls)
+        return type(value) is ObjectValue or value.source is not None or is_python_class(value.cls)
     return value.source is not None
 
 

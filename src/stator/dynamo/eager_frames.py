@@ -13,11 +13,11 @@ from .cache.entry import CompiledFrame
 from .guards.global_state import read_global_state
 from .guards.guard import Guard, GuardKind
 from .guards.source import FunctionSource
-from .host.break_kinds import way_out
-from .host.compile_directives import is_of_torch_compile
+from .host.break_kinds import break_hint
+from .host.compile_directives import made_by_torch_compile
 from .interpreter.nested_break import has_shadowed_cell, receiver_of, user_code
 from .ir.capture_result import Break, BreakReason, CapturedFrame
-from .ir.prepared_code import must_stay
+from .ir.prepared_code import must_stay_one_frame
 from .ir.resume import resumption_of
 from .ir.torch_state import forward_ad_guard, in_forward_ad, in_function_transform
 
@@ -25,12 +25,12 @@ _OF_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _SUSPENDABLE = _OF_ASYNC | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
-def runs_in_steps(code: CodeType) -> bool:
+def is_generator_code(code: CodeType) -> bool:
     """Whether this is code of a generator or coroutine. It runs by itself, and what it calls is compiled."""
     return bool(code.co_flags & _SUSPENDABLE)
 
 
-def reason_of_steps(code: CodeType) -> BreakReason:
+def generator_reason(code: CodeType) -> BreakReason:
     kind = "async" if code.co_flags & _OF_ASYNC else "generator"
     return BreakReason(kind, f"{code.co_qualname} runs in steps", _place(code), "what it calls is compiled")
 
@@ -39,7 +39,7 @@ def uncaptured_frame(function: FunctionType, *, fullgraph: bool) -> CompiledFram
     """The way of a frame that is not captured; None: it is. Raises Unsupported where the frame has to be one graph."""
     reason = _reason_to_leave(function)
     if reason is not None:
-        refuse(reason, fullgraph=fullgraph)
+        log_eager_run(reason, fullgraph=fullgraph)
         counters.count("graph_breaks")
         return CompiledFrame((), None, followed=True)
     now = read_global_state()
@@ -51,7 +51,7 @@ def uncaptured_frame(function: FunctionType, *, fullgraph: bool) -> CompiledFram
     return None
 
 
-def refuse(reason: BreakReason, *, fullgraph: bool) -> None:
+def log_eager_run(reason: BreakReason, *, fullgraph: bool) -> None:
     """Log that the frame runs as it is. Raises Unsupported where it has to be one graph."""
     if fullgraph:
         raise reason.as_error()
@@ -60,9 +60,9 @@ def refuse(reason: BreakReason, *, fullgraph: bool) -> None:
 
 def _reason_to_leave(function: FunctionType) -> BreakReason | None:
     code = function.__code__
-    if is_of_torch_compile(function):  # it sets its own hook and takes it away: left in the middle, that would stay
+    if made_by_torch_compile(function):  # it sets its own hook and takes it away: left in the middle, that would stay
         what = f"{code.co_qualname} belongs to torch's own compiler"
-        return BreakReason("disabled", what, _place(code), way_out("disabled", None))
+        return BreakReason("disabled", what, _place(code), break_hint("disabled", None))
     return None
 
 
@@ -73,11 +73,11 @@ def _place(code: CodeType) -> UserPlace:
 # ---- captures ----
 
 
-def gains_by_emission(captured: CapturedFrame) -> bool:
+def worth_emitting(captured: CapturedFrame) -> bool:
     """Whether emitted code does better than the frame's own, and is able to take its place."""
     exit_ = captured.exit
     if not isinstance(exit_, Break):
-        return captured.graph is not None or not captured.as_it_is
+        return captured.graph is not None or not captured.runs_original
     if exit_.reason.kind == "long-loop" or is_watched(captured):
         return False  # it runs on for long, and would be followed again and again; or it is looked at
     code = user_code(captured.code)
@@ -85,7 +85,9 @@ def gains_by_emission(captured: CapturedFrame) -> bool:
         return False  # a value on the stack at the break before cannot even be looked at
     if _asks_in_vain_for_super(captured, exit_) or _is_within_an_instruction(captured, exit_):
         return False
-    return not has_shadowed_cell(captured.code, exit_.cells) and not must_stay(code, captured.function.__globals__)
+    return not has_shadowed_cell(captured.code, exit_.cells) and not must_stay_one_frame(
+        code, captured.function.__globals__
+    )
 
 
 def is_watched(captured: CapturedFrame) -> bool:

@@ -22,39 +22,46 @@ from .backend import Settings, compile_graph
 from .bytecode import decode, instructions_text
 from .cache.compiled_frames import Install, make_cache
 from .cache.entry import CompiledFrame, is_entry, make_entry, make_hook_callback
-from .cache.graph_fallback import Failure, generator_states
-from .cache.recompile_limit import Inside
+from .cache.graph_fallback import GraphFailure, generator_states
+from .cache.recompile_limit import InnerCache
 from .capture import capture
 from .codegen import (
+    FailureHandling,
     InnerCall,
-    OnFailure,
     calls_something,
     emit,
-    emit_own_code,
-    emit_steps,
+    emit_generator,
+    emit_original_frame,
     is_right_on_any_path,
 )
 from .codegen.nested_resume import (
-    Leaving,
+    RestorerParts,
+    frame_restorer,
     function_without_cells,
+    inner_parameter_names,
     joined_function,
-    key_of,
-    names_inside,
     never_called,
-    put_back,
+    restorer_key,
 )
-from .eager_frames import gains_by_emission, is_watched, reason_of_steps, refuse, runs_in_steps, uncaptured_frame
+from .eager_frames import (
+    generator_reason,
+    is_generator_code,
+    is_watched,
+    log_eager_run,
+    uncaptured_frame,
+    worth_emitting,
+)
 from .guards.guard import Guard
 from .guards.guard_filter import kept_guards
-from .guards.source import is_about_made_class
+from .guards.source import is_in_local_class
 from .host.code_marks import mark_as_ours
-from .host.compile_directives import disabled, left_alone_by_torch
-from .host.hook import call_with_hook, leave_frame_alone
+from .host.compile_directives import disabled, frame_disabled_by_torch
+from .host.hook import call_with_hook, skip_frame
 from .host.native_status import native
 from .interpreter.nested_break import user_code
 from .ir.capture_printer import captured_text
 from .ir.capture_result import Break, CapturedFrame, Return
-from .ir.covered_lines import telling
+from .ir.covered_lines import line_reporter
 from .ir.resume import ResumePoint, closure_of, resume_code, resumption_of
 
 _MOST_PLACES = 128  # at which the frames of one code are resumed; each costs a compilation
@@ -83,7 +90,7 @@ class FrameCompiler:
         # functions of which that was at so many places that they no longer are; and code that goes on in several frames
         # and was compiled too often
         self._called_apart: WeakSet[CodeType] = WeakSet()
-        self._made_steps: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}  # by the ids of generators' code
+        self._generator_codes: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}  # by the ids of generators' code
         self._put_back: dict[Any, Any] = {}  # what puts frames back that are left together
         self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by a continuation's id
         self._module: weakref.ref[Any] | None = None  # whose forward has an entry of this compiler
@@ -102,9 +109,9 @@ class FrameCompiler:
         """A callable that calls `callee` and compiles the frames that start meanwhile."""
         if is_entry(callee) or type(callee) is native.Inner or disabled(callee) == "recursive":
             return callee
-        alone = left_alone_by_torch(callee)
+        alone = frame_disabled_by_torch(callee)
         if alone is not None:
-            leave_frame_alone(alone.__code__)
+            skip_frame(alone.__code__)
             callee = alone
         return partial(call_with_hook, self._hook_callback, callee)
 
@@ -139,14 +146,14 @@ class FrameCompiler:
                             settings.on_captured(captured)
                         graph = compile_graph(captured, settings, name)
                         emitted = self._emit(captured, graph, name, assumptions, of_module=module is not None)
-                    if emitted is not None and captured.as_it_is and self._goes_on_apart(code):
+                    if emitted is not None and captured.runs_original and self._goes_on_apart(code):
                         return install(CompiledFrame((), emitted, last_resort=True), assumptions)
                     by_itself = _runs_by_itself(captured, emitted, gains)
                     frame = CompiledFrame(
                         self._guards(captured, bound, free=by_itself),
                         emitted,
                         followed=by_itself or (not gains and is_watched(captured)),
-                        silent=emitted is not None and not captured.as_it_is and captured.ran is None,
+                        silent=emitted is not None and not captured.runs_original and captured.executed_lines is None,
                     )
                     return install(frame, assumptions)
                 except Retry as retry:
@@ -167,9 +174,9 @@ class FrameCompiler:
     def _uncaptured(self, function: FunctionType, bound: Mapping[str, Any]) -> CompiledFrame | None:
         """For a frame that is not captured."""
         code, fullgraph = function.__code__, self.settings.fullgraph
-        if not runs_in_steps(code):
+        if not is_generator_code(code):
             return uncaptured_frame(function, fullgraph=fullgraph)
-        refuse(reason_of_steps(code), fullgraph=fullgraph)
+        log_eager_run(generator_reason(code), fullgraph=fullgraph)
         made = self._generator_code(code)
         return CompiledFrame((), None if made is code else made)
 
@@ -213,7 +220,7 @@ class FrameCompiler:
 
     def _gains_by_emission(self, captured: CapturedFrame) -> bool:
         goes_on = isinstance(captured.exit, Break)
-        return gains_by_emission(captured) and not (goes_on and self._places[user_code(captured.code)] >= _MOST_PLACES)
+        return worth_emitting(captured) and not (goes_on and self._places[user_code(captured.code)] >= _MOST_PLACES)
 
     def _guards(self, captured: CapturedFrame, bound: Mapping[str, Any], *, free: bool = False) -> Sequence[Guard]:
         """`free`: nothing goes wrong where they hold and should not. Then a class that the program made while it ran
@@ -221,7 +228,7 @@ class FrameCompiler:
         keep = self.settings.options.guard_filter_fn
         guards = captured.guards
         if free:
-            guards = [guard for guard in guards if not is_about_made_class(guard.source)]
+            guards = [guard for guard in guards if not is_in_local_class(guard.source)]
         return guards if keep is None else kept_guards(guards, keep, captured.function, bound)
 
     def _emit(
@@ -237,8 +244,8 @@ class FrameCompiler:
         exit_ = captured.exit
         try:
             with counters.timed("emit"):
-                if captured.as_it_is:
-                    emitted = self._emit_own_code(captured)
+                if captured.runs_original:
+                    emitted = self._emit_original_frame(captured)
                 else:
                     emitted = self._emit_around(captured, compiled, of_module=of_module)
         except CompileError as error:
@@ -251,8 +258,8 @@ class FrameCompiler:
             dumps.show("bytecode", "60_bytecode.txt", partial(_text_of, emitted), f"new {name}")
         return emitted
 
-    def _emit_own_code(self, captured: CapturedFrame) -> CodeType | None:
-        return emit_own_code(
+    def _emit_original_frame(self, captured: CapturedFrame) -> CodeType | None:
+        return emit_original_frame(
             captured,
             make_resume=partial(self.continuation, captured),
             dispatch=self.dispatch_at(captured),
@@ -273,7 +280,7 @@ class FrameCompiler:
             on_failure=on_failure,
             inner=self._inner_call(captured),
             generator_code=self._generator_code,
-            tell=telling(captured.ran or ()),
+            tell=line_reporter(captured.executed_lines or ()),
             holds_parameters=of_module,
         )
         if on_failure is not None:
@@ -283,14 +290,14 @@ class FrameCompiler:
     # ---- generators ----
 
     def _generator_code(self, code: CodeType) -> CodeType:
-        """What a generator of this code runs: its own, in which what it calls is compiled; see `emit_steps`."""
+        """What a generator of this code runs: its own, in which what it calls is compiled; see `emit_generator`."""
         if not calls_something(code):
             return code
-        found = self._made_steps.get(id(code))
+        found = self._generator_codes.get(id(code))
         if found is None or found[0]() is not code:
-            made = emit_steps(code, partial(native.begin_step, self._hook_callback), native.end_step)
+            made = emit_generator(code, partial(native.begin_step, self._hook_callback), native.end_step)
             mark_as_ours(made)
-            found = self._made_steps[id(code)] = weakref.ref(code), made
+            found = self._generator_codes[id(code)] = weakref.ref(code), made
         return found[1]
 
     # ---- breaks ----
@@ -346,7 +353,9 @@ class FrameCompiler:
                 names = function.__code__.co_varnames
                 receiver = next((name for name in reversed(names) if name.startswith("self of ")), "self")
                 options = self.settings.options
-                inside = None if inner._cache is None else Inside(inner._cache, names_inside(function, inner))
+                inside = (
+                    None if inner._cache is None else InnerCache(inner._cache, inner_parameter_names(function, inner))
+                )
                 code = function.__code__
                 leave = partial(self._leave_inside, weakref.ref(code))
                 cache = make_cache(
@@ -372,27 +381,27 @@ class FrameCompiler:
         exit_ = captured.exit
         if not isinstance(exit_, Break) or not exit_.inner:
             return None
-        key = key_of(exit_.inner), exit_.reason.kind, exit_.reason.place
+        key = restorer_key(exit_.inner), exit_.reason.kind, exit_.reason.place
         callee = self._put_back.get(key)
         if callee is None:
-            leaving = Leaving(
+            leaving = RestorerParts(
                 exit_.reason,
                 self._continuation,
                 partial(self._continuation, joined=True),
                 self.dispatch_at(captured),
                 self._hook(),
             )
-            callee = self._put_back[key] = put_back(exit_.inner, leaving)
+            callee = self._put_back[key] = frame_restorer(exit_.inner, leaving)
         return InnerCall(callee, partial(self.joined_continuation, captured))
 
-    def _on_failure(self, captured: CapturedFrame) -> OnFailure:
+    def _on_failure(self, captured: CapturedFrame) -> FailureHandling:
         """What emitted code calls where the graph raises."""
-        failure = Failure(captured)
+        failure = GraphFailure(captured)
         effects = captured.side_effects
         draws = (effects.repeatable or effects.checked) and (effects.drawn_on or effects.generators)
         states = partial(generator_states, effects.drawn_on) if draws else None
         returned = None if effects.noticed else failure.was_the_graph_s
-        return OnFailure(failure, self._program(captured, returned), states, effects.generators)
+        return FailureHandling(failure, self._program(captured, returned), states, effects.generators)
 
     def _program(self, captured: CapturedFrame, returned: Callable[[], None] | None) -> Any:
         """What emitted code calls to begin anew as the program's own code."""
@@ -406,8 +415,8 @@ class FrameCompiler:
 def _runs_by_itself(captured: CapturedFrame, emitted: CodeType | None, gains: bool) -> bool:
     """Whether the frame's own code runs, so that nothing goes wrong where guards hold and should not."""
     if not gains:
-        return captured.as_it_is and isinstance(captured.exit, Return)
-    return captured.as_it_is and (emitted is None or is_right_on_any_path(captured))
+        return captured.runs_original and isinstance(captured.exit, Return)
+    return captured.runs_original and (emitted is None or is_right_on_any_path(captured))
 
 
 def _frame_name(function: FunctionType, module: Any) -> str:

@@ -12,7 +12,7 @@ from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo import capture, frame_compiler
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, GraphEnd, Retry
 from stator.dynamo.ir.capture_result import Break, BreakReason
-from stator.dynamo.ir.prepared_code import program_of
+from stator.dynamo.ir.prepared_code import prepare_code
 
 PROGRAMS = [control_flow.closure, control_flow.comprehension_closures, control_flow.exceptions, control_flow.generators]
 PROGRAMS += [control_flow.no_grad_, control_flow.varargs, control_flow.with_contextmanager]
@@ -51,7 +51,7 @@ def _operation(code, exit_):
     """The instruction that is to run natively, of the innermost frame that the graph ends in."""
     last = exit_.inner[-1] if exit_.inner else exit_
     code, index = (last.code, last.index) if exit_.inner else (code, last.index)
-    return program_of(code).instructions[index].opname
+    return prepare_code(code).instructions[index].opname
 
 
 @pytest.mark.parametrize("function", PROGRAMS)

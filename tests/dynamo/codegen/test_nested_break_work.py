@@ -12,7 +12,7 @@ import torch
 
 import stator
 from stator.base import config, counters
-from stator.dynamo.cache.recompile_limit import places_inside
+from stator.dynamo.cache.recompile_limit import inner_sources
 from stator.dynamo.guards.source import AttrSource, CallSource, GlobalSource, ItemSource, LocalSource
 
 
@@ -162,7 +162,7 @@ def test_places_inside_go_by_the_names_there() -> None:
         AttrSource(outside, "sizes"),
         GlobalSource("x"),
     }
-    assert places_inside(places, names) == {ItemSource(AttrSource(outside, "sizes"), 0), CallSource(len, (outside,))}
+    assert inner_sources(places, names) == {ItemSource(AttrSource(outside, "sizes"), 0), CallSource(len, (outside,))}
 
 
 def test_functions_behind_one_decorator_do_not_share_a_limit() -> None:

@@ -13,7 +13,7 @@ import weakref
 
 from stator.base.errors import CompileError, UserPlace
 from stator.dynamo.guards.guard import Guard, GuardKind
-from stator.dynamo.guards.guard_tree import build_guard_tree, describe_failure, notes
+from stator.dynamo.guards.guard_tree import build_guard_tree, describe_failure, without_strong_references
 from stator.dynamo.guards.source import (
     AttrSource,
     BuiltinSource,
@@ -378,7 +378,7 @@ def test_unknown_names_are_refused_when_the_tree_is_built():
 def reason(*guards, x=None, y=None):
     tree = tree_of(*guards)
     failure = tree.explain((x, y), f)
-    return describe_failure(notes(guards), failure)
+    return describe_failure(without_strong_references(guards), failure)
 
 
 def test_reasons_say_what_changed():
@@ -420,7 +420,7 @@ def test_trees_and_notes_keep_no_guarded_object_alive():
 
     thing = Local()
     guards = [Guard(X, GuardKind.IS, thing), Guard(X, GuardKind.TYPE, Local)]
-    tree, kept = tree_of(*guards), notes(guards)
+    tree, kept = tree_of(*guards), without_strong_references(guards)
     gone = weakref.ref(thing), weakref.ref(Local)
     del thing, Local, guards
     gc.collect()

@@ -369,7 +369,7 @@ def test_code_marked_never_to_compile_runs_unhooked():
     def hidden(x):
         return small(x, 1), hook.active()
 
-    hook.never_compile(hidden.__code__)
+    hook.skip_recursively(hidden.__code__)
     policy = Policy(small=large, hidden=large)
     assert call_with_hook(policy, hidden, 1) == (2, False)
     assert policy.asked == []

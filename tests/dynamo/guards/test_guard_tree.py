@@ -7,7 +7,7 @@ import torch
 
 from stator.dynamo.guards import global_state, tensor_guards
 from stator.dynamo.guards.guard import Guard, GuardKind
-from stator.dynamo.guards.guard_tree import build_guard_tree, describe_failure, notes
+from stator.dynamo.guards.guard_tree import build_guard_tree, describe_failure, without_strong_references
 from stator.dynamo.guards.source import FunctionSource, InstanceDictSource, ItemSource, LocalSource
 from stator.dynamo.guards.tensor_guards import tensor_guard
 from stator.dynamo.host.native_status import native
@@ -40,7 +40,7 @@ def holds(guard, value):
 
 def reason(guard, value):
     failure = build_guard_tree([guard], f).explain((value,), f)
-    return describe_failure(notes([guard]), failure)
+    return describe_failure(without_strong_references([guard]), failure)
 
 
 def guard_of(tensor, **changes):

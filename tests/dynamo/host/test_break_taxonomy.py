@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import stator
-from stator.dynamo.host.break_kinds import WAYS_OUT, WAYS_OUT_OF_REFUSALS, way_out
+from stator.dynamo.host.break_kinds import HINTS, REFUSAL_HINTS, break_hint
 
 SOURCE = Path(stator.__file__).parent
 DOCS = (SOURCE.parent.parent / "docs" / "graph-breaks.md").read_text()
@@ -55,10 +55,10 @@ def test_kinds_of_refusals_are_those_of_later_stages():
 
 
 def test_each_kind_has_the_way_out_that_the_documentation_gives():
-    assert documented("Kinds") == WAYS_OUT
-    assert all(WAYS_OUT.values())
+    assert documented("Kinds") == HINTS
+    assert all(HINTS.values())
 
 
 def test_each_kind_of_refusal_has_the_way_out_that_the_documentation_gives():
-    assert documented("Kinds of refusals behind capture") == WAYS_OUT_OF_REFUSALS
-    assert way_out("data-dependent", None) == WAYS_OUT_OF_REFUSALS["data-dependent"]
+    assert documented("Kinds of refusals behind capture") == REFUSAL_HINTS
+    assert break_hint("data-dependent", None) == REFUSAL_HINTS["data-dependent"]

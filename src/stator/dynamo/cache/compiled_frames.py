@@ -20,19 +20,19 @@ from stator.base import counters, logs
 from stator.base.errors import ChangedMeanwhile, StatorError, UsageError, UserPlace, VerificationError
 from stator.base.signals import is_of_a_signal
 from stator.dynamo.guards.guard import Guard
-from stator.dynamo.guards.guard_tree import bound_count, build_guard_tree, describe_failure, notes
+from stator.dynamo.guards.guard_tree import bound_count, build_guard_tree, describe_failure, without_strong_references
 from stator.dynamo.guards.source import Source
 from stator.dynamo.guards.type_only_guards import guards_on_types
 from stator.dynamo.host.code_marks import mark_as_ours
 from stator.dynamo.host.iterator_state import is_known_iterator
 from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.stance import may_compile, refuse_recompile
-from stator.dynamo.host.trusted_builtins import builtins_as_ever
+from stator.dynamo.host.trusted_builtins import builtins_are_unchanged
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.resume import closure_of, resumption_of
 
 from .dynamic_sources import changed_members, changed_numbers, members
-from .recompile_limit import Inside, at_fault, places_inside
+from .recompile_limit import InnerCache, failing_inner_caches, inner_sources
 from .specialization_owner import NOBODY, NotedOwner, Owner, first_instance, owner_of, with_generators
 
 
@@ -89,7 +89,7 @@ def make_cache(
     fullgraph: bool = False,
     as_function: bool = True,
     receiver: str = "self",
-    inside: Inside | None = None,
+    inside: InnerCache | None = None,
     leave_inside: Callable[[], None] | None = None,
 ) -> Any:
     """An empty Cache for frames of `code`.
@@ -99,7 +99,9 @@ def make_cache(
     `inside`: what else compiles a part of it. `leave_inside`: has that part run by itself, once the whole was compiled
     too often.
     """
-    cache = _native.Cache(code, Miss(compile_frame, options, fullgraph, as_function, receiver, inside, leave_inside))
+    cache = _native.Cache(
+        code, CacheMiss(compile_frame, options, fullgraph, as_function, receiver, inside, leave_inside)
+    )
     _caches.add(cache)
     return cache
 
@@ -114,12 +116,12 @@ def reset() -> None:
         _native.reset_hook()
 
 
-def chosen(code: CodeType) -> int | None:
+def hit_count(code: CodeType) -> int | None:
     """How often the version with this code was found to fit, after the call that it was made for; None: it is gone."""
     return next((version.hits for cache in list(_caches) for version in cache.versions if version.code is code), None)
 
 
-def run_as_it_is(code: CodeType) -> None:
+def retire_version(code: CodeType) -> None:
     """From now on the original runs where the version with this code fits."""
     for cache in list(_caches):
         for old in cache.versions:
@@ -141,7 +143,7 @@ if _native is not None and hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class Miss:
+class CacheMiss:
     """What compiles: the callback of one cache: called with (cache, function, bound arguments) when no version fits."""
 
     def __init__(
@@ -151,7 +153,7 @@ class Miss:
         fullgraph: bool,
         as_function: bool,
         receiver: str = "self",
-        inside: Inside | None = None,
+        inside: InnerCache | None = None,
         leave_inside: Callable[[], None] | None = None,
     ) -> None:
         self.compile_frame, self.options, self.receiver, self.inside = compile_frame, options, receiver, inside
@@ -166,7 +168,7 @@ class Miss:
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         """The version to call, or None: run the original. csrc/cache.c sees to it that this is never called again while
         it is at work."""
-        if not builtins_as_ever():
+        if not builtins_are_unchanged():
             return None
         try:
             return self._version(cache, function, bound)
@@ -207,7 +209,7 @@ class Miss:
         limit = self.options.recompile_limit * max(1, self._loops(bound))
         kinds = Counter(version.followed for version in of_owner)
         if max(kinds[0], kinds[_LAST_RESORT]) >= limit or len(cache.versions) >= limit * _INSTANCES:
-            for inner, arguments in at_fault(self.inside, of_owner, function, bound):
+            for inner, arguments in failing_inner_caches(self.inside, of_owner, function, bound):
                 inner.miss.give_up(inner, owner_of(arguments, inner.miss.receiver, None))
             if self.leave_inside is not None:
                 self.leave_inside()
@@ -273,7 +275,7 @@ class Miss:
     def _seen_to_change(self, places: set[Source]) -> None:
         self.changing.update(places)
         if self.inside is not None:
-            self.inside.cache.miss._seen_to_change(places_inside(places, self.inside.names))
+            self.inside.cache.miss._seen_to_change(inner_sources(places, self.inside.names))
 
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
         def install(frame: CompiledFrame, assumptions: CaptureAssumptions) -> Any:
@@ -339,7 +341,7 @@ class Miss:
             tree,
             frame.code,
             target,
-            notes(frame.guards),
+            without_strong_references(frame.guards),
             receiver,
             frame.followed + frame.last_resort,
             frame.silent,
@@ -362,7 +364,9 @@ class Miss:
             dead = _DropDead(cache)
             tree = build_guard_tree(guards, function, dead, closure=closure_of(function.__code__))
             dead.tree = weakref.ref(tree)
-            version = _native.Version(tree, None, None, notes(guards), owner.instances[0], _GIVEN_UP)
+            version = _native.Version(
+                tree, None, None, without_strong_references(guards), owner.instances[0], _GIVEN_UP
+            )
             self.made_for[id(version)] = owner.noted(by_id=False)
             cache.versions = (*cache.versions, version)
 

@@ -20,14 +20,14 @@ from stator.dynamo.guards import tensor_guards as tensor_guards  # registers wha
 from stator.dynamo.guards.type_only_guards import TENSORS
 from stator.dynamo.host import debuggers as debuggers  # tells csrc whose trace functions run everything eagerly
 from stator.dynamo.host.code_marks import code_marks
-from stator.dynamo.host.hook import compile_wherever_it_is, leave_alone
+from stator.dynamo.host.hook import always_compile, skip_files
 from stator.dynamo.host.naming import OF_C
 from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.native_status import warn_if_missing
-from stator.dynamo.host.trusted_builtins import builtins_as_ever
-from stator.dynamo.ir.torch_state import modes_put_back, own_saved_tensors
+from stator.dynamo.host.trusted_builtins import builtins_are_unchanged
+from stator.dynamo.ir.torch_state import modes_restored_on_interrupt, without_saved_tensor_hooks
 
-from .compiled_frames import CompiledFrame, CompileFrame, Miss, around_compilations, make_cache, reset
+from .compiled_frames import CacheMiss, CompiledFrame, CompileFrame, around_compilations, make_cache, reset
 
 __all__ = [
     "CompileFrame",
@@ -38,7 +38,7 @@ __all__ = [
     "make_hook_callback",
     "original",
     "reset",
-    "stand_for",
+    "set_gate",
 ]
 
 
@@ -66,7 +66,7 @@ def make_hook_callback(compile_frame: CompileFrame, options: Options) -> Callabl
     caches: dict[int, tuple[weakref.ref[CodeType], Any]] = {}  # by the code's id, as equal code is not the same
 
     def callback(function: FunctionType) -> Any:
-        if not builtins_as_ever() or _is_of_torch_compile(function.__code__):
+        if not builtins_are_unchanged() or _is_of_torch_compile(function.__code__):
             return None
         code = function.__code__
         cache = make_cache(code, compile_frame, options, as_function=False)
@@ -97,13 +97,14 @@ def _hide_from_torch_compile(code: CodeType) -> None:
 TENSORS.append(torch.Tensor)
 OF_C.append(type(torch._C._SDPBackend))  # of classes that are made in C++
 code_marks.append(_hide_from_torch_compile)
-around_compilations.append(modes_put_back)
-around_compilations.append(own_saved_tensors)  # not only while capturing: what reads tensors tries itself on some
-_hide_from_torch_compile(Miss.__call__.__code__)  # and with it all of our compiler
+around_compilations.append(modes_restored_on_interrupt)
+# around all of compilation: calibrating the layout of tensors runs operators on tensors of its own
+around_compilations.append(without_saved_tensor_hooks)
+_hide_from_torch_compile(CacheMiss.__call__.__code__)  # and with it all of our compiler
 
 
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-leave_alone(TORCH_FOLDER)
+skip_files(TORCH_FOLDER)
 # modules made of modules: where one of those breaks, the others are still to be compiled with their neighbours
 for _kind in (
     torch.nn.Sequential,
@@ -113,16 +114,16 @@ for _kind in (
     torch.nn.TransformerEncoder,
     torch.nn.TransformerEncoderLayer,
 ):
-    compile_wherever_it_is(_kind.forward.__code__)
+    always_compile(_kind.forward.__code__)
 # torch.compile compiles what it is given, and its compiler is nothing to be compiled
-leave_alone(os.path.join(TORCH_FOLDER, "_dynamo") + os.sep, with_callees=True)
+skip_files(os.path.join(TORCH_FOLDER, "_dynamo") + os.sep, with_callees=True)
 
 
 def is_entry(value: object) -> bool:
     return _native is not None and type(value) is _native.Entry
 
 
-def stand_for(entry: Any, call: FunctionType, gate: Any, otherwise: Callable[..., Any]) -> None:
+def set_gate(entry: Any, call: FunctionType, gate: Any, otherwise: Callable[..., Any]) -> None:
     """The entry stands for `call`, a call of which ends in the entry's function while the gate holds for the first
     argument. Where the gate does not hold, `otherwise` is called with the arguments."""
     entry._stand_for(call, gate, otherwise)

@@ -24,7 +24,7 @@ from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.capture_result import CapturedFrame
 from stator.dynamo.ir.resume import resumption_of
 
-from .compiled_frames import chosen, run_as_it_is
+from .compiled_frames import hit_count, retire_version
 
 # Failures in a row after which a graph is not tried again: of it alone, which will stay; and of the program, too.
 _MOST_ALONE, _MOST_IN_A_ROW = 2, 8
@@ -53,7 +53,7 @@ def _generator(device: torch.device) -> Any:
     return module.default_generators[module.current_device() if device.index is None else device.index]
 
 
-class Failure:
+class GraphFailure:
     """Called by emitted code with what a graph raised and, if random numbers are drawn, what puts the generators back:
     does so, puts torch's modes back, and says whether the frame begins anew. An error that is to leave a frame which
     goes on behind a break is raised where it goes on: blocks are open there."""
@@ -62,7 +62,7 @@ class Failure:
         *(
             "alone",
             "assumed",
-            "chosen",
+            "hit_count",
             "code",
             "goes_on",
             "in_a_row",
@@ -83,7 +83,7 @@ class Failure:
         self.code: Callable[[], CodeType | None] = lambda: None  # in which the graph is called
         self.in_a_row = 0  # so many calls, without one between them in which it did not fail
         self.alone = 0  # so many of these in which the program's own code did not fail
-        self.chosen = 0  # how often the code had been chosen when the graph failed last
+        self.hit_count = 0  # how often the code had been chosen when the graph failed last
         self.assumed = False  # what failed was a check of what was assumed about sizes
         resumption = resumption_of(code)
         self.goes_on = resumption is not None and bool(resumption.last_call)
@@ -127,12 +127,12 @@ class Failure:
 
     def _count(self) -> None:
         code = self.code()
-        times = None if code is None else chosen(code)
+        times = None if code is None else hit_count(code)
         if times is None:
             return
-        if times > self.chosen + 1:
+        if times > self.hit_count + 1:
             self.in_a_row = self.alone = 0
-        self.in_a_row, self.chosen = self.in_a_row + 1, times
+        self.in_a_row, self.hit_count = self.in_a_row + 1, times
         if self.in_a_row >= _MOST_IN_A_ROW:
             self._give_up()
 
@@ -140,7 +140,7 @@ class Failure:
         code = self.code()
         if code is None:
             return
-        run_as_it_is(code)
+        retire_version(code)
         counters.count("dynamo.graphs_given_up")
         text = f"stator: a graph of {self.name} failed {self.in_a_row} times in a row; what it was compiled for runs "
         text += f"eagerly from now on: {self.latest}"

@@ -15,7 +15,7 @@ from stator.dynamo.ir.resume import closure_of
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class InnerCache:
     """What goes on inside of a frame, by itself.
 
     cache: of its compiled versions.
@@ -26,8 +26,8 @@ class Inside:
     names: Mapping[str, str]
 
 
-def at_fault(
-    inside: Inside | None, versions: Sequence[Any], function: FunctionType, bound: Mapping[str, object]
+def failing_inner_caches(
+    inside: InnerCache | None, versions: Sequence[Any], function: FunctionType, bound: Mapping[str, object]
 ) -> Iterator[tuple[Any, dict[str, object]]]:
     """The caches of those inside, the outermost first, and their arguments: as long as none of these versions of the
     frame around them would fit for what they rely on."""
@@ -41,7 +41,7 @@ def at_fault(
             names = {name: inside.names[there] for name, there in names.items() if there in inside.names}
 
 
-def places_inside(places: set[Source], names: Mapping[str, str]) -> set[Source]:
+def inner_sources(places: set[Source], names: Mapping[str, str]) -> set[Source]:
     """Those that what goes on inside has, too, as it finds them."""
     renamed = (_renamed(place, names) for place in places)
     return {place for place in renamed if place is not None}

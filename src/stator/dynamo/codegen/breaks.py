@@ -11,7 +11,7 @@ from stator.base.errors import CompileError
 from stator.dynamo.bytecode import VERSION, Handler, Instruction, stack_effect
 from stator.dynamo.guards.source import LocalSource
 from stator.dynamo.ir.capture_result import Break
-from stator.dynamo.ir.prepared_code import program_of
+from stator.dynamo.ir.prepared_code import prepare_code
 from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, RaisedAt, Recipe
 from stator.dynamo.ir.resume import ResumePoint, Slot, resumption_of
 
@@ -54,7 +54,7 @@ class BreakWriter:
         self.exit = exit_
         self.make_resume = make_resume
         self.dispatch = dispatch
-        self.original = program_of(writer.code).instructions
+        self.original = prepare_code(writer.code).instructions
         resumption = resumption_of(writer.code)
         self.user_code = writer.code if resumption is None else resumption.point.code
         self.stack = list(exit_.stack)
@@ -331,7 +331,7 @@ class BreakWriter:
 
     def _point(self, index: int, slots: list[Slot], cut: int) -> ResumePoint:
         """`index` and the instructions that raised are those of the user's code there."""
-        user_index = program_of(self.writer.code).user_index
+        user_index = prepare_code(self.writer.code).user_index
         raised_at: list[int] = []
         for position, slot in enumerate(slots):
             if slot is Slot.LASTI:

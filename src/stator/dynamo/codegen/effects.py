@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stator.dynamo.host.native_status import native
-from stator.dynamo.ir.generator_places import places_of, variables_of
 from stator.dynamo.ir.reconstruct_ir import (
+    CallAtLine,
     DelAttr,
     Evaluate,
     ExtendList,
@@ -17,13 +17,13 @@ from stator.dynamo.ir.reconstruct_ir import (
     ReplaceDict,
     ReplaceList,
     ReplaceSet,
-    Say,
     SetAttr,
     SetCell,
     SetGenerator,
     SetGlobal,
     SetItem,
 )
+from stator.dynamo.ir.suspension_points import suspension_points_of, variables_of
 
 from . import support
 from .writer import Writer, effects, recipes
@@ -125,7 +125,7 @@ def _set_cell(writer: Writer, effect: SetCell) -> None:
 def _set_generator(writer: Writer, effect: SetGenerator) -> None:
     builder = writer.builder
     code = effect.kept or writer.generator_code(effect.code)
-    places = places_of(code)
+    places = suspension_points_of(code)
     if effect.place is None:
         builder.const_callee(support.end_generator)
         writer.load(effect.target)
@@ -155,8 +155,8 @@ def _load_held(writer: Writer, held: Sequence[Recipe | None]) -> None:
     writer.builder.tuple(len(held))
 
 
-@effects.register(Say)
-def _say(writer: Writer, effect: Say) -> None:
+@effects.register(CallAtLine)
+def _say(writer: Writer, effect: CallAtLine) -> None:
     builder = writer.builder
     before, builder.position = builder.position, effect.position
     writer.load(effect.call)

@@ -19,7 +19,7 @@ from .writer import Writer
 
 
 @dataclass(frozen=True, slots=True)
-class OnFailure:
+class FailureHandling:
     """What emitted code calls for a graph that raises.
 
     states: called before anything is drawn for the graph, with the objects that `generators` make; None: there is
@@ -36,9 +36,9 @@ class OnFailure:
 
 
 class GraphCall:
-    """Writes the call of the graph, and what is done where it fails. Without OnFailure, errors leave the frame."""
+    """Writes the call of the graph, and what is done where it fails. Without FailureHandling, errors leave."""
 
-    def __init__(self, writer: Writer, on_failure: OnFailure | None) -> None:
+    def __init__(self, writer: Writer, on_failure: FailureHandling | None) -> None:
         self.writer = writer
         self.on_failure = on_failure
         self.handler = Handler(writer.builder.label(), 0, lasti=False)
@@ -99,7 +99,7 @@ class GraphCall:
         builder.append(out)
         builder.reraise()
         for instruction in builder.instructions[first:]:
-            instruction.handler = self.writer.way_out
+            instruction.handler = self.writer.leave_handler
 
     def _call_with_entry(self) -> None:
         """callee -> the result of calling it with what the frame was entered with"""

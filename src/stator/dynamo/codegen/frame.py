@@ -17,7 +17,7 @@ from . import effects as _effects
 from . import recipes as _recipes
 from . import sources as _sources
 from .breaks import BreakWriter, Hook, MakeResume
-from .failures import GraphCall, OnFailure
+from .failures import FailureHandling, GraphCall
 from .nested_exit import InnerCall, InnerCallWriter
 from .writer import GeneratorCode, Writer
 
@@ -31,7 +31,7 @@ def emit(
     make_resume: MakeResume | None = None,
     dispatch: Callable[[Any], Any] | None = None,
     hook: Hook | None = None,
-    on_failure: OnFailure | None = None,
+    on_failure: FailureHandling | None = None,
     inner: InnerCall | None = None,
     generator_code: GeneratorCode | None = None,
     tell: Callable[[], None] | None = None,

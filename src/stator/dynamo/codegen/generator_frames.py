@@ -10,7 +10,7 @@ from types import CodeType
 
 from stator.base.errors import CompileError
 from stator.dynamo.bytecode import BytecodeError, CodeBuilder, Handler, Instruction, assemble, decode
-from stator.dynamo.ir.generator_places import note_places
+from stator.dynamo.ir.suspension_points import note_suspension_points
 
 _DELEGATING = ("SEND",)  # `await` and `yield from`
 _CALLING = ("CALL", "BEFORE_WITH", "BEFORE_ASYNC_WITH")
@@ -25,7 +25,7 @@ def calls_something(code: CodeType) -> bool:
     return any(name.startswith(_CALLING) and not name.startswith(_NOT_CALLING) for name in names)
 
 
-def emit_steps(code: CodeType, begin: Callable[[], object], end: Callable[[], object]) -> CodeType:
+def emit_generator(code: CodeType, begin: Callable[[], object], end: Callable[[], object]) -> CodeType:
     """Code of a generator, coroutine or async generator that calls `begin` where a step begins and `end` where it ends.
     `begin` may be called more than once in a step, and `end` outside of one.
 
@@ -36,7 +36,7 @@ def emit_steps(code: CodeType, begin: Callable[[], object], end: Callable[[], ob
         made = assemble(steps.instructions(), code)
     except BytecodeError as error:
         raise CompileError("dynamo", f"the code of a generator cannot be encoded: {error}") from error
-    note_places(made, code, steps.made)
+    note_suspension_points(made, code, steps.made)
     return made
 
 
@@ -104,8 +104,8 @@ class _Steps:
         self.made.append(instruction)
         return copy
 
-    def _protect(self, way_out: Handler) -> None:
-        """Lead exceptions that no handler of the program is for out of the frame by `way_out`."""
+    def _protect(self, leave_handler: Handler) -> None:
+        """Lead exceptions that no handler of the program is for out of the frame by `leave_handler`."""
         for instruction in self.made:
             if instruction.handler is None:
-                instruction.handler = way_out
+                instruction.handler = leave_handler

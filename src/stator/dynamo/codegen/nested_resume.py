@@ -12,7 +12,7 @@ from stator.dynamo.guards.source import LocalSource
 from stator.dynamo.host.code_marks import mark_as_ours
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame
-from stator.dynamo.ir.prepared_code import program_of
+from stator.dynamo.ir.prepared_code import prepare_code
 from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, RaisedAt, Recipe
 from stator.dynamo.ir.resume import ResumePoint, Slot, closure_of, resume_code, resumption_of
 
@@ -23,7 +23,7 @@ MakeContinuation = Callable[[dict[str, Any], ResumePoint], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class RestorerParts:
     """What code that puts frames back is made with; see `emit`. The makers are given the frame's globals, too."""
 
     reason: BreakReason
@@ -33,11 +33,11 @@ class Leaving:
     hook: Hook
 
 
-def put_back(frames: Sequence[InnerFrame], leaving: Leaving) -> Callable[..., Any]:
+def frame_restorer(frames: Sequence[InnerFrame], leaving: RestorerParts) -> Callable[..., Any]:
     """What takes the values of these frames, the outermost first, and has each call the next, and the last perform its
     instruction. It gives back what is then still to run."""
     frame, rest = frames[0], frames[1:]
-    callee = put_back(rest, leaving) if rest else None
+    callee = frame_restorer(rest, leaving) if rest else None
     point = _point_in_call(frame, rest) if rest else _point_before(frame)
     resumed = function_without_cells(resume_code(point, native.arrived, never_called), frame.namespace)
     inner = None
@@ -55,7 +55,7 @@ def put_back(frames: Sequence[InnerFrame], leaving: Leaving) -> Callable[..., An
     return native.Inner(function_without_cells(emitted, frame.namespace), len(point.closure))
 
 
-def key_of(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
+def restorer_key(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
     """What the code that puts them back goes by, other than what it is made with. (Equal code is not the same.)"""
     return tuple((id(one.code), id(one.namespace), one.index, _point(one, one.index)) for one in frames)
 
@@ -67,7 +67,7 @@ def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -
     return function_without_cells(resume_code(whole, native.arrived, native.Inner(inner), native.going_on), namespace)
 
 
-def names_inside(function: FunctionType, inner: Any) -> dict[str, str]:
+def inner_parameter_names(function: FunctionType, inner: Any) -> dict[str, str]:
     """Which parameters of a joined function are those of what goes on inside, `inner`, and their names there."""
     resumption = resumption_of(function.__code__)
     assert resumption is not None and resumption.point.inner is not None
@@ -106,7 +106,7 @@ def function_without_cells(code: CodeType, namespace: dict[str, Any]) -> Functio
 
 def _point_before(frame: InnerFrame) -> ResumePoint:
     """Where the innermost frame stands: before the instruction that runs natively, with what belongs to it."""
-    instructions = program_of(frame.code).instructions
+    instructions = prepare_code(frame.code).instructions
     return _point(frame, first_of_call(instructions, frame.index))
 
 

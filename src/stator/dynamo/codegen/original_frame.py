@@ -23,7 +23,7 @@ from stator.dynamo.bytecode import (
 )
 from stator.dynamo.guards.guard_tree import bound_count
 from stator.dynamo.ir.capture_result import Break, CapturedFrame
-from stator.dynamo.ir.prepared_code import looks_at_no_frame, program_of
+from stator.dynamo.ir.prepared_code import prepare_code, reads_no_frame
 from stator.dynamo.ir.reconstruct_ir import Recipe
 from stator.dynamo.ir.resume import Offset, Slot
 
@@ -33,7 +33,7 @@ from .writer import Writer
 _METHOD_FORMS = ("LOAD_ATTR", "LOAD_SUPER_ATTR")  # of 3.12 on, with the lowest flag
 
 
-def emit_own_code(
+def emit_original_frame(
     captured: CapturedFrame, *, make_resume: MakeResume, dispatch: Callable[[Any], Any], hook: Hook
 ) -> CodeType | None:
     """Code with the captured frame's signature that is the frame's own, but leaves it behind the break; None where the
@@ -42,7 +42,7 @@ def emit_own_code(
 
     Raises CompileError for what cannot be expressed as bytecode.
     """
-    assert isinstance(captured.exit, Break) and captured.as_it_is
+    assert isinstance(captured.exit, Break) and captured.runs_original
     writer = Writer(captured)
     own = _OwnCodeWriter(writer, captured.exit, make_resume, dispatch, hook)
     if own.leaves_anyway():
@@ -64,7 +64,7 @@ def is_right_on_any_path(captured: CapturedFrame) -> bool:
     exit_ = captured.exit
     if not isinstance(exit_, Break):
         return True
-    instructions = program_of(captured.code).instructions
+    instructions = prepare_code(captured.code).instructions
     if None in exit_.stack and any(instruction.opname == "LOAD_FAST_AND_CLEAR" for instruction in instructions):
         return False  # which may give a NULL
     code = captured.code
@@ -72,7 +72,7 @@ def is_right_on_any_path(captured: CapturedFrame) -> bool:
     if not always_bound(instructions, exit_.index, parameters).issuperset(exit_.locals):
         return False
     handed_over = {*exit_.locals, *code.co_cellvars, *code.co_freevars}
-    return looks_at_no_frame(code) and handed_over.issuperset(live_locals(instructions, exit_.index))
+    return reads_no_frame(code) and handed_over.issuperset(live_locals(instructions, exit_.index))
 
 
 class _OwnCodeWriter(BreakWriter):

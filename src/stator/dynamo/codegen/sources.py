@@ -25,7 +25,7 @@ from stator.dynamo.guards.source import (
     ReadSource,
     TypeSource,
 )
-from stator.dynamo.host.numpy_scalars import apart
+from stator.dynamo.host.numpy_scalars import with_fresh_tuples
 from stator.dynamo.ir.resume import resumption_of
 
 from . import support
@@ -121,7 +121,7 @@ def _item(writer: Writer, source: ItemSource) -> None:
     if not exact:
         writer.builder.const_callee(support.read_item)
     writer.load_source(source.base)
-    writer.builder.const(apart(source.key))
+    writer.builder.const(with_fresh_tuples(source.key))
     if exact:
         writer.builder.item()
     else:

@@ -55,7 +55,7 @@ class Writer:
         self._building: set[int] = set()
         self.used_after_graph: list[Recipe] = []
         self.leave: Instruction | None = None
-        self.way_out: Handler | None = None  # of what an instruction behind everything else raises
+        self.leave_handler: Handler | None = None  # of what an instruction behind everything else raises
         self.outermost_before = ""
         self._guarded_from = 0
         self.used_recipes = self._count_uses()
@@ -97,10 +97,10 @@ class Writer:
             return
         self.outermost_before = resumption.point.stack_parameter(resumption.point.handlers[0])
         self.leave = self.builder.label()
-        self.way_out = Handler(self.leave, 0, lasti=False)
+        self.leave_handler = Handler(self.leave, 0, lasti=False)
         for instruction in self.builder.instructions[self._guarded_from :]:
             if instruction.handler is None:
-                instruction.handler = self.way_out
+                instruction.handler = self.leave_handler
 
     def handle_as_before(self) -> None:
         """End the handlers that were running at entry and run no more."""

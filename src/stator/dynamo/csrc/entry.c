@@ -209,7 +209,7 @@ static PyObject *entry_copy(PyObject *self, PyObject *Py_UNUSED(ignored))
 static PyObject *entry_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     PyObject *module = PyImport_ImportModule("stator.dynamo.host.pickling");
-    PyObject *reduced = module ? PyObject_CallMethod(module, "reduced", "O", self) : NULL;
+    PyObject *reduced = module ? PyObject_CallMethod(module, "reduce_entry", "O", self) : NULL;
     Py_XDECREF(module);
     return reduced;
 }

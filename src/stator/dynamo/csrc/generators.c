@@ -1,5 +1,5 @@
 /* Generators that wait: what their frames hold, and putting them into another state, as if their code had run to there. The
- * only writes of a waiting generator's frame. Which places of which code there are is said in generator_places.py. */
+ * only writes of a waiting generator's frame. Which places of which code there are is said in suspension_points.py. */
 #include "native.h"
 
 enum { HIDDEN = -1, FINISHED = -2 };

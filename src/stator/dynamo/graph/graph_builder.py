@@ -16,7 +16,7 @@ from torch import fx
 
 from stator.base.errors import Unsupported
 from stator.base.signals import is_of_a_signal
-from stator.dynamo.host.numpy_scalars import is_truth, plain_converter
+from stator.dynamo.host.numpy_scalars import is_numpy_bool, plain_converter
 from stator.dynamo.interpreter.checkpoints import Checkpoints
 from stator.dynamo.interpreter.input_value_guards import FollowingMode
 from stator.dynamo.ir.capture_result import GraphInput, SideEffects
@@ -456,7 +456,7 @@ def plain_number(constant: Any) -> Any:
     convert = plain_converter(type(constant))
     if convert is not None:
         return convert(constant)
-    if is_truth(constant):
+    if is_numpy_bool(constant):
         return bool(constant)
     for kind, convert in _PLAIN:
         if isinstance(constant, kind) and type(constant) not in (kind, bool):

@@ -20,7 +20,7 @@ from stator.base.errors import CompileError
 from stator.base.registry import Registry
 from stator.dynamo.host.naming import class_name, full_name
 from stator.dynamo.host.native_status import native as _native
-from stator.dynamo.host.numpy_scalars import shown
+from stator.dynamo.host.numpy_scalars import safe_repr
 
 from . import source as sources
 from .guard import Guard, GuardKind, Lookup
@@ -291,7 +291,7 @@ HELD_WEAKLY = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class ObjectName:
     """Stands for an object in a kept guard, so that explanations keep nothing alive. `held`: a weak reference to it, if
     somebody is going to ask."""
 
@@ -302,7 +302,7 @@ class Name:
         return self.text
 
 
-def notes(guards: Sequence[Guard]) -> tuple[Guard, ...]:
+def without_strong_references(guards: Sequence[Guard]) -> tuple[Guard, ...]:
     """The guards without strong references to the objects they compare identities with."""
     return tuple(map(_note, guards))
 
@@ -310,9 +310,9 @@ def notes(guards: Sequence[Guard]) -> tuple[Guard, ...]:
 def _note(guard: Guard) -> Guard:
     if guard.kind in HELD_WEAKLY:
         held = weakref.ref(guard.expected) if guard.movable else None
-        return replace(guard, expected=Name(brief(guard.expected), held))
+        return replace(guard, expected=ObjectName(brief(guard.expected), held))
     if guard.kind is GuardKind.DICT_KEYS and not all(map(is_plain, guard.expected)):
-        keys = tuple(key if is_plain(key) else Name(brief(key)) for key in guard.expected)
+        keys = tuple(key if is_plain(key) else ObjectName(brief(key)) for key in guard.expected)
         return replace(guard, expected=keys)
     if guard.kind is GuardKind.LOOKUPS:
         return replace(guard, expected=tuple(map(_noted_lookup, guard.expected)))
@@ -335,7 +335,7 @@ def _held(value: Any) -> Any:
 def brief(value: object) -> str:
     """A short text that never runs user code."""
     if type(value) in PLAIN_TYPES or (type(value) is tuple and is_plain(value)):
-        text = shown(value)
+        text = safe_repr(value)
         return text if len(text) <= 80 else text[:77] + "..."
     if issubclass(type(value), type):
         return full_name(value)  # type: ignore[arg-type]
@@ -360,7 +360,7 @@ def describe_failure(guards: Sequence[Guard], failure: tuple[int] | tuple[int, o
 
 @describers.register(GuardKind.IS, GuardKind.EQUALS)
 def _describe_value(guard: Guard, found: object) -> str:
-    old, new = shown(guard.expected), brief(found)
+    old, new = safe_repr(guard.expected), brief(found)
     return f"{old} became {new}" if old != new else f"{old} became another {new}"
 
 
@@ -382,7 +382,7 @@ def _describe_keys(guard: Guard, found: object) -> str:
     if not issubclass(type(found), dict):
         return f"a dict became {brief(found)}"
     new: list[object] = list(dict.keys(found))  # type: ignore[arg-type]
-    old_names = [key if type(key) is Name else _key_name(key) for key in guard.expected]
+    old_names = [key if type(key) is ObjectName else _key_name(key) for key in guard.expected]
     new_names = [_key_name(key) for key in new]
     added = [str(name) for name in new_names if name not in old_names]
     gone = [str(name) for name in old_names if name not in new_names]
@@ -392,7 +392,7 @@ def _describe_keys(guard: Guard, found: object) -> str:
 
 def _key_name(key: object) -> object:
     """What stands for a key in an explanation: equal keys of one type have equal ones."""
-    return Name(brief(key))
+    return ObjectName(brief(key))
 
 
 @describers.register(GuardKind.ABSENT)

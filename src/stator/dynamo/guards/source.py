@@ -263,10 +263,10 @@ def is_fixed(source: Source) -> bool:
     )
 
 
-def is_about_made_class(source: Source) -> bool:
+def is_in_local_class(source: Source) -> bool:
     """Whether something of a class is read that a function defined."""
     if isinstance(source, CallSource):
-        return any(map(is_about_made_class, source.args))
+        return any(map(is_in_local_class, source.args))
     base: Any = source
     while base is not None and not isinstance(base, ConstantSource):
         base = getattr(base, "base", None)

@@ -16,7 +16,7 @@ from stator.runtime import tensor_impl
 
 from .global_state import install_probes, is_ordinary, read_global_state
 from .guard import GlobalState, Guard, GuardKind, TensorGuard
-from .guard_tree import GuardTreeBuilder, Name, brief, checkers, describers, register_plain_type
+from .guard_tree import GuardTreeBuilder, ObjectName, brief, checkers, describers, register_plain_type
 
 # subclasses may answer for themselves, so they are asked through their getters
 READ_DIRECTLY: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -155,4 +155,4 @@ def _describe_state(guard: Guard, found: object) -> str:
     return "torch's state: " + (", ".join(changes) or "dispatch modes changed")
 
 
-__all__ = ["Name", "read_global_state", "tensor_guard"]
+__all__ = ["ObjectName", "read_global_state", "tensor_guard"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-WAYS_OUT: dict[str, str] = {
+HINTS: dict[str, str] = {
     "changing-number": "keep it in a tensor",
     "data-dependent-jump": "torch.where, or decide outside",
     "data-dependent-value": "keep it in a tensor",
@@ -67,7 +67,7 @@ WAYS_OUT: dict[str, str] = {
 }
 
 # Kinds of refusals of later stages, some of which capture meets while it follows an operator.
-WAYS_OUT_OF_REFUSALS: dict[str, str] = {
+REFUSAL_HINTS: dict[str, str] = {
     "operator-without-shape-rule": "register it with torch.library.register_fake",
     "mutating-operator": "register it with torch.library.register_fake",
     "operator-without-gradient": "register one with torch.library.register_autograd",
@@ -95,6 +95,6 @@ WAYS_OUT_OF_REFUSALS: dict[str, str] = {
 }
 
 
-def way_out(kind: str, hint: str | None) -> str | None:
+def break_hint(kind: str, hint: str | None) -> str | None:
     """The hint that a break came with, or what helps against its kind in general."""
-    return hint or WAYS_OUT.get(kind) or WAYS_OUT_OF_REFUSALS.get(kind)
+    return hint or HINTS.get(kind) or REFUSAL_HINTS.get(kind)

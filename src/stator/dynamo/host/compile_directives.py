@@ -78,7 +78,7 @@ def disabled(function: Any) -> str | None:
     return attributes.get(DISABLED_MARK)
 
 
-def left_alone_by_torch(callee: Any) -> Any:
+def frame_disabled_by_torch(callee: Any) -> Any:
     """The function or method behind what torch.compiler.disable(recursive=False) gave: its own frames are to run as
     they are. None for anything else. (The wrapper's file is one under which nothing is compiled.)"""
     if disabled(callee) != "frame":
@@ -92,7 +92,7 @@ def left_alone_by_torch(callee: Any) -> Any:
     return MethodType(inner, callee.__self__) if type(callee) is MethodType else inner
 
 
-def is_of_torch_compile(function: FunctionType) -> bool:
+def made_by_torch_compile(function: FunctionType) -> bool:
     """What torch.compile gave bears the name and the module of what it was given: asked is where its code is from."""
     return function.__globals__.get("__name__") == "torch._dynamo.eval_frame"
 
@@ -101,7 +101,7 @@ def is_of_torch_compile(function: FunctionType) -> bool:
 REASONS_OF_TORCH = frozenset(("don't trace into fused optimizer",))
 
 
-def behind_torch_disable(function: FunctionType) -> Any:
+def unwrap_torch_disable(function: FunctionType) -> Any:
     """What torch.compiler.disable was given, or torch's own way to call that, or the function itself."""
     if function.__code__ is _DISABLED_LATER:
         return dict(zip(_DISABLED_LATER.co_freevars, function.__closure__ or (), strict=True))["fn"].cell_contents

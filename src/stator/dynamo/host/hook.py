@@ -17,7 +17,7 @@ from .native_status import native as _native
 STATOR_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
-def leave_alone(*prefixes: str, with_callees: bool = False) -> None:
+def skip_files(*prefixes: str, with_callees: bool = False) -> None:
     """Add file name prefixes of code that is run as it is. What it calls is still looked at, unless `with_callees`."""
     global _left_alone, _unhooked
     if with_callees:
@@ -28,25 +28,25 @@ def leave_alone(*prefixes: str, with_callees: bool = False) -> None:
         _native.set_left_alone(_left_alone, _unhooked)
 
 
-def never_compile(code: CodeType) -> None:
+def skip_recursively(code: CodeType) -> None:
     """Frames of this code, and all that they call, run without the hook."""
     if _native is not None:
         _native.mark_code(code, True)
 
 
-def leave_frame_alone(code: CodeType) -> None:
+def skip_frame(code: CodeType) -> None:
     """Frames of this code run as they are; what they call is still looked at."""
     if _native is not None:
         _native.mark_code(code, False)
 
 
-def compile_wherever_it_is(code: CodeType) -> None:
+def always_compile(code: CodeType) -> None:
     """Frames of this code are compiled although its file is left alone."""
     if _native is not None:
         _native.ask_about(code)
 
 
-def is_left_alone(code: CodeType) -> bool:
+def is_skipped(code: CodeType) -> bool:
     """Is this code of the standard library, of torch or of the like, which the hook runs as it is?"""
     return code.co_filename.startswith(_left_alone)
 
@@ -99,9 +99,9 @@ def _standard_folders() -> list[str]:
     return folders
 
 
-leave_alone(*_standard_folders())
+skip_files(*_standard_folders())
 # what runs compiled graphs, and compiles backward graphs when they are first needed, maybe under a call at a break
-leave_alone(
+skip_files(
     "<stator ",
     *(os.path.join(STATOR_FOLDER, name) + os.sep for name in ("prims", "graph", "runtime", "aot", "inductor")),
     with_callees=True,

@@ -37,12 +37,12 @@ def plain_converter(kind: type) -> Callable[[Any], Any] | None:
     return _CONVERTERS.get(kind)
 
 
-def is_number(obj: Any) -> bool:
+def is_numpy_number(obj: Any) -> bool:
     """Is this a number of NumPy's?"""
     return type(obj) in _CONVERTERS
 
 
-def is_truth(obj: Any) -> bool:
+def is_numpy_bool(obj: Any) -> bool:
     """Is this what comparing NumPy's numbers gives?"""
     return module_of(type(obj)) == "numpy" and class_name(type(obj)) in ("bool", "bool_")
 
@@ -55,13 +55,13 @@ def is_pure_function(function: Any) -> bool:
     return any("O" not in kinds for kinds in function.types)
 
 
-def apart(constant: Any) -> Any:
+def with_fresh_tuples(constant: Any) -> Any:
     """The same in tuples of its own. Code interns the strings in the tuples that it is made with, in place: it would
     change those of the program."""
-    return tuple([apart(item) for item in constant]) if type(constant) is tuple else constant
+    return tuple([with_fresh_tuples(item) for item in constant]) if type(constant) is tuple else constant
 
 
-def shown(value: Any) -> str:
+def safe_repr(value: Any) -> str:
     """`repr(value)` of something plain; there may be a limit to the digits of an int that can be shown."""
     try:
         return repr(value)
@@ -69,7 +69,7 @@ def shown(value: Any) -> str:
         return "a very long number"
 
 
-def is_of_program(cls: type) -> bool:
+def is_python_class(cls: type) -> bool:
     """Whether it is a class written in Python: each of its instances is an object that may have attributes."""
     return bool(cls.__flags__ & _HEAP_TYPE)
 

@@ -7,14 +7,14 @@ from types import FunctionType
 from typing import Any
 
 
-def reduced(entry: Any) -> Any:
+def reduce_entry(entry: Any) -> Any:
     """What pickle makes of a compiled function: the name under which it is found, as of functions; where its name finds
     another, it is pickled as its original, since what is compiled belongs to this process."""
     found: Any = sys.modules.get(entry.__module__)
     for name in entry.__qualname__.split("."):
         found = getattr(found, name, None)
-    return entry.__qualname__ if found is entry else (as_it_is, (entry._original,))
+    return entry.__qualname__ if found is entry else (original_function, (entry._original,))
 
 
-def as_it_is(function: FunctionType) -> FunctionType:
+def original_function(function: FunctionType) -> FunctionType:
     return function

@@ -24,7 +24,7 @@ _FREE = (
 _ITEMS = tuple((name, value) for name, value in builtins.__dict__.items() if callable(value) and name not in _FREE)
 
 
-def builtins_as_ever() -> bool:
+def builtins_are_unchanged() -> bool:
     """Uses no built-in function itself."""
     now = builtins.__dict__
     for name, value in _ITEMS:  # noqa: SIM110

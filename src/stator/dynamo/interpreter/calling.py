@@ -20,12 +20,12 @@ from stator.dynamo.host.compile_directives import (
     REASONS_OF_TORCH,
     Mark,
     Treatment,
-    behind_torch_disable,
     disabled,
     disabled_reason,
-    is_of_torch_compile,
+    made_by_torch_compile,
     mark_of,
     substitute_of_torch,
+    unwrap_torch_disable,
 )
 from stator.dynamo.host.naming import full_name, module_of, qualified_name
 from stator.dynamo.host.native_status import native
@@ -118,7 +118,7 @@ def function_call(
     if mark is not None:
         return _marked_call(context, mark, function, args, kwargs)
     # torch.compile disables functions of torch's own for itself, when it is first used: the optimizers' `_init_group`
-    handler = handlers.get(real) or _hashable_get(handlers, behind_torch_disable(real))
+    handler = handlers.get(real) or _hashable_get(handlers, unwrap_torch_disable(real))
     if handler is not None:
         return context.call_handler(handler, args, kwargs)
     made = made_functions.get(id(real.__code__))
@@ -137,9 +137,9 @@ def function_call(
     if disabled(real) is not None:
         reason = disabled_reason(real)
         if reason in REASONS_OF_TORCH:
-            return context.call(context.known(behind_torch_disable(real)), args, kwargs)
+            return context.call(context.known(unwrap_torch_disable(real)), args, kwargs)
         raise unsupported("disabled", f"{function.qualname} is kept from being compiled{reason and f': {reason}'}")
-    if real.__module__ in _OTHER_COMPILER or is_of_torch_compile(real):
+    if real.__module__ in _OTHER_COMPILER or made_by_torch_compile(real):
         raise unsupported("disabled", f"{real.__module__}.{function.qualname} belongs to torch's own compiler")
     return context.inline(function, args, kwargs, called=True)
 

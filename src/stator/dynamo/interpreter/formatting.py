@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.exceptions import ExceptionValue
@@ -34,7 +34,7 @@ def format_value(context: CaptureContext, value: Value, conversion: int, spec: s
         method = context.class_lookup(kind, "__format__")
         if method is None:
             raise context.raised(TypeError, "'NoneType' object is not callable")
-        if isinstance(method, FunctionType) and not is_left_alone(method.__code__):
+        if isinstance(method, FunctionType) and not is_skipped(method.__code__):
             bound = context.bind(value, kind, "__format__", method)
             return _text(context, bound.call(context, [ConstantValue(spec)], {}))
         if spec and not value.is_constant():
@@ -67,7 +67,7 @@ def _text_of_member(context: CaptureContext, member: ConstantValue, conversion: 
     """Of an enumeration: by its own method, if the program wrote one."""
     for name in ("__repr__",) if conversion >= _REPR else ("__str__", "__repr__"):
         method = context.class_lookup(type(member.value), name)
-        if isinstance(method, FunctionType) and not is_left_alone(method.__code__):
+        if isinstance(method, FunctionType) and not is_skipped(method.__code__):
             text = _text(context, context.call(context.get_attr(member, name), [], {}))
             return text.encode("ascii", "backslashreplace").decode("ascii") if conversion == _ASCII else text
         if name == "__str__" and method is not enum.Enum.__str__:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.signals import is_of_a_signal
-from stator.dynamo.host.break_kinds import way_out
-from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.host.break_kinds import break_hint
+from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.capture_result import CaptureState
-from stator.dynamo.ir.prepared_code import PreparedCode, program_of
+from stator.dynamo.ir.prepared_code import PreparedCode, prepare_code
 from stator.dynamo.ir.resume import closure_of
 from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
@@ -37,7 +37,7 @@ YIELDED = object()
 def _raised_by_program(error: BaseException) -> bool:
     """Whether it came out of code of the program, such as an `__eq__` or `__getattribute__`, not out of ours."""
     codes = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
-    return not all(map(is_left_alone, codes))
+    return not all(map(is_skipped, codes))
 
 
 def _end_if_of_program(error: Exception) -> None:
@@ -233,7 +233,7 @@ class Frame(CaptureState):
         if error.place is not None:
             return error
         stack = "".join(f"\n    {frame.place()}" for frame in self.context.frames)
-        hint = way_out(error.kind, error.hint)
+        hint = break_hint(error.kind, error.hint)
         located = Unsupported(error.kind, error.reason, place=self.place(), hint=hint, until=error.until)
         self.context.broken = located, list(self.context.frames)
         if len(self.context.frames) > 1:
@@ -316,7 +316,7 @@ def follow_rest(
     """The result of what goes on with a function in the middle, behind a graph break, with the cells of its closure."""
     code = function.__code__
     names = dict(zip(code.co_varnames, args, strict=False))
-    frame = Frame(context, program_of(code), context.scope_of(function.__globals__), names, cells, code.co_qualname)
+    frame = Frame(context, prepare_code(code), context.scope_of(function.__globals__), names, cells, code.co_qualname)
     frame.called = True
     frame.run()
     assert frame.result is not None

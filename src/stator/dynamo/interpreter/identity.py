@@ -15,7 +15,7 @@ import torch
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, Source
 from stator.dynamo.host.numpy_boundary import TRUTH
-from stator.dynamo.host.numpy_scalars import numpy_numbers, shown
+from stator.dynamo.host.numpy_scalars import numpy_numbers, safe_repr
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
@@ -134,7 +134,7 @@ class Identities:
     def _guard_identity_of(self, left: ConstantValue, right: ConstantValue) -> None:
         """Rely on two equal constants being one object, or two."""
         one, other = (
-            found[1] if (found := self._found_at(value)) else ConstantSource(shown(value.value), value.value)
+            found[1] if (found := self._found_at(value)) else ConstantSource(safe_repr(value.value), value.value)
             for value in (left, right)
         )
         self._related(left.value, one, right.value, other)

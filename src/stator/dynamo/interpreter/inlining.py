@@ -6,7 +6,7 @@ import inspect
 from types import FunctionType
 from typing import TYPE_CHECKING
 
-from stator.dynamo.ir.prepared_code import program_of
+from stator.dynamo.ir.prepared_code import prepare_code
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.generators import GeneratorValue
@@ -37,7 +37,7 @@ def inline(
     if len(context.frames) > DEPTH_LIMIT:
         raise unsupported("inline-depth", f"more than {DEPTH_LIMIT} nested calls at {function.qualname}")
     context.count_call()
-    program = program_of(function.code)
+    program = prepare_code(function.code)
     names = bind(context, function, args, kwargs)
     frame = Frame(context, program, function.scope, names, function.cells(context), function.qualname)
     frame.module_frames, context.entering_module = context.entering_module, 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from stator.dynamo.ir.prepared_code import must_stay, program_of
+from stator.dynamo.ir.prepared_code import must_stay_one_frame, prepare_code
 from stator.dynamo.ir.resume import resumption_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _can_be_left(frame: Frame) -> bool:
     code = user_code(program.code)
     if program.resumption is not None and not set(code.co_varnames).issuperset(frame.locals):
         return False  # there are values that belong on the stack, before it goes on
-    if must_stay(code, frame.globals.names) or has_shadowed_cell(program.code, frame.cells):
+    if must_stay_one_frame(code, frame.globals.names) or has_shadowed_cell(program.code, frame.cells):
         return False
     if not _may_ask_for_super(code):
         return True
@@ -78,7 +78,7 @@ def calls_of_a_module() -> tuple[tuple[CodeType, int], ...]:
     found = []
     for function, callee in ((nn.Module._wrapped_call_impl, "_call_impl"), (nn.Module._call_impl, "forward_call")):
         assert isinstance(function, FunctionType)
-        instructions = program_of(function.__code__).instructions
+        instructions = prepare_code(function.__code__).instructions
         loads = [one for one in instructions if one.argval == callee and "LOAD" in one.opname]
         load = loads[0] if callee == "forward_call" else loads[-1]
         at = load.index

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.host.numpy_scalars import is_number, is_of_program, is_truth
+from stator.dynamo.host.numpy_scalars import is_numpy_bool, is_numpy_number, is_python_class
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
@@ -48,9 +48,9 @@ _RESULTS: dict[type, Callable[[Any, Any, str], Value]] = {
 
 def wrap_result(context: CaptureContext, obj: Any, what: str) -> Value:
     """The value of a fresh object, which is `what` to the reader of an error. Raises Unsupported."""
-    text_or_number = isinstance(obj, (int, float, str)) and not is_of_program(type(obj))
+    text_or_number = isinstance(obj, (int, float, str)) and not is_python_class(type(obj))
     constant = wrapping.is_constant_object(obj) and type(obj) is not tuple
-    if constant or text_or_number or is_number(obj) or is_truth(obj):
+    if constant or text_or_number or is_numpy_number(obj) or is_numpy_bool(obj):
         return ConstantValue(obj)
     maker = _RESULTS.get(type(obj))
     if maker is not None:

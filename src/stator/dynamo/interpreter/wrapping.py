@@ -30,11 +30,11 @@ from stator.dynamo.guards.source import (
     Source,
     is_fixed,
 )
-from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.iterator_state import READABLE, iterated_count, iterated_part
 from stator.dynamo.host.naming import class_name, full_name, module_of
 from stator.dynamo.host.native_status import native
-from stator.dynamo.host.numpy_scalars import is_number, numpy_numbers, plain_converter
+from stator.dynamo.host.numpy_scalars import is_numpy_number, numpy_numbers, plain_converter
 from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.classes import ClassValue, SuperValue
 from stator.dynamo.values.compiled import CompiledFunctionValue
@@ -137,7 +137,7 @@ def _constant(context: CaptureContext, obj: Any, source: Source | None) -> Value
     if source is None:
         return ConstantValue(obj)
     changes = source in context.changing or source in context.expected
-    if changes and (type(obj) in (int, float) or is_number(obj)):
+    if changes and (type(obj) in (int, float) or is_numpy_number(obj)):
         return changing_number(context, obj, source)
     plain = plain_converter(type(obj)) or _PLAIN.get(
         next((base for base in type(obj).__mro__[1:] if base in _PLAIN), object)
@@ -224,7 +224,7 @@ def _function(context: CaptureContext, obj: types.FunctionType, source: Source |
     fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or is_fixed(source)
     if fixed:
         _guard_identity(context, obj, source)
-        if source is not None and not is_left_alone(obj.__code__):  # users' functions are reloaded in place
+        if source is not None and not is_skipped(obj.__code__):  # users' functions are reloaded in place
             context.guard(source, GuardKind.CODE, obj.__code__)
     else:
         context.guard(source, GuardKind.CODE, obj.__code__)  # type: ignore[arg-type]

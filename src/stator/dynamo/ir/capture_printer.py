@@ -12,6 +12,7 @@ from stator.dynamo.host.naming import class_name, qualified_name
 
 from .capture_result import CapturedFrame, Return
 from .reconstruct_ir import (
+    CallAtLine,
     CallRecipe,
     ConstantRecipe,
     DelAttr,
@@ -36,7 +37,6 @@ from .reconstruct_ir import (
     ReplaceDict,
     ReplaceList,
     ReplaceSet,
-    Say,
     SetAttr,
     SetCell,
     SetGlobal,
@@ -76,11 +76,11 @@ def captured_text(captured: CapturedFrame) -> str:
 
 def _exit_lines(captured: CapturedFrame) -> list[str]:
     exit_ = captured.exit
-    if captured.as_it_is and isinstance(exit_, Return):
+    if captured.runs_original and isinstance(exit_, Return):
         return ["nothing to compile: the frame runs as it is"]
     if isinstance(exit_, Return):
         return [f"return {recipe_text(exit_.value)}"]
-    if captured.as_it_is:
+    if captured.runs_original:
         reason = [f"    # {line}" for line in str(exit_.reason).splitlines()]
         return [f"nothing to compile: runs as it is up to and with instruction {exit_.index}:", *reason]
     lines = [f"break before instruction {exit_.index}:", *(f"    # {line}" for line in str(exit_.reason).splitlines())]
@@ -212,6 +212,6 @@ _EFFECTS: dict[type[Effect], Callable[[Any], str]] = {
     ReplaceSet: lambda effect: f"{recipe_text(effect.target)} becomes set([{_items(effect.items, recipe_text)}])",
     SetGlobal: _global_text,
     SetCell: _cell_text,
-    Say: lambda effect: recipe_text(effect.call),
+    CallAtLine: lambda effect: recipe_text(effect.call),
     Evaluate: lambda effect: recipe_text(effect.expression),
 }

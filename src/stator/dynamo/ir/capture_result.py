@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo.guards.guard import Guard
 
-from .covered_lines import Ran
+from .covered_lines import ExecutedLines
 from .reconstruct_ir import Effect, RaisedAt, Recipe
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ class Break:
 class CapturedFrame:
     """A frame, symbolically executed. `graph` is None when nothing was recorded.
 
-    ran: the lines that it stands for, if somebody was told of lines when it was made.
-    as_it_is: the frame's own code does the same up to the exit, and nothing of it is to be compiled. There are no
+    executed_lines: the lines that it stands for, if somebody was told of lines when it was made.
+    runs_original: the frame's own code does the same up to the exit, and nothing of it is to be compiled. There are no
     effects then, and recipes say no more than what kind of thing there is.
     """
 
@@ -152,5 +152,5 @@ class CapturedFrame:
     entry_modes: TorchState | None = None
     side_effects: SideEffects = SideEffects()
     draws: list[Recipe] = field(default_factory=list)  # made in this order before the graph runs
-    as_it_is: bool = False
-    ran: tuple[Ran, ...] | None = None
+    runs_original: bool = False
+    executed_lines: tuple[ExecutedLines, ...] | None = None

@@ -151,7 +151,7 @@ def _objects_can_be_made(captured: CapturedFrame) -> Iterator[str]:
             done.add(id(recipe))
             path.append(recipe)
             waiting += [(child, depth + 1) for child in _members(recipe, Recipe)]
-    if captured.as_it_is and captured.effects:
+    if captured.runs_original and captured.effects:
         yield "the frame's own code runs, and there are effects"
 
 

@@ -18,26 +18,26 @@ from stator.dynamo.host.native_status import native as _native
 _ENTERING = frozenset(("RESUME", "MAKE_CELL", "COPY_FREE_VARS", "RETURN_GENERATOR"))
 
 
-def traced() -> bool:
+def lines_are_traced() -> bool:
     """Whether anybody is told of lines in this thread."""
     return _native is not None and _native.lines_traced()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ran:
+class ExecutedLines:
     """One run of a function: lines, and runs of functions that it called, in order. Turns of a loop that took the same
     way are there once."""
 
     code: CodeType
     module: Any  # its `__name__` where it was defined
-    steps: tuple[int | Ran, ...]
+    steps: tuple[int | ExecutedLines, ...]
 
 
 @dataclass(slots=True)
 class _Running:
     code: CodeType | None  # None: not to be told of
     module: Any = None
-    steps: list[int | Ran] = field(default_factory=list)
+    steps: list[int | ExecutedLines] = field(default_factory=list)
     ways: set[tuple[int, int]] = field(default_factory=set)  # from line to line
     line: int = 0
     told: int = 0  # the last of `steps` that is a line
@@ -60,7 +60,7 @@ class LineLog:
     def __init__(self, unseen: Callable[[CodeType], bool]) -> None:
         self._unseen = unseen
         self._open: list[_Running] = [_Running(None)]
-        self._seen: set[tuple[int, tuple[int | Ran, ...]]] = set()
+        self._seen: set[tuple[int, tuple[int | ExecutedLines, ...]]] = set()
 
     def enter(self, code: CodeType, module: Any) -> None:
         self._open.append(_Running(None if self._unseen(code) else code, module))
@@ -75,18 +75,18 @@ class LineLog:
         if done.code is None:
             return
         around = next((running for running in reversed(self._open) if running.code is not None), self._open[0])
-        run = Ran(done.code, done.module, tuple(done.steps))
+        run = ExecutedLines(done.code, done.module, tuple(done.steps))
         key = id(run.code), run.steps
         if key not in self._seen:  # the code is held by what was seen
             self._seen.add(key)
             around.steps.append(run)
 
-    def ran(self) -> tuple[Ran, ...]:
+    def ran(self) -> tuple[ExecutedLines, ...]:
         """What ran in the frame that was captured, and is left by now."""
-        return tuple(step for step in self._open[0].steps if isinstance(step, Ran))
+        return tuple(step for step in self._open[0].steps if isinstance(step, ExecutedLines))
 
 
-def telling(ran: tuple[Ran, ...]) -> Callable[[], None] | None:
+def line_reporter(ran: tuple[ExecutedLines, ...]) -> Callable[[], None] | None:
     """What runs these lines when it is called, and does nothing else; None: there are none."""
     made = [_function(one) for one in ran if one.steps]
 
@@ -97,7 +97,7 @@ def telling(ran: tuple[Ran, ...]) -> Callable[[], None] | None:
     return tell if len(made) > 1 else made[0] if made else None
 
 
-def _function(ran: Ran) -> FunctionType:
+def _function(ran: ExecutedLines) -> FunctionType:
     """Made from a syntax tree, as whatever tells of lines is then told as by any function: a `pass` for each line."""
     names: dict[str, Any] = {"__name__": ran.module}
     body: list[ast.stmt] = []

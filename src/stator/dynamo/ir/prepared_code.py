@@ -15,7 +15,7 @@ from typing import Any
 
 from stator.base.registry import Registry
 from stator.dynamo.bytecode import Instruction, decode, live_locals, reachable
-from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.host.hook import is_skipped
 
 from .resume import resumption_of
 
@@ -111,28 +111,28 @@ _LOOKS_AT_FRAMES = frozenset(
 )
 
 
-def looks_at_no_frame(code: CodeType) -> bool:
+def reads_no_frame(code: CodeType) -> bool:
     """Whether the code uses none of the names by which a program gets at all variables of its own frame."""
     return _LOOKS_AT_FRAMES.isdisjoint(code.co_names)
 
 
-def is_looked_at(code: CodeType, names: Mapping[str, Any]) -> bool:
+def callees_read_frames(code: CodeType, names: Mapping[str, Any]) -> bool:
     """Whether a function that this code names, with these global variables, or one that such a function names, gets at
     the variables of frames, as what evaluates a text with those of its caller does: `evaluate("a * b")`."""
     return any(_gets_at_variables(function, _CALLS_DEEP) for function in _functions_named(code, names))
 
 
-def must_stay(code: CodeType, names: Mapping[str, Any]) -> bool:
+def must_stay_one_frame(code: CodeType, names: Mapping[str, Any]) -> bool:
     """Whether a frame of this code, with these global variables, cannot go on as another one behind a break: the
     program keeps the frame, or its variables as a function that the code names gives them back."""
-    return program_of(code).is_one_frame or any(map(_gives_back_variables, _functions_named(code, names)))
+    return prepare_code(code).is_one_frame or any(map(_gives_back_variables, _functions_named(code, names)))
 
 
 def _gives_back_variables(function: FunctionType) -> bool:
     """Whether a function returns the `f_locals` that it asks a frame for, at once or under one name."""
     if "f_locals" not in function.__code__.co_names:
         return False
-    steps = program_of(function.__code__).instructions
+    steps = prepare_code(function.__code__).instructions
     pairs = list(pairwise(steps))
     returned = {one.argval for one, after in pairs if one.opname.startswith("LOAD") and after.opname == "RETURN_VALUE"}
     stored = {after.argval for one, after in pairs if one.argval == "f_locals" and after.opname == "STORE_FAST"}
@@ -146,7 +146,7 @@ def _gets_at_variables(function: FunctionType, depth: int) -> bool:
     code = function.__code__
     if "f_locals" in code.co_names:
         return True
-    if not depth or is_left_alone(code):
+    if not depth or is_skipped(code):
         return False
     return any(_gets_at_variables(one, depth - 1) for one in _functions_named(code, function.__globals__))
 
@@ -170,7 +170,7 @@ _WITHOUT_INTEREST = frozenset((*sys.stdlib_module_names, "torch", "numpy"))
 _programs: dict[int, tuple[weakref.ref[CodeType], PreparedCode]] = {}
 
 
-def program_of(code: CodeType) -> PreparedCode:
+def prepare_code(code: CodeType) -> PreparedCode:
     key = id(code)
     found = _programs.get(key)
     if found is None or found[0]() is not code:

@@ -243,7 +243,7 @@ class SetGenerator(Effect):
 
 
 @dataclass(eq=False, slots=True)
-class Say(Effect):
+class CallAtLine(Effect):
     """Make a call at a place of the user's frame, and drop its result."""
 
     call: CallRecipe

@@ -39,7 +39,7 @@ def in_forward_ad() -> bool:
 
 
 @contextmanager
-def own_saved_tensors() -> Iterator[None]:
+def without_saved_tensor_hooks() -> Iterator[None]:
     """What autograd saves in the block is not shown to hooks that the program has installed (checkpointing does so)."""
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
         yield
@@ -53,7 +53,7 @@ def _itself(saved: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def modes_put_back() -> Iterator[None]:
+def modes_restored_on_interrupt() -> Iterator[None]:
     """Where the block is interrupted, wherever that is, torch's modes in this thread are as they were before. (Where it
     ends by itself or raises, whoever changed them has put them back.)"""
     before = _Modes.now()

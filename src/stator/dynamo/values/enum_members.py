@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.guards.source import ConstantSource, InstanceDictSource, ItemSource
-from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.naming import class_dict, class_name, resolution_order
 
 from .base import Value
@@ -43,7 +43,7 @@ def has_operations(cls: type) -> bool:
     if found is None:
         own = (class_dict(base).items() for base in resolution_order(cls))
         methods = (value for names in own for name, value in names if name in _OPERATIONS)
-        found = any(isinstance(one, FunctionType) and not is_left_alone(one.__code__) for one in methods)
+        found = any(isinstance(one, FunctionType) and not is_skipped(one.__code__) for one in methods)
         _answers[cls] = found
     return found
 
@@ -76,7 +76,7 @@ def member_attribute(context: CaptureContext, owner: ConstantValue, name: str) -
     in_class = context.class_lookup(cls, name)
     if isinstance(in_class, types.DynamicClassAttribute):
         getter = in_class.fget
-        if isinstance(getter, FunctionType) and not is_left_alone(getter.__code__):
+        if isinstance(getter, FunctionType) and not is_skipped(getter.__code__):
             return context.class_function(cls, name, getter).call(context, [owner], {})
         return _own(context, member, f"_{name}_")
     if isinstance(in_class, (types.GetSetDescriptorType, types.MemberDescriptorType, *C_METHODS)):

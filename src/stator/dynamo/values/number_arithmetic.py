@@ -16,7 +16,13 @@ import torch
 from stator.dynamo.bytecode.arithmetic import ARITHMETIC
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource
-from stator.dynamo.host.numpy_scalars import is_number, is_pure_function, is_truth, plain_converter, shown
+from stator.dynamo.host.numpy_scalars import (
+    is_numpy_bool,
+    is_numpy_number,
+    is_pure_function,
+    plain_converter,
+    safe_repr,
+)
 from stator.dynamo.host.optimizer_code import in_optimizers
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 from stator.prims.operators.checks import ASSUMPTION
@@ -94,10 +100,12 @@ def _of_inputs(context: CaptureContext, function: Any, args: list[Value]) -> Val
     closed = _OF_INPUTS.get(function, False if is_of_numpy else None)
     if closed is None or max(_input(one).depth for one in numbers if is_open(one)) >= _DEEPEST:
         return None
-    if not all(type(one) in NUMBERS or is_number(one) for one in examples):
+    if not all(type(one) in NUMBERS or is_numpy_number(one) for one in examples):
         return None
     # 1, 1.0 and True are equal in Python, and 0.0 equals -0.0: a constant is known by how it is written
-    known = (id(one) if is_open(one) else (type(it), shown(it), it) for one, it in zip(numbers, examples, strict=True))
+    known = (
+        id(one) if is_open(one) else (type(it), safe_repr(it), it) for one, it in zip(numbers, examples, strict=True)
+    )
     key = (function, *known)
     if key not in context.numbers:
         found = _computed_ahead(context, function, numbers, examples, closed)
@@ -120,17 +128,17 @@ def _computed_ahead(
     except (ArithmeticError, ValueError, TypeError):
         return None  # the program's exception, raised when it is computed for real
     sources = tuple(
-        _input(one).source if is_open(one) else ConstantSource(shown(it), it)
+        _input(one).source if is_open(one) else ConstantSource(safe_repr(it), it)
         for one, it in zip(numbers, examples, strict=True)
     )
     source = CallSource(function, sources)
-    if is_truth(result):
+    if is_numpy_bool(result):
         context.guard(CallSource(bool, (source,)), GuardKind.EQUALS, bool(result))
         return ConstantValue(result)
     if type(result) is bool:
         context.guard(source, GuardKind.EQUALS, result)
         return ConstantValue(result)
-    if type(result) not in NUMBERS and not is_number(result):
+    if type(result) not in NUMBERS and not is_numpy_number(result):
         return None
     to_float = function is float or len({type(example) for example in examples}) > 1
     if not closed or to_float:  # an int may be too large for a float

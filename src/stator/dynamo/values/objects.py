@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind, Lookup
 from stator.dynamo.guards.source import AttrSource, InstanceDictSource, ItemSource, Source
-from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.naming import class_dict, class_name, full_name, module_of, qualified_name, resolution_order
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewObject, Recipe
@@ -477,7 +477,7 @@ def runs_code_when_compared(key: Any) -> bool:
     return any(
         isinstance(method, FunctionType)
         and method.__code__.co_filename != _GENERATED
-        and not is_left_alone(method.__code__)
+        and not is_skipped(method.__code__)
         for method in methods
     )
 

@@ -16,7 +16,7 @@ from torch import fx
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource, Source
-from stator.dynamo.host.numpy_scalars import is_number, plain_converter, shown
+from stator.dynamo.host.numpy_scalars import is_numpy_number, plain_converter, safe_repr
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 from stator.shapes.expr import Expr
 from stator.shapes.sym_node import SymbolicNode
@@ -256,7 +256,7 @@ def is_member(context: CaptureContext, container: Value, number: SymbolicNumber)
     if not all(type(value) in NUMBERS for value in values):
         return None
     found = example_of(number) in values
-    source = CallSource(operator.contains, (ConstantSource(shown(values), values), number.source))  # type: ignore[arg-type]
+    source = CallSource(operator.contains, (ConstantSource(safe_repr(values), values), number.source))  # type: ignore[arg-type]
     context.guard(source, GuardKind.EQUALS, found)
     return found
 
@@ -277,7 +277,7 @@ def looked_up(context: CaptureContext, container: Value, number: SymbolicNumber)
             found = real[place.example]
         except (LookupError, TypeError):
             return None  # the program's exception
-        if type(found) not in (int, float) and not is_number(found):
+        if type(found) not in (int, float) and not is_numpy_number(found):
             return None
         made = CallSource(operator.getitem, (container.source, place.source))
         context.guard(made, GuardKind.TYPE, type(found))

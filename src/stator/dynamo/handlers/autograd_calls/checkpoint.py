@@ -14,7 +14,7 @@ import torch.utils.checkpoint as torch_checkpoint
 from torch import fx
 
 from stator.dynamo.graph.subgraphs import outside_unchanged, reachable
-from stator.dynamo.host.hook import leave_alone
+from stator.dynamo.host.hook import skip_files
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.checkpoints import Region, RepeatedWrite
 from stator.dynamo.values.base import Value, cannot_rebuild, unsupported
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stator.dynamo.ir.reconstruct_ir import Recipe
 
 # A checkpointed function runs again in the backward, where no frame hook is on: what the two runs save must agree.
-leave_alone(torch_checkpoint.__file__, with_callees=True)
+skip_files(torch_checkpoint.__file__, with_callees=True)
 
 _OF_NON_REENTRANT = frozenset({"context_fn", "determinism_check", "debug", "early_stop"})
 _EFFECT = "the checkpointed function, which eager runs twice,"

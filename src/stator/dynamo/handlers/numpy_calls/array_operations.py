@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stator.dynamo.host.numpy_boundary import BOOL, FOLLOWED, NUMPY_OF, TORCH_OF, numpy
-from stator.dynamo.host.numpy_scalars import is_number
+from stator.dynamo.host.numpy_scalars import is_numpy_number
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import SequenceValue
@@ -214,7 +214,7 @@ def operand_kind(context: CaptureContext, value: Value) -> Any:
             return kind
         if kind in (bool, BOOL):
             return numpy.dtype(bool)
-        if is_number(example_of(value)):
+        if is_numpy_number(example_of(value)):
             return numpy.dtype(kind)
     raise refused(context, "a function of NumPy", [value])
 

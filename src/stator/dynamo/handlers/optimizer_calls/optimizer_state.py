@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _device_dtype_check_for_fused
 
 from stator.dynamo.handlers.torch_calls.conditional import ConditionalChanges, refuse_to_make_state
-from stator.dynamo.host.compile_directives import behind_torch_disable
+from stator.dynamo.host.compile_directives import unwrap_torch_disable
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.values.base import NotConstant, Raised, Value
 from stator.dynamo.values.constants import ConstantValue
@@ -149,5 +149,5 @@ def _gradients_for(parameters: list[torch.Tensor], graded: list[Any]) -> Iterato
 
 _found = [vars(_class).get("_init_group") for _class in vars(torch.optim).values() if isinstance(_class, type)]
 # a class that inherits it has it as its own where torch.compile disabled it
-for _init_group in {behind_torch_disable(_one) for _one in _found if isinstance(_one, FunctionType)}:
+for _init_group in {unwrap_torch_disable(_one) for _one in _found if isinstance(_one, FunctionType)}:
     _prepares(_init_group)

@@ -16,7 +16,7 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 from stator.dynamo.graph.number_nodes import may_be_read
 from stator.dynamo.handlers.polyfills.torch_optim import module_without_gradients, optimizer_without_gradients
 from stator.dynamo.handlers.python_calls.compilation import break_requested
-from stator.dynamo.host.hook import compile_wherever_it_is
+from stator.dynamo.host.hook import always_compile
 from stator.dynamo.host.optimizer_code import in_optimizers
 from stator.dynamo.interpreter.calling import calls, named_handlers, tensor_methods
 from stator.dynamo.interpreter.library_overrides import LibraryOverride, Operands
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
 
 # What every optimizer's `step` is wrapped in: so that steps are compiled that torch's own code makes (GradScaler does).
-compile_wherever_it_is(Optimizer.profile_hook_step(lambda: None).__code__)
+always_compile(Optimizer.profile_hook_step(lambda: None).__code__)
 # LBFGS itself decides by data all the time and is not followed; these parts of it compute, for all parameters at once.
 for _part in ("_gather_flat_grad", "_add_grad", "_clone_param", "_set_param"):
     if hasattr(LBFGS, _part):
-        compile_wherever_it_is(getattr(LBFGS, _part).__code__)
+        always_compile(getattr(LBFGS, _part).__code__)
 
 
 @named_handlers.register((LBFGS.__module__, LBFGS.step.__qualname__))

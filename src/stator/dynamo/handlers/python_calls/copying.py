@@ -15,7 +15,7 @@ import torch
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
-from stator.dynamo.host.numpy_scalars import is_of_program
+from stator.dynamo.host.numpy_scalars import is_python_class
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.input_value_guards import share_memory
 from stator.dynamo.values.base import Raised, Value, unsupported
@@ -66,7 +66,7 @@ def _is_its_own_copy(value: Value) -> bool:
         return True
     if isinstance(value, ConstantValue):
         kind = type(value.value)
-        return not is_of_program(kind) or issubclass(kind, enum.Enum)
+        return not is_python_class(kind) or issubclass(kind, enum.Enum)
     return isinstance(value, (FunctionValue, BuiltinValue))
 
 
@@ -169,7 +169,7 @@ def _rely_on_default_copying(context: CaptureContext, value: ObjectValue, what: 
             own.append("__setstate__")
     if value.cls in copyreg.dispatch_table:
         own.append("an entry of copyreg")
-    if not all(map(is_of_program, value.cls.__mro__[:-1])):
+    if not all(map(is_python_class, value.cls.__mro__[:-1])):
         own.append("a part in C")
     if own:
         raise unsupported("copy", f"{what} of {value.describe(context)}, which defines {', '.join(own)}")

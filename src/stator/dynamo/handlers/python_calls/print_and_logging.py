@@ -23,7 +23,7 @@ from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import module_of
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.messages import Message, error_filters, log_at, warn_at
-from stator.dynamo.ir.prepared_code import program_of
+from stator.dynamo.ir.prepared_code import prepare_code
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -264,7 +264,7 @@ def _into_forward() -> list[_Place]:
     found = []
     for function, callee in ((nn.Module._call_impl, "forward_call"), (nn.Module._wrapped_call_impl, "_call_impl")):
         code = function.__code__
-        loads = [one for one in program_of(code).instructions if one.argval == callee and "LOAD" in one.opname]
+        loads = [one for one in prepare_code(code).instructions if one.argval == callee and "LOAD" in one.opname]
         load = loads[0] if callee == "forward_call" else loads[-1]
         found.append(_Place(code.co_filename, load.line or code.co_firstlineno, code.co_name, scope))
     return found

@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, ReadSource, is_about_made_class
+from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, ReadSource, is_in_local_class
 from stator.dynamo.host.naming import full_name
 from stator.dynamo.host.numpy_scalars import numpy_numbers
 from stator.dynamo.interpreter.calling import calls, fold
@@ -219,7 +219,7 @@ def _make_weakref(context: CaptureContext, referent: Value, callback: Value | No
         raise unsupported("new-object", f"making a weak reference to {referent.describe(context)}")
     obj = referent.obj
     # code that reads it from a class which a function defined would keep that class, and so the object
-    kept = is_about_made_class(referent.source)
+    kept = is_in_local_class(referent.source)
     if kept or obj is None or not type(obj).__weakrefoffset__:
         raise unsupported("new-object", f"making a weak reference to {referent.describe(context)}")
     return MadeWeakReference(referent, obj)

@@ -9,7 +9,7 @@ import weakref
 from types import FunctionType
 from typing import TYPE_CHECKING, NoReturn
 
-from stator.dynamo.host.hook import leave_frame_alone
+from stator.dynamo.host.hook import skip_frame
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.values.base import Value, unsupported
 
@@ -25,7 +25,7 @@ def _functions(cls: type) -> list[FunctionType]:
 
 
 def _keep_native(cls: type, function: FunctionType) -> None:
-    leave_frame_alone(function.__code__)
+    skip_frame(function.__code__)
 
     @calls(function)
     def refuse(context: CaptureContext, *args: Value, **kwargs: Value) -> NoReturn:

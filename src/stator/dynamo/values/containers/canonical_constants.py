@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.source import ConstantSource, ItemSource, ReadSource, Source
-from stator.dynamo.host.numpy_scalars import apart, shown
+from stator.dynamo.host.numpy_scalars import safe_repr, with_fresh_tuples
 from stator.dynamo.values.constants import SourcedConstant, is_the_only_one
 
 from .sequences import TupleValue
@@ -37,11 +37,13 @@ def member_at(context: CaptureContext, obj: Any, members: Source | None) -> Valu
     """A constant member of a set that is relied on to have it."""
     if members is None:
         return context.known(obj)
-    return known_at(context, obj, ReadSource(support.member_of, (members, ConstantSource(shown(obj), apart(obj)))))
+    return known_at(
+        context, obj, ReadSource(support.member_of, (members, ConstantSource(safe_repr(obj), with_fresh_tuples(obj))))
+    )
 
 
 def constant_of_code(context: CaptureContext, obj: Any) -> Value:
     """A constant in code: a tuple is the same one each time the code comes by."""
     if type(obj) is not tuple or not obj:
         return context.known(obj)
-    return TupleValue(list(map(context.code_constant, obj)), ConstantSource(shown(obj), obj), tuple, obj)
+    return TupleValue(list(map(context.code_constant, obj)), ConstantSource(safe_repr(obj), obj), tuple, obj)

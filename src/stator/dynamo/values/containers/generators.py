@@ -7,8 +7,8 @@ from types import BuiltinFunctionType, GeneratorType, MethodWrapperType
 from typing import TYPE_CHECKING
 
 from stator.dynamo.interpreter.finalizers import check_operand
-from stator.dynamo.ir.generator_places import places_of, variables_of
 from stator.dynamo.ir.reconstruct_ir import GetAttr, Load, NewGenerator, Recipe, SetGenerator
+from stator.dynamo.ir.suspension_points import suspension_points_of, variables_of
 from stator.dynamo.values.base import CannotRebuild, Raised, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.constants import LastInstruction
 from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
@@ -214,7 +214,7 @@ class GeneratorValue(Value):
         if self.returned is not None:
             return SetGenerator(target, code, None)
         self._make_cells()
-        place = frame.pc - 1 if self.started else places_of(code).creation
+        place = frame.pc - 1 if self.started else suspension_points_of(code).creation
         held: dict[str, Value] = {**frame.locals, **frame.cells}
         variables = [reconstructor.recipe(held[name]) if name in held else None for name in variables_of(code)]
         stack = [None if value is None else reconstructor.recipe(value) for value in frame.stack]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, ConstantSource, ItemSource, ReadSource, Source
-from stator.dynamo.host.hook import STATOR_FOLDER, is_left_alone
+from stator.dynamo.host.hook import STATOR_FOLDER, is_skipped
 from stator.dynamo.host.native_status import native
 from stator.dynamo.interpreter.finalizers import ends_quietly
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.ir.generator_places import places_of
-from stator.dynamo.ir.prepared_code import program_of
+from stator.dynamo.ir.prepared_code import prepare_code
 from stator.dynamo.ir.reconstruct_ir import Load, Recipe, SetGenerator
 from stator.dynamo.ir.resume import closure_of
+from stator.dynamo.ir.suspension_points import suspension_points_of
 from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.cells import CellValue, is_empty
 from stator.dynamo.values.objects import ObjectValue
@@ -63,7 +63,7 @@ class LiveGenerator(ObjectValue):
         if unit == _FINISHED:
             context.guard(ItemSource(source, _UNIT), GuardKind.EQUALS, unit)
             return self._finished(context)
-        places = None if code is None else places_of(code)
+        places = None if code is None else suspension_points_of(code)
         place = None if places is None else places.at(unit)
         if places is None or place is None or _is_kept_away(places.user_code):
             return None
@@ -76,7 +76,9 @@ class LiveGenerator(ObjectValue):
     def _finished(self, context: CaptureContext) -> GeneratorValue:
         scope = context.frames[-1].globals
         empty = _nothing.__code__
-        made = GeneratorValue(Frame(context, program_of(empty), scope, {}, (), empty.co_qualname), empty.co_name, self)
+        made = GeneratorValue(
+            Frame(context, prepare_code(empty), scope, {}, (), empty.co_qualname), empty.co_name, self
+        )
         made.started, made.returned = True, context.constant(None)
         return made
 
@@ -97,14 +99,14 @@ class LiveGenerator(ObjectValue):
                 variables[name] = Lazy(obj, where)
         scope = context.scope_of(contents[_NAMESPACE], ItemSource(source, _NAMESPACE))
         closure = tuple(cells.pop(name) for name in closure_of(code))
-        frame = Frame(context, program_of(code), scope, variables, closure, self.obj.__qualname__)
+        frame = Frame(context, prepare_code(code), scope, variables, closure, self.obj.__qualname__)
         frame.cells.update(cells)
         made = GeneratorValue(frame, self.obj.__name__, self)
         for at in range(_FIRST + len(names), len(contents)):
             where, obj = ItemSource(source, at), contents[at]
             frame.stack.append(context.wrap(obj, where) if self._is_there(context, obj, where) else None)
         assert self.place is not None
-        made.started = self.place != places_of(code).creation
+        made.started = self.place != suspension_points_of(code).creation
         frame.now = self.place
         frame.pc = frame.now + made.started
         return made
@@ -169,7 +171,7 @@ def generator_of(context: CaptureContext, value: Value) -> GeneratorValue | None
 def _is_kept_away(code: CodeType) -> bool:
     """Whether the program wants frames of this code to run as they are."""
     mode = native.code_mode(code)
-    if mode == "leave" and (is_left_alone(code) or code.co_name.startswith("<")):
+    if mode == "leave" and (is_skipped(code) or code.co_name.startswith("<")):
         return code.co_filename.startswith(STATOR_FOLDER)  # others the hook passes over, and capture follows
     return mode != "ask"
 

@@ -17,7 +17,7 @@ from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource, Source
 from stator.dynamo.host.numpy_boundary import ARRAY, NUMPY_OF, errors_are_no_exceptions, to_array, to_number
-from stator.dynamo.host.numpy_scalars import is_number
+from stator.dynamo.host.numpy_scalars import is_numpy_number
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, GetAttr, Load, Recipe
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -181,7 +181,7 @@ def _index(context: CaptureContext, part: Value, array: ArrayValue) -> Any:
         constant = part.constant()
         if constant is None or constant is ... or type(constant) is int:
             return constant
-        if is_number(constant) and not isinstance(constant, float):
+        if is_numpy_number(constant) and not isinstance(constant, float):
             return operator.index(constant)
     raise unsupported("subscript", f"subscript of {array.describe(context)} by {part.describe(context)}")
 

@@ -17,7 +17,7 @@ _WAITING = (_CREATING, "YIELD_VALUE")
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SuspensionPoints:
     """Of a code object: the user's code that it was made of, and by the index of each instruction of that at which a
     generator waits, the unit of the code object where the generator goes on."""
 
@@ -33,26 +33,28 @@ class Places:
         return min(self.units)
 
 
-_known: dict[int, tuple[weakref.ref[CodeType], Places | None]] = {}  # by the code's id, as equal code is not the same
+_known: dict[
+    int, tuple[weakref.ref[CodeType], SuspensionPoints | None]
+] = {}  # by the code's id, as equal code is not the same
 
 
-def places_of(code: CodeType) -> Places:
+def suspension_points_of(code: CodeType) -> SuspensionPoints:
     """Of code of a generator, made or the user's own."""
     found = _known.get(id(code))
     if found is not None and found[0]() is code:
         if found[1] is not None:
             return found[1]
-        return Places(code, _units_of(code, decode(code)))
+        return SuspensionPoints(code, _units_of(code, decode(code)))
     _remember(code, None)  # Places would refer to the code and keep it alive
-    return places_of(code)
+    return suspension_points_of(code)
 
 
-def note_places(made: CodeType, user_code: CodeType, instructions: Sequence[Instruction]) -> None:
+def note_suspension_points(made: CodeType, user_code: CodeType, instructions: Sequence[Instruction]) -> None:
     """`made` was assembled from these instructions, each with the index that it has in the user's code."""
-    _remember(made, Places(user_code, _units_of(made, instructions)))
+    _remember(made, SuspensionPoints(user_code, _units_of(made, instructions)))
 
 
-def _remember(code: CodeType, places: Places | None) -> None:
+def _remember(code: CodeType, places: SuspensionPoints | None) -> None:
     key = id(code)
     _known[key] = weakref.ref(code, partial(_forget, _known, key)), places
 
