@@ -85,7 +85,7 @@ class SetValue(ObjectValue):
     def from_items(cls, context: CaptureContext, items: Value, kind: type = set) -> SetValue:
         """What `set(items)` gives."""
         made = cls.of(context, context.iterate(items), kind)
-        if isinstance(items, SetValue) or items.python_type(context) is dict:  # CPython makes room for all at once
+        if _is_taken_whole(context, items):
             real = _real(context, items, made.members)
             made.twin = None if real is None else set(real)
         return made
@@ -210,7 +210,7 @@ def _set_add(context: CaptureContext, self: SetValue, item: Value) -> Value:
 def _set_update(context: CaptureContext, self: SetValue, *others: Value) -> Value:
     self.changed(context)  # also when an exception ends it halfway
     for other in others:
-        if isinstance(other, SetValue) or other.python_type(context) is dict:  # CPython makes room for all at once
+        if _is_taken_whole(context, other):
             members = _members(context, other)
             self.do("update", _real(context, other, members))
             self.members = {**members, **self.members}
@@ -286,6 +286,11 @@ def _combined(
     found = {id(key): item for members in (*read, self.members) for key, item in members.items()}
     equal = {key: item for members in (*reversed(read), self.members) for key, item in members.items()}
     return {key: found.get(id(key), equal[key]) for key in made}, made if known else None
+
+
+def _is_taken_whole(context: CaptureContext, items: Value) -> bool:
+    """Whether CPython makes room for all items at once, instead of adding one by one."""
+    return isinstance(items, SetValue) or items.python_type(context) in (dict, set, frozenset)
 
 
 def _real(context: CaptureContext, other: Value, members: dict[Any, Value]) -> Any:
