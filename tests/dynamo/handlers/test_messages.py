@@ -303,23 +303,6 @@ def test_a_handler_of_the_program_hears_a_message_when_it_comes():
         LOGGER.removeHandler(handler)
 
 
-def prints_tensors(x):
-    y = x * 2
-    print("both", x, y, sep=" | ")
-    y.add_(100)
-    x.mul_(3)
-    print(y[0], x.sum())
-    return y
-
-
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
-def test_tensors_are_printed_as_they_were(backend, capsys):
-    compiled = stator.compile(prints_tensors, backend=backend, fullgraph=True)
-    for seed in range(2):
-        x = torch.arange(6.0).reshape(2, 3) + seed
-        assert said(compiled, capsys, x.clone()) == said(prints_tensors, capsys, x.clone())
-
-
 def prints_otherwise(x):
     before = torch._tensor_str.PRINT_OPTS.precision
     torch.set_printoptions(precision=1)
@@ -328,14 +311,16 @@ def prints_otherwise(x):
     return x + 1
 
 
-def with_history(x):
-    y = x.requires_grad_() * 2
-    print(y)
-    return y.detach()
+def prints_tensors(x):
+    y = x * 2
+    print("both", x, y, f"{y.sum():.2f}", f"{y.mean().item():.1f}", sep=" | ")
+    y.add_(100)
+    warnings.warn(f"now {y[0]}")
+    return y
 
 
-@pytest.mark.parametrize("program", [prints_otherwise, with_history])
-def test_text_of_tensors_that_is_another_one_later_breaks(program, capsys):
+@pytest.mark.parametrize("program", [prints_otherwise, prints_tensors])
+def test_text_of_tensors_breaks(program, capsys):
     x = torch.tensor([0.123456])
     expected = said(program, capsys, x.clone())
     compiled = stator.compile(program, backend="eager")

@@ -58,7 +58,6 @@ HINTS: dict[str, str] = {
     "generator": "compile the code that consumes it",
     "inline-depth": "use a loop",
     "not-constant": "pass a constant there",
-    "operator-warning": "see to what torch warns of",
     "opcode": "write it another way, or call it outside",
     "result": "call it outside",
     "unguardable": "pass it in, or reach it through a global",

@@ -43,8 +43,6 @@ from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import REFUSED, TensorValue
 from stator.graph.fake.unknown_sizes import WHOLE
 
-from .warning_functions import Warns, twin_of
-
 if TYPE_CHECKING:
     from .capture_context import CaptureContext
 
@@ -125,10 +123,7 @@ def function_call(
     if made is not None:
         return made(context, function, args, kwargs)
     if real in leaves:
-        try:
-            return context.record_function(real, args, kwargs, twin_of(real))
-        except Warns:  # its own code does, with which line
-            return context.inline(function, args, kwargs, called=True)
+        return context.record_function(real, args, kwargs)
     if real in foldable:
         return run_folded(context, real, args, kwargs)
     replacement = replacements.get(real)

@@ -518,7 +518,7 @@ class CaptureContext:
                 raise unsupported("call-builtin", f"arguments of {handler.__name__.strip('_')}: {error}") from error
             raise
 
-    def record_function(self, function: Any, args: list[Value], kwargs: dict[str, Value], run: Any = None) -> Value:
+    def record_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         special = SPECIAL_METHODS.get(function)
         if special is not None:
             rely_on_methods(self, special, args)
@@ -526,7 +526,7 @@ class CaptureContext:
         if operands is not None:
             args = operands(self, function, args)
         try:
-            return self.recorder.record("call_function", function, run or function, args, kwargs)
+            return self.recorder.record("call_function", function, function, args, kwargs)
         except NotATensorCall as call:
             return self.wrap_result(call.result, f"the result of {getattr(function, '__name__', function)}")
 

@@ -20,8 +20,6 @@ from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.values.base import unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor
 
-from .warned_operators import check_warnings
-
 if TYPE_CHECKING:
     from stator.dynamo.values.tensors.tensor import TensorValue
 
@@ -68,7 +66,6 @@ class FollowingMode(FakeMode):
         self._unnoted = 0
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        check_warnings(func, args, kwargs)
         if not self._unnoted:
             self.footprint.note(func, args, kwargs)
         return super().dispatch(func, args, kwargs)

@@ -19,7 +19,7 @@ from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, set_methods
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import ObjectValue
-from stator.dynamo.values.pending_text import PendingTextValue, joined
+from stator.dynamo.values.pending_text import PendingTextValue
 from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.tensor import TensorValue
 
@@ -65,14 +65,12 @@ def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
 @opcode("BUILD_STRING")
 def build_string(frame: Frame, instruction: Instruction) -> None:
     values = frame.pop_many(instruction.arg)  # type: ignore[arg-type]
-    parts = [
-        value if isinstance(value, PendingTextValue) else frame.context.constant_of(value, "part of an f-string")
-        for value in values
-    ]
-    if any(isinstance(part, PendingTextValue) for part in parts):
-        frame.stack.append(joined(parts))
+    pending = next((value for value in values if isinstance(value, PendingTextValue)), None)
+    if pending is None:
+        parts = [frame.context.constant_of(value, "part of an f-string") for value in values]
+        frame.stack.append(frame.context.constant("".join(parts)))
     else:
-        frame.stack.append(frame.context.constant("".join(parts)))  # type: ignore[arg-type]
+        frame.stack.append(pending)
 
 
 @opcode("BUILD_SLICE")
@@ -226,26 +224,7 @@ def _is_pending(context: CaptureContext, value: Value) -> bool:
             context.class_lookup(kind, name) is getattr(owner, name)
             for owner, name in ((torch.Tensor, "__format__"), (torch.Tensor, "__repr__"), (object, "__str__"))
         )
-    return isinstance(value, PendingTextValue)
-
-
-def _is_written_as_number(context: CaptureContext, tensor: TensorValue, spec: str) -> bool:
-    if tensor.cls is not torch.Tensor or tensor.fake.dim() or not tensor.is_number_of_the_run(context):
-        return False
-    try:
-        format(torch.zeros((), dtype=tensor.fake.dtype).item(), spec)
-    except ValueError:  # the program raises there
-        return False
-    return True
-
-
-def _takes(example: float, conversion: int, spec: str) -> bool:
-    """Whether a number can be written so, without text of it that is formatted in turn."""
-    try:
-        format(example, spec)
-    except ValueError:  # the program raises there
-        return False
-    return conversion == 0 or not spec
+    return isinstance(value, PendingTextValue) or is_known_when_the_graph_runs(value)
 
 
 _OF_TEXT_AS_IT_IS = (0, 1)  # none and !s; !r and !a quote it
@@ -253,11 +232,6 @@ _OF_TEXT_AS_IT_IS = (0, 1)  # none and !s; !r and !a quote it
 
 def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
     context = frame.context
-    if conversion == 0 and isinstance(value, TensorValue) and _is_written_as_number(context, value, spec):
-        number = context.record_method("clone", [context.record_method("detach", [value], {})], {})
-        return PendingTextValue(context.end_step(), [(number, spec)])  # type: ignore[list-item]
-    if is_known_when_the_graph_runs(value) and _takes(value.python_type(context)(), conversion, spec):
-        return PendingTextValue(context.end_step(), [(value, spec)])
     if not spec and _is_pending(context, value):
         as_it_is = isinstance(value, PendingTextValue) and conversion in _OF_TEXT_AS_IT_IS
         return value if as_it_is else PendingTextValue(getattr(value, "made_at", context.end_step()))

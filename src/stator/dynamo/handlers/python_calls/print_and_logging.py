@@ -1,5 +1,5 @@
-"""print, logging and warnings in captured code: no reason to end the graph where all that is said is known, or will be
-when the graph has run: numbers of tensors, alone or in f-strings, and tensors without a history by themselves."""
+"""print, logging and warnings in captured code: no reason to end the graph where all that is said is known, or is
+a number that is known when the graph has run."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.exceptions import ExceptionValue
-from stator.dynamo.values.pending_text import PendingTextValue
 from stator.dynamo.values.symbolic_numbers import is_open
-from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
     from stator.dynamo.guards.source import Source
@@ -62,30 +60,12 @@ _SHAPE_MESSAGES = (logging.Filterer, logging.Manager, type(torch._tensor_str.PRI
 
 def _settled(context: CaptureContext, value: Value, what: str) -> Value | Recipe:
     """Something that reads at the end of the graph as it reads now."""
-    if is_open(value) or (isinstance(value, PendingTextValue) and value.parts is not None):
+    if is_open(value):
         return value
     try:
         return ConstantRecipe(value.constant())
     except NotConstant:
         raise unsupported("call-builtin", f"{what} of {value.describe(context)}") from None
-
-
-def _printed(context: CaptureContext, value: Value) -> Value | Recipe:
-    """The same for what is shown at once: whoever gets a logged tensor itself may look at it again, later."""
-    if isinstance(value, TensorValue) and _is_shown_by_contents(context, value):
-        return context.record_method("clone", [value], {})
-    return _settled(context, value, "printing")
-
-
-def _is_shown_by_contents(context: CaptureContext, tensor: TensorValue) -> bool:
-    """Whether a copy of a tensor reads as the tensor itself: which a history, of which the last operator is named, and
-    a class of its own would not."""
-    plain = tensor.cls is torch.Tensor and tensor.attributes is None and not tensor.fake.requires_grad
-    own = all(
-        context.class_lookup(torch.Tensor, name) is getattr(owner, name)
-        for owner, name in ((torch.Tensor, "__repr__"), (torch.Tensor, "__format__"), (object, "__str__"))
-    )
-    return plain and own and context.in_the_call and not context.recorder.transforms
 
 
 # ---- print ----
@@ -98,7 +78,7 @@ def _print(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
     for name, value in kwargs.items():
         if name in ("sep", "end") and not (context.is_none(value) or value.python_type(context) is str):
             raise unsupported("call-builtin", f"print() with {name} that is no text")
-    said = [_printed(context, arg) for arg in args]
+    said = [_settled(context, arg, "printing") for arg in args]
     return _say(context, print, said, {name: _settled(context, arg, "printing") for name, arg in kwargs.items()})
 
 
