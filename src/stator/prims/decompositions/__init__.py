@@ -1,4 +1,4 @@
-"""Importing this package registers every decomposition. One module per family of operators."""
+"""Decompositions, one module per family of operators. Importing this package registers all of them."""
 
 from . import (
     arithmetic,

@@ -66,7 +66,7 @@ def addcdiv(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
 
 @decomposes("lerp.Scalar lerp.Tensor")
 def lerp(self: Any, end: Any, weight: Any) -> Any:
-    """Exact at both ends: from the start for weights below a half, from the end otherwise."""
+    """Exact at both ends: computed from the start for weights below a half, else from the end."""
     span = aten.sub.Tensor(end, self)
     from_start = aten.add.Tensor(self, aten.mul.Tensor(span, weight))
     if isinstance(weight, torch.Tensor):
@@ -257,5 +257,5 @@ def polar(abs: Any, angle: Any) -> Any:
 @decomposes("ldexp.Tensor", wide=False)
 def ldexp(self: Any, other: Any) -> Any:
     if broadcast_shapes(tuple(self.shape), tuple(other.shape)) != tuple(self.shape):
-        return NotImplemented  # eager's layout then depends on a result that is resized on the way
+        return NotImplemented  # eager's layout then depends on resizing an intermediate result
     return aten.mul.Tensor(self, aten.pow.Scalar(2.0, other))

@@ -50,9 +50,10 @@ def new_zeros(self: Any, size: Any, *, dtype: torch.dtype | None = None, device:
 
 @decomposes("_new_zeros_with_same_feature_meta", wide=False)
 def new_zeros_with_same_feature_meta(self: Any, other: Any, *, self_num_batch_dims: int = 0) -> Any:
-    """The tangent of what is written to in place: as many times the layout of `other` as `self` is batched."""
+    """Make the zero tangent of an in-place target: the layout of `other`, repeated over the batch dimensions of
+    `self`."""
     if not other.is_contiguous():
-        return NotImplemented  # ATen makes as much memory as the storage of `other` has
+        return NotImplemented  # ATen allocates as much memory as the storage of `other`
     return filled(other, [*self.shape[:self_num_batch_dims], *other.shape], 0, None, None)
 
 
@@ -157,8 +158,9 @@ def is_complex(value: Any) -> bool:
 
 
 def evenly_spaced(start: Any, end: Any, steps: Any, dtype: torch.dtype, device: Any) -> Any:
-    """`steps` values from one bound (a number or a zero-dim tensor) to the other, counted from both ends towards the
-    middle as in eager; in float32 for half floats and in float64 for integers, whose bounds are cut first."""
+    """Return `steps` values from one bound (a number or a zero-dim tensor) to the other, computed from both ends
+    towards the middle as in eager; in float32 for half floats, in float64 for integers, whose bounds are truncated
+    first."""
     working = torch.float64 if is_integral(dtype) or dtype is torch.float64 else torch.float32
     first, last = bound(start, dtype, working), bound(end, dtype, working)
     index = aten.arange.start_step(0, steps, 1, dtype=torch.int64, device=device)

@@ -1,6 +1,5 @@
-"""The decorator decompositions register with: half floats are computed in float32, and what a decomposition returns is
-cast and laid out exactly as the operator's shape rule says. No decomposition lives here.
-"""
+"""The decorator that registers decompositions: it computes half floats in float32, and casts and lays out the results
+by the operator's shape rule."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ aten = torch.ops.aten
 
 
 def decomposes(names: str, *, wide: bool = True) -> Callable[[Decomposition], Decomposition]:
-    """Decorator: the decomposition of the overloads in a blank-separated list (those this torch has).
+    """Decorator: the decomposition of the overloads in a blank-separated list (those that this torch has).
 
-    wide: hand float16 and bfloat16 arguments over as float32, which is what eager accumulates in.
+    wide: pass float16 and bfloat16 arguments as float32, in which eager accumulates.
     """
 
     def decorate(rule: Decomposition) -> Decomposition:
@@ -35,7 +34,8 @@ def decomposes(names: str, *, wide: bool = True) -> Callable[[Decomposition], De
 
 
 def conforming(target: torch._ops.OpOverload, rule: Decomposition, wide: bool) -> Decomposition:
-    """The rule with its arguments widened and its results as the operator's shape rule says, if there is one."""
+    """Wrap a rule: widen its arguments, and cast and lay out its results by the operator's shape rule, if there is
+    one."""
     entry = record(target)
 
     @functools.wraps(rule)
@@ -53,7 +53,7 @@ def conforming(target: torch._ops.OpOverload, rule: Decomposition, wide: bool) -
 
 
 def widened(value: Any) -> Any:
-    """A half-width floating tensor in float32; anything else unchanged."""
+    """Return a half-width floating tensor as float32; anything else unchanged."""
     if isinstance(value, torch.Tensor):
         dtype = computation_dtype(value.dtype)
         return value if dtype is value.dtype else aten._to_copy.default(value, dtype=dtype)
@@ -74,13 +74,13 @@ def conform(result: Any, expected: Any) -> Any:
 
 
 def laid_out(tensor: torch.Tensor, expected: TensorMeta) -> torch.Tensor:
-    """The tensor with the expected strides, copied if need be. Layouts with gaps stay as they are."""
+    """Return the tensor with the expected strides, copied if need be. Layouts with gaps stay."""
     shape, strides = expected.shape, expected.stride
     own = tensor.stride()
     if own == strides:
         return tensor
     if all(a == b or size == 1 for a, b, size in zip(own, strides, shape, strict=True)):
-        # of one channel or one pixel, strides that address nothing tell whether what is made of it is channels-last too
+        # With one channel or one pixel, strides that address nothing decide whether later results are channels-last.
         tells = len(shape) == 4 and (shape[1] == 1) is not (shape[2] == shape[3] == 1)
         tells = tells and strides == channels_last_strides(shape)
         return aten.clone.default(tensor, memory_format=torch.channels_last) if tells else tensor
@@ -100,5 +100,5 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def iota(length: Any, like: torch.Tensor, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """0, 1, ..., length - 1 on the device of `like`."""
+    """Return 0, 1, ..., length - 1 on the device of `like`."""
     return aten.arange.start_step(0, length, 1, dtype=dtype, device=like.device)

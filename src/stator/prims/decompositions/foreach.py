@@ -1,4 +1,4 @@
-"""Operators on lists of tensors, one application of the single operator for each element."""
+"""Operators on lists of tensors: one application of the single operator per element."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def foreach_addcdiv(self: Any, tensor1: Any, tensor2: Any, scalars: Any) -> list
 
 
 def _with_factors(self: Any, tensor1: Any, tensor2: Any, scalars: Any, combine: Any) -> list[Any]:
-    """self + scalars[n] * tensor1 (* or /) tensor2 for each n; a factor counts as a number: it promotes nothing."""
+    """self + scalars[n] * tensor1 (* or /) tensor2 for each n; a factor counts as a number and does not promote."""
     results = []
     for at, (base, first, second) in enumerate(zip(self, tensor1, tensor2, strict=True)):
         factor = aten.select.int(scalars, 0, at)

@@ -1,4 +1,4 @@
-"""Linear algebra made of products, sums and gathers: traces, cross products, distances, norms of slices."""
+"""Linear algebra by products, sums and gathers: traces, cross products, distances, norms of slices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def vdot(self: Any, other: Any) -> Any:
 
 @decomposes("linalg_cross", wide=False)
 def linalg_cross(self: Any, other: Any, *, dim: int = -1) -> Any:
-    """Each component from the next two, in turn."""
+    """Compute each component from the two that follow it cyclically."""
     dim = wrap_dim(dim, len(self.shape))
     first, second = aten.broadcast_tensors.default([self, other])
     products = [
@@ -39,7 +39,7 @@ def linalg_cross(self: Any, other: Any, *, dim: int = -1) -> Any:
 
 
 def rolled(self: Any, by: int, dim: int) -> Any:
-    """Component i of the result is component i + `by` modulo 3."""
+    """Rotate: component i of the result is component i + `by` modulo 3."""
     return aten.cat.default([aten.slice.Tensor(self, dim, by, 3), aten.slice.Tensor(self, dim, 0, by)], dim)
 
 
@@ -52,7 +52,7 @@ def dist(self: Any, other: Any, p: Any = 2) -> Any:
 
 @decomposes("_cdist_forward", wide=False)
 def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None) -> Any:
-    """Norms of all differences of a row of one with a row of the other."""
+    """Norms of the differences of every row of one with every row of the other."""
     if not x1.dtype.is_floating_point or 0 in (*x1.shape, *x2.shape):
         return NotImplemented
     difference = aten.sub.Tensor(aten.unsqueeze.default(x1, -2), aten.unsqueeze.default(x2, -3))
@@ -61,7 +61,7 @@ def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None) -> Any:
 
 @decomposes("_pdist_forward", wide=False)
 def pdist(self: Any, p: float = 2.0) -> Any:
-    """The distances of each row from the rows after it, one after the other."""
+    """The distances of each row from the rows after it, in order."""
     rows = self.shape[0]
     if 0 in tuple(self.shape[1:]):
         return NotImplemented
@@ -73,14 +73,14 @@ def pdist(self: Any, p: float = 2.0) -> Any:
 
 
 def pairs(count: int, like: Any) -> tuple[Any, Any]:
-    """Positions (i, j) of all pairs with i < j, ordered by i, then by j."""
+    """Return the positions (i, j) of all pairs with i < j, ordered by i, then by j."""
     both = aten.triu_indices.default(count, count, 1, dtype=torch.int64, device=like.device)
     return aten.select.int(both, 0, 0), aten.select.int(both, 0, 1)
 
 
 def triangle_rows(number: Any, first: int) -> Any:
-    """Which row the n-th element is in, when row i holds first + i elements: the largest i with
-    i * first + i (i - 1) / 2 <= n. The root is exact to one unit; comparisons make it exact."""
+    """Return the row of the n-th element if row i holds first + i elements: the largest i with i * first + i (i - 1) /
+    2 <= n. The root is off by at most one; comparisons correct it."""
     shift = first - 0.5
     root = aten.sqrt.default(aten.add.Tensor(aten.mul.Tensor(cast(number, torch.float64), 2.0), shift * shift))
     row = cast(aten.floor.default(aten.sub.Tensor(root, shift)), torch.int64)
@@ -90,7 +90,7 @@ def triangle_rows(number: Any, first: int) -> Any:
 
 
 def before_row(row: Any, first: int) -> Any:
-    """How many elements lie before a row: i * first + i (i - 1) / 2."""
+    """Return the number of elements before a row: i * first + i (i - 1) / 2."""
     twice = aten.mul.Tensor(row, aten.add.Tensor(row, 2 * first - 1))
     return aten.div.Tensor_mode(twice, 2, rounding_mode="floor")
 
@@ -99,8 +99,8 @@ def before_row(row: Any, first: int) -> Any:
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> Any:
-    """Rows that grow by one element each, then rows that hold every column."""
-    skipped = max(0, -offset)  # rows without an element
+    """Rows that grow by one element each, then full rows."""
+    skipped = max(0, -offset)  # empty rows
     first = min(max(offset + 1, 1), col) if col else 0
     growing = max(0, min(row, col - offset) - skipped) if first else 0  # rows shorter than col, and the first full one
     sizes = [min(col, first + index) for index in range(growing)]
@@ -144,7 +144,7 @@ def triu_indices(
 
 @decomposes("renorm", wide=False)
 def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
-    """Slices whose norm is larger than `maxnorm` are scaled down to it."""
+    """Scale slices whose norm exceeds `maxnorm` down to it."""
     if not self.dtype.is_floating_point or 0 in tuple(self.shape):
         return NotImplemented
     dim = wrap_dim(dim, len(self.shape))
@@ -182,7 +182,7 @@ def block_diag(tensors: Sequence[Any]) -> Any:
 
 @decomposes("_chunk_cat", wide=False)
 def chunk_cat(tensors: Sequence[Any], dim: int, num_chunks: int) -> Any:
-    """Each tensor padded to a multiple of `num_chunks`, cut into that many rows, and the rows joined."""
+    """Pad each tensor to a multiple of `num_chunks`, cut it into that many rows, and join the rows."""
     parts = []
     for tensor in tensors:
         axis = wrap_dim(dim, len(tensor.shape))
@@ -209,7 +209,7 @@ def rot90(self: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
 
 @decomposes("diagonal_scatter", wide=False)
 def diagonal_scatter(self: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """On the diagonal the value that `src` has at this row (or column); elsewhere what was there."""
+    """Take `src` on the diagonal, by row (or column), and the old value elsewhere."""
     rank = len(self.shape)
     rows, columns = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
     length = src.shape[-1]
@@ -218,7 +218,7 @@ def diagonal_scatter(self: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: 
     along = rows if offset >= 0 else columns
     place = aten.clamp_max.default(iota(self.shape[along], self), length - 1)
     spread = aten.index_select.default(src, -1, place)
-    # the diagonal is the last dimension of src: move it where it belongs, and repeat it along the other one
+    # The diagonal is the last dimension of src: move it into place, and repeat it along the other dimension.
     across = columns if along == rows else rows
     order = [axis for axis in range(rank) if axis not in (rows, columns)] + [along]
     spread = aten.permute.default(spread, [order.index(axis) for axis in sorted(order)])
@@ -262,7 +262,7 @@ def unsafe_index_put(self: Any, indices: Sequence[Any], values: Any, accumulate:
 
 @decomposes("_unsafe_masked_index", wide=False)
 def unsafe_masked_index(self: Any, mask: Any, indices: Sequence[Any], fill: Any) -> Any:
-    """Where the mask holds, the element the indices name; they may be out of range elsewhere."""
+    """Read the indexed element where the mask is True; elsewhere indices may be out of range."""
     if 0 in tuple(self.shape):
         return NotImplemented
     inside = [
@@ -286,7 +286,7 @@ def unsafe_masked_index_put(self: Any, mask: Any, indices: Sequence[Any], values
 
 @decomposes("isin.Tensor_Tensor", wide=False)
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
-    """Every element compared with every other, where those are few; eager sorts where there are many."""
+    """Compare all pairs if these are few; eager sorts if they are many."""
     count = math.prod(test_elements.shape)
     if not count or count > 64:
         return NotImplemented
@@ -303,7 +303,7 @@ def isin_number(elements: Any, test_element: Any, *, assume_unique: bool = False
 
 @decomposes("linalg_pinv.atol_rtol_tensor", wide=False)
 def pinv(self: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
-    """By the singular (or, of a Hermitian matrix, eigen-) values above max(atol, rtol largest), inverted."""
+    """Invert the singular values (for a Hermitian matrix, eigenvalues) above max(atol, rtol * largest)."""
     if self.dtype not in (torch.float32, torch.float64) or 0 in tuple(self.shape):
         return NotImplemented
     rows, columns = self.shape[-2], self.shape[-1]
@@ -328,7 +328,7 @@ def pinv(self: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = Fal
 
 @decomposes("lu_unpack", wide=False)
 def lu_unpack(LU_data: Any, LU_pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
-    """The triangles of a packed factorisation; the permutation is the library's."""
+    """The triangles of a packed factorisation; the library makes the permutation."""
     if not unpack_data or not LU_data.dtype.is_floating_point or 0 in tuple(LU_data.shape):
         return NotImplemented
     rows, columns = LU_data.shape[-2], LU_data.shape[-1]
@@ -353,7 +353,7 @@ def linalg_lu(A: Any, *, pivot: bool = True) -> Any:
 
 @decomposes("linalg_svdvals", wide=False)
 def linalg_svdvals(A: Any, *, driver: str | None = None) -> Any:
-    """Without the vectors: for subclasses of tensors, which fake tensors are, ATen computes them too."""
+    """Omit the vectors, which ATen would also compute for tensor subclasses such as fake tensors."""
     return aten._linalg_svd.default(A, False, False, driver=driver)[1]
 
 

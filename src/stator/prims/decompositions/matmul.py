@@ -1,4 +1,4 @@
-"""Matrix products with additions, by `mm` and `bmm`, which stay."""
+"""Matrix products with additions, by the primitives `mm` and `bmm`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def combined(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
-    """beta * self + alpha * product, where beta = 0 ignores `self` even if it holds NaN."""
+    """Return beta * self + alpha * product; beta = 0 ignores `self` even if it holds NaN."""
     if is_integral(product.dtype):
         alpha, beta = int(alpha), int(beta)  # as eager converts them
     if alpha != 1:

@@ -1,6 +1,6 @@
-"""Quantiles by sorting: what torch's own composites compute, without asking for the data of a tensor.
+"""Quantiles by sorting, as in torch's composites but without reading the data of a tensor.
 
-Those read on the way whether every q lies in [0, 1]; here that is an assertion in the graph.
+The composites check while tracing that every q lies in [0, 1]; here that is an assertion in the graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stator.prims.shape_rules.sorting import check_quantile
 from .decomposition_decorator import cast, decomposes
 
 aten = torch.ops.aten
-# Ranks are floats, which count exactly up to here; eager refuses more elements too.
+# Ranks are floats, which count exactly up to this limit; eager refuses more elements too.
 MOST_SORTED = 2**24
 ROUNDED = {"lower": aten.floor.default, "higher": aten.ceil.default, "nearest": aten.round.default}
 BETWEEN = ("linear", "midpoint")
@@ -23,7 +23,7 @@ BETWEEN = ("linear", "midpoint")
 
 @decomposes("quantile quantile.scalar", wide=False)
 def quantile(self: Any, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Any:
-    """The value below which a share `q` lies; NaN where a NaN is among the values. See `sorted_at`."""
+    """The value below which a share `q` of the values lies; NaN if there is a NaN among the values. See `sorted_at`."""
     check_quantile(self, q, interpolation)
     q = share(self, q)
     values = sorted_rows(self, dim, keepdim)
@@ -37,7 +37,7 @@ def quantile(self: Any, q: Any, dim: int | None = None, keepdim: bool = False, *
 def nanquantile(
     self: Any, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Any:
-    """The same among the values that are not NaN; NaN where there are none. See `sorted_at`."""
+    """Like `quantile` over the values that are not NaN; NaN if there are none."""
     check_quantile(self, q, interpolation)
     q = share(self, q)
     values = sorted_rows(self, dim, keepdim)
@@ -47,7 +47,7 @@ def nanquantile(
 
 
 def share(self: Any, q: Any) -> Any:
-    """`q` as a tensor; on the CPU, as in eager, one outside of [0, 1] is a RuntimeError."""
+    """Return `q` as a tensor; as in eager, a `q` outside of [0, 1] is a RuntimeError on the CPU."""
     if not isinstance(q, torch.Tensor):
         if not 0 <= q <= 1:
             raise RuntimeError(f"quantile() q must be in the range [0, 1] but got {q}")
@@ -59,8 +59,8 @@ def share(self: Any, q: Any) -> Any:
 
 
 def sorted_rows(self: Any, dim: int | None, keepdim: bool) -> Any:
-    """The values along `dim` (all of them when None) as a last dimension of their own, sorted, behind the dimensions of
-    the result."""
+    """Sort the values along `dim` (all of them if None) in a last dimension of their own, behind the dimensions of the
+    result."""
     rank = len(self.shape)
     kept = list(self.shape)
     if dim is None or not rank:
@@ -77,7 +77,7 @@ def sorted_rows(self: Any, dim: int | None, keepdim: bool) -> Any:
 
 
 def sorted_at(values: Any, ranks: Any, q: Any, interpolation: str) -> Any:
-    """The values at fractional ranks: at the rank rounded, or between those on either side of it. The dimension of a
+    """Return the values at fractional ranks: at the rounded rank, or between the neighbours. The dimension of a
     one-dimensional q comes first in the result."""
     if interpolation in BETWEEN:
         before = cast(ranks, torch.int64)

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def all_dims(self: Any, dim: Any) -> list[int]:
-    """The reduced dimensions, where None and an empty list mean every one."""
+    """Return the reduced dimensions; None and an empty list mean all."""
     rank = len(self.shape)
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return list(range(rank))
@@ -174,7 +174,7 @@ def log_softmax(self: Any, dim: int, half_to_float: bool) -> Any:
 
 @decomposes("_safe_softmax", wide=False)
 def safe_softmax(self: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
-    """Softmax that gives zeros where a whole row is -inf."""
+    """Softmax that gives zeros if a whole row is -inf."""
     if not len(self.shape):
         return NotImplemented
     x = self if dtype is None else cast(self, dtype)
@@ -198,7 +198,7 @@ def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: t
 def vector_norm(
     self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
-    """(sum |x|^p)^(1/p), with the limits p = 0 (how many are not zero), inf and -inf."""
+    """(sum |x|^p)^(1/p), with the limits p = 0 (the number of nonzero elements), inf and -inf."""
     if 0 in tuple(self.shape):
         return NotImplemented
     x = aten.abs.default(self if dtype is None else cast(self, dtype))

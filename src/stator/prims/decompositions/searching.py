@@ -13,8 +13,8 @@ aten = torch.ops.aten
 
 
 def search(boundaries: Any, values: Any, right: bool) -> Any:
-    """How many elements of the (last dimension of the) sorted boundaries come before each value: those that are
-    smaller, and with `right` those that are equal. Halves of the range, one comparison each."""
+    """Return, for each value, how many of the sorted boundaries (of the last dimension) are smaller, or with `right` at
+    most equal. Binary search, one comparison per step."""
     count = boundaries.shape[-1]
     position = aten.zeros_like.default(values, dtype=torch.int64)
     step = 1 << max(count.bit_length() - 1, 0)
@@ -54,14 +54,14 @@ def searchsorted(
 
 
 def counted(mask: Any) -> Any:
-    """For each element of a flat mask, how many before it hold."""
+    """Return, for each element of a flat mask, the number of True elements before it."""
     flat = cast(mask, torch.int64)
     return aten.sub.Tensor(aten.cumsum.default(flat, 0), flat)
 
 
 @decomposes("masked_scatter", wide=False)
 def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
-    """Where the mask holds, the elements of `source` in order. One too few is an IndexError."""
+    """Where the mask is True, take the elements of `source` in order. Too few elements are an IndexError."""
     base, mask = aten.broadcast_tensors.default([self, mask])
     if 0 in tuple(base.shape):
         return aten.clone.default(base)
@@ -75,14 +75,14 @@ def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
 
 @decomposes("nonzero_static", wide=False)
 def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
-    """The first `size` places of elements that are not zero; what is missing is `fill_value`."""
+    """The positions of the first `size` nonzero elements, filled up with `fill_value`."""
     rank, shape = len(self.shape), list(self.shape)
     if not rank or 0 in shape:
         return aten.full.default([size, rank], fill_value, dtype=torch.int64, device=self.device)
     flat = aten.reshape.default(aten.ne.Scalar(self, 0), [-1])
     order = counted(flat)
     kept = aten.logical_and.default(flat, aten.lt.Scalar(order, size))
-    target = aten.where.ScalarOther(kept, order, size)  # one place more takes all others
+    target = aten.where.ScalarOther(kept, order, size)  # an extra position takes the elements left out
     empty = aten.full.default([size + 1], 0, dtype=torch.int64, device=self.device)
     places = aten.scatter.src(empty, 0, target, iota(math.prod(shape), self))
     places = aten.slice.Tensor(places, 0, 0, size)
@@ -94,14 +94,14 @@ def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
     total = aten.sum.dim_IntList(cast(flat, torch.int64), [0])
     real = aten.unsqueeze.default(aten.lt.Tensor(iota(size, self), total), 1)
     found = aten.where.ScalarOther(real, aten.stack.default(columns, 1), fill_value)
-    # as eager lays it out: one row per dimension in memory
+    # eager's layout: one row per dimension in memory
     rows = aten.clone.default(aten.permute.default(found, [1, 0]), memory_format=torch.contiguous_format)
     return aten.permute.default(rows, [1, 0])
 
 
 def covariance(rows: Any, correction: Any) -> Any:
     number = rows.shape[1]
-    mean = aten.div.Tensor(aten.sum.dim_IntList(rows, [1], True), number)  # the sum is rounded too, as in eager
+    mean = aten.div.Tensor(aten.sum.dim_IntList(rows, [1], True), number)  # eager rounds the sum too
     centred = aten.sub.Tensor(rows, mean)
     product = aten.mm.default(centred, aten.t.default(centred))
     return aten.div.Tensor(product, float(max(number - correction, 0)))
@@ -109,7 +109,7 @@ def covariance(rows: Any, correction: Any) -> Any:
 
 @decomposes("cov", wide=False)
 def cov(self: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
-    """Of the rows, without weights: eager looks at the values of those."""
+    """Covariance of the rows without weights; eager reads the values of weights."""
     weighted = fweights is not None or aweights is not None
     if weighted or self.dtype.is_complex or len(self.shape) > 2 or 0 in tuple(self.shape) or self.dtype is torch.bool:
         return NotImplemented

@@ -1,4 +1,4 @@
-"""Rearrangements by views, `cat`, gathers and selections by comparison of indices."""
+"""Rearrangements by views, `cat`, gathers, and selections by comparison of indices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def along(length: Any, dim: int, rank: int, like: Any) -> Any:
-    """0 .. length - 1 laid along one of `rank` dimensions."""
+    """Return 0 .. length - 1 along one of `rank` dimensions."""
     return aten.view.default(iota(length, like), [length if axis == dim else 1 for axis in range(rank)])
 
 
@@ -63,7 +63,7 @@ def flip(self: Any, dims: Sequence[int]) -> Any:
 
 @decomposes("repeat", wide=False)
 def repeat(self: Any, repeats: Sequence[Any]) -> Any:
-    """Each dimension is doubled into (repetitions, size), expanded, copied, and merged again."""
+    """Split each dimension into (repetitions, size), expand, copy, and merge."""
     missing = len(repeats) - len(self.shape)
     sizes = [1] * missing + list(self.shape)
     split: list[Any] = []
@@ -91,7 +91,7 @@ def repeat_interleave(self: Any, repeats: Any, dim: int | None = None, *, output
 
 
 def below(self: Any, diagonal: Any) -> Any:
-    """Where column - row <= diagonal."""
+    """Return the mask column - row <= diagonal."""
     rows, columns = self.shape[-2], self.shape[-1]
     offset = aten.sub.Tensor(iota(columns, self), aten.unsqueeze.default(iota(rows, self), 1))
     return aten.le.Scalar(offset, diagonal)
@@ -155,7 +155,7 @@ def index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
 
 @decomposes("one_hot", wide=False)
 def one_hot(self: Any, num_classes: Any = -1) -> Any:
-    """On the CPU, as in eager, a value that is no class is a RuntimeError."""
+    """As in eager, a value that is no class is a RuntimeError on the CPU."""
     if num_classes == -1:
         return NotImplemented
     if self.device.type == "cpu":

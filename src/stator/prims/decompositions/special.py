@@ -1,5 +1,4 @@
-"""Special functions over tensors: the formulas of `prims/special/special_functions.py`, as arithmetic of ATen
-operators."""
+"""Special functions on tensors: the formulas of `prims/special/special_functions.py` in ATen operators."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ aten = torch.ops.aten
 
 
 class TensorFunctions:
-    """The elementary functions that formulas call, on tensors. Arithmetic is the tensors' own."""
+    """The elementary functions of the formulas, on tensors. Arithmetic is the tensors' own."""
 
     abs = staticmethod(aten.abs.default)
     exp = staticmethod(aten.exp.default)
@@ -54,7 +53,7 @@ FUNCTIONS = TensorFunctions()
 
 
 def floating(tensor: Any) -> Any:
-    """Integers as the default floating-point dtype; None for complex tensors, which no formula covers."""
+    """Return integers as the default floating-point dtype; None for complex tensors, which no formula covers."""
     if is_integral(tensor.dtype):
         return cast(tensor, torch.get_default_dtype())
     return None if tensor.dtype.is_complex else tensor

@@ -1,4 +1,4 @@
-"""Writing through an arbitrary layout of a tensor's memory, as a write to the positions that layout visits."""
+"""Writes through an arbitrary layout of a tensor's memory, as writes to the positions of that layout."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ aten = torch.ops.aten
 def as_strided_scatter(
     self: Any, src: Any, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
 ) -> Any:
-    """A copy of `self` ([*], without gaps) in which the elements at storage_offset + i·stride hold `src` (of `size`).
+    """Copy `self` ([*], without gaps), with `src` (of `size`) in the elements at storage_offset + i·stride.
 
-    The operator itself counts from the beginning of the storage, which a buffer inside a larger one does not start at:
-    no backend may be left to call it.
+    The operator itself counts from the beginning of the storage, and a buffer may lie inside of a larger one: no
+    backend may call the operator.
     """
     if not is_dense(self.shape, self.stride()):
         raise Unsupported("as-strided", "as_strided_scatter into a tensor with gaps in its layout")
@@ -41,7 +41,7 @@ def as_strided_scatter(
 
 
 def _positions(size: Sequence[Any], stride: Sequence[Any], start: Any, device: torch.device) -> Any:
-    """[product of size], int64: where the elements of that layout lie."""
+    """Return the positions of the layout's elements: int64, [product of size]."""
     total = aten.full.default([], start, dtype=torch.int64, device=device)
     for dim, (length, step) in enumerate(zip(size, stride, strict=True)):
         along = aten.mul.Tensor(aten.arange.default(length, dtype=torch.int64, device=device), step)

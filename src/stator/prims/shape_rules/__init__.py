@@ -1,4 +1,4 @@
-"""Importing this package registers every shape rule. One module per family of operators."""
+"""Shape rules, one module per family of operators. Importing this package registers all of them."""
 
 from . import (
     composites,

@@ -1,6 +1,5 @@
-"""Shape rules of operators that eager itself writes with others: with a rule they need not be taken apart to know what
-they return, and a backend may take them whole.
-"""
+"""Shape rules of composite operators. With a rule, tracing does not decompose them to infer shapes, and a backend may
+take them whole."""
 
 from __future__ import annotations
 
@@ -48,8 +47,8 @@ def conv(
 
 
 def maybe_unbatched(input: Any, weight: Any, *arguments: Any) -> Any:
-    """A convolution whose input may lack the batch dimension, which eager adds and takes away again."""
-    if input.dtype.is_complex:  # three real ones
+    """Apply the rule of a convolution to an input that may lack the batch dimension."""
+    if input.dtype.is_complex:  # computed as three real convolutions
         return NotImplemented
     if len(input.shape) != len(weight.shape) - 1:
         return convolution(input, weight, *arguments)
@@ -58,7 +57,7 @@ def maybe_unbatched(input: Any, weight: Any, *arguments: Any) -> Any:
 
 
 class DescribedTensor:
-    """A TensorMeta that answers like a tensor, for rules that pass an intermediate result on to another rule."""
+    """A TensorMeta with a tensor's attributes, for rules that pass an intermediate result on to another rule."""
 
     __slots__ = ("device", "dtype", "meta", "shape")
 
@@ -190,7 +189,7 @@ VECTOR_UPSAMPLING = """
 
 @shape_rule(*overloads(VECTOR_UPSAMPLING), tags=("index",))
 def upsample_vector(input: Any, output_size: Sequence[Any] | None, *options: Any) -> TensorMeta:
-    """The last argument is the list of scale factors, used where no output size is given."""
+    """The last argument is the list of scale factors, used if no output size is given."""
     shape = tuple(input.shape)
     if output_size is None:
         output_size = [math.floor(size * factor) for size, factor in zip(shape[2:], options[-1], strict=True)]
@@ -211,7 +210,7 @@ def avg_pool1d(
 
 
 def pooled_as_image(self: Any, shape: Sizes) -> TensorMeta:
-    """The result of pooling an image of height 1, without that dimension."""
+    """Pool an image of height 1, and drop that dimension."""
     image = unsqueeze(self, -2)
     strides = suggested_strides(image.shape, image.stride, (*shape[:-1], 1, shape[-1]))
     return fresh(shape, self, stride=(*strides[:-2], strides[-1]))

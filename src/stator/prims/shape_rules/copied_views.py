@@ -1,4 +1,4 @@
-"""Shape rules of `*_copy` operators, each the contiguous copy of a view, and of views that eager declares unaliased."""
+"""Shape rules of `*_copy` operators, contiguous copies of views, and of views that eager declares unaliased."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shape rules of operators that make tensors from sizes, or in the likeness of another tensor, and of copies."""
+"""Shape rules of factories, of `*_like` operators and of copies."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def arange_step(
         raise RuntimeError("step must be nonzero")
     if (step > 0 and end < start) or (step < 0 and end > start):
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-    if dtype is torch.int64:  # eager then calculates with the bounds truncated
+    if dtype is torch.int64:  # eager then truncates the bounds
         start, end, step = (math.trunc(bound) if isinstance(bound, float) else bound for bound in (start, end, step))
     if all(isinstance(bound, (int, torch.SymInt)) for bound in (start, end, step)):
         count = -((start - end) // step)
@@ -305,7 +305,8 @@ def triangular_number(count: Any) -> Any:
 
 
 def lower_triangle(rows: Any, columns: Any, offset: Any) -> Any:
-    """How many elements of a matrix lie on or below a diagonal: row i has i + offset + 1, within 0 and `columns`."""
+    """Return the number of elements of a matrix on or below a diagonal: row i has i + offset + 1, within 0 and
+    `columns`."""
     within = triangular_number(rows + offset) - triangular_number(offset)
     beyond = triangular_number(rows + offset - columns) - triangular_number(offset - columns)
     return within - beyond

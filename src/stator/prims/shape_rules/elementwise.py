@@ -1,6 +1,6 @@
 """Shape rules of elementwise operators: broadcast, promote, and keep the operands' memory layout.
 
-The tables list overloads by how they choose the result's dtype; in-place twins are registered along with them.
+The tables group overloads by the choice of the result's dtype; in-place twins are registered along with them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ UNARY_FLOAT = """
     gelu silu mish hardswish hardsigmoid softplus softshrink hardshrink frac leaky_relu elu celu selu
 """
 
-# Eager has no kernels for these, which compiled code could compute.
+# Operators without eager kernels for bool, although compiled code could compute them.
 NOT_OF_BOOL = frozenset(["floor", "ceil", "round", "trunc"])
 NOT_OF_INTEGERS = frozenset(["logaddexp", "logaddexp2"])
 NOT_OF_COMPLEX = frozenset(["deg2rad", "rad2deg", "logit", "isposinf", "isneginf"])
@@ -89,7 +89,7 @@ BINARY = {
     """,
 }
 
-# Gradients of elementwise operators: floating-point tensors of one dtype first, then numbers that do not matter here.
+# Gradients of elementwise operators: floating-point tensors of one dtype first, then numbers that do not affect shapes.
 GRADIENTS = """
     gelu_backward silu_backward mish_backward tanh_backward sigmoid_backward hardswish_backward
     hardsigmoid_backward hardtanh_backward elu_backward softplus_backward softshrink_backward
@@ -235,14 +235,14 @@ def bounded(self: Any, bound: Any) -> TensorMeta:
 
 @with_in_place(aten.pow.Tensor_Scalar, tags=("pointwise",))
 def with_number(self: Any, number: Any) -> TensorMeta:
-    """A number that takes part in promotion but, unlike those of `add` and its kin, not in the choice of layout."""
+    """Number operand that promotes but, unlike numbers of `add` and its kin, does not affect the layout."""
     dtype = common_dtype((self, number))
     if is_integral(dtype) or computation_dtype(dtype) is not dtype:
         check_range(dtype, number)
     return unary_meta(self, dtype)
 
 
-# whose name is not that of its functional form
+# pow_ has another name than its functional form.
 shape_rule(aten.pow_.Scalar, tags=("pointwise", "inplace"))(in_place_rule(with_number))
 
 
@@ -285,7 +285,7 @@ def where(condition: Any, self: Any, other: Any) -> TensorMeta:
     for operand in (condition, self, other):
         if hasattr(operand, "stride"):
             own, stride = tuple(operand.shape), operand.stride()
-            if operand is not condition and operand.dtype is not dtype:  # converted first, which makes it dense
+            if operand is not condition and operand.dtype is not dtype:  # converted first, and so dense
                 stride = preserved_strides(own, stride)
             shape = broadcast_shapes(shape, own)
             layouts.append((own, stride))
@@ -365,7 +365,7 @@ def threshold(self: Any, bound: Any, value: Any) -> TensorMeta:
 
 @with_in_place(aten.nan_to_num.default, tags=("pointwise",))
 def preserved(self: Any, *_args: Any, **_options: Any) -> TensorMeta:
-    """An elementwise operator that writes into a tensor made by `empty_like`."""
+    """An elementwise operator that writes into the result of `empty_like`."""
     shape = tuple(self.shape)
     return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
 
@@ -411,7 +411,7 @@ shape_rule(*overloads("conj_physical_"), tags=("pointwise", "inplace"))(in_place
 
 @with_in_place(*overloads("ldexp.Tensor"), tags=("pointwise",))
 def ldexp(self: Any, other: Any) -> TensorMeta:
-    """self * 2.0**other. Eager raises a number to `other` for self in float32 or integers, else a tensor."""
+    """self * 2.0**other. Eager raises the number 2.0 to `other` if self is float32 or integral, else a tensor."""
     power = pow_of_number(2.0, other)
     of_number = self.dtype is torch.float32 or is_integral(self.dtype)
     stride = power.stride if of_number else preserved_strides(power.shape, other.stride())
@@ -424,7 +424,7 @@ def ldexp(self: Any, other: Any) -> TensorMeta:
 
 @shape_rule(*overloads("leaky_relu_backward threshold_backward"), tags=("pointwise",))
 def gradient_like_input(grad_output: Any, self: Any, *_options: Any) -> TensorMeta:
-    """Unlike the other gradients, laid out like the input first."""
+    """Unlike other gradients, laid out primarily like the input."""
     return gradient(self, grad_output)
 
 

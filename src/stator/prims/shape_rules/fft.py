@@ -1,4 +1,4 @@
-"""Shape rules of Fourier transforms: sizes, and the layouts that MKL's and pocketfft's wrappers leave behind."""
+"""Shape rules of Fourier transforms: sizes, and the layouts of MKL's and pocketfft's wrappers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FFT = ("fft",)
 
 
 def by_stride(strides: Sizes, dims: Sequence[int]) -> list[int]:
-    """Dimensions from the slowest to the fastest, found by insertion: the order of equals does not change."""
+    """Return the dimensions from the slowest to the fastest by a stable insertion sort."""
     order: list[int] = []
     for dim in dims:
         position = len(order)
@@ -28,7 +28,7 @@ def by_stride(strides: Sizes, dims: Sequence[int]) -> list[int]:
 
 
 def without(rank: int, dims: Sequence[int]) -> list[int]:
-    """The other dimensions, in the order in which a partition by swapping leaves them."""
+    """Return the other dimensions, in the order of ATen's partition by swapping."""
     order = list(range(rank))
     first, last = 0, rank
     while True:
@@ -44,8 +44,8 @@ def without(rank: int, dims: Sequence[int]) -> list[int]:
 
 
 def transformed_strides(strides: Sizes, result: Sizes, dims: Sequence[int]) -> Sizes:
-    """Strides of a result that was computed as one batch dimension (the dimensions that are not transformed, by their
-    strides in the input) followed by the transformed ones in the order given."""
+    """Return the strides of a result that was computed with one batch dimension (the untransformed dimensions, by their
+    input strides) followed by the transformed dimensions in the given order."""
     rank = len(result)
     order = [*by_stride(strides, without(rank, dims)), *dims]
     dense = contiguous_strides([result[dim] for dim in order])
@@ -81,7 +81,7 @@ def fft_r2c(self: Any, dim: Sequence[int], normalization: int, onesided: bool) -
 
 @shape_rule(*overloads("_fft_c2r"), tags=FFT)
 def fft_c2r(self: Any, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Any:
-    """A complex transform of all dimensions but the last, then one to real numbers of the last."""
+    """A complex transform of all dimensions but the last, then a complex-to-real one of the last."""
     if self.device.type != "cpu":
         return NotImplemented
     shape, strides = tuple(self.shape), self.stride()

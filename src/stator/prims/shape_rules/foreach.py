@@ -1,4 +1,4 @@
-"""Shape rules of operators on lists of tensors: those of the single operators, applied to each element."""
+"""Shape rules of operators on lists of tensors: the single operator's rule, applied to each element."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _each(entry: Foreach) -> ShapeRule:
 
 
 def _written(rule: ShapeRule) -> ShapeRule:
-    """The in-place form: it returns nothing; each result must fit into the tensor that takes it."""
+    """Make the in-place form's rule: it returns nothing, and each result must fit its target."""
 
     def in_place(self: Any, *args: Any, **kwargs: Any) -> None:
         metas = rule(self, *args, **kwargs)
@@ -50,7 +50,7 @@ for _entry in FOREACH:
         shape_rule(_twin, tags=("foreach",))(_written(_rule))
 
 
-# `scalars` is a tensor of one dimension here: one number for each element
+# `scalars` is a one-dimensional tensor here: one number per element.
 @shape_rule(aten._foreach_addcdiv.Tensor, aten._foreach_addcmul.Tensor, tags=("foreach",))
 def _addc(self: Any, tensor1: Any, tensor2: Any, scalars: Any) -> Any:
     single = record(aten.addcmul.default).shape

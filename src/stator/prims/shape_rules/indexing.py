@@ -50,8 +50,8 @@ def broadcast_indices(indices: Sequence[Any]) -> Sizes:
 
 
 def indexed_parts(self: Any, indices: Sequence[Any]) -> tuple[Sizes, list[tuple[Sizes, Sizes]]] | None:
-    """The result's shape and the layouts that decide its strides: the source with zero strides where it is indexed, and
-    the index tensors. None when an index is a mask, whose result has a size that depends on data."""
+    """Return the result's shape and the layouts that decide its strides: the source with zero strides in indexed
+    dimensions, and the index tensors. None if an index is a mask, because the result's size then depends on data."""
     shape, strides = tuple(self.shape), self.stride()
     if len(indices) > len(shape):
         raise IndexError(f"too many indices for tensor of dimension {len(shape)} (got {len(indices)})")
@@ -66,7 +66,7 @@ def indexed_parts(self: Any, indices: Sequence[Any]) -> tuple[Sizes, list[tuple[
     indexed = [dim for dim in order if given[dim] is not None]
     if not indexed:
         return shape, [(shape, strides)]
-    if indexed[-1] - indexed[0] != len(indexed) - 1:  # not side by side: the index dimensions come first
+    if indexed[-1] - indexed[0] != len(indexed) - 1:  # not adjacent: the index dimensions come first
         order = indexed + [dim for dim in order if given[dim] is None]
         before: list[int] = []
         after = order[len(indexed) :]
@@ -82,7 +82,7 @@ def indexed_parts(self: Any, indices: Sequence[Any]) -> tuple[Sizes, list[tuple[
 
 
 def index_layout(index: Any, replacement: Sizes, before: int, after: int) -> tuple[Sizes, Sizes]:
-    """Shape and strides of an index tensor, broadcast to `replacement`, among the result's dimensions."""
+    """Return shape and strides of an index tensor, broadcast to `replacement`, among the result's dimensions."""
     own, strides = tuple(index.shape), index.stride()
     missing = len(replacement) - len(own)
     expanded = (0,) * missing + tuple(
@@ -132,7 +132,7 @@ def index_select(self: Any, dim: int, index: Any) -> TensorMeta:
 def gather(self: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> TensorMeta:
     rank = len(self.shape)
     dim = wrap_dim(dim, rank)
-    if has_zero(index.shape):  # eager checks nothing then
+    if has_zero(index.shape):  # eager then checks nothing
         return fresh(index.shape, self)
     if index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError("gather(): Expected dtype int32/int64 for index")

@@ -1,4 +1,4 @@
-"""Shape rules of matrix factorisations, solvers and inverses. What LAPACK writes is column-major, matrix by matrix."""
+"""Shape rules of matrix factorisations, solvers and inverses. LAPACK's results are column-major, matrix by matrix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINALG = ("linalg",)
 
 
 def column_major_strides(shape: Sizes) -> Sizes:
-    """Strides of a batch of matrices, each stored by columns."""
+    """Return strides of a batch of column-major matrices."""
     *batch, rows, columns = shape
     strides = contiguous_strides((*batch, columns, rows))
     return (*strides[:-2], strides[-1], strides[-2])
@@ -38,7 +38,7 @@ def column_major(shape: Sizes, like: Any, dtype: torch.dtype | None = None) -> T
 
 
 def empty(like: Any, dtype: torch.dtype | None = None) -> TensorMeta:
-    """What stands for a result that was not asked for."""
+    """Make the empty placeholder of a result that is not computed."""
     return fresh((0,), like, dtype)
 
 
@@ -47,7 +47,7 @@ def real(dtype: torch.dtype) -> torch.dtype:
 
 
 def matrix(self: Any, name: str, square: bool = False) -> Sizes:
-    """The shape of a batch of floating-point matrices. Raises RuntimeError, worded as eager does."""
+    """Return the shape of a batch of floating-point matrices. Raises eager's RuntimeError."""
     shape = tuple(self.shape)
     if len(shape) < 2:
         raise RuntimeError(f"{name}: The input tensor A must have at least 2 dimensions.")
@@ -163,7 +163,7 @@ def lu(A: Any, *, pivot: bool = True) -> tuple[TensorMeta, TensorMeta, TensorMet
 
 
 def triangles(like: Any, shape: Sizes) -> tuple[TensorMeta, TensorMeta]:
-    """L and U of a packed factorisation of this shape."""
+    """Return the layouts of L and U of a packed factorisation of this shape."""
     *batch, rows, columns = shape
     rank = least(rows, columns)
     return fresh((*batch, rows, rank), like), fresh((*batch, rank, columns), like)
@@ -186,7 +186,7 @@ def broadcast_matrices(first: Sizes, second: Sizes) -> tuple[Sizes, Sizes]:
 
 
 def solution(shape: Sizes, like: Any, left: bool) -> TensorMeta:
-    """Stored by columns where the unknown is a matrix on the right of A, else by rows."""
+    """Return the layout of a solution: column-major if the unknown is a matrix on the right of A, else row-major."""
     return column_major(shape, like) if left else fresh(shape, like)
 
 
@@ -215,12 +215,12 @@ def solve_ex(
     shape, other = matrix(A, "linalg.solve", square=True), tuple(B.shape)
     pivots, info = fresh(shape[:-1], A, torch.int32), fresh(shape[:-2], A, torch.int32)
     factors = column_major(shape, A)
-    if len(other) == 1 or (len(shape) - 1 == len(other) and other == shape[:-1]):  # a vector each
+    if len(other) == 1 or (len(shape) - 1 == len(other) and other == shape[:-1]):  # a batch of vectors
         if not left:
             raise RuntimeError(
                 "linalg.solve: Vector broadcasting of the left hand side is not supported for left=False"
             )
-        result = broadcast_matrices(shape, (*other, 1))[1][:-1]  # and that counts as a matrix when it is laid out
+        result = broadcast_matrices(shape, (*other, 1))[1][:-1]  # eager lays it out as a matrix
         return (column_major(result, A) if len(result) > 1 else fresh(result, A)), factors, pivots, info
     return solution(broadcast_matrices(shape, other)[1], A, left), factors, pivots, info
 
@@ -235,12 +235,12 @@ def solve_triangular(self: Any, B: Any, *, upper: bool, left: bool = True, unitr
 
 
 def transposed(values: Sizes) -> Sizes:
-    """Sizes or strides with the last two exchanged."""
+    """Return sizes or strides with the last two exchanged."""
     return (*values[:-2], values[-1], values[-2])
 
 
 def is_conjugated(tensor: Any) -> bool:
-    """Whether a tensor is conjugated lazily; a described one never is."""
+    """Whether a tensor is conjugated lazily; False for a TensorMeta."""
     return isinstance(tensor, torch.Tensor) and tensor.is_conj()
 
 
@@ -318,7 +318,7 @@ def trilinear(
     sumdim: Sequence[int],
     unroll_dim: int = 1,
 ) -> TensorMeta:
-    """The sum over `sumdim` of the product of three tensors, each with dimensions of one put in where `expand` says."""
+    """The sum over `sumdim` of the product of three tensors, each with dimensions of one inserted at `expand`."""
     shape: Sizes = ()
     for operand, expanded in ((i1, expand1), (i2, expand2), (i3, expand3)):
         own = list(operand.shape)
@@ -331,9 +331,9 @@ def trilinear(
 
 @shape_rule(*overloads("linalg_lstsq"), tags=LINALG)
 def lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
-    """Solution, residuals, rank and singular values; what a driver does not compute is empty.
+    """Solution, residuals, rank and singular values; results that the driver does not compute are empty.
 
-    Where the residuals are computed only for matrices of full rank, their shape depends on data.
+    If residuals exist only for matrices of full rank, their shape depends on data.
     """
     if self.device.type != "cpu":
         return NotImplemented

@@ -1,7 +1,4 @@
-"""What every shape rule asks of its arguments: which are tensors, their common device, a new or shared TensorMeta.
-
-No rule lives here.
-"""
+"""Helpers of shape rules: which arguments are tensors, their common device, a new or shared TensorMeta."""
 
 from __future__ import annotations
 
@@ -25,24 +22,24 @@ aten = torch.ops.aten
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether an argument is a tensor (real, fake, or described) and not a number, None or list."""
+    """Whether an argument is a tensor (real, fake, or a TensorMeta stand-in) and no number, None or list."""
     return hasattr(value, "stride")
 
 
 def overload(name: str) -> torch._ops.OpOverload | None:
-    """The ATen overload "name" or "name.overload"; None when this version of torch lacks it."""
+    """Return the ATen overload "name" or "name.overload"; None if this version of torch lacks it."""
     packet_name, _, overload_name = name.partition(".")
     packet = getattr(aten, packet_name, None)
     return getattr(packet, overload_name or "default", None)
 
 
 def overloads(names: str) -> list[torch._ops.OpOverload]:
-    """The overloads in a blank-separated list, without those that this version of torch lacks."""
+    """Return the overloads in a blank-separated list, without those that this version of torch lacks."""
     return [found for name in names.split() if (found := overload(name)) is not None]
 
 
 def common_device(tensors: Sequence[Any]) -> torch.device:
-    """The device of the result. Raises RuntimeError when tensors of rank > 0 live on different ones."""
+    """Return the device of the result. Raises RuntimeError if tensors of rank > 0 live on different devices."""
     device = tensors[0].device
     if len(tensors) == 1:
         return device
@@ -61,7 +58,7 @@ def common_device(tensors: Sequence[Any]) -> torch.device:
 
 
 def fresh(shape: Iterable[Any], like: Any, dtype: torch.dtype | None = None, stride: Sizes | None = None) -> TensorMeta:
-    """A new tensor on the device of `like`, by default of its dtype and contiguous."""
+    """Describe a new tensor on the device of `like`, by default of its dtype and contiguous."""
     shape = tuple(shape)
     return TensorMeta(
         shape, contiguous_strides(shape) if stride is None else tuple(stride), dtype or like.dtype, like.device
@@ -71,7 +68,7 @@ def fresh(shape: Iterable[Any], like: Any, dtype: torch.dtype | None = None, str
 def view(
     base: Any, shape: Iterable[Any], stride: Iterable[Any], offset: Any = None, dtype: torch.dtype | None = None
 ) -> TensorMeta:
-    """A tensor that shares the storage of the first tensor argument."""
+    """Describe a tensor that shares the storage of the first tensor argument."""
     return TensorMeta(
         tuple(shape),
         tuple(stride),
@@ -83,17 +80,17 @@ def view(
 
 
 def itself(tensor: Any, position: int = 0) -> TensorMeta:
-    """The tensor argument at this position, unchanged: what an in-place operator returns."""
+    """Describe the unchanged tensor argument at this position: the result of an in-place operator."""
     return TensorMeta(
         tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.storage_offset(), position
     )
 
 
 def elementwise(operands: Sequence[Any], dtype: torch.dtype, computed_in: torch.dtype | None = None) -> TensorMeta:
-    """The result of an elementwise computation: broadcast shape, and strides in the order of the operands'.
+    """Describe the result of an elementwise computation: broadcast shape, and strides ordered like the operands'.
 
-    Numbers count as zero-dim operands; None is skipped. Operands of another dtype than `computed_in` are converted
-    first on a CPU, by a copy that is dense.
+    Numbers count as zero-dim operands; None is skipped. On a CPU, operands of another dtype than `computed_in` are
+    first converted, by a dense copy.
     """
     tensors = []
     layouts: list[tuple[Sizes, Sizes]] = []
@@ -120,7 +117,7 @@ def elementwise(operands: Sequence[Any], dtype: torch.dtype, computed_in: torch.
 
 
 def in_place_twin(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
-    """The overload `name_` that computes the same as `name` into its first argument; None when there is none."""
+    """Return the in-place overload `name_` of `name`; None if there is none."""
     packet_name = target._schema.name.partition("::")[2]
     if packet_name.endswith("_") and not packet_name.endswith("__"):
         return None
@@ -133,7 +130,7 @@ def in_place_twin(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None
 
 
 def in_place_rule(functional: ShapeRule) -> ShapeRule:
-    """The rule of the in-place twin: the result must fit the first argument, which is what comes back."""
+    """Make the rule of the in-place twin: the result must fit the first argument, which is returned."""
 
     def rule(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = functional(self, *args, **kwargs)
@@ -191,5 +188,5 @@ def _scalar_type(dtype: torch.dtype) -> str:
 
 
 def not_implemented_for(operator: str, dtype: torch.dtype) -> RuntimeError:
-    """The error eager gives when an operator has no kernel for a dtype."""
+    """Make eager's error for an operator without a kernel for a dtype."""
     return RuntimeError(f"\"{operator}\" not implemented for '{_scalar_type(dtype)}'")

@@ -44,7 +44,7 @@ def drawn_like(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
 
 @shape_rule(*overloads("_standard_gamma _sample_dirichlet poisson binomial"), tags=RANDOM)
 def drawn_for_each(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
-    """A number for each element, in a tensor without gaps whatever the layout of the parameters."""
+    """One number per element, in a dense tensor whatever the layout of the parameters."""
     return fresh(self.shape, self)
 
 

@@ -18,7 +18,7 @@ REDUCTION = ("reduction",)
 
 
 def reduced_shape(shape: Sizes, dims: Any, keepdim: bool) -> Sizes:
-    """The shape without the reduced dimensions, or with ones in their place. No dimensions means all."""
+    """Return the shape without the reduced dimensions, or with ones in their place. No dimensions means all."""
     if dims is None or (isinstance(dims, (tuple, list)) and not dims):
         return (1,) * len(shape) if keepdim else ()
     gone = wrap_dims(dims, len(shape))
@@ -37,8 +37,8 @@ def sum_dtype(self: Any, dtype: torch.dtype | None) -> torch.dtype:
 
 
 def refuse_empty(self: Any, dims: Any, name: str, over_all: type[Exception] = IndexError) -> None:
-    """Raise when an operator without an identity would reduce zero elements: IndexError, or where all dimensions are
-    reduced what eager raises then."""
+    """Raise eager's error if an operator without an identity would reduce zero elements: IndexError, or `over_all` if
+    all dimensions are reduced."""
     shape = tuple(self.shape)
     if not shape or numel(shape) != 0:
         return

@@ -1,6 +1,6 @@
-"""The dtypes for which ATen has no kernel on the CPU where ours would compute something: eager's error instead.
+"""Dtypes for which ATen has no CPU kernel although stator could compute a result: raises eager's error instead.
 
-Imported behind all shape rules, which it wraps.
+Imported after all other shape rules, which it wraps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMPLEX = frozenset((torch.complex64, torch.complex128))
 HALF = frozenset((torch.float16, torch.bfloat16))
 NO_FLOATS = BOOL | INTEGERS | COMPLEX
 
-# The name that ATen's message has for the kernel, the dtypes, and the operators.
+# ATen's name of the kernel, the dtypes, and the operators.
 OF_FIRST_OPERAND = (
     ("adaptive_max_pool2d", NO_FLOATS, "adaptive_max_pool2d"),
     ("adaptive_max_pool3d_cpu", NO_FLOATS, "adaptive_max_pool3d"),
@@ -56,7 +56,7 @@ OF_FIRST_OPERAND = (
     ("cdist", HALF, "_cdist_forward"),
     ("pdist", NO_FLOATS | HALF, "_pdist_forward"),
 )
-NOT_ASKED_OF_NOTHING = frozenset(  # kernels that ATen does not come to where there are no elements
+NOT_ASKED_OF_NOTHING = frozenset(  # operators whose kernels ATen skips for tensors without elements
     ("max_unpool2d", "max_unpool3d", "batch_norm", "pixel_shuffle", "pixel_unshuffle", "cdist", "pdist")
 )
 SPECIAL = """

@@ -92,7 +92,7 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
     dim = wrap_dim(dim, len(shape) + 1)
     result = (*shape[:dim], len(tensors), *shape[dim:])
     strides = contiguous_strides(result)
-    if dim < len(shape):  # eager concatenates along the dimension and splits it afterwards
+    if dim < len(shape):  # eager concatenates along the dimension and splits afterwards
         if all_channels_last([(shape, tensor.stride()) for tensor in tensors]):
             joined = (*shape[:dim], len(tensors) * shape[dim], *shape[dim + 1 :])
             split = view_strides(joined, channels_last_strides(joined), result)
@@ -153,7 +153,7 @@ def roll(self: Any, shifts: Any, dims: Any = ()) -> TensorMeta:
 
 
 def rolled_strides(shape: Sizes, strides: Sizes, shift: Any, dim: int) -> Sizes:
-    """Strides after rolling one dimension, which eager does by concatenating two slices."""
+    """Return the strides after rolling one dimension, which eager does by concatenating two slices."""
     if numel(shape) == 0:
         return preserved_strides(shape, strides)
     start = (shape[dim] - shift) % shape[dim]
@@ -269,7 +269,7 @@ def block_diag(tensors: Sequence[Any]) -> TensorMeta:
 
 @shape_rule(*overloads("slice_scatter select_scatter diagonal_scatter as_strided_scatter"), tags=("scatter",))
 def scatter_into_view(self: Any, src: Any, *_where: Any, **_options: Any) -> TensorMeta:
-    """A copy that keeps even gaps in the layout, and the offset."""
+    """A copy that keeps the offset and even the gaps of the layout."""
     shape, strides = tuple(self.shape), self.stride()
     if any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True)):
         return fresh(shape, self, stride=preserved_strides(shape, strides))
@@ -299,7 +299,7 @@ def narrow_copy(self: Any, dim: int, start: Any, length: Any) -> TensorMeta:
 
 @shape_rule(*overloads("rot90"), tags=INDEX)
 def rot90(self: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorMeta:
-    """A flip, and for an odd number of quarter turns the transpose of one."""
+    """A flip; for an odd number of quarter turns also a transpose."""
     rank = len(self.shape)
     if len(dims) != 2:
         raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
@@ -320,7 +320,8 @@ def rot90(self: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorMeta:
 
 @shape_rule(*overloads("_chunk_cat"), tags=INDEX)
 def chunk_cat(tensors: Sequence[Any], dim: int, num_chunks: Any) -> TensorMeta:
-    """Every tensor is padded and cut into chunks along `dim`; chunks of one number lie side by side, flattened."""
+    """Each tensor is padded and cut into chunks along `dim`; chunks with equal numbers are flattened and
+    concatenated."""
     if not tensors:
         raise RuntimeError("_chunk_cat expects a non-empty input tensor list")
     if dim < 0:

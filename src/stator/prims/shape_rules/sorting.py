@@ -75,7 +75,7 @@ def running_extremum(self: Any, dim: int) -> tuple[TensorMeta, TensorMeta]:
 def quantile(
     self: Any, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> TensorMeta:
-    """`q` is a number or a tensor. Its dimension comes first in the result, and last in its memory."""
+    """`q` is a number or a tensor. Its dimension is first in the result's shape and last in its memory."""
     check_quantile(self, q, interpolation)
     shape = list(self.shape)
     if dim is None or not shape:

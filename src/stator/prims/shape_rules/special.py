@@ -1,4 +1,4 @@
-"""Shape rules of orthogonal polynomials: elementwise in the point and the degree."""
+"""Shape rules of orthogonal polynomials: elementwise in point and degree."""
 
 from __future__ import annotations
 

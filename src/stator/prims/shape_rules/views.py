@@ -20,7 +20,7 @@ VIEW = ("view",)
 
 
 def infer_size(shape: Sequence[Any], count: Any) -> Sizes:
-    """Replace the one -1 in a requested shape. Raises RuntimeError, worded as eager does, when it cannot fit."""
+    """Replace the one -1 in a requested shape. Raises eager's RuntimeError if it cannot fit."""
     unknown = None
     known = 1
     for dim, size in enumerate(shape):
@@ -47,10 +47,10 @@ def infer_size(shape: Sequence[Any], count: Any) -> Sizes:
 
 
 def view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes | None:
-    """Strides that let `new_shape` address the same elements; None when only a copy can.
+    """Return strides with which `new_shape` addresses the original elements; None if only a copy can.
 
-    Walks both shapes from the innermost dimension: the old one falls into runs that are contiguous in memory, and each
-    run has to be cut up exactly by some of the new dimensions.
+    Walks both shapes from the innermost dimension: the old shape splits into runs that are contiguous in memory, and
+    some of the new dimensions must divide each run exactly.
     """
     if any(map(is_unknown, (*shape, *new_shape))):
         with of_large_sizes():
@@ -191,7 +191,7 @@ def expand(self: Any, size: Sequence[Any], *, implicit: bool = False) -> TensorM
                     f"dimension {dim}"
                 )
         if surely(own == 1) and not surely(target == 1):
-            continue  # whatever the target is, one element is repeated
+            continue  # one repeated element fits every target
         if holds(target == own) if is_unknown(target) or is_unknown(own) else target == own:
             strides[dim] = step
         elif own != 1:
@@ -252,7 +252,7 @@ def slice_(self: Any, dim: int = 0, start: Any = None, end: Any = None, step: An
 
 
 def slice_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
-    """Bounds of a slice, clipped as Python does: 0 <= start <= end <= size."""
+    """Return the bounds of a slice, clipped as in Python: 0 <= start <= end <= size."""
     start = 0 if start is None else start
     end = size if end is None else end
     if start < 0:
@@ -272,7 +272,7 @@ def slice_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
 
 
 def _unknown_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
-    """The same where only the run can tell one of them, relying on nothing but signs."""
+    """Like `slice_bounds` for bounds known only at run time; relies on nothing but signs."""
     bounds = []
     for bound, missing in ((start, 0), (end, size)):
         bound = missing if bound is None else bound
@@ -300,7 +300,7 @@ def narrow(self: Any, dim: int, start: Any, length: Any) -> TensorMeta:
 
 
 def _part(self: Any, dim: Any, start: Any, length: Any) -> TensorMeta:
-    """So many elements of a dimension from `start` on, which are there."""
+    """Return `length` existing elements of a dimension, from `start` on."""
     dim = wrap_dim(dim, len(self.shape))
     shape, stride = list(self.shape), self.stride()
     shape[dim] = length
@@ -314,7 +314,7 @@ def select(self: Any, dim: int, index: Any) -> TensorMeta:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
     dim = wrap_dim(dim, len(shape))
     size, step = shape.pop(dim), stride.pop(dim)
-    if is_unknown(index) or is_unknown(size):  # eager looks at it, and nothing but the place depends on it
+    if is_unknown(index) or is_unknown(size):  # eager checks the index, and only the offset depends on it
         return view(self, shape, stride, self.storage_offset() + index * step)
     if index < -size or index >= size:
         raise IndexError(
@@ -431,7 +431,7 @@ def as_strided(self: Any, size: Sequence[Any], stride: Sequence[Any], storage_of
 
 @shape_rule(*overloads("_conj _neg_view"), tags=VIEW)
 def lazily(self: Any) -> TensorMeta:
-    """Conjugated or negated when it is read: a bit of fake tensors, which a TensorMeta has not."""
+    """Layout of a lazy conjugation or negation: a TensorMeta has no lazy bits, fake tensors do."""
     return alias(self)
 
 

@@ -1,8 +1,8 @@
-"""From random bits to standard normal numbers, by operations that round the same everywhere: + - * / and square root.
+"""Random bits to standard normal numbers, by operations that round alike everywhere: + - * / and square root.
 
 M. J. Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics 37 (1988):
 rational functions of the middle, and of sqrt(-log(p)) in the tails; PPND7 for float32, PPND16 for float64. Generated
-kernels repeat these very steps (runtime/csrc/vec_random.h), so that their numbers are these to the last bit.
+kernels repeat these steps (runtime/csrc/vec_random.h), so that their numbers agree to the last bit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 class Steps:
     """Coefficients, lowest power first. `far`: for sqrt(-log(p)) > 5, which 32 bits do not reach.
 
-    shift: of the exponent in the bits of a float; root: the bits of sqrt(1/2); logarithm: 2/3, 2/5, ... of the series
-    of log((1 + s) / (1 - s)).
+    shift: of the exponent in the bits of a float. root: the bits of sqrt(1/2). logarithm: 2/3, 2/5, ... of the series
+        of log((1 + s) / (1 - s)).
     """
 
     real: torch.dtype
@@ -121,7 +121,8 @@ LOG_2 = 0.6931471805599453
 
 
 def normal_quantile(words: torch.Tensor) -> torch.Tensor:
-    """The normal quantile of (word + 1/2) / 2**width + 1/2 for words of int32 (to float32) or int64 (to float64)."""
+    """Return the normal quantile of (word + 1/2) / 2**width + 1/2 for words of int32 (to float32) or int64 (to
+    float64)."""
     steps = SINGLE if words.dtype is torch.int32 else DOUBLE
     above = words ^ (words >> (steps.width - 1))  # distance from the middle, in 0 .. 2**(width - 1) - 1
     below = above ^ ((1 << (steps.width - 1)) - 1)  # distance from the end
@@ -144,7 +145,7 @@ def normal_quantile(words: torch.Tensor) -> torch.Tensor:
 
 
 def _log(x: torch.Tensor, steps: Steps) -> torch.Tensor:
-    """log(x) for positive normal x: 2**k (1 + f), then the series in s = f / (2 + f)."""
+    """Return log(x) for positive normal x: 2**k (1 + f), then the series in s = f / (2 + f)."""
     whole = x.view(torch.int32 if steps.width == 32 else torch.int64)
     k = (whole - steps.root) >> steps.shift
     f = (whole - (k << steps.shift)).view(steps.real) - 1.0
@@ -154,7 +155,7 @@ def _log(x: torch.Tensor, steps: Steps) -> torch.Tensor:
 
 
 def _square_root(x: torch.Tensor) -> torch.Tensor:
-    """Correctly rounded, which torch.sqrt is not where a vector library computes it."""
+    """Return the correctly rounded root; torch.sqrt is not correctly rounded if a vector library computes it."""
     if x.dtype is torch.float32:
         return x.to(torch.float64).sqrt().to(torch.float32)
     y = x.sqrt()

@@ -1,9 +1,9 @@
-"""Special functions as formulas: written once, over any values that overload arithmetic, for tensors and for loops.
+"""Special functions as formulas, written once over any values with overloaded arithmetic: tensors, or scalars of a
+loop.
 
 Each formula takes `m`, a namespace of elementary functions (`m.exp`, `m.where(condition, x, y)`, ...), and values of
-one floating-point dtype. Who registers them: `decompositions/special.py` (over tensors),
-`inductor/lower/operators/special.py`
-(over scalars of a loop body). Both branches of a case are always computed; nothing here knows dtypes or operators.
+one floating-point dtype. `decompositions/special.py` registers them over tensors, `inductor/lower/operators/special.py`
+over scalars of a loop body. Both branches of a case are always computed; nothing here knows dtypes or operators.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import cephes
 
 Formula = Callable[..., Any]
 
-# by the name of the ATen operator: of one value, and of several
+# By the name of the ATen operator: formulas of one value, and of several.
 unary_formulas: Registry[str, Formula] = Registry("special function")
 binary_formulas: Registry[str, Formula] = Registry("special function of two values")
 
@@ -49,7 +49,7 @@ def chebyshev_series(x: Any, coefficients: Sequence[float]) -> Any:
 
 
 def ratio_of_halves(m: Any, x: Any, near: Sequence[float], far: Sequence[float]) -> Any:
-    """e**-|x| I(x), up to a factor x that belongs to the first of the two series, for |x|: see `cephes.I0_NEAR`."""
+    """Return e**-|x| I(x) for |x|, without the factor x of the first series: see `cephes.I0_NEAR`."""
     inside = chebyshev_series(x * 0.5 - 2.0, near)
     outside = chebyshev_series(32.0 / x - 2.0, far) / m.sqrt(x)
     return inside, outside
@@ -84,7 +84,7 @@ def i1(m: Any, x: Any) -> Any:
 
 
 def _bessel_k(m: Any, x: Any, order: int, scaled: bool) -> Any:
-    """K of order 0 or 1, times e**x if `scaled`. +inf at 0, NaN below."""
+    """Return K of order 0 or 1, times e**x if `scaled`. +inf at 0, NaN below."""
     far = chebyshev_series(8.0 / x - 2.0, cephes.K1_FAR if order else cephes.K0_FAR) / m.sqrt(x)
     if order:
         near = m.log(x * 0.5) * i1(m, x) + chebyshev_series(x * x - 2.0, cephes.K1_NEAR) / x
@@ -122,8 +122,8 @@ def k1e(m: Any, x: Any) -> Any:
 
 
 def _modulus_and_phase(x: Any, order: int) -> tuple[Any, Any]:
-    """P and (5 / x) Q, for x > 5. The denominators are eager's, which lack the leading 1 that Cephes leaves implicit;
-    that moves the tenth digit."""
+    """Return P and (5 / x) Q, for x > 5. The denominators are eager's, which lack the leading 1 that Cephes leaves
+    implicit; that affects the tenth digit."""
     step = 5.0 / x
     square = step * step
     if order:
@@ -430,7 +430,8 @@ def xlog1py(m: Any, x: Any, y: Any) -> Any:
 
 # -- Chebyshev polynomials --------------------------------------------------------------------------------------------
 
-# For each kind: what degree 1 adds to 2x (T: half of it), the highest degree that is always computed by recurrence.
+# For each kind: the term that degree 1 adds to 2x (T: half of it), and the highest degree always computed by
+# recurrence.
 KINDS = {"t": (0.0, 6), "u": (0.0, 8), "v": (-1.0, 8), "w": (1.0, 8)}
 
 

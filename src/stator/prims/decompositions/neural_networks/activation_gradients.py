@@ -1,4 +1,5 @@
-"""Gradients of activation functions by arithmetic. The commonest stand beside their functions in activations.py."""
+"""Gradients of activation functions by arithmetic. The most common ones stand beside their functions in
+activations.py."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def glu_backward(grad: Any, x: Any, dim: int) -> Any:
 
 @decomposes("log_sigmoid_backward")
 def log_sigmoid_backward(grad: Any, x: Any, buffer: Any) -> Any:
-    """1 - sigmoid(x), by way of exp(-|x|), which the CPU's forward keeps."""
+    """1 - sigmoid(x) from exp(-|x|), which the CPU's forward saves."""
     power = buffer if x.device.type == "cpu" else aten.exp.default(aten.neg.default(aten.abs.default(x)))
     fraction = aten.div.Tensor(power, aten.add.Tensor(power, 1.0))
     slope = aten.where.self(aten.lt.Scalar(x, 0.0), aten.rsub.Scalar(fraction, 1.0), fraction)
@@ -61,7 +62,7 @@ DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64
 
 
 def nearest(number: float, dtype: torch.dtype) -> float:
-    """The number rounded to what a floating-point dtype can hold, far from its limits."""
+    """Return the number rounded to a floating-point dtype; for numbers far from the dtype's limits."""
     fraction, exponent = math.frexp(number)
     digits = DIGITS[dtype]
     return math.ldexp(round(math.ldexp(fraction, digits)), exponent - digits)
@@ -69,13 +70,13 @@ def nearest(number: float, dtype: torch.dtype) -> float:
 
 @decomposes("logit_backward", wide=False)
 def logit_backward(grad: Any, x: Any, eps: float | None = None) -> Any:
-    """1 / (x (1 - x)); beyond eps and 1 - eps, both rounded to the dtype, the function is constant; without an eps it
+    """1 / (x (1 - x)). Beyond eps and 1 - eps, both rounded to the dtype, the function is constant; without an eps it
     is undefined beyond 0 and 1."""
     low, other = (0.0, float("nan")) if eps is None or eps < 0 else (eps, 0.0)
     low = nearest(low, x.dtype)
     outside = aten.logical_or.default(aten.lt.Scalar(x, low), aten.gt.Scalar(x, nearest(1.0 - low, x.dtype)))
     x = widened(x)
-    # of a zero of either sign the slope is plus infinity
+    # At a zero of either sign the slope is plus infinity.
     inner = aten.div.Tensor(widened(grad), aten.abs.default(aten.mul.Tensor(x, aten.rsub.Scalar(x, 1.0))))
     return aten.where.ScalarSelf(outside, other, inner)
 

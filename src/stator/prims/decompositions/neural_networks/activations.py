@@ -1,4 +1,4 @@
-"""Activation functions, and their gradients, by arithmetic. Formulas are those of torch's documentation."""
+"""Activation functions, and their gradients, by arithmetic, with the formulas of torch's documentation."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def softplus_backward(grad: Any, x: Any, beta: Any, threshold: Any) -> Any:
 
 @decomposes("log_sigmoid_forward")
 def log_sigmoid_forward(x: Any) -> Any:
-    """min(x, 0) - log1p(exp(-|x|)); the second result is the buffer eager keeps for the gradient: exp(-|x|)."""
+    """min(x, 0) - log1p(exp(-|x|)); the second result is the buffer that eager saves for the gradient: exp(-|x|)."""
     buffer = aten.exp.default(aten.neg.default(aten.abs.default(x)))
     result = aten.sub.Tensor(aten.clamp_max.default(x, 0.0), aten.log1p.default(buffer))
     return (result, buffer) if x.device.type == "cpu" else (result, aten.new_empty.default(x, [0]))

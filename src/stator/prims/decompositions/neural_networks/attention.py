@@ -23,7 +23,7 @@ def flash_attention_for_cpu(
     attn_mask: Any = None,
     scale: float | None = None,
 ) -> Any:
-    """softmax(Q K^T scale + mask) V and the log-sum-exp of each row; [batch, heads, length, width] all."""
+    """softmax(Q K^T scale + mask) V and the log-sum-exp of each row; all [batch, heads, length, width]."""
     if dropout_p != 0.0:
         return NotImplemented
     length, width = query.shape[2], query.shape[3]

@@ -1,7 +1,7 @@
-"""Gradients of operators that read each result from a place of the input: every such place adds up what was read there.
+"""Gradients of operators that read each result from one input element: each element sums the gradients of its readers.
 
-Embeddings, views that overlap or select, padding from inside, interpolation. All are one accumulating `index_put` into
-zeros, with the very index the forward reads by.
+Embeddings, overlapping or selecting views, padding from inside, interpolation. All are one accumulating `index_put`
+into zeros, with the forward's index.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def gathered(shape: Sequence[Any], indices: Sequence[Any], values: Any) -> Any:
-    """Zeros of `shape` with the values added at the indices."""
+    """Return zeros of `shape` with the values added at the indices."""
     zeros = aten.full.default(list(shape), 0, dtype=values.dtype, device=values.device)
     return aten.index_put.default(zeros, list(indices), values, True)
 
@@ -29,7 +29,7 @@ def gathered(shape: Sequence[Any], indices: Sequence[Any], values: Any) -> Any:
 def embedding_dense_backward(
     grad_output: Any, indices: Any, num_weights: Any, padding_idx: Any, scale_grad_by_freq: bool
 ) -> Any:
-    """Rows at `padding_idx` get nothing; by frequency, a row gets the mean of what was read from it."""
+    """Rows at `padding_idx` get nothing; by frequency, a row gets the mean of its readers' gradients."""
     if 0 in tuple(grad_output.shape):
         return NotImplemented
     grad = grad_output
@@ -75,13 +75,14 @@ def diagonal_backward(grad_output: Any, input_sizes: Sequence[Any], offset: Any,
 
 
 def across(places: Sequence[Any]) -> list[Any]:
-    """Index vectors of the last dimensions shaped to broadcast against each other."""
+    """Shape the index vectors of the last dimensions to broadcast against each other."""
     rank = len(places)
     return [aten.view.default(place, [1] * axis + [-1] + [1] * (rank - 1 - axis)) for axis, place in enumerate(places)]
 
 
 def padded_places(sizes: Sequence[Any], padding: Sequence[Any], like: Any) -> list[Any]:
-    """For each padded dimension, outermost first, how far before the first element each place of the result lies."""
+    """Return, for each padded dimension, outermost first, the offset of each result position before the first
+    element."""
     rank = len(padding) // 2
     found = []
     for axis in range(rank):
@@ -91,7 +92,7 @@ def padded_places(sizes: Sequence[Any], padding: Sequence[Any], like: Any) -> li
 
 
 def reflected(place: Any, size: Any) -> Any:
-    """-1 is 1, -2 is 2; `size` is size - 2."""
+    """Reflect: -1 becomes 1, -2 becomes 2; `size` is size - 2."""
     last = size - 1
     return aten.rsub.Scalar(aten.abs.default(aten.rsub.Scalar(aten.abs.default(place), last)), last)
 
@@ -144,7 +145,7 @@ _nearest_backward(
 def _whole_factors(
     output_size: Sequence[Any], sizes: Sequence[Any], scales: Sequence[float | None]
 ) -> list[Any] | None:
-    """How many places of the result read each element, where every element is read equally often."""
+    """Return how many result positions read each element; None unless every element has equally many."""
     factors = []
     for target, size, scale in zip(output_size, sizes, scales, strict=True):
         if target % size != 0 or (scale is not None and scale != target // size):
@@ -172,7 +173,7 @@ def upsample_linear_backward(
     *scales: Any,
     **named: Any,
 ) -> Any:
-    """Each of two neighbours along a dimension gets its weight; the dimensions one after the other."""
+    """Each of two neighbours along a dimension gets its weight; dimension by dimension."""
     if 0 in tuple(grad_output.shape) or 0 in tuple(input_size):
         return NotImplemented
     given = scales_of(output_size, scales, named)

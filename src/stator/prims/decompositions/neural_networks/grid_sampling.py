@@ -1,4 +1,4 @@
-"""Sampling at calculated places with interpolation: grid_sampler and bicubic upsampling, by gathers and arithmetic."""
+"""Sampling at computed positions with interpolation: grid_sampler and bicubic upsampling, by gathers and arithmetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CUBIC = -0.75  # the free parameter of cubic convolution (Keys, 1981)
 
 
 def cubic_weights(fraction: Any) -> list[Any]:
-    """Of the four neighbours of a place `fraction` of a step behind the second."""
+    """Return the weights of the four neighbours of a position `fraction` of a step behind the second."""
 
     def near(x: Any) -> Any:  # ((a + 2) x - (a + 3)) x x + 1
         inner = aten.sub.Tensor(aten.mul.Tensor(x, CUBIC + 2), CUBIC + 3)
@@ -36,7 +36,7 @@ def cubic_weights(fraction: Any) -> list[Any]:
 
 @decomposes("upsample_bicubic2d")
 def upsample_bicubic2d(self: Any, output_size: Sequence[Any], align_corners: bool, *scales: Any, **named: Any) -> Any:
-    """Cubic convolution along each dimension in turn, the innermost first; the border is repeated."""
+    """Cubic convolution dimension by dimension, the innermost first; the border is repeated."""
     if not self.dtype.is_floating_point or 0 in tuple(self.shape):
         return NotImplemented
     given = scales_of(output_size, scales, named)
@@ -63,7 +63,7 @@ def upsample_bicubic2d(self: Any, output_size: Sequence[Any], align_corners: boo
 
 
 def unnormalised(coordinate: Any, size: Any, align_corners: bool) -> Any:
-    """From [-1, 1] to elements: the ends are the centres of the outermost elements, or their outer edges."""
+    """Map [-1, 1] to elements: the ends are the centres of the outermost elements, or their outer edges."""
     if align_corners:
         return aten.mul.Tensor(aten.add.Tensor(coordinate, 1.0), (size - 1) / 2)
     return aten.div.Tensor(aten.sub.Tensor(aten.mul.Tensor(aten.add.Tensor(coordinate, 1.0), size), 1.0), 2.0)
@@ -79,13 +79,13 @@ def brought_inside(coordinate: Any, size: Any, padding_mode: int, align_corners:
 
 
 def clipped(coordinate: Any, size: Any) -> Any:
-    """To [0, size - 1]; NaN to 0, as eager's order of comparisons has it."""
+    """Clip to [0, size - 1]; NaN becomes 0, by eager's order of comparisons."""
     positive = aten.where.ScalarOther(aten.gt.Scalar(coordinate, 0.0), coordinate, 0.0)
     return aten.clamp_max.default(positive, float(size - 1))
 
 
 def reflected_between(coordinate: Any, low: float, span: float) -> Any:
-    """Folded back and forth between low and low + span."""
+    """Fold back and forth between low and low + span."""
     if span == 0:
         return aten.zeros_like.default(coordinate)
     distance = aten.abs.default(aten.sub.Tensor(coordinate, low))
@@ -96,7 +96,8 @@ def reflected_between(coordinate: Any, low: float, span: float) -> Any:
 
 
 def sample(input: Any, places: Sequence[Any], checked: bool) -> Any:
-    """The elements at integral places, one tensor of (batch, *result) for each dimension; 0 outside if `checked`."""
+    """Return the elements at integral positions, one tensor of (batch, *result) per dimension; 0 outside if
+    `checked`."""
     rank = len(places)
     batch = aten.view.default(iota(input.shape[0], input), [-1, *[1] * rank])
     inside = None
@@ -117,10 +118,10 @@ def sample(input: Any, places: Sequence[Any], checked: bool) -> Any:
 @decomposes("grid_sampler_2d grid_sampler_3d", wide=False)
 def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
     rank = len(input.shape) - 2
-    # half floats: eager rounds places to them, and a place decides which elements are read
+    # Half floats: eager rounds the positions to them, which decides the elements that are read.
     if input.dtype not in (torch.float32, torch.float64) or 0 in (*input.shape, *grid.shape):
         return NotImplemented
-    # the grid's last dimension counts x first
+    # The grid's last dimension counts x first.
     raw = [
         unnormalised(aten.select.int(grid, -1, rank - 1 - a), input.shape[a + 2], align_corners) for a in range(rank)
     ]

@@ -10,12 +10,12 @@ from stator.prims.decompositions.decomposition_decorator import cast, decomposes
 
 aten = torch.ops.aten
 
-# Eager's bound below the denominator of the gradient of binary cross entropy.
+# Eager's lower bound of the denominator in the gradient of binary cross entropy.
 LEAST_VARIANCE = 1e-12
 
 
 def scaled(grad: Any, like: Any, reduction: int) -> Any:
-    """The gradient of each element's loss."""
+    """Return the gradient of each element's loss."""
     if reduction != 1:
         return grad
     count: Any = 1

@@ -30,7 +30,7 @@ def mse_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int) 
         count: Any = 1
         for size in self.shape:
             count = count * size
-        if type(count) is int:  # of no elements there is no gradient to share
+        if type(count) is int:  # without elements there is no gradient to divide
             count = max(count, 1)
         factor = 2.0 / count
     return aten.mul.Tensor(aten.mul.Tensor(aten.sub.Tensor(self, target), factor), grad_output)
@@ -57,8 +57,8 @@ def huber_loss(self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -
 
 @decomposes("binary_cross_entropy")
 def binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
-    """-(y log p + (1 - y) log(1 - p)), the logarithms bounded below by -100 as in eager. On the CPU, as there, p or y
-    outside of [0, 1] is a RuntimeError."""
+    """-(y log p + (1 - y) log(1 - p)), the logarithms bounded below by -100 as in eager. As there, p or y outside of
+    [0, 1] is a RuntimeError on the CPU."""
     for name, given in (("input", self), ("target", target)) if self.device.type == "cpu" else ():
         inside = aten.logical_and.default(aten.ge.Scalar(given, 0), aten.le.Scalar(given, 1))
         aten._assert_async.msg(aten.all.default(inside), f"all elements of {name} should be between 0 and 1")
@@ -136,8 +136,8 @@ def multi_margin_loss(
 
 @decomposes("multilabel_margin_loss_forward", wide=False)
 def multilabel_margin_loss_forward(self: Any, target: Any, reduction: int) -> Any:
-    """Of every class named before the first negative one and every class not named: max(0, 1 - x[named] + x[other]),
-    over how many classes there are."""
+    """Sum max(0, 1 - x[named] + x[other]) over the classes named before the first negative target and the classes not
+    named, divided by the number of classes."""
     if 0 in tuple(self.shape) or self.dtype not in (torch.float32, torch.float64):
         return NotImplemented
     single = len(self.shape) < 2

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def normalised(x: Any, dims: list[int], eps: float) -> tuple[Any, Any, Any]:
-    """(x - mean) / sqrt(var + eps) over `dims`, the mean, and 1 / sqrt(var + eps), both with kept dimensions."""
+    """Return (x - mean) / sqrt(var + eps) over `dims`, the mean, and 1 / sqrt(var + eps), with kept dimensions."""
     variance, mean = aten.var_mean.correction(x, dims, correction=0, keepdim=True)
     rstd = aten.rsqrt.default(aten.add.Tensor(variance, eps))
     return aten.mul.Tensor(aten.sub.Tensor(x, mean), rstd), mean, rstd
@@ -27,7 +27,7 @@ def affine(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def per_channel(parameter: Any, rank: int) -> Any:
-    """A [C] vector shaped to broadcast over [N, C, ...]."""
+    """Shape a [C] vector to broadcast over [N, C, ...]."""
     return None if parameter is None else aten.view.default(parameter, [-1, *[1] * (rank - 2)])
 
 
@@ -109,8 +109,8 @@ def batch_norm_no_training(
 def by_batch_statistics(
     input: Any, weight: Any, bias: Any, eps: float, running: Sequence[Any] = ()
 ) -> tuple[Any, Any, Any, Any]:
-    """The normalised input, then mean, 1 / sqrt(var + eps) and (biased) variance of each channel. `running` are the
-    running statistics, whose layouts eager looks at, too."""
+    """Return the normalised input, then mean, 1 / sqrt(var + eps) and (biased) variance of each channel. The layouts of
+    the running statistics `running` affect eager's path too."""
     rank = len(input.shape)
     dims = [0, *range(2, rank)]
     on_cpu = input.dtype is torch.float32 and input.device.type == "cpu"
@@ -138,14 +138,14 @@ def _is_row(parameter: Any) -> bool:
 
 
 def _is_packed(x: Any) -> bool:
-    """Whether eager's vector code takes it; other layouts are gone through element by element, in other steps."""
+    """Whether eager's vector code takes this layout; others are computed element by element, in other steps."""
     shape, strides = tuple(x.shape), tuple(x.stride())
     return is_contiguous(shape, strides) or is_channels_last(shape, strides)
 
 
 def _wide_statistics(input: Any, dims: list[int], eps: float) -> tuple[Any, Any, Any]:
-    """Mean, 1 / sqrt(var + eps) and variance, by sums in double precision, rounded where eager rounds: networks whose
-    activations have kinks multiply what would be rounded otherwise."""
+    """Return mean, 1 / sqrt(var + eps) and variance by sums in double precision, rounded where eager rounds: networks
+    with kinked activations amplify any rounding difference."""
     wide = torch.float64
     count = _elements(input, dims)
     mean = _narrowed(aten.div.Tensor(aten.sum.dim_IntList(input, dims, True, dtype=wide), count))
@@ -156,8 +156,8 @@ def _wide_statistics(input: Any, dims: list[int], eps: float) -> tuple[Any, Any,
 
 
 def _scattered_statistics(input: Any, dims: list[int], eps: float) -> tuple[Any, Any, Any]:
-    """The same of a layout with gaps, overlaps or another order: the mean as of any tensor, then deviations from it in
-    double precision."""
+    """Like `_wide_statistics` for a layout with gaps, overlaps or another order: the general mean, then deviations from
+    it in double precision."""
     wide = torch.float64
     mean = aten.mean.dim(input, dims, True)
     deviation = aten.sub.Tensor(aten._to_copy.default(input, dtype=wide), aten._to_copy.default(mean, dtype=wide))
@@ -167,7 +167,7 @@ def _scattered_statistics(input: Any, dims: list[int], eps: float) -> tuple[Any,
 
 
 def _inverse_deviation(variance: Any, eps: float) -> Any:
-    """1 / sqrt(variance + eps) of a variance in double precision."""
+    """Return 1 / sqrt(variance + eps) of a variance in double precision."""
     return _narrowed(aten.reciprocal.default(aten.sqrt.default(aten.add.Tensor(variance, eps))))
 
 

@@ -70,7 +70,7 @@ def batch_norm_backward(
     output_mask: Sequence[bool],
     reserve: Any,
 ) -> Any:
-    """`save_var` is 1 / sqrt(var + eps), despite its name; `reserve` is what cuDNN and MIOpen keep."""
+    """`save_var` is 1 / sqrt(var + eps), despite its name; `reserve` is the workspace of cuDNN and MIOpen."""
     if numel(tuple(reserve.shape)):
         return NotImplemented
     return native_batch_norm_backward(

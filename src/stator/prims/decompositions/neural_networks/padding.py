@@ -1,4 +1,4 @@
-"""Padding by reflection and replication: gathers along each dimension at calculated places."""
+"""Padding by reflection and replication: gathers along each dimension at computed positions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Place = Callable[[Any, Any], Any]
 
 
 def gathered(self: Any, padding: Sequence[Any], place: Place) -> Any:
-    """`place(position, size)` maps positions from -left to size + right - 1 to elements; one call per dimension."""
+    """Gather along each padded dimension. `place(position, size)` maps positions from -left to size + right - 1 to
+    elements."""
     result = self
     rank = len(self.shape)
     for step in range(len(padding) // 2):
@@ -30,7 +31,7 @@ def gathered(self: Any, padding: Sequence[Any], place: Place) -> Any:
 
 
 def nothing_to_read(self: Any, padding: Sequence[Any]) -> bool:
-    """Is a padded dimension empty?"""
+    """Whether a padded dimension is empty."""
     return 0 in tuple(self.shape[-(len(padding) // 2) :])
 
 
@@ -39,7 +40,7 @@ def replicated(position: Any, size: Any) -> Any:
 
 
 def reflected(position: Any, size: Any) -> Any:
-    """The border itself is not repeated."""
+    """Reflect positions without repeating the border."""
     inner = aten.rsub.Scalar(aten.abs.default(position), size - 1)
     return aten.rsub.Scalar(aten.abs.default(inner), size - 1)
 

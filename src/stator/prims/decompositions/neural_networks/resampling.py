@@ -17,14 +17,15 @@ aten = torch.ops.aten
 
 
 def scale_of(scale: float | None, size: Any, target: Any) -> float:
-    """Source pixels per target pixel."""
+    """Return the number of source pixels per target pixel."""
     return 1.0 / scale if scale is not None and scale > 0 else size / target
 
 
 def nearest_places(
     sizes: Sequence[Any], output_size: Sequence[Any], scales: Sequence[float | None], shift: float, like: Any
 ) -> list[Any]:
-    """For each dimension the element that each place of the result reads, shaped to broadcast against the others."""
+    """Return, for each dimension, the element that each result position reads, shaped to broadcast against the
+    others."""
     places = []
     rank = len(output_size)
     for axis, (size, target, scale) in enumerate(zip(sizes, output_size, scales, strict=True)):
@@ -59,7 +60,7 @@ def scales_of(output_size: Sequence[Any], scales: Sequence[Any], named: dict[str
 
 @decomposes("upsample_linear1d upsample_bilinear2d upsample_trilinear3d")
 def upsample_linear(self: Any, output_size: Sequence[Any], align_corners: bool, *scales: Any, **named: Any) -> Any:
-    """Between two neighbours along each dimension in turn, the innermost first."""
+    """Interpolate between two neighbours, dimension by dimension, the innermost first."""
     if self.dtype not in (torch.float32, torch.float64):
         return NotImplemented
     given = scales_of(output_size, scales, named)
@@ -78,7 +79,7 @@ def upsample_linear(self: Any, output_size: Sequence[Any], align_corners: bool, 
 
 
 def linear_places(size: Any, target: Any, align_corners: bool, scale: float | None, like: Any) -> tuple[Any, Any, Any]:
-    """The two neighbours that each place along one dimension reads, and the weight of the second."""
+    """Return the two neighbours that each position along a dimension reads, and the weight of the second."""
     working = like.dtype
     position = cast(iota(target, like), working)
     if align_corners:
@@ -101,7 +102,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """The sum of one strided slice per place in the window, over how many elements of each window count."""
+    """The sum of one strided slice per window position, divided by the number of counted elements of each window."""
     if self.dtype.is_complex or 0 in tuple(self.shape[-2:]):
         return NotImplemented
     if not self.dtype.is_floating_point:
@@ -147,7 +148,7 @@ def window_sum(x: Any, kernel: Sequence[Any], step: Sequence[Any], outputs: Sequ
 def max_pool1d(
     self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Any:
-    """An image of height 1. Eager's result is contiguous, unlike that of pooling the image."""
+    """Pool an image of height 1. Eager's result is contiguous, unlike that of pooling the image."""
     kernel, pad, spread = each(kernel_size, 1)[0], each(padding, 1)[0], each(dilation, 1)[0]
     step = each(stride, 1)[0] if stride not in ((), []) else kernel
     image = aten.unsqueeze.default(self, -2)

@@ -16,8 +16,8 @@ aten = torch.ops.aten
 
 
 def adaptive_places(size: Any, target: Any, like: Any) -> tuple[Any, Any]:
-    """For each place of the result, the elements its window reads (as many for all), and which of these count: from
-    floor(i n / m) up to ceil((i + 1) n / m)."""
+    """Return, for each result position, the elements of its window (equally many for all), and the mask of those that
+    count: from floor(i n / m) up to ceil((i + 1) n / m)."""
     number = iota(target, like)
     start = aten.div.Tensor_mode(aten.mul.Tensor(number, size), target, rounding_mode="floor")
     end = aten.add.Tensor(aten.mul.Tensor(aten.add.Tensor(number, 1), size), target - 1)
@@ -30,7 +30,7 @@ def adaptive_places(size: Any, target: Any, like: Any) -> tuple[Any, Any]:
 
 @decomposes("_adaptive_avg_pool2d adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool3d")
 def adaptive_avg_pool(self: Any, output_size: Sequence[Any]) -> Any:
-    """The mean over each dimension of the window in turn, the innermost first."""
+    """The mean over the window, dimension by dimension, the innermost first."""
     rank = len(output_size)
     if 0 in tuple(self.shape[-rank:]) or 0 in tuple(output_size) or not self.dtype.is_floating_point:
         return NotImplemented
@@ -64,7 +64,7 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """Sums over windows along one dimension after the other, over how many elements of each window count."""
+    """Sums over windows, dimension by dimension, divided by the number of counted elements of each window."""
     if self.dtype.is_complex or 0 in tuple(self.shape[-3:]):
         return NotImplemented
     return avg_pool(self, 3, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
@@ -80,7 +80,7 @@ def avg_pool(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Any:
-    """One dimension after the other, the innermost first. Integers are divided as in C."""
+    """Pool dimension by dimension, the innermost first. Integers are divided as in C."""
     kernel, pad = each(kernel_size, rank), each(padding, rank)
     step = each(stride, rank) if stride not in (None, (), []) else kernel
     total: Any = self
@@ -110,8 +110,9 @@ def avg_pool(
 
 
 def window_maxima(self: Any, places: Sequence[Any], counts: Sequence[Any]) -> Any:
-    """The largest element of each window, and where it is in the flattened trailing dimensions: the first of several,
-    but the last NaN. places[axis]: (results, window) positions along a dimension, clamped; counts: which are real."""
+    """Return the largest element of each window and its position in the flattened trailing dimensions: the first of
+    several, but the last NaN. places[axis]: (results, window) clamped positions along a dimension; counts: the mask of
+    real ones."""
     rank = len(places)
     before = len(self.shape) - rank
     targets = [one.shape[0] for one in places]
@@ -195,7 +196,7 @@ def adaptive_max_pool(self: Any, output_size: Sequence[Any]) -> Any:
 
 @decomposes("max_unpool2d max_unpool3d", wide=False)
 def max_unpool(self: Any, indices: Any, output_size: Sequence[Any], *_geometry: Any) -> Any:
-    """Zeros, and the pooled values where they came from."""
+    """Zeros, with the pooled values at their original positions."""
     if 0 in tuple(self.shape) or 0 in tuple(output_size):
         return NotImplemented
     rank = len(output_size)
@@ -209,7 +210,7 @@ def max_unpool(self: Any, indices: Any, output_size: Sequence[Any], *_geometry: 
 
 @decomposes("im2col", wide=False)
 def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    """Windows of the padded image as columns: (batch, channels x window, windows)."""
+    """Lay out windows of the padded image as columns: (batch, channels x window, windows)."""
     if 0 in tuple(self.shape[-2:]):
         return NotImplemented
     padded = aten.constant_pad_nd.default(self, [padding[1], padding[1], padding[0], padding[0]], 0)

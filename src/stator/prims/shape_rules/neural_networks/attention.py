@@ -25,7 +25,7 @@ def flash_attention_for_cpu(
     attn_mask: Any = None,
     scale: float | None = None,
 ) -> tuple[TensorMeta, TensorMeta]:
-    """The output is laid out like the query; the statistics as (batch, sequence, heads), transposed."""
+    """The output is laid out like the query; the log-sum-exp as (batch, sequence, heads), transposed."""
     batch, heads, length = tuple(query.shape)[:3]
     shape = (batch, heads, length, value.shape[3])
     statistics = torch.float64 if query.dtype is torch.float64 else torch.float32
@@ -68,7 +68,8 @@ def native_multi_head_attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[TensorMeta, TensorMeta | None]:
-    """What nn.MultiheadAttention calls without gradients. Its schema does not say that weights may be missing."""
+    """nn.MultiheadAttention calls this without gradients. The weights may be None, although the schema does not say
+    so."""
     batch, length = tuple(query.shape)[:2]
     heads = () if average_attn_weights else (num_head,)
     weights = fresh((batch, *heads, length, key.shape[1]), query) if need_weights else None
@@ -77,5 +78,5 @@ def native_multi_head_attention(
 
 @shape_rule(aten._transformer_encoder_layer_fwd.default, tags=ATTENTION)
 def transformer_encoder_layer(src: Any, *_args: Any, **_options: Any) -> TensorMeta:
-    """What nn.TransformerEncoderLayer calls without gradients."""
+    """nn.TransformerEncoderLayer calls this without gradients."""
     return fresh(tuple(src.shape), src)

@@ -25,7 +25,7 @@ CONV = ("conv",)
 
 
 def each(value: Any, rank: int) -> Sequence[Any]:
-    """One value per spatial dimension; a list of one serves all."""
+    """Return one value per spatial dimension; a list of one value serves all."""
     if not isinstance(value, (tuple, list)):
         return (value,) * rank
     return value if len(value) == rank else (value[0],) * rank
@@ -41,10 +41,9 @@ def convolved_shape(
     output_padding: Sequence[Any],
     groups: Any,
 ) -> Sizes:
-    """Sizes (batch, out channels, spatial...) of a convolution's result.
+    """Return the sizes (batch, out channels, spatial...) of a convolution's result.
 
-    Spatial sizes are (n + 2p - d(k - 1) - 1) // s + 1, and for transposed ones (n - 1)s - 2p + d(k - 1) + output
-    padding + 1.
+    Spatial sizes are (n + 2p - d(k - 1) - 1) // s + 1; transposed, (n - 1)s - 2p + d(k - 1) + output padding + 1.
     """
     rank = len(shape) - 2
     spatial = []
@@ -128,7 +127,7 @@ def convolution(
 def by_onednn(
     input: Any, weight: Any, stride: Any, dilation: Any, transposed: bool, output_padding: Any, groups: Any
 ) -> bool:
-    """Whether eager computes a convolution on the CPU by oneDNN; a transcription of its choice of backend."""
+    """Whether eager computes a convolution on the CPU by oneDNN; a transcription of ATen's choice of backend."""
     if not onednn_enabled():
         return False
     rank = len(input.shape) - 2
@@ -153,9 +152,9 @@ HALF_WIDTH = {
 
 
 def convolved_strides(input: Any, weight: Any, result: Sizes, options: tuple[Any, ...]) -> Sizes:
-    """Channels last when the input or the weight suggests it, as the backends of 2-d and 3-d convolutions do, but for
-    eager's own 3-d ones on the CPU. options: those of `by_onednn`."""
-    if len(result) == 3:  # computed as a 2-d convolution of height 1, after making the input contiguous
+    """Return channels-last strides if the input or the weight suggests them, as the backends of 2-d and 3-d
+    convolutions do, except eager's own 3-d ones on the CPU. options: those of `by_onednn`."""
+    if len(result) == 3:  # computed as a 2-d convolution of height 1 of the contiguous input
         if not strides_like_channels_last(*lifted(tuple(weight.shape), weight.stride())):
             return contiguous_strides(result)
         image = channels_last_strides((*result[:2], 1, result[2]))
@@ -169,7 +168,7 @@ def convolved_strides(input: Any, weight: Any, result: Sizes, options: tuple[Any
 
 
 def lifted(shape: Sizes, strides: Sizes) -> tuple[Sizes, Sizes]:
-    """Shape and strides with a dimension of one before the last."""
+    """Insert a dimension of one before the last."""
     return (*shape[:2], 1, shape[2]), (*strides[:2], shape[2] * strides[2], strides[2])
 
 
@@ -195,7 +194,7 @@ def convolution_backward(
         dilated = not transposed and any(step != 1 for step in each(dilation, len(shape) - 2))
         in_both = len(shape) == 4 and (shape[1] == 1 or (shape[2] == 1 and shape[3] == 1))
         if tensor is weight and in_both and not dilated and strides[1] == 1:
-            # a kernel of one element or one channel is in both formats: eager's own convolutions leave it as it is
+            # A kernel of one element or one channel is in both formats: eager's own convolutions do not convert it.
             own = weight.stride()
             if is_channels_last(shape, own) and input.device.type == "cpu" and not by_onednn(input, weight, *options):
                 strides = own

@@ -57,9 +57,9 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Any:
-    """The sums, and what the gradient needs: the bag of each index, the size of each bag, the place of each maximum.
+    """The sums, and the gradient's data: the bag of each index, the size of each bag, the index of each maximum.
 
-    The bag of each index is left empty where the CPU's fast kernel sums rows directly.
+    The bag of each index is left empty if the CPU's fast kernel sums rows directly.
     """
     if weight.device.type != "cpu":
         return NotImplemented
@@ -84,7 +84,7 @@ def embedding_bag(
 
 @shape_rule(*overloads("_embedding_bag_forward_only"), tags=("index", "reduction"))
 def embedding_bag_forward_only(weight: Any, indices: Any, offsets: Any, *rest: Any) -> Any:
-    """Sums keep room for the size of a last, empty bag, which nobody reads."""
+    """The sums leave room for the size of a last, empty bag, which is never read."""
     results = embedding_bag(weight, indices, offsets, *rest)
     mode = rest[1] if len(rest) > 1 else SUM
     if results is NotImplemented or mode != SUM:
@@ -114,7 +114,7 @@ def embedding_bag_backward(
 def segment_reduce(
     data: Any, reduce: str, *, lengths: Any = None, indices: Any = None, offsets: Any = None, axis: int = 0, **_: Any
 ) -> TensorMeta:
-    """One element along `axis` for each segment; `lengths` and `offsets` have the dimensions up to there."""
+    """One element along `axis` for each segment; `lengths` and `offsets` have the dimensions up to `axis`."""
     if (lengths is None) == (offsets is None):
         raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
     count = lengths.shape[axis] if lengths is not None else offsets.shape[axis] - 1

@@ -1,4 +1,4 @@
-"""Shape rules of fused optimizer steps and of gradient scaling, which write to (lists of) tensors in place."""
+"""Shape rules of fused optimizer steps and of gradient scaling, which write to (lists of) tensors."""
 
 from __future__ import annotations
 

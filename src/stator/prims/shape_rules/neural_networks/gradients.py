@@ -1,6 +1,6 @@
-"""Shape rules of operators that only gradients are made of: of losses, resampling, padding, pooling, distances.
+"""Shape rules of operators that occur only in gradients: of losses, resampling, padding, pooling, distances.
 
-Gradients of elementwise operators, normalisation and views stand beside the operators themselves.
+Gradients of elementwise operators, normalisation and views stand beside these operators.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from stator.prims.shape_rules.operands import elementwise, fresh, overloads
 
 
 def like(tensor: Any) -> TensorMeta:
-    """A fresh tensor with the strides of a dense one, contiguous otherwise."""
+    """Describe a fresh tensor: the strides of `tensor` if dense, otherwise contiguous."""
     shape = tuple(tensor.shape)
     return fresh(shape, tensor, stride=preserved_strides(shape, tensor.stride()))
 
 
 def in_format(tensor: Any, of: Any = None) -> TensorMeta:
-    """A fresh tensor in the memory format that a tensor (the same, by default) suggests."""
+    """Describe a fresh tensor in the memory format that `of` (by default `tensor`) suggests."""
     shape, source = tuple(tensor.shape), tensor if of is None else of
     return fresh(shape, tensor, stride=suggested_strides(tuple(source.shape), source.stride(), shape))
 
@@ -86,7 +86,7 @@ UPSAMPLING = """
     _upsample_nearest_exact2d_backward upsample_linear1d_backward upsample_bilinear2d_backward
     upsample_trilinear3d_backward _upsample_bilinear2d_aa_backward
 """
-# Those whose result is contiguous whatever the gradient's format.
+# Operators whose result is contiguous whatever the gradient's format.
 CONTIGUOUS_UPSAMPLING = """
     upsample_nearest3d_backward _upsample_nearest_exact3d_backward upsample_bicubic2d_backward
     _upsample_bicubic2d_aa_backward

@@ -95,7 +95,7 @@ def ctc_loss(
     blank: int = 0,
     zero_infinity: bool = False,
 ) -> tuple[TensorMeta, TensorMeta]:
-    """The loss of each sequence, and the logarithms of the probabilities of its prefixes, with blanks in between."""
+    """The loss of each sequence, and the log probabilities of its prefixes, with blanks in between."""
     longest: Any = 0
     for length in target_lengths:
         longest = longest if length <= longest else length

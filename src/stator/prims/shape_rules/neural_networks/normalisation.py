@@ -17,7 +17,8 @@ NORM = ("reduction",)
 
 
 def statistics_dtype(input: Any, weight: Any) -> torch.dtype:
-    """Saved statistics are kept in float32 for half-width inputs when the weights are wider, or on accelerators."""
+    """Return the dtype of saved statistics: float32 for half-width inputs if the weights are wider, or on
+    accelerators."""
     if input.device.type != "cpu" or (weight is not None and weight.dtype is not input.dtype):
         return computation_dtype(input.dtype)
     return input.dtype

@@ -18,8 +18,8 @@ POOL = ("reduction",)
 
 
 def pooled_size(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Any:
-    """Windows that fit: (n + 2p - d(k - 1) - 1) / s + 1, rounded up in ceil mode unless the last starts in the
-    padding."""
+    """Return the number of windows: (n + 2p - d(k - 1) - 1) / s + 1, rounded up in ceil mode unless the last window
+    starts in the padding."""
     span = size + 2 * padding - dilation * (kernel - 1) - 1
     if ceil_mode:
         count = (span + stride - 1) // stride + 1

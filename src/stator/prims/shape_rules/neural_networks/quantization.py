@@ -1,4 +1,4 @@
-"""Shape rules of operators that imitate quantization on plain tensors. Tensors that are quantized are refused."""
+"""Shape rules of operators that simulate quantization on plain tensors. Quantized tensors are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stator.prims.shape_rules.operands import fresh, overloads
     )
 )
 def fake_quantize(self: Any, *_options: Any, **_named: Any) -> tuple[TensorMeta, TensorMeta]:
-    """The rounded tensor, and which elements were in range."""
+    """The rounded tensor, and the mask of elements in range."""
     shape = tuple(self.shape)
     strides = preserved_strides(shape, self.stride())
     return fresh(shape, self, stride=strides), fresh(shape, self, torch.bool, strides)
@@ -27,5 +27,5 @@ def fake_quantize(self: Any, *_options: Any, **_named: Any) -> tuple[TensorMeta,
 
 @shape_rule(*overloads("quantize_per_tensor quantize_per_tensor.tensor_qparams quantize_per_tensor.tensors"))
 def quantize(*_args: Any, **_named: Any) -> NoReturn:
-    """Its meta kernel gives a tensor that is not quantized."""
+    """Refused: the meta kernel gives a tensor that is not quantized."""
     raise Unsupported("tensor-layout", "a quantized tensor is not supported")
