@@ -17,7 +17,7 @@ from stator.base import counters, dumps, logs
 from stator.base.config import Options
 from stator.base.errors import StatorError
 from stator.graph import verifier as graph_verifier
-from stator.graph.subgraphs.subgraph_ops import PartKey, part_of
+from stator.graph.subgraphs.subgraph_ops import SubgraphKey, subgraph_of
 from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
@@ -178,10 +178,10 @@ def compile_exactly(
 def _compile_parts(gm: fx.GraphModule, options: Options) -> None:
     """Compile the graphs that nodes of this one run: branches, bodies of loops."""
     for node in gm.graph.nodes:
-        part = part_of(node)
+        part = subgraph_of(node)
         if part is not None:
             with dumps.compilation(f"{node.name}_of_{part}"):
-                node.update_arg(1, PartKey(part.compiled(partial(_compile_part, options=options))))
+                node.update_arg(1, SubgraphKey(part.compiled(partial(_compile_part, options=options))))
             counters.count("parts")
 
 

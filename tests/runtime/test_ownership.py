@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from stator.runtime.ownership import taker
+from stator.runtime.ownership import memory_reuser
 
 COUNT = 1024
-take = taker((32, 32), (1, 32), torch.float32, 4 * COUNT)
+take = memory_reuser((32, 32), (1, 32), torch.float32, 4 * COUNT)
 
 
 def taken(make: Callable[[], torch.Tensor]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.graph.fake.number_stand_ins import number_of
+from stator.graph.fake.number_stand_ins import number_from_tensor
 from stator.graph.ir.graph_text import PlainGraphModule
 
 from .wrappers import Wrapped, unchanged
@@ -53,7 +53,7 @@ def _reading_tensors(gm: fx.GraphModule, positions: Sequence[int]) -> fx.GraphMo
         placeholder = placeholders[at]
         users = list(placeholder.users)
         with graph.inserting_after(placeholders[-1]):
-            number = graph.call_function(number_of, (placeholder,))
+            number = graph.call_function(number_from_tensor, (placeholder,))
         for user in users:
             user.replace_input_with(placeholder, number)
     made = PlainGraphModule(gm, graph)

@@ -18,7 +18,7 @@ from stator.base.errors import Unsupported
 from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
 from stator.graph.printer import print_graph
-from stator.graph.subgraphs.differentiated import any_chose
+from stator.graph.subgraphs.custom_autograd import run_noting_choices
 
 from .autograd.autograd_step import CompiledStep
 from .autograd.running import effects_left, run_step_of_shown, runner, views_of_views
@@ -68,7 +68,7 @@ def compile_training(
     refuse_dynamic(example_inputs)
     with counters.timed("aot"):
         program = RetraceableProgram(function, example_inputs, captured, keep, rewrite)
-        joint, chooses = any_chose(partial(_trace, program, tensors))
+        joint, chooses = run_noting_choices(partial(_trace, program, tensors))
     if not joint.differentiable and not shown:
         return _compile_without_gradients(program, joint, tensors, compile_graph, otherwise)
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))

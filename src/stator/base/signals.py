@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 
 
-def is_of_a_signal(error: BaseException) -> bool:
+def raised_by_signal_handler(error: BaseException) -> bool:
     """Whether a signal handler written in Python raised this."""
     if threading.current_thread() is not threading.main_thread():
         return False  # no handlers run in this thread

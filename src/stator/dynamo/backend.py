@@ -11,7 +11,7 @@ from torch import fx
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
 from stator.base.errors import CompileError, MissingToolchain, StatorError, UserPlace
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.graph.printer import print_graph
 
 from .ir.capture_result import CapturedFrame
@@ -50,7 +50,7 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
     except StatorError:
         raise
     except Exception as error:
-        if is_of_a_signal(error):
+        if raised_by_signal_handler(error):
             raise
         raise CompileError(stage, f"{type(error).__name__}: {error}", place=place) from error
     if not callable(compiled):

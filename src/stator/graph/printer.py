@@ -19,15 +19,15 @@ from stator.base.registry import Registry
 
 from .fake.fake_mode import FakeTensor
 from .ir.format import format_meta
-from .subgraphs.subgraph_ops import part_of
+from .subgraphs.subgraph_ops import subgraph_of
 
 
 def print_graph(gm: fx.GraphModule, *, name: str = "forward", title: str = "") -> str:
-    """Python source of a module with one function `name`, taking the placeholders and returning the outputs.
+    """Return Python source with one function `name` that takes the placeholders and returns the outputs.
 
-    Tensors that the graph reads by get_attr are looked up in a module-level dict `constants`, to be filled before the
-    call; each is described in a comment. So are, by the name of their node, functions made of graphs (custom backwards,
-    hooks, transforms), whose graphs are printed first. Execute the text with `load_graph`.
+    Tensors read by get_attr come from a module-level dict `constants`, to be filled before the call; a comment
+    describes each. The dict also holds, by node name, functions made of graphs (custom backwards, hooks, transforms),
+    whose graphs are printed first. Execute the text with `load_graph`.
     """
     printer = _Printer()
     functions = [_function(printer, part, f"{name}_{of}") for of, part in _parts(gm).items()]
@@ -44,8 +44,8 @@ def print_graph(gm: fx.GraphModule, *, name: str = "forward", title: str = "") -
     for node in gm.graph.nodes:
         if node.op == "get_attr":
             lines.append(f"# constants[{str(node.target)!r}]: {_type_of(node)}")
-        elif hasattr(node.target, "part_of_graph"):
-            kind = type(node.target.part_of_graph).__name__
+        elif hasattr(node.target, "graph_callable"):
+            kind = type(node.target.graph_callable).__name__
             lines.append(f"# constants[{node.name!r}]: {kind} of the graphs {name}_{node.name}_...")
     for function in functions:
         lines += ["", "", *function]
@@ -60,7 +60,7 @@ def _function(printer: _Printer, gm: fx.GraphModule, name: str) -> list[str]:
 
 
 def _parts(gm: fx.GraphModule) -> dict[str, fx.GraphModule]:
-    """The graphs inside of nodes that stand for functions with a backward of their own, for hooks and transforms."""
+    """Return the graphs inside of nodes, such as those of custom autograd functions, hooks and transforms."""
     found: dict[str, fx.GraphModule] = {}
     for node in gm.graph.nodes:
         for role, graph in inner_graphs(node).items():
@@ -70,16 +70,16 @@ def _parts(gm: fx.GraphModule) -> dict[str, fx.GraphModule]:
 
 
 def inner_graphs(node: fx.Node) -> dict[str, fx.GraphModule]:
-    """The graphs that a node stands for, by role; none for most."""
-    part = part_of(node)
+    """Return the graphs inside of a node, by role; none for most nodes."""
+    part = subgraph_of(node)
     if part is not None:
         return {str(position): graph for position, graph in enumerate(part.graphs)}
-    inner = getattr(node.target, "part_of_graph", None)
+    inner = getattr(node.target, "graph_callable", None)
     return {} if inner is None else inner.graphs()
 
 
 def load_graph(text: str, constants: Mapping[str, Any] | None = None, *, name: str = "forward") -> Any:
-    """Execute printed text and return its function. `constants` holds what the graph reads by get_attr."""
+    """Execute printed text and return its function. `constants` fills the text's dict of constants."""
     namespace: dict[str, Any] = {}
     exec(compile(text, "<printed graph>", "exec"), namespace)
     namespace["constants"].update(constants or {})
@@ -93,7 +93,7 @@ def _summary(gm: fx.GraphModule) -> str:
 
 
 def _type_of(node: fx.Node) -> str:
-    """What is known of a node's value, for a comment; empty when nothing is."""
+    """Describe a node's value for a comment; empty if nothing is known."""
     if "val" in node.meta:
         return format_meta(node.meta["val"])
     example = node.meta.get("example_value")
@@ -107,7 +107,7 @@ _DEFINED_BY = {"stator": "stator.prims", "stator_parts": "stator.graph.subgraphs
 
 
 class _Printer:
-    """Lines for nodes, remembering the last place named and the functions that need a name of their own."""
+    """Prints nodes as lines; remembers the last named line of the user, and the functions that need a name."""
 
     def __init__(self) -> None:
         self.place: UserPlace | None = None
@@ -155,7 +155,7 @@ class _Printer:
         return text.removeprefix("builtins.")
 
     def value(self, value: Any) -> str:
-        """An argument as source text."""
+        """Return an argument as source text."""
         if isinstance(value, fx.Node):
             return value.name
         if isinstance(value, list):
@@ -193,7 +193,7 @@ def _get_attr(printer: _Printer, node: fx.Node) -> str:
 def _call_function(printer: _Printer, node: fx.Node) -> str:
     if node.target is operator.getitem and isinstance(node.args[1], int):
         return f"{node.name} = {printer.value(node.args[0])}[{node.args[1]}]"
-    if hasattr(node.target, "part_of_graph"):
+    if hasattr(node.target, "graph_callable"):
         return printer.call(f"constants[{node.name!r}]", node, node.args)
     return printer.call(printer.function(node.target), node, node.args)
 

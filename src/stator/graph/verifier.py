@@ -1,4 +1,4 @@
-"""The rules of a functional ATen graph, checked between stages. Reads graphs and changes nothing."""
+"""The invariants of a functional ATen graph, checked between stages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .ir.schema import op_info
 
 
 def verify(gm: fx.GraphModule) -> None:
-    """Check a functional ATen graph. Raises VerificationError that shows the first node that breaks a rule.
+    """Check a functional ATen graph. Raises VerificationError with the first node that breaks an invariant.
 
-    Placeholders come first and one output last; only OpOverloads with functional schemas and getitem are called, with
-    arguments their schemas know; every value is defined before it is used; `meta["val"]` is there, and is what the
-    operator's shape rule (where there is one) says for the metas of its arguments.
+    Placeholders come first and one output last. Call targets are getitem and OpOverloads with functional schemas, whose
+    arguments fit the schema. Every value is defined before its use. Every node has `meta["val"]`, which agrees with the
+    operator's shape rule, if there is one.
     """
     state = _State(gm)
     for node in gm.graph.nodes:
@@ -34,7 +34,7 @@ def verify(gm: fx.GraphModule) -> None:
 
 
 class _State:
-    """How far the check has come."""
+    """State of the check."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
@@ -73,7 +73,7 @@ class _State:
         return meta
 
     def stand_in(self, value: Any) -> Any:
-        """An argument with fake tensors for nodes."""
+        """Replace nodes in an argument by fake tensors."""
         if isinstance(value, fx.Node):
             meta = self.meta(value)
             return self.mode.make(_as_fresh(meta)) if isinstance(meta, TensorMeta) else meta
@@ -166,7 +166,8 @@ def _mismatch(meta: Any, expected: Any) -> str:
 
 
 def agrees(first: TensorMeta, second: TensorMeta) -> bool:
-    """Same shape, dtype, device, and strides wherever they matter (not for sizes of one, nor for empty tensors)."""
+    """Whether shape, dtype, device and significant strides are equal (strides of size-one dimensions and of empty
+    tensors are not)."""
     if tuple(first.shape) != tuple(second.shape) or first.dtype is not second.dtype or first.device != second.device:
         return False
     if any(size == 0 for size in first.shape):

@@ -43,7 +43,7 @@ def same_sizes(first: Sizes, second: Sizes) -> bool:
     return len(first) == len(second) and all(surely(a == b) for a, b in zip(first, second, strict=True))
 
 
-def _of_layouts(function: F) -> F:
+def _treat_unknown_as_large(function: F) -> F:
     """Make a function of sizes and strides treat unknown sizes as large ones."""
 
     @functools.wraps(function)
@@ -85,7 +85,7 @@ def _row_major(shape: Sizes) -> Sizes:
     return tuple(reversed(strides))
 
 
-@_of_layouts
+@_treat_unknown_as_large
 def permuted_strides(shape: Sizes, innermost_first: Sequence[int]) -> Sizes:
     """Return dense strides in which the dimensions vary in the given order, fastest first."""
     strides: list[Any] = [1] * len(shape)
@@ -122,7 +122,7 @@ def least(first: Any, second: Any) -> Any:
     return torch.sym_min(first, second)
 
 
-@_of_layouts
+@_treat_unknown_as_large
 def is_contiguous(shape: Sizes, strides: Sizes) -> bool:
     if strides == contiguous_strides(shape):
         return True
@@ -137,7 +137,7 @@ def is_contiguous(shape: Sizes, strides: Sizes) -> bool:
     return True
 
 
-@_of_layouts
+@_treat_unknown_as_large
 def is_channels_last(shape: Sizes, strides: Sizes) -> bool:
     """Whether the elements lie densely in NHWC (4-d) or NDHWC (5-d) order."""
     rank = len(shape)
@@ -153,7 +153,7 @@ def is_channels_last(shape: Sizes, strides: Sizes) -> bool:
     return True
 
 
-@_of_layouts
+@_treat_unknown_as_large
 def strides_like_channels_last(shape: Sizes, strides: Sizes) -> bool:
     """Whether eager would suggest the channels-last format, because the order of the strides is unambiguously that."""
     rank = len(shape)
@@ -187,7 +187,7 @@ def format_strides(shape: Sizes, memory_format: torch.memory_format | None) -> S
     return contiguous_strides(shape)
 
 
-@_of_layouts
+@_treat_unknown_as_large
 def is_dense(shape: Sizes, strides: Sizes) -> bool:
     """Whether the elements fill their storage without overlap or gaps, in some order of the dimensions."""
     if is_contiguous(shape, strides):
@@ -202,7 +202,7 @@ def is_dense(shape: Sizes, strides: Sizes) -> bool:
     return True
 
 
-@_of_layouts
+@_treat_unknown_as_large
 def may_overlap(shape: Sizes, strides: Sizes) -> bool:
     """Whether two elements could share memory, because a dimension's stride is within the span of faster dimensions."""
     if any(size == 0 for size in shape):
@@ -215,7 +215,7 @@ def may_overlap(shape: Sizes, strides: Sizes) -> bool:
     return False
 
 
-@_of_layouts
+@_treat_unknown_as_large
 def preserved_strides(shape: Sizes, strides: Sizes) -> Sizes:
     """Return the strides of a format-preserving copy: unchanged if dense, else dense in the original order."""
     if is_dense(shape, strides):
@@ -254,7 +254,7 @@ def broadcast_shapes(first: Sizes, second: Sizes) -> Sizes:
     return tuple(result)
 
 
-@_of_layouts
+@_treat_unknown_as_large
 def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
     """Return the strides that eager's TensorIterator gives the result of operands (shape, strides) broadcast to
     `shape`.

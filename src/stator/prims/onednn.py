@@ -27,7 +27,7 @@ def without_onednn() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(False)
         yield
     finally:
-        onednn_put_back(depth)
+        restore_onednn_depth(depth)
 
 
 _without_onednn: dict[int, int] = {}  # nesting depth of such blocks by thread
@@ -39,7 +39,7 @@ def onednn_depth() -> int:
     return _without_onednn.get(threading.get_ident(), 0)
 
 
-def onednn_put_back(depth: int) -> None:
+def restore_onednn_depth(depth: int) -> None:
     """Restore this thread's nesting depth. At depth zero of all threads the program's setting holds."""
     if depth:
         _without_onednn[threading.get_ident()] = depth

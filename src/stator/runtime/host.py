@@ -15,7 +15,7 @@ from stator.base.errors import VerificationError
 
 from . import launch
 from .arena import ArenaUser, Slot
-from .ownership import taker
+from .ownership import memory_reuser
 
 Size = tuple[int, ...]
 
@@ -101,7 +101,7 @@ class Binder:
             made.untyped_storage().resize_(0)
         return made
 
-    taker = staticmethod(taker)
+    memory_reuser = staticmethod(memory_reuser)
 
     def promise(
         self, name: str, size: Size, stride: Size, dtype: torch.dtype, device: str, repaired: set[str]

@@ -23,22 +23,22 @@ def _owners(tensor: Any) -> tuple[int, ...]:
     return sys.getrefcount(tensor), tensor._use_count(), sys.getrefcount(storage), used
 
 
-def _of_one() -> tuple[int, ...]:
-    """Measure the counts of a tensor with one variable, at the call depth of `taker`."""
+def _owners_of_one_variable() -> tuple[int, ...]:
+    """Measure the counts of a tensor with one variable, at the call depth of `memory_reuser`."""
     tensor = torch.empty(1, device="cpu")
-    return _asked(tensor)
+    return _owners_in_callee(tensor)
 
 
-def _asked(tensor: torch.Tensor) -> tuple[int, ...]:
+def _owners_in_callee(tensor: torch.Tensor) -> tuple[int, ...]:
     return _owners(tensor)
 
 
-_EXPECTED = _of_one()
+_EXPECTED = _owners_of_one_variable()
 # The variable, two arguments, and that of sys.getrefcount. With other counts no memory is reused.
 _SUPPORTED = bool(_EXPECTED) and _EXPECTED[:2] == (4, 1)
 
 
-def taker(
+def memory_reuser(
     size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, count: int
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a function from a CPU tensor to an uninitialized one of this layout and `count` bytes.
@@ -59,4 +59,4 @@ def taker(
     return take
 
 
-__all__ = ["taker"]
+__all__ = ["memory_reuser"]

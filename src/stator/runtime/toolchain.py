@@ -24,7 +24,7 @@ import torch
 
 from stator.base import logs
 from stator.base.errors import MissingToolchain
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 
 CSRC = Path(__file__).resolve().parent / "csrc"
 
@@ -160,7 +160,7 @@ def _ask_version(command: tuple[str, ...]) -> str:
             [*command, "--version"], capture_output=True, text=True, timeout=60, env=compiler_environment()
         )
     except (OSError, subprocess.SubprocessError) as error:
-        if is_of_a_signal(error):
+        if raised_by_signal_handler(error):
             raise
         raise MissingToolchain(
             f"the C++ compiler {shlex.join(command)} cannot be run: {error}. {INSTALL_HINT}"
@@ -287,7 +287,7 @@ def _probe(toolchain: Toolchain) -> str | None:
                 env=compiler_environment(),
             )
         except (OSError, subprocess.SubprocessError) as error:
-            if is_of_a_signal(error):
+            if raised_by_signal_handler(error):
                 raise
             return str(error)
         if result.returncode != 0:

@@ -28,8 +28,8 @@ from stator.aot.trace.retrace import RetraceableProgram, apart
 from stator.base import counters, logs
 from stator.base.errors import CompileError, StatorError, Unsupported
 from stator.base.locks import fork_safe_lock
-from stator.base.signals import is_of_a_signal
-from stator.graph.subgraphs.differentiated import is_failure_of_hook
+from stator.base.signals import raised_by_signal_handler
+from stator.graph.subgraphs.custom_autograd import is_failure_of_hook
 from stator.graph.subgraphs.generators import drawn_devices, replayed
 
 
@@ -323,7 +323,7 @@ class CompiledStep:
             )
             return compile_lying(gradients, arguments, compile_function)
         except Exception as error:  # a defect of ours must not end the user's backward
-            if is_of_a_signal(error):
+            if raised_by_signal_handler(error):
                 raise
             kind = "" if isinstance(error, StatorError) else f"{type(error).__name__}: "
             if self.devices and self.program.rewrite is not None:  # eager would draw other numbers than the forward did

@@ -11,7 +11,7 @@ from torch import fx
 
 from stator.base import dumps, logs
 from stator.base.errors import StatorError
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.graph.printer import print_graph
 from stator.prims.record import TensorMeta
 from stator.runtime.launch import dispatch_keys
@@ -99,7 +99,7 @@ class CompiledBackward:
                 dumps.write("22_backward.py", lambda: print_graph(self.graph))
                 self.compiled = self.compile_graph(self.graph, arguments)
         except Exception as error:  # a defect of ours must not end the user's backward: the graph itself is right
-            if is_of_a_signal(error):
+            if raised_by_signal_handler(error):
                 raise
             kind = "" if isinstance(error, StatorError) else f"{type(error).__name__}: "
             logs.warn_once(

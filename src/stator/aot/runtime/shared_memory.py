@@ -20,7 +20,7 @@ from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, Unsupported
 from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.ir.graph_text import PlainGraphModule
-from stator.graph.subgraphs.differentiated import graph_target
+from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.prims.layout import contiguous_strides
 
 from .overlap_check import byte_span, lie_apart

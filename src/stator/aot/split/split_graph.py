@@ -18,7 +18,7 @@ from torch import fx
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
 from stator.graph.fake.fake_tensor import FakeTensor
-from stator.graph.subgraphs.differentiated import GradientHook
+from stator.graph.subgraphs.custom_autograd import GradientHook
 
 from .graph_pieces import SETTERS, CompileWhole, GraphPiece, Versions, computes, name_of, state_put_back
 
@@ -75,7 +75,7 @@ def _looks_at_history(nodes: Sequence[fx.Node]) -> bool:
     """Whether some node does something to the history of a tensor that may go through several parts: hooks it, or
     makes it a leaf."""
     return any(
-        isinstance(getattr(node.target, "part_of_graph", None), GradientHook)
+        isinstance(getattr(node.target, "graph_callable", None), GradientHook)
         or (node.op == "call_method" and node.target in _OF_HISTORY)
         or node.kwargs.get("requires_grad") is True
         for node in nodes

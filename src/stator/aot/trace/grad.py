@@ -44,4 +44,4 @@ def _nodes_with_grad_mode(gm: fx.GraphModule) -> Iterator[bool]:
 
 def _is_transform(target: object) -> bool:
     """See graph.transformed."""
-    return getattr(getattr(target, "part_of_graph", None), "uses_autograd", False)
+    return getattr(getattr(target, "graph_callable", None), "uses_autograd", False)

@@ -16,12 +16,12 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
 from stator.graph.ir.traced import Traced
-from stator.graph.subgraphs.differentiated import gradient_hooks, is_failure_of_hook
+from stator.graph.subgraphs.custom_autograd import gradient_hooks, is_failure_of_hook
 from stator.graph.tracing.tracer import close_graph, placeholder_names, run_function
 from stator.prims.layout import preserved_strides
 from stator.prims.onednn import without_onednn
@@ -351,7 +351,7 @@ def _differentiate(
             found = gradients_between(roots, list(tangents.values()), sought, stops)
         except Exception as error:  # what a formula needs was written to, say, or there is no formula
             refused = isinstance(error, RuntimeError) or is_failure_of_hook(error)
-            if refused and not is_of_a_signal(error):
+            if refused and not raised_by_signal_handler(error):
                 raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
             raise
     if versions != [fake.fake_storage.version for fake in lasting]:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from stator.base import counters, logs
 from stator.base.errors import ChangedMeanwhile, StatorError, UsageError, UserPlace, VerificationError
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.guards.guard import Guard
 from stator.dynamo.guards.guard_tree import bound_count, build_guard_tree, describe_failure, without_strong_references
 from stator.dynamo.guards.source import Source
@@ -291,7 +291,7 @@ class CacheMiss:
                     stack.enter_context(around())
                 version = self.compile_frame(function, bound, CaptureAssumptions(dict(self.changing)), install)
         except Exception as error:
-            if self.fullgraph or isinstance(error, RecursionError) or is_of_a_signal(error):
+            if self.fullgraph or isinstance(error, RecursionError) or raised_by_signal_handler(error):
                 raise
             self._failed(cache, function, error)
             return None

@@ -18,7 +18,7 @@ import torch
 
 from stator.base import counters, logs
 from stator.base.errors import StatorError, UserPlace, WrongAssumption
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.capture_result import CapturedFrame
@@ -107,7 +107,7 @@ class GraphFailure:
 
     def _begins_anew(self, error: BaseException, states: Sequence[Callable[[], object]]) -> bool:
         self.assumed = type(error) is WrongAssumption  # which comes before the graph has written to anything
-        if not issubclass(type(error), Exception) or is_of_a_signal(error):
+        if not issubclass(type(error), Exception) or raised_by_signal_handler(error):
             return False
         if not self.assumed and _program_takes_part():
             return False

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from stator.base.errors import Unsupported
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.host.numpy_scalars import is_numpy_bool, plain_converter
 from stator.dynamo.interpreter.checkpoints import Checkpoints
 from stator.dynamo.interpreter.input_value_guards import FollowingMode
@@ -34,7 +34,7 @@ from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.operators import rng_comparisons as rng_comparisons  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_ins
-from stator.graph.subgraphs.custom_under_transforms import Mapped, MissingRule
+from stator.graph.subgraphs.custom_under_transforms import MissingVmapRule, SubgraphVmap
 
 from .data_dependent_errors import is_noticed, may_fail
 from .fake_error_translation import why_it_failed
@@ -74,7 +74,9 @@ class GraphBuilder:
         self.writers: list[fx.Node] = []  # which operators
         self.transforms: list[str] = []  # function transforms that what is recorded now runs under, the outermost first
         self.mapped: set[int] = set()  # fakes that stand for slices of what vmap maps over, by id
-        self.rules: dict[int, Callable[[MissingRule], Mapped]] = {}  # follow a custom function's own vmap, by its id
+        self.rules: dict[
+            int, Callable[[MissingVmapRule], SubgraphVmap]
+        ] = {}  # follow a custom function's own vmap, by its id
         self.requiring: dict[
             int, bool | None
         ] = {}  # of tensors given to transformed functions, by id: do they require grad?
@@ -215,7 +217,7 @@ class GraphBuilder:
             self.noticed = f"{_name(target)}, inside of `try` or `with`,"
             self.keep_repeatable()
         self.used, self.taken_numbers = [], []
-        is_part = hasattr(target, "part_of_graph")  # whose own operators have said what they take
+        is_part = hasattr(target, "graph_callable")  # whose own operators have said what they take
         self.takes_floats = is_part or not isinstance(_callee(target), FunctionType)
         self.takes_ints = is_part or (self.takes_floats and _name(target).strip("_") in _ARITHMETIC)
         node_args, fake_args = self._lower_all(args)
@@ -306,7 +308,7 @@ class GraphBuilder:
             with outside_inference_mode(), self.mode:
                 return (stand_ins.get(target) or run)(*args, **kwargs)
         except Exception as error:
-            if isinstance(error, (Unsupported, MissingRule)) or is_of_a_signal(error):
+            if isinstance(error, (Unsupported, MissingVmapRule)) or raised_by_signal_handler(error):
                 raise
             raise why_it_failed(error, target) from error
 

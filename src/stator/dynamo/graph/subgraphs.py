@@ -1,6 +1,6 @@
 """Parts of a captured program that become graphs of their own, run later or transformed: what they read, and what code
 that runs later may change. How a part is called is in calls/; how its graph is run in
-graph/subgraphs/differentiated.py.
+graph/subgraphs/custom_autograd.py.
 """
 
 from __future__ import annotations

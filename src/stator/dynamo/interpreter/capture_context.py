@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from stator.base.errors import Unsupported, UserPlace
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.graph.graph_builder import GraphBuilder, NotATensorCall
 from stator.dynamo.graph.subgraphs import Later
 from stator.dynamo.guards.guard import GuardKind
@@ -170,7 +170,7 @@ class CaptureContext:
         try:
             return function(*args, **(kwargs or {}))
         except Exception as error:
-            if isinstance(error, Unsupported) or is_of_a_signal(error):
+            if isinstance(error, Unsupported) or raised_by_signal_handler(error):
                 raise
             raise self.raised_from(error) from error
 

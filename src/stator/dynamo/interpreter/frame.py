@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported, UserPlace
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.host.break_kinds import break_hint
 from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.naming import class_name
@@ -42,7 +42,7 @@ def _raised_by_program(error: BaseException) -> bool:
 
 def _end_if_of_program(error: Exception) -> None:
     """Raises Unsupported for what code of the program raised, if that is not a handler of signals."""
-    if _raised_by_program(error) and not is_of_a_signal(error):
+    if _raised_by_program(error) and not raised_by_signal_handler(error):
         reason = f"{class_name(type(error))} from code of the program, which ran when an object was looked at"
         raise unsupported("special-method", reason) from error
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ModuleGlobalSource
-from stator.prims.onednn import onednn_depth, onednn_put_back
+from stator.prims.onednn import onednn_depth, restore_onednn_depth
 
 from .reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate
 
@@ -60,7 +60,7 @@ def modes_restored_on_interrupt() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if isinstance(error, Exception) and not is_of_a_signal(error):
+        if isinstance(error, Exception) and not raised_by_signal_handler(error):
             raise
         _clear_frames(error.__traceback__)
         before.restore()
@@ -115,7 +115,7 @@ class _Modes:
             if now.excluded[at] is not self.excluded[at]:
                 torch._C._dispatch_tls_set_dispatch_key_excluded(key, self.excluded[at])
         if now.onednn_depth != self.onednn_depth:
-            onednn_put_back(self.onednn_depth)
+            restore_onednn_depth(self.onednn_depth)
         self.state.restore()
 
 

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 LARGEST = 256  # elements
 _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))
-AS_IT_HAPPENS_TO_BE = frozenset(
+UNINITIALIZED_FACTORIES = frozenset(
     (aten.empty.memory_format, aten.empty_strided.default, aten.empty_like.default, aten.new_empty.default)
 )
 _OVERWRITE = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.copy_.default, aten.zero_.default))
@@ -28,7 +28,7 @@ def follow_made(func: OpOverload, result: FakeTensor) -> None:
     meta = result.meta
     if meta.dtype not in _WHOLE or meta.device.type != "cpu":
         return
-    if func not in AS_IT_HAPPENS_TO_BE and result.constant is None:
+    if func not in UNINITIALIZED_FACTORIES and result.constant is None:
         return
     if meta.offset or any(type(size) is not int for size in (*meta.shape, *meta.stride)):
         return

@@ -23,13 +23,13 @@ from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import number_dtype
 
-from .constant_tracking import AS_IT_HAPPENS_TO_BE, follow_made, follow_write
+from .constant_tracking import UNINITIALIZED_FACTORIES, follow_made, follow_write
 from .fake_tensor import FakeStorage as FakeStorage
 from .fake_tensor import FakeTensor as FakeTensor
 from .fake_tensor import flat_tensors
 from .meta_kernels import infer_by_meta_kernel
 from .number_stand_ins import DataDependent as DataDependent
-from .number_stand_ins import Number, accepts, holds_numbers, replaced, stand_in
+from .number_stand_ins import Number, accepts, holds_numbers, replace_numbers, stand_in
 from .writes import check_keeps_storage, check_overlap
 
 aten = torch.ops.aten
@@ -40,7 +40,7 @@ CONSTANT_LIMIT = 1024
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # Operators that make known values from numbers. Other operators without tensor arguments are random or leave memory
 # uninitialized.
-MADE_OF_NUMBERS = frozenset(
+KNOWN_VALUE_FACTORIES = frozenset(
     (
         aten.arange.default,
         aten.arange.start,
@@ -99,7 +99,7 @@ class FakeMode(TorchDispatchMode):
         entry = self._fakes.get(id(tensor))
         if entry is not None and entry[0]() is tensor:
             return entry[1]
-        fake = self._make_leaf(tensor, meta_of_real(tensor, lazy=True)).seen_from(tensor)
+        fake = self._make_leaf(tensor, meta_of_real(tensor, lazy=True)).with_lazy_bits_of(tensor)
         self.remember(tensor, fake)
         return fake
 
@@ -197,9 +197,9 @@ class FakeMode(TorchDispatchMode):
             return self._mutate(info, args, kwargs, tensors)
         metas = self.infer(info, args, kwargs, tensors)
         result = self._wrap(info, metas, tensors, args)
-        if not info.random and (tensors or func in MADE_OF_NUMBERS):
+        if not info.random and (tensors or func in KNOWN_VALUE_FACTORIES):
             self._follow_constants(func, args, kwargs, tensors, result)
-        if func in MADE_OF_NUMBERS or func in AS_IT_HAPPENS_TO_BE:
+        if func in KNOWN_VALUE_FACTORIES or func in UNINITIALIZED_FACTORIES:
             follow_made(func, result)
         return result
 
@@ -207,14 +207,14 @@ class FakeMode(TorchDispatchMode):
         """Run an operator on numbers of unknown value. If no traced graph can hold the call, the values are read."""
         info = op_info(func)
         if accepts(functional_twin(func) or func if info.mutates else func, args, kwargs):
-            result = self.dispatch(func, replaced(args, stand_in), replaced(kwargs, stand_in))
+            result = self.dispatch(func, replace_numbers(args, stand_in), replace_numbers(kwargs, stand_in))
             for fake in flat_tensors(result):
                 fake.constant = None
             return result
         if info.composite:
             with self:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
-        return self.dispatch(func, replaced(args, Number.value), replaced(kwargs, Number.value))
+        return self.dispatch(func, replace_numbers(args, Number.value), replace_numbers(kwargs, Number.value))
 
     def _fake_argument(self, value: Any, tensors: list[FakeTensor]) -> Any:
         kind = type(value)
@@ -264,9 +264,9 @@ class FakeMode(TorchDispatchMode):
             return meta
         if meta.view_of is not None:
             base = tensors[meta.view_of]
-            return FakeTensor(self, meta, base.fake_storage).seen_from(base, info.target)
+            return FakeTensor(self, meta, base.fake_storage).with_lazy_bits_of(base, info.target)
         if info.is_view and tensors:
-            return FakeTensor(self, meta, tensors[0].fake_storage).seen_from(tensors[0], info.target)
+            return FakeTensor(self, meta, tensors[0].fake_storage).with_lazy_bits_of(tensors[0], info.target)
         return FakeTensor(self, meta)
 
     # -- mutation -------------------------------------------------------------------------------------------------
@@ -352,8 +352,8 @@ class FakeMode(TorchDispatchMode):
     ) -> Any:
         values = [tensor.known_value() for tensor in tensors]
         if any(value is None for value in values):
-            if func in READS and tensors[0].dtype.is_floating_point:
-                return self.number_in(tensors[0])
+            if func in SCALAR_READS and tensors[0].dtype.is_floating_point:
+                return self.number_held_by(tensors[0])
             node = torch._C._current_autograd_node()
             formula = None if node is None else formulas.get((func, node.name()))
             result = NotImplemented if formula is None else formula(self, node, args)
@@ -380,7 +380,7 @@ class FakeMode(TorchDispatchMode):
         `unknown_result`."""
         raise DataDependent("data-dependent", "an operator's fake implementation makes a size that depends on data")
 
-    def number_in(self, fake: FakeTensor) -> Any:
+    def number_held_by(self, fake: FakeTensor) -> Any:
         """Return the number in a zero-dim tensor as a symbolic number, which operators take without knowing its
         value."""
         return torch.SymFloat(Number())
@@ -436,7 +436,7 @@ class _SharedStorage(FakeStorage):
 
 
 # Operators that read the number in a tensor.
-READS = frozenset((aten.item.default, aten._local_scalar_dense.default))
+SCALAR_READS = frozenset((aten.item.default, aten._local_scalar_dense.default))
 
 # In-place operators that change sizes and strides but keep the storage.
 LAYOUT_ONLY = frozenset(

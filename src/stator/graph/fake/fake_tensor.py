@@ -208,7 +208,7 @@ class FakeTensor(torch.Tensor):
         memo[id(self)] = copy
         return copy
 
-    def seen_from(self, base: torch.Tensor, func: OpOverload | None = None) -> FakeTensor:
+    def with_lazy_bits_of(self, base: torch.Tensor, func: OpOverload | None = None) -> FakeTensor:
         """Copy the conjugate and negative bits of `base`, flipped by `func`; return this tensor, a view of `base`."""
         conjugated, negated = base.is_conj(), base.is_neg()
         if conjugated != (func is aten._conj.default):

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 
 from stator.base import counters
 from stator.base.errors import StatorError, Unsupported
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.graph.ir.schema import SchemaFacts, argument
 from stator.prims.layout import holds
 from stator.prims.record import TensorMeta
@@ -26,12 +26,12 @@ from .writes import check_size
 aten = torch.ops.aten
 META = torch.device("meta")
 # The default minimum of the deprecated `create_unbacked_symint`; it is no promise of the operator's author.
-_UNTOLD = 2
+_DEFAULT_MIN = 2
 
 _empty_strided = torch._C._VariableFunctions.empty_strided
 
 
-class SizesOfData:
+class FakeImplContext:
     """The result of `torch.library.get_ctx()` inside of a registered fake implementation."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
@@ -45,8 +45,8 @@ class SizesOfData:
             raise ValueError(f"no size is at least {min} and at most {max}")
         return size
 
-    def create_unbacked_symint(self, *, min: int = _UNTOLD, max: int | None = None) -> Any:
-        return self.new_dynamic_size(min=0 if min == _UNTOLD else min, max=max)
+    def create_unbacked_symint(self, *, min: int = _DEFAULT_MIN, max: int | None = None) -> Any:
+        return self.new_dynamic_size(min=0 if min == _DEFAULT_MIN else min, max=max)
 
 
 def infer_by_meta_kernel(
@@ -65,7 +65,7 @@ def infer_by_meta_kernel(
         if registered is None:
             result = info.target(*meta_args, **meta_kwargs)
         else:
-            with fake_impl.set_ctx_getter(lambda: SizesOfData(mode)):
+            with fake_impl.set_ctx_getter(lambda: FakeImplContext(mode)):
                 result = registered(*meta_args, **meta_kwargs)
     except NotImplementedError as error:
         if not info.returns:  # only writes to arguments, which keep their shapes
@@ -78,7 +78,7 @@ def infer_by_meta_kernel(
     except StatorError:
         raise
     except Exception as error:
-        if registered is not None or not _runs_its_implementation(info.target) or is_of_a_signal(error):
+        if registered is not None or not _runs_its_implementation(info.target) or raised_by_signal_handler(error):
             raise
         raise Unsupported(
             "operator-without-shape-rule",

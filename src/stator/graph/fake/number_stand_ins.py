@@ -32,7 +32,7 @@ class DataDependent(Unsupported):
         return self if self.place else DataDependent(self.kind, self.reason, place=place, hint=self.hint)
 
 
-EACH = {entry.target: entry for entry in FOREACH}
+FOREACH_BY_TARGET = {entry.target: entry for entry in FOREACH}
 
 # Implements an operator on numbers by operators on tensors; called with the operator's own arguments.
 Rule = Callable[..., Any]
@@ -168,19 +168,19 @@ def holds_numbers(value: Any) -> bool:
     return False
 
 
-def replaced(value: Any, by: Callable[[Number], Any]) -> Any:
+def replace_numbers(value: Any, by: Callable[[Number], Any]) -> Any:
     """Replace each number in the arguments by `by(number)`."""
     kind = type(value)
     if kind in SYMBOLIC and isinstance(value.node, Number):
         return by(value.node)
     if kind is list or kind is tuple:
-        return kind([replaced(item, by) for item in value])
+        return kind([replace_numbers(item, by) for item in value])
     if kind is dict:
-        return {name: replaced(item, by) for name, item in value.items()}
+        return {name: replace_numbers(item, by) for name, item in value.items()}
     return value
 
 
-def number_of(tensor: torch.Tensor) -> Any:
+def number_from_tensor(tensor: torch.Tensor) -> Any:
     """Read the number in a zero-dim tensor. Captured graphs call this function on a Python float that they take as a
     tensor."""
     return symbolic(tensor) if hasattr(tensor, "fake_mode") else tensor.item()
@@ -188,10 +188,10 @@ def number_of(tensor: torch.Tensor) -> Any:
 
 def accepts(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a traced graph can hold this call while the values of its numbers are unknown."""
-    if target not in rules and (target not in EACH or EACH[target].single not in rules):
+    if target not in rules and (target not in FOREACH_BY_TARGET or FOREACH_BY_TARGET[target].single not in rules):
         return False
     dtypes = _dtypes((args, tuple(kwargs.values())))
-    single = EACH[target].single if target in EACH else target
+    single = FOREACH_BY_TARGET[target].single if target in FOREACH_BY_TARGET else target
     if single in _IN_TENSORS_DTYPE and any(map(is_integral, dtypes)):
         return False
     if single in _POWERS and all(map(is_integral, dtypes)):  # eager refuses negative exponents of integers
@@ -249,7 +249,7 @@ def _registers(*targets: OpOverload) -> Callable[[Rule], Rule]:
             assert shape is not None, target
 
             def conforming(*args: Any, _shape: Any = shape, **kwargs: Any) -> Any:
-                expected = _shape(*replaced(args, stand_in), **replaced(kwargs, stand_in))
+                expected = _shape(*replace_numbers(args, stand_in), **replace_numbers(kwargs, stand_in))
                 return conform(rule(*args, **kwargs), expected)
 
             rules.add(target, conforming)

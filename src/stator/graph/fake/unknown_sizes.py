@@ -17,6 +17,7 @@ from stator.base.errors import WrongAssumption
 from stator.base.registry import Registry
 from stator.prims.layout import broadcast_shapes, contiguous_strides, holds, numel
 from stator.prims.record import TensorMeta
+from stator.prims.shape_rules.composites import TensorFromMeta
 from stator.prims.shape_rules.indexing import MASKS, index
 from stator.shapes.environment import Environment
 from stator.shapes.expr import Symbol
@@ -117,23 +118,8 @@ def _index(unknown: UnknownSizes, self: Any, indices: Any) -> Any:
         if len(own) > len(shape) - at or not all(holds(a == b) for a, b in zip(own, shape[at:], strict=False)):
             raise IndexError(f"The shape of the mask {list(own)} at index {at} does not match {list(shape)}")
         places = TensorMeta((unknown.count(given),), (1,), torch.int64, given.device)
-        expanded += [_Described(places)] * len(own)
+        expanded += [TensorFromMeta(places)] * len(own)
     return index(self, expanded)
-
-
-class _Described:
-    """A TensorMeta with the tensor attributes that shape rules read."""
-
-    __slots__ = ("device", "dtype", "meta", "shape")
-
-    def __init__(self, meta: TensorMeta) -> None:
-        self.meta, self.shape, self.dtype, self.device = meta, meta.shape, meta.dtype, meta.device
-
-    def stride(self) -> tuple[Any, ...]:
-        return self.meta.stride
-
-    def storage_offset(self) -> Any:
-        return self.meta.offset
 
 
 def _at_least_one(shape: Any) -> int:

@@ -27,7 +27,7 @@ IDEMPOTENT = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default
 RESIZING = frozenset(("inductor::resize_storage_bytes_",))
 
 # Operators that eager runs row by row, each row reading the writes of earlier rows.
-IN_TURN = frozenset((aten.embedding_renorm_.default,))
+WRITTEN_IN_ORDER = frozenset((aten.embedding_renorm_.default,))
 
 
 def check_overlap(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ def _check_itself(info: SchemaFacts, written: FakeTensor) -> None:
     shape, strides = written.meta.shape, written.meta.stride
     for size, stride in zip(shape, strides, strict=True):
         if stride == 0 and size > 1:
-            if info.target in IN_TURN:
+            if info.target in WRITTEN_IN_ORDER:
                 raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
             raise RuntimeError(
                 "unsupported operation: more than one element of the written-to tensor refers to a single "
@@ -88,17 +88,17 @@ def _check_others(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, An
     parameters = info.target._schema.arguments
     given = [*((parameters[at].name, value) for at, value in enumerate(args)), *kwargs.items()]
     written = {parameters[where].name if isinstance(where, int) else where for where in info.mutates}
-    storages: dict[int, list[_Place]] = {}
+    storages: dict[int, list[_MemoryAccess]] = {}
     for name, value in given:
         for position, tensor in enumerate(flat_tensors(value)):
-            place = _Place(tensor.meta, name, position, name in written)
-            storages.setdefault(id(tensor.fake_storage), []).append(place)
-    for places in storages.values():
-        if len(places) > 1 and any(place.written for place in places):
-            _check_places(info, places)
+            access = _MemoryAccess(tensor.meta, name, position, name in written)
+            storages.setdefault(id(tensor.fake_storage), []).append(access)
+    for accesses in storages.values():
+        if len(accesses) > 1 and any(access.written for access in accesses):
+            _check_accesses(info, accesses)
 
 
-class _Place(NamedTuple):
+class _MemoryAccess(NamedTuple):
     """One argument, or one tensor of a list argument, that an operator reads or writes."""
 
     meta: TensorMeta
@@ -107,13 +107,13 @@ class _Place(NamedTuple):
     written: bool
 
 
-def _check_places(info: SchemaFacts, places: list[_Place]) -> None:
+def _check_accesses(info: SchemaFacts, accesses: list[_MemoryAccess]) -> None:
     """Check the accesses to one storage."""
     elementwise, in_own_place = _is_elementwise(info), _has_form_in_place(info)
-    spans = [span(place.meta) for place in places]
+    spans = [span(access.meta) for access in accesses]
     known = all(type(bound) is int for bounds in spans for bound in bounds)
-    for second, other in enumerate(places):
-        for first, one in enumerate(places[:second]):
+    for second, other in enumerate(accesses):
+        for first, one in enumerate(accesses[:second]):
             if not (one.written or other.written):
                 continue
             if known and (spans[first][1] <= spans[second][0] or spans[second][1] <= spans[first][0]):

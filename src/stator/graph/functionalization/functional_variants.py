@@ -18,7 +18,7 @@ _ALIAS = re.compile(r"\([a-z]\w*!?(?: -> \*)?\)")
 _WRITTEN = ("Tensor", "List[Tensor]")
 
 
-def made_twin(target: OpOverload) -> OpOverload | None:
+def synthesized_twin(target: OpOverload) -> OpOverload | None:
     """Return the twin of an overload whose results are fresh tensors or written arguments; None for other overloads."""
     if target not in _made:
         _made[target] = _make(target)

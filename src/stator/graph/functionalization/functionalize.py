@@ -17,7 +17,7 @@ from stator.base.errors import Unsupported, UserPlace
 from stator.base.registry import Registry
 from stator.graph.fake.fake_mode import (
     COMPOSITE,
-    MADE_OF_NUMBERS,
+    KNOWN_VALUE_FACTORIES,
     NUMBERS,
     FakeMode,
     FakeStorage,
@@ -34,7 +34,7 @@ from stator.prims.layout import is_dense
 from stator.prims.onednn import without_onednn
 from stator.prims.record import TensorMeta
 
-from .functional_variants import fresh_results, made_twin
+from .functional_variants import fresh_results, synthesized_twin
 from .views import IDENTITIES, REINTERPRETING, covers, replay, view_step, write_back
 
 aten = torch.ops.aten
@@ -82,13 +82,13 @@ RECURRENT = frozenset(
 )
 
 # Marks that recorded nodes inherit from the traced program's node: membership in a checkpointed region.
-_PASSED_ON = ("checkpoint",)
+_INHERITED_MARKS = ("checkpoint",)
 
 # Views whose arguments are the tensor and its new sizes.
-SIZED = frozenset((aten.view.default, aten._unsafe_view.default, aten.expand.default))
+VIEWS_BY_SIZE = frozenset((aten.view.default, aten._unsafe_view.default, aten.expand.default))
 
 # Lazy views and their eager forms, each its own inverse. The fake carries the lazy bit, its node the resolved values.
-RESOLVED = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
+EAGER_FORMS = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
 
 def _is_laid_out_as(meta: TensorMeta, given: TensorMeta) -> bool:
@@ -326,7 +326,7 @@ class FunctionalTracer(FakeMode):
         with self:
             return func._op_dk(COMPOSITE, *args, **kwargs)
 
-    def number_in(self, fake: FakeTensor) -> Any:
+    def number_held_by(self, fake: FakeTensor) -> Any:
         """Return the number that a tensor of one element holds."""
         with self:
             held = self.snapshot(fake)
@@ -356,7 +356,7 @@ class FunctionalTracer(FakeMode):
         func = info.target
         if func in IDENTITIES:
             base = tensors[0]
-            fake = self.make(base.meta, base.fake_storage).seen_from(base)
+            fake = self.make(base.meta, base.fake_storage).with_lazy_bits_of(base)
             fake.constant = base.constant
             if base.constant is not None:
                 fake.constant_version = base.constant_version
@@ -366,9 +366,9 @@ class FunctionalTracer(FakeMode):
             return self.bind(fake, node, base.steps)
         if func is aten.as_strided.default:
             return self._as_strided(metas, args, kwargs)
-        if func in SIZED:  # resolves -1 once, here
+        if func in VIEWS_BY_SIZE:  # resolves -1 once, here
             args = (args[0], list(metas.shape))
-        resolved = RESOLVED.get(func)
+        resolved = EAGER_FORMS.get(func)
         result: Any
         if resolved is not None:
             result = self._wrapped(info, metas, self._resolved(op_info(resolved), tensors[0]), args, kwargs, tensors, 0)
@@ -386,7 +386,7 @@ class FunctionalTracer(FakeMode):
         else:
             node.meta["val"] = metas
             return metas
-        if not info.random and (tensors or func in MADE_OF_NUMBERS):
+        if not info.random and (tensors or func in KNOWN_VALUE_FACTORIES):
             self._follow_constants(func, args, kwargs, tensors, result)
         return result
 
@@ -412,7 +412,7 @@ class FunctionalTracer(FakeMode):
             node.meta["origin"] = self.origin
             if self.place is not None:
                 node.meta["place"] = self.place
-            for kind in _PASSED_ON:
+            for kind in _INHERITED_MARKS:
                 if kind in self.origin.meta:
                     node.meta[kind] = self.origin.meta[kind]
         return node
@@ -458,7 +458,7 @@ class FunctionalTracer(FakeMode):
             return self.bind(FakeTensor(self, meta), node)
         base = tensors[meta.view_of or 0]
         step = view_step(info.target, args, kwargs, base.meta, meta, index)
-        fake = FakeTensor(self, meta, base.fake_storage).seen_from(base, info.target)
+        fake = FakeTensor(self, meta, base.fake_storage).with_lazy_bits_of(base, info.target)
         fake.detached, fake.is_data = base.detached, base.is_data
         return self.bind(fake, node, (*base.steps, step))
 
@@ -567,7 +567,7 @@ class FunctionalTracer(FakeMode):
 
     def _mutate_copies(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Like `_mutate`, with a synthesized twin."""
-        twin = made_twin(info.target)
+        twin = synthesized_twin(info.target)
         if twin is None:
             raise Unsupported("mutating-operator", f"{info.target} writes to its arguments and has no functional form")
         written = self.written(info, args, kwargs)

@@ -15,15 +15,15 @@ import torch
 from torch import fx
 
 from stator.graph.fake.fake_mode import FakeTensor
-from stator.graph.fake.number_stand_ins import is_number, number_of
+from stator.graph.fake.number_stand_ins import is_number, number_from_tensor
 from stator.graph.functionalization.functionalize import FunctionalTracer
 from stator.graph.tracing.tracer import run_graph
 from stator.prims.layout import contiguous_strides, is_dense
 from stator.prims.record import TensorMeta
 
-from .differentiated import run_part
+from .custom_autograd import run_subgraph
 from .generators import default_generator, drawn_devices_of, replayed, state_layouts, states_of
-from .subgraph_ops import Compiled, Function, SubgraphOp, fresh_layout, record_part, trace_part
+from .subgraph_ops import Compiled, SubgraphFunction, SubgraphOp, fresh_layout, record_subgraph, trace_subgraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +55,33 @@ class Branches:
             return self._on_fakes(condition, arguments)
         branch = self.branches[bool(condition)]
         grad_mode = torch.is_grad_enabled()
-        made = run_part(branch.graph, [arguments[index] for index in branch.reads])
+        made = run_subgraph(branch.graph, [arguments[index] for index in branch.reads])
         torch._C._set_grad_enabled(grad_mode)
-        return _connected(made, arguments, frozenset(branch.reads)) if grad_mode else made
+        return _connect_gradients(made, arguments, frozenset(branch.reads)) if grad_mode else made
 
     def _on_fakes(self, condition: FakeTensor, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         if not isinstance(condition.fake_mode, FunctionalTracer):  # plain fake mode: only the results matter
             arguments = [value for value in arguments if not is_number(value)]
-        tensors, numbers = tensors_of(arguments)
-        functions = [of_graph(self.branches[side], numbers) for side in (True, False)]
-        return choose(BranchChoice(self.name, functions, self.results), condition, tensors)
+        tensors, numbers = numbers_to_tensors(arguments)
+        functions = [branch_tracer(self.branches[side], numbers) for side in (True, False)]
+        return apply_choice(BranchChoice(self.name, functions, self.results), condition, tensors)
 
     def graphs(self) -> dict[str, fx.GraphModule]:
         """Return the graphs by role, for printing."""
         return {"true": self.branches[True].graph, "false": self.branches[False].graph}
 
 
-def tensors_of(arguments: Sequence[Any]) -> tuple[list[Any], frozenset[int]]:
+def numbers_to_tensors(arguments: Sequence[Any]) -> tuple[list[Any], frozenset[int]]:
     """Replace traced numbers by the tensors that hold them; also return the positions of these numbers."""
     numbers = frozenset(at for at, value in enumerate(arguments) if is_number(value))
     return [value.node.tensor if at in numbers else value for at, value in enumerate(arguments)], numbers
 
 
-def of_graph(branch: Branch, numbers: frozenset[int]) -> Function:
+def branch_tracer(branch: Branch, numbers: frozenset[int]) -> SubgraphFunction:
     """Make a function that traces the graph of a branch. It takes tensors in place of the numbers at `numbers`."""
 
     def run(tracer: FunctionalTracer, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-        values = [number_of(value) if at in numbers else value for at, value in enumerate(tensors)]
+        values = [number_from_tensor(value) if at in numbers else value for at, value in enumerate(tensors)]
         read = [values[index] for index in branch.reads]
         before = tracer.origin, tracer.place
         made = run_graph(branch.graph, read, tracer)
@@ -94,7 +94,7 @@ def of_graph(branch: Branch, numbers: frozenset[int]) -> Function:
 # ---- autograd of results on real tensors ----
 
 
-class _Connected(torch.autograd.Function):
+class _WithZeroGradients(torch.autograd.Function):
     """Returns its first tensor unchanged. Autograd also connects the result to the other tensors, with gradients of
     zeros."""
 
@@ -109,7 +109,7 @@ class _Connected(torch.autograd.Function):
         return gradients[0], *zeros
 
 
-def _connected(
+def _connect_gradients(
     made: tuple[torch.Tensor, ...], arguments: Sequence[Any], read: frozenset[int]
 ) -> tuple[torch.Tensor, ...]:
     able = [at for at, value in enumerate(arguments) if isinstance(value, torch.Tensor) and value.requires_grad]
@@ -119,7 +119,7 @@ def _connected(
     given: list[torch.Tensor] = []
     for value in made:
         others = unread if value.requires_grad else [arguments[at] for at in able]
-        given.append(_Connected.apply(value, *others) if others and _differentiable(value.dtype) else value)  # type: ignore[no-untyped-call]
+        given.append(_WithZeroGradients.apply(value, *others) if others and _differentiable(value.dtype) else value)  # type: ignore[no-untyped-call]
     return tuple(given)
 
 
@@ -138,7 +138,7 @@ class BranchChoice:
     """
 
     name: str
-    functions: Sequence[Function]
+    functions: Sequence[SubgraphFunction]
     results: Sequence[TensorMeta]
     devices: tuple[torch.device, ...] = ()
 
@@ -154,19 +154,19 @@ class BranchChoice:
         if not isinstance(mode, FunctionalTracer):
             return [mode.make(meta) for meta in self.results], list(states), self.devices
         given = [tensor.meta for tensor in tensors]
-        graphs = [trace_part(mode, function, given, self.results, self.name) for function in self.functions]
+        graphs = [trace_subgraph(mode, function, given, self.results, self.name) for function in self.functions]
         if self.devices:
-            part = SubgraphOp(self.name, graphs, self.results, _ChosenAgain(self.devices))
-            return record_part(mode, part, [condition, *states, *tensors]), list(states), self.devices
+            part = SubgraphOp(self.name, graphs, self.results, _ReplayBranch(self.devices))
+            return record_subgraph(mode, part, [condition, *states, *tensors]), list(states), self.devices
         drawn = drawn_devices_of(graphs)
         kept = drawn if again else ()
-        part = SubgraphOp(self.name, graphs, [*self.results, *state_layouts(kept)], _ChosenFirst(kept))
-        made = record_part(mode, part, [condition, *tensors], draws=bool(drawn))
+        part = SubgraphOp(self.name, graphs, [*self.results, *state_layouts(kept)], _RunBranch(kept))
+        made = record_subgraph(mode, part, [condition, *tensors], draws=bool(drawn))
         return made[: len(self.results)], made[len(self.results) :], kept
 
 
 @dataclass(frozen=True, slots=True)
-class _ChosenFirst:
+class _RunBranch:
     """Runs the first function if the first tensor is true, else the second. Also returns the states that the generators
     of `devices` had before."""
 
@@ -178,8 +178,8 @@ class _ChosenFirst:
 
 
 @dataclass(frozen=True, slots=True)
-class _ChosenAgain:
-    """Like `_ChosenFirst`, but replays random numbers: the generator states follow the condition among the tensors."""
+class _ReplayBranch:
+    """Like `_RunBranch`, but replays random numbers: the generator states follow the condition among the tensors."""
 
     devices: tuple[torch.device, ...]
 
@@ -189,17 +189,17 @@ class _ChosenAgain:
             return functions[0 if bool(tensors[0]) else 1](*tensors[behind:])
 
 
-def choose(
+def apply_choice(
     choice: BranchChoice, condition: FakeTensor, tensors: Sequence[Any], states: Sequence[FakeTensor] = ()
 ) -> tuple[torch.Tensor, ...]:
     """Run the chosen function on these fake tensors."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        made: Any = _Chosen.apply(choice, states, condition, *tensors)  # type: ignore[no-untyped-call]
+        made: Any = _DifferentiableChoice.apply(choice, states, condition, *tensors)  # type: ignore[no-untyped-call]
         return tuple(made)
     return tuple(choice.record(condition, states, tensors, again=False)[0])
 
 
-class _Chosen(torch.autograd.Function):
+class _DifferentiableChoice(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, choice: BranchChoice, states: Sequence[FakeTensor], condition: FakeTensor, *tensors: FakeTensor
@@ -217,10 +217,10 @@ class _Chosen(torch.autograd.Function):
         choice: BranchChoice = ctx.choice
         able = [at for at, meta in enumerate(choice.results) if _differentiable(meta.dtype)]
         layouts = [_gradient_layout(tensors[at].meta) for at in wanted]
-        back = _Backward(len(tensors), wanted, able, layouts, ctx.autocast)
+        back = _BranchBackward(len(tensors), wanted, able, layouts, ctx.autocast)
         functions = [back.of(function) for function in choice.functions]
         backward = BranchChoice(f"{choice.name}_backward", functions, layouts, ctx.devices)
-        found = choose(backward, condition, [*tensors, *[tangents[at] for at in able]], ctx.states)
+        found = apply_choice(backward, condition, [*tensors, *[tangents[at] for at in able]], ctx.states)
         gradients: list[Any] = [None] * len(tensors)
         for at, gradient in zip(wanted, found, strict=True):
             gradients[at] = gradient
@@ -228,7 +228,7 @@ class _Chosen(torch.autograd.Function):
 
 
 @dataclass(frozen=True, slots=True)
-class _Backward:
+class _BranchBackward:
     """Computes gradients of the tensors at `wanted` (of `count` tensors) from the gradients of the results at `able`,
     in `layouts`."""
 
@@ -238,7 +238,7 @@ class _Backward:
     layouts: Sequence[TensorMeta]
     autocast: Sequence[tuple[str, bool, torch.dtype]]
 
-    def of(self, function: Function) -> Function:
+    def of(self, function: SubgraphFunction) -> SubgraphFunction:
         def run(tracer: FunctionalTracer, *values: torch.Tensor) -> Sequence[torch.Tensor]:
             twice = torch.is_grad_enabled()
             with torch.enable_grad():

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.autograd.function import once_differentiable
 
-from .differentiated import From, Place, SubgraphBackward, run_part
+from .custom_autograd import SlotKind, SubgraphBackward, ValueSlot, run_subgraph
 
 _Function = torch.autograd.Function
 
@@ -30,15 +30,15 @@ class TransformRule(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class SetupContext:
     """The tensor part of `setup_context`: reads the values at `reads`, returns the values kept for the backward."""
 
     graph: fx.GraphModule
-    reads: tuple[Place, ...]
+    reads: tuple[ValueSlot, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class SubgraphJvp:
     """`jvp` for one set of inputs that have tangents.
 
     graph: takes the present tangents, then the values at `reads`. It returns the tangents of the outputs, one result
@@ -46,12 +46,12 @@ class Pushed:
     """
 
     graph: fx.GraphModule
-    reads: tuple[Place, ...]
+    reads: tuple[ValueSlot, ...]
     results: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class SubgraphVmap:
     """The function's own `vmap` for arguments of certain sizes, mapped over certain dimensions.
 
     graph: takes all tensor arguments and returns all outputs.
@@ -61,7 +61,7 @@ class Mapped:
     out_dims: tuple[int | None, ...]
 
 
-class MissingRule(Exception):
+class MissingVmapRule(Exception):
     """Capture has not yet followed the function's own `vmap` for such arguments. info: torch's first argument of
     `vmap`."""
 
@@ -87,32 +87,32 @@ class TransformableFunction:
         then also keyed by the arguments that need a gradient.
     saved: the values, known at the call, that the other graphs read.
     jvps: keyed by the arguments that have tangents.
-    rules: captured runs of the function's own `vmap`, by `MissingRule.key`.
+    rules: captured runs of the function's own `vmap`, by `MissingVmapRule.key`.
     """
 
     name: str
     argument_count: int
     forward: fx.GraphModule
-    reads: tuple[Place, ...]
+    reads: tuple[ValueSlot, ...]
     output_count: int
-    setup: Setup
+    setup: SetupContext
     backwards: dict[tuple[bool, ...], SubgraphBackward]
-    jvps: dict[tuple[bool, ...], Pushed]
-    saved: tuple[Place, ...]
+    jvps: dict[tuple[bool, ...], SubgraphJvp]
+    saved: tuple[ValueSlot, ...]
     not_differentiable: tuple[int, ...]  # positions of outputs
     materialize: bool
     once: bool
     asks_needs: bool
     rule: TransformRule
-    rules: dict[tuple[Any, ...], Mapped] = field(default_factory=dict)
+    rules: dict[tuple[Any, ...], SubgraphVmap] = field(default_factory=dict)
 
     def __call__(self, *values: Any) -> tuple[torch.Tensor, ...]:
         """Apply the function to its tensor arguments, followed by the free values."""
-        return _kind(self.rule, self.once).apply(self, *values)  # type: ignore[no-any-return]
+        return _autograd_class(self.rule, self.once).apply(self, *values)  # type: ignore[no-any-return]
 
     def graphs(self) -> dict[str, fx.GraphModule]:
         """Return the graphs by role, for printing."""
-        parts: list[SubgraphBackward | Pushed | Mapped] = [
+        parts: list[SubgraphBackward | SubgraphJvp | SubgraphVmap] = [
             *self.backwards.values(),
             *self.jvps.values(),
             *self.rules.values(),
@@ -124,18 +124,18 @@ class TransformableFunction:
         return found
 
 
-class _Applied(_Function):
+class _Transformable(_Function):
     @staticmethod
     def forward(function: TransformableFunction, *values: Any) -> Any:
         given = _placed(function, values)
-        return run_part(function.forward, [given[place] for place in function.reads])
+        return run_subgraph(function.forward, [given[place] for place in function.reads])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         function: TransformableFunction = inputs[0]
-        places = _placed(function, inputs[1:]) | {(From.OUTPUT, at): one for at, one in enumerate(output)}
-        kept = run_part(function.setup.graph, [places[place] for place in function.setup.reads])
-        places |= {(From.KEPT, at): one for at, one in enumerate(kept)}
+        places = _placed(function, inputs[1:]) | {(SlotKind.OUTPUT, at): one for at, one in enumerate(output)}
+        kept = run_subgraph(function.setup.graph, [places[place] for place in function.setup.reads])
+        places |= {(SlotKind.KEPT, at): one for at, one in enumerate(kept)}
         ctx.mark_non_differentiable(*[output[at] for at in function.not_differentiable])
         ctx.set_materialize_grads(function.materialize)
         ctx.function = function
@@ -155,7 +155,7 @@ class _Applied(_Function):
         present = [gradient for gradient in gradients if gradient is not None]
         present = [_laid_out(gradient, stride) for gradient, (_, stride) in zip(present, part.layouts, strict=True)]
         values = _saved(ctx)
-        made = run_part(part.graph, [*present, *[values[place] for place in part.reads]])
+        made = run_subgraph(part.graph, [*present, *[values[place] for place in part.reads]])
         free = len(ctx.needs_input_grad) - 1 - count
         return (None, *[None if at is None else made[at] for at in part.results], *[None] * free)
 
@@ -168,7 +168,7 @@ class _Applied(_Function):
             raise NotImplementedError(f"{function.name} has no jvp")
         values = _saved(ctx)
         present = [tangent for tangent in given if tangent is not None]
-        made = run_part(part.graph, [*present, *[values[place] for place in part.reads]])
+        made = run_subgraph(part.graph, [*present, *[values[place] for place in part.reads]])
         return tuple([None if at is None else made[at] for at in part.results])
 
 
@@ -176,35 +176,35 @@ def _vmap(info: Any, in_dims: tuple[Any, ...], function: TransformableFunction, 
     count = function.argument_count
     if any(dim is not None for dim in in_dims[1 + count :]):
         raise RuntimeError(f"{function.name} reads a tensor that is mapped over and that it was not given")
-    missing = MissingRule(function, info, tuple(in_dims[1 : 1 + count]), values[:count])
+    missing = MissingVmapRule(function, info, tuple(in_dims[1 : 1 + count]), values[:count])
     found = function.rules.get(missing.key)
     if found is None:
         raise missing
-    return run_part(found.graph, values[:count]), found.out_dims
+    return run_subgraph(found.graph, values[:count]), found.out_dims
 
 
 @functools.cache
-def _kind(rule: TransformRule, once: bool) -> Any:
+def _autograd_class(rule: TransformRule, once: bool) -> Any:
     """Make the autograd.Function class that torch sees."""
     contents: dict[str, Any] = {"generate_vmap_rule": rule is TransformRule.GENERATED}
     if rule is TransformRule.OWN:
         contents["vmap"] = staticmethod(_vmap)
     if once:
-        contents["backward"] = staticmethod(once_differentiable(_Applied.backward))
-    return type("_Applied", (_Applied,), contents)
+        contents["backward"] = staticmethod(once_differentiable(_Transformable.backward))
+    return type("_Transformable", (_Transformable,), contents)
 
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _placed(function: TransformableFunction, values: Sequence[Any]) -> dict[Place, Any]:
+def _placed(function: TransformableFunction, values: Sequence[Any]) -> dict[ValueSlot, Any]:
     count = function.argument_count
-    found: dict[Place, Any] = {(From.ARGUMENT, at): value for at, value in enumerate(values[:count])}
-    return found | {(From.FREE, at): value for at, value in enumerate(values[count:])}
+    found: dict[ValueSlot, Any] = {(SlotKind.ARGUMENT, at): value for at, value in enumerate(values[:count])}
+    return found | {(SlotKind.FREE, at): value for at, value in enumerate(values[count:])}
 
 
-def _saved(ctx: Any) -> dict[Place, Any]:
+def _saved(ctx: Any) -> dict[ValueSlot, Any]:
     places = [place for place in ctx.function.saved if place not in ctx.numbers]
     return ctx.numbers | dict(zip(places, ctx.saved_tensors, strict=True))  # type: ignore[no-any-return]
 

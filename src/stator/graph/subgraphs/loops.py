@@ -14,10 +14,10 @@ from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.functionalization.functionalize import FunctionalTracer
 from stator.prims.record import TensorMeta
 
-from .branches import Branch, of_graph, tensors_of
-from .differentiated import run_part
+from .branches import Branch, branch_tracer, numbers_to_tensors
+from .custom_autograd import run_subgraph
 from .generators import drawn_devices_of
-from .subgraph_ops import Compiled, SubgraphOp, fresh_layout, record_part, trace_part
+from .subgraph_ops import Compiled, SubgraphOp, fresh_layout, record_subgraph, trace_subgraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class LoopRunner:
     condition: Branch
     body: Branch
     carried: tuple[TensorMeta, ...]
-    verdict: TensorMeta  # the layout of the condition's result
+    condition_layout: TensorMeta  # the layout of the condition's result
 
     def __call__(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
         if any(isinstance(value, FakeTensor) for value in arguments):
             return self._on_fakes(arguments)
         grad_mode = torch.is_grad_enabled()
         functions = [_reading(branch) for branch in (self.condition, self.body)]
-        made = _Turns(len(self.carried))(functions, arguments)
+        made = _RunLoop(len(self.carried))(functions, arguments)
         torch._C._set_grad_enabled(grad_mode)
         return tuple(made)
 
@@ -48,14 +48,14 @@ class LoopRunner:
         layouts = [fresh_layout(meta) for meta in self.carried]
         if not isinstance(mode, FunctionalTracer):
             return tuple([mode.make(meta) for meta in layouts])
-        tensors, numbers = tensors_of(arguments)
+        tensors, numbers = numbers_to_tensors(arguments)
         given = [*layouts, *[tensor.meta for tensor in tensors[len(layouts) :]]]
         graphs = [
-            trace_part(mode, of_graph(branch, numbers), given, results, self.name)
-            for branch, results in ((self.condition, [self.verdict]), (self.body, layouts))
+            trace_subgraph(mode, branch_tracer(branch, numbers), given, results, self.name)
+            for branch, results in ((self.condition, [self.condition_layout]), (self.body, layouts))
         ]
-        part = SubgraphOp(self.name, graphs, layouts, _Turns(len(layouts)))
-        return tuple(record_part(mode, part, tensors, draws=bool(drawn_devices_of(graphs))))
+        part = SubgraphOp(self.name, graphs, layouts, _RunLoop(len(layouts)))
+        return tuple(record_subgraph(mode, part, tensors, draws=bool(drawn_devices_of(graphs))))
 
     def graphs(self) -> dict[str, fx.GraphModule]:
         """Return the graphs by role, for printing."""
@@ -63,11 +63,11 @@ class LoopRunner:
 
 
 def _reading(branch: Branch) -> Compiled:
-    return lambda *values: run_part(branch.graph, [values[index] for index in branch.reads])
+    return lambda *values: run_subgraph(branch.graph, [values[index] for index in branch.reads])
 
 
 @dataclass(frozen=True, slots=True)
-class _Turns:
+class _RunLoop:
     """Runs the loop over `count` carried tensors. The results share no memory with the arguments."""
 
     count: int
@@ -75,7 +75,7 @@ class _Turns:
     def __call__(self, functions: Sequence[Compiled], tensors: Sequence[Any]) -> Sequence[torch.Tensor]:
         condition, body = functions
         carried, rest = tensors[: self.count], tensors[self.count :]
-        turned = False
+        ran = False
         while bool(condition(*carried, *rest)[0]):
-            carried, turned = body(*carried, *rest), True
-        return carried if turned else [tensor.clone() for tensor in carried]
+            carried, ran = body(*carried, *rest), True
+        return carried if ran else [tensor.clone() for tensor in carried]

@@ -22,13 +22,13 @@ from stator.graph.ir.memory import memory_root
 from stator.graph.tracing.tracer import close_graph
 from stator.prims.record import TensorMeta, shape_rule
 
-from .differentiated import run_part
+from .custom_autograd import run_subgraph
 
 aten = torch.ops.aten
 Compiled = Callable[..., Sequence[torch.Tensor]]
 
 # The computation of a subgraph: called with the active tracer and its fake tensors.
-Function = Callable[..., Sequence[torch.Tensor]]
+SubgraphFunction = Callable[..., Sequence[torch.Tensor]]
 
 
 class Control(Protocol):
@@ -74,18 +74,18 @@ class SubgraphOp:
         return self.kind
 
 
-class PartKey(int):
+class SubgraphKey(int):
     """The operator's integer argument that finds its SubgraphOp. The key holds a strong reference to it."""
 
     part: SubgraphOp
 
-    def __new__(cls, part: SubgraphOp) -> PartKey:
+    def __new__(cls, part: SubgraphOp) -> SubgraphKey:
         key = super().__new__(cls, next(_numbers))
         key.part = part
         _parts[int(key)] = part
         return key
 
-    def __deepcopy__(self, memo: Any) -> PartKey:
+    def __deepcopy__(self, memo: Any) -> SubgraphKey:
         return self
 
     __copy__ = __deepcopy__  # type: ignore[assignment]
@@ -96,7 +96,7 @@ _parts: weakref.WeakValueDictionary[int, SubgraphOp] = weakref.WeakValueDictiona
 
 
 def _callable(graph: fx.GraphModule) -> Compiled:
-    return lambda *tensors: run_part(graph, tensors)
+    return lambda *tensors: run_subgraph(graph, tensors)
 
 
 def _run(tensors: Sequence[torch.Tensor], part: int) -> list[torch.Tensor]:
@@ -119,18 +119,18 @@ def run_shape(tensors: Sequence[Any], part: int) -> list[TensorMeta]:
     return list(_parts[part].results)
 
 
-def part_of(node: fx.Node) -> SubgraphOp | None:
+def subgraph_of(node: fx.Node) -> SubgraphOp | None:
     """Return the SubgraphOp that a node of a functional graph runs, or None."""
-    if node.target not in (run, run_random) or not isinstance(node.args[1], PartKey):
+    if node.target not in (run, run_random) or not isinstance(node.args[1], SubgraphKey):
         return None
     return node.args[1].part
 
 
-def record_part(
+def record_subgraph(
     mode: FunctionalTracer, part: SubgraphOp, tensors: Sequence[FakeTensor], draws: bool = False
 ) -> list[FakeTensor]:
     """Record the operator that runs a SubgraphOp. With `draws`, rewrites never repeat, merge or move the operator."""
-    return mode.dispatch(run_random if draws else run, (list(tensors), PartKey(part)), {})
+    return mode.dispatch(run_random if draws else run, (list(tensors), SubgraphKey(part)), {})
 
 
 def fresh_layout(meta: TensorMeta) -> TensorMeta:
@@ -138,8 +138,12 @@ def fresh_layout(meta: TensorMeta) -> TensorMeta:
     return TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device)
 
 
-def trace_part(
-    outer: FunctionalTracer, function: Function, given: Sequence[TensorMeta], results: Sequence[TensorMeta], name: str
+def trace_subgraph(
+    outer: FunctionalTracer,
+    function: SubgraphFunction,
+    given: Sequence[TensorMeta],
+    results: Sequence[TensorMeta],
+    name: str,
 ) -> fx.GraphModule:
     """Trace a subgraph to a functional graph, in the current grad mode. Its inputs are laid out as `given`, its fresh
     results as `results`.

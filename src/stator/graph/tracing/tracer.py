@@ -14,7 +14,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import CompileError, StatorError, Unsupported
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.number_stand_ins import DataDependent, holds_numbers
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
@@ -162,7 +162,7 @@ def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: Function
             error.origin = node
             raise
         except Exception as error:
-            if is_of_a_signal(error):
+            if raised_by_signal_handler(error):
                 raise
             failed = CompileError(
                 "aot", f"{node.format_node()} failed: {type(error).__name__}: {error}", place=tracer.place

@@ -12,7 +12,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from stator.base.errors import CompileError, StatorError
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.graph.tracing.functional import trace_operator
 from stator.inductor.buffers import Layout, Lowered, View
 from stator.prims.layout import is_dense
@@ -74,7 +74,7 @@ class _Walk:
             except StatorError:
                 raise
             except Exception as error:
-                if is_of_a_signal(error):
+                if raised_by_signal_handler(error):
                     raise
                 text = f"lowering of {node.format_node()} failed: {type(error).__name__}: {error}"
                 raised = raised_at(error)

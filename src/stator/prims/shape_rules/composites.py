@@ -52,11 +52,11 @@ def maybe_unbatched(input: Any, weight: Any, *arguments: Any) -> Any:
         return NotImplemented
     if len(input.shape) != len(weight.shape) - 1:
         return convolution(input, weight, *arguments)
-    result = convolution(DescribedTensor(unsqueeze(input, 0)), weight, *arguments)
+    result = convolution(TensorFromMeta(unsqueeze(input, 0)), weight, *arguments)
     return replace(result, shape=result.shape[1:], stride=result.stride[1:])
 
 
-class DescribedTensor:
+class TensorFromMeta:
     """A TensorMeta with a tensor's attributes, for rules that pass an intermediate result on to another rule."""
 
     __slots__ = ("device", "dtype", "meta", "shape")

@@ -43,7 +43,7 @@ def drawn_like(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
 
 
 @shape_rule(*overloads("_standard_gamma _sample_dirichlet poisson binomial"), tags=RANDOM)
-def drawn_for_each(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
+def one_number_per_element(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
     """One number per element, in a dense tensor whatever the layout of the parameters."""
     return fresh(self.shape, self)
 

@@ -22,7 +22,7 @@ from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.graph.subgraphs.differentiated import CustomFunction, From, Place, SubgraphBackward, graph_target
+from stator.graph.subgraphs.custom_autograd import CustomFunction, SlotKind, SubgraphBackward, ValueSlot, graph_target
 from stator.prims.record import TensorMeta
 
 if TYPE_CHECKING:
@@ -327,21 +327,21 @@ class Placing:
         self.level = level
         self.kept: list[TensorValue] = []
         self.free: list[TensorValue | SymbolicNumber] = []
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, ValueSlot] = {}
         for index, output in enumerate(outputs):
-            self._places.setdefault(id(output), (From.OUTPUT, index))
+            self._places.setdefault(id(output), (SlotKind.OUTPUT, index))
         for index, argument in enumerate(arguments):  # an argument that is returned is an argument
-            if self._places.get(id(argument), (From.OUTPUT, 0))[0] is From.OUTPUT:
-                self._places[id(argument)] = (From.ARGUMENT, index)
+            if self._places.get(id(argument), (SlotKind.OUTPUT, 0))[0] is SlotKind.OUTPUT:
+                self._places[id(argument)] = (SlotKind.ARGUMENT, index)
 
-    def place(self, value: TensorValue | SymbolicNumber) -> Place:
+    def place(self, value: TensorValue | SymbolicNumber) -> ValueSlot:
         found = self._places.get(id(value))
         if found is None:
             if isinstance(value, TensorValue) and value.node is not None and value.node.graph is self.level.graph:
-                found = (From.KEPT, len(self.kept))
+                found = (SlotKind.KEPT, len(self.kept))
                 self.kept.append(value)
             else:
-                found = (From.FREE, len(self.free))
+                found = (SlotKind.FREE, len(self.free))
                 self.free.append(value)
             self._places[id(value)] = found
         return found

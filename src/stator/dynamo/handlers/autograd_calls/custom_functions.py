@@ -22,15 +22,15 @@ from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.printer import inner_graphs
+from stator.graph.subgraphs.custom_autograd import SubgraphBackward, graph_target
 from stator.graph.subgraphs.custom_under_transforms import (
-    Mapped,
-    MissingRule,
-    Pushed,
-    Setup,
+    MissingVmapRule,
+    SetupContext,
+    SubgraphJvp,
+    SubgraphVmap,
     TransformableFunction,
     TransformRule,
 )
-from stator.graph.subgraphs.differentiated import SubgraphBackward, graph_target
 from stator.prims.record import TensorMeta
 
 from .autograd_function import FollowedForward, FollowedPart, FunctionCapture, Placing, level_node
@@ -109,11 +109,11 @@ class _TransformableCapture(FunctionCapture):
             for key, part in parts.items()
         }
         jvps = {
-            key: Pushed(graph, tuple(map(placing.place, level.lifted)), results)
+            key: SubgraphJvp(graph, tuple(map(placing.place, level.lifted)), results)
             for key, (graph, level, results) in pushed.items()
         }
         reads = tuple(map(placing.place, forward.level.lifted))
-        both: list[SubgraphBackward | Pushed] = [*backwards.values(), *jvps.values()]
+        both: list[SubgraphBackward | SubgraphJvp] = [*backwards.values(), *jvps.values()]
         setup_reads = tuple(map(placing.place, setup.lifted))
         function = TransformableFunction(
             name=class_name(self.kind),
@@ -121,7 +121,7 @@ class _TransformableCapture(FunctionCapture):
             forward=forward.level.finish([level_node(forward.level, one, context) for one in forward.outputs]),
             reads=reads,
             output_count=len(forward.outputs),
-            setup=Setup(setup.finish([level_node(setup, one, context) for one in placing.kept]), setup_reads),
+            setup=SetupContext(setup.finish([level_node(setup, one, context) for one in placing.kept]), setup_reads),
             backwards=backwards,
             jvps=jvps,
             saved=tuple(dict.fromkeys(place for part in both for place in part.reads)),
@@ -237,7 +237,7 @@ class _TransformableCapture(FunctionCapture):
 
     # ---- vmap ----
 
-    def _follow_rule(self, missing: MissingRule) -> Mapped:
+    def _follow_rule(self, missing: MissingVmapRule) -> SubgraphVmap:
         """The function's own `vmap`, for arguments like these; what it reads of numbers are constants."""
         while True:
             found, lifted = self._follow_rule_once(missing)
@@ -250,7 +250,7 @@ class _TransformableCapture(FunctionCapture):
                     )
                 one.constant()
 
-    def _follow_rule_once(self, missing: MissingRule) -> tuple[Mapped, list[TensorValue | SymbolicNumber]]:
+    def _follow_rule_once(self, missing: MissingVmapRule) -> tuple[SubgraphVmap, list[TensorValue | SymbolicNumber]]:
         context, recorder = self.context, self.context.recorder
         what = f"the vmap of {class_name(self.kind)}"
         given = iter(zip(self.tensors, missing.in_dims, missing.like, strict=True))
@@ -284,7 +284,7 @@ class _TransformableCapture(FunctionCapture):
             raise unsupported("custom-function", f"{what} writes to its arguments")
         if len(outputs) != missing.function.output_count:
             raise unsupported("custom-function", f"{what} gives {len(outputs)} tensors")
-        return Mapped(level.finish(nodes), out_dims), level.lifted
+        return SubgraphVmap(level.finish(nodes), out_dims), level.lifted
 
     def _mapped_results(self, result: Value) -> tuple[list[TensorValue], tuple[int | None, ...]]:
         if not isinstance(result, TupleValue) or len(result.items) != 2:
@@ -303,7 +303,7 @@ class _TransformableCapture(FunctionCapture):
         """A generated rule maps over the backward too, where nobody would follow rules that are asked for."""
         if function.rule is not TransformRule.GENERATED:
             return
-        both: list[SubgraphBackward | Pushed] = [*function.backwards.values(), *function.jvps.values()]
+        both: list[SubgraphBackward | SubgraphJvp] = [*function.backwards.values(), *function.jvps.values()]
         for part in both:
             if any(_has_own_rule(node) for node in part.graph.graph.nodes):
                 raise unsupported(
@@ -312,7 +312,7 @@ class _TransformableCapture(FunctionCapture):
 
 
 def _has_own_rule(node: fx.Node) -> bool:
-    part = getattr(node.target, "part_of_graph", None)
+    part = getattr(node.target, "graph_callable", None)
     if isinstance(part, TransformableFunction) and part.rule is TransformRule.OWN:
         return True
     return any(_has_own_rule(one) for graph in inner_graphs(node).values() for one in graph.graph.nodes)

@@ -24,9 +24,9 @@ from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.transforms import LinearMapValue, TransformedValue
-from stator.graph.subgraphs.custom_under_transforms import MissingRule
-from stator.graph.subgraphs.differentiated import graph_target
-from stator.graph.subgraphs.transformed import Apply, Leaf, Transformed
+from stator.graph.subgraphs.custom_autograd import graph_target
+from stator.graph.subgraphs.custom_under_transforms import MissingVmapRule
+from stator.graph.subgraphs.function_transforms import Apply, FunctionTransform, Leaf
 from stator.prims.record import TensorMeta
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _apply(context: CaptureContext, name: str, followed: _Followed, apply: Apply
     leaves = list(followed.leaves)
     more = tuple(tree_of(context, value, leaves) for value in extra)
     reads = [*range(len(followed.leaves)), *range(len(leaves), len(leaves) + len(followed.free))]
-    transformed = Transformed(followed.graph, reads, (*followed.arguments, more), followed.results, apply)
+    transformed = FunctionTransform(followed.graph, reads, (*followed.arguments, more), followed.results, apply)
     made = _recorded(context, graph_target(transformed, name), [*leaves, *followed.free])
     return value_of(context, transformed.structure, list(context.iterate(made)))
 
@@ -110,7 +110,7 @@ def _recorded(context: CaptureContext, target: Callable[..., Any], args: list[Va
     while True:
         try:
             return context.record_function(target, args, {})
-        except MissingRule as missing:
+        except MissingVmapRule as missing:
             function = missing.function
             if missing.key in function.rules:  # what is unequal to itself would be asked for again and again
                 raise unsupported("custom-function", f"{missing} was followed before") from missing

@@ -17,7 +17,7 @@ from stator.dynamo.values.base import NotConstant, Raised, Value, cannot_rebuild
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.graph.subgraphs.differentiated import Failure, GradientHook, graph_target
+from stator.graph.subgraphs.custom_autograd import Failure, GradientHook, graph_target
 from stator.prims.record import TensorMeta
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stator.base.signals import is_of_a_signal
+from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
 from stator.dynamo.interpreter.calling import calls, fold
@@ -58,7 +58,7 @@ def _run(
     try:
         return function(data, **options)
     except Exception as error:  # it is raised again, by the real call, with what it carries
-        if is_of_a_signal(error):
+        if raised_by_signal_handler(error):
             raise
         raise unsupported("call-builtin", f"json.{function.__name__}, which raises {type(error).__name__}") from error
 

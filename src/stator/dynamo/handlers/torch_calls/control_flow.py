@@ -26,8 +26,8 @@ from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
 from stator.graph.functionalization.functionalize import same_strides
 from stator.graph.ir.format import format_meta
 from stator.graph.subgraphs.branches import Branch, Branches
-from stator.graph.subgraphs.differentiated import graph_target
-from stator.graph.subgraphs.transformed import Leaf
+from stator.graph.subgraphs.custom_autograd import graph_target
+from stator.graph.subgraphs.function_transforms import Leaf
 from stator.prims.record import TensorMeta
 
 from .trees import Opaque, tree_of, value_of
@@ -188,7 +188,7 @@ def _requires_grad(value: TensorValue | SymbolicNumber) -> bool:
 
 
 def _uses_autograd(node: fx.Node) -> bool:
-    return getattr(getattr(node.target, "part_of_graph", None), "uses_autograd", False)
+    return getattr(getattr(node.target, "graph_callable", None), "uses_autograd", False)
 
 
 def _check_fresh(

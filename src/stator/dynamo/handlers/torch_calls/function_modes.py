@@ -19,7 +19,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue, item_readers
-from stator.graph.subgraphs.transformed import Leaf
+from stator.graph.subgraphs.function_transforms import Leaf
 
 from .trees import Opaque, tree_of
 

@@ -19,7 +19,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.subgraphs.branches import Branch
-from stator.graph.subgraphs.differentiated import graph_target
+from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.graph.subgraphs.loops import LoopRunner
 from stator.graph.subgraphs.subgraph_ops import fresh_layout
 from stator.prims.layout import numel

@@ -17,7 +17,7 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_open
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.graph.subgraphs.transformed import Leaf
+from stator.graph.subgraphs.function_transforms import Leaf
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext

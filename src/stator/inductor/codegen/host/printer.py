@@ -301,7 +301,7 @@ def _take_over(printer: _Printer, step: TakeOver) -> None:
     printer.fresh.add(step.name)
     layout, old = step.layout, printer.variables[step.old]
     shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}, {layout_bytes(layout)}"
-    take = printer.bind(("take", layout), "take_over", f"rt.taker({shape})")
+    take = printer.bind(("take", layout), "take_over", f"rt.memory_reuser({shape})")
     printer.lines += [f"{printer.variables[step.name]} = {take}({old})", f"del {old}"]
 
 

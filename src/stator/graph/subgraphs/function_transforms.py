@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from .differentiated import run_part
+from .custom_autograd import run_subgraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Leaf:
 Apply = Callable[..., Any]
 
 
-class Transformed:
+class FunctionTransform:
     """A transform of a captured function.
 
     graph: the function. Its placeholders are the tensors at `reads`: indices into the tensor arguments followed by the
@@ -56,10 +56,10 @@ class Transformed:
             leaves = pytree.tree_leaves((args, kwargs))
             places = [*[leaves[position] for position in self._given]]
             values = [*places, *[None] * (self.argument_count - len(places)), *free]
-            made = run_part(self.graph, [values[index] for index in self.reads])
-            return filled(self.results, made)
+            made = run_subgraph(self.graph, [values[index] for index in self.reads])
+            return fill_leaves(self.results, made)
 
-        args, kwargs, extra = filled(self.arguments, given)
+        args, kwargs, extra = fill_leaves(self.arguments, given)
         leaves, spec = pytree.tree_flatten(self.apply(inner, args, kwargs, extra))
         found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         count = iter(range(len(found)))
@@ -72,6 +72,6 @@ class Transformed:
         return {"function": self.graph}
 
 
-def filled(tree: Any, tensors: Sequence[Any]) -> Any:
+def fill_leaves(tree: Any, tensors: Sequence[Any]) -> Any:
     """Replace the `Leaf`s of a tree by tensors."""
     return pytree.tree_map_only(Leaf, lambda leaf: tensors[leaf.index], tree)

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 
-class From(enum.Enum):
+class SlotKind(enum.Enum):
     """Where a graph of a custom function finds a value."""
 
     ARGUMENT = "argument"  # a tensor argument of the function, by position
@@ -29,7 +29,7 @@ class From(enum.Enum):
     KEPT = "kept"  # a value that the forward keeps for the backward
 
 
-Place = tuple[From, int]
+ValueSlot = tuple[SlotKind, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SubgraphBackward:
     """
 
     graph: fx.GraphModule
-    reads: tuple[Place, ...]
+    reads: tuple[ValueSlot, ...]
     results: tuple[int | None, ...]
     layouts: tuple[tuple[Any, Any], ...]
 
@@ -61,10 +61,10 @@ class CustomFunction:
     name: str
     argument_count: int
     forward: fx.GraphModule
-    reads: tuple[Place, ...]
+    reads: tuple[ValueSlot, ...]
     output_count: int
     backwards: dict[tuple[bool, ...], SubgraphBackward]
-    saved: tuple[Place, ...]
+    saved: tuple[ValueSlot, ...]
     dirty: tuple[int, ...]  # positions of arguments
     not_differentiable: tuple[int, ...]  # positions of outputs
     materialize: bool
@@ -73,7 +73,7 @@ class CustomFunction:
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Apply the function to its tensor arguments, followed by the free tensors."""
         arguments, free = tensors[: self.argument_count], tensors[self.argument_count :]
-        applied = _AppliedOnce if self.once else _Applied
+        applied = _OnceDifferentiable if self.once else _CustomAutograd
         return applied.apply(self, free, *arguments)
 
     def graphs(self) -> dict[str, fx.GraphModule]:
@@ -87,34 +87,34 @@ class CustomFunction:
 
 def graph_target(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Wrap a callable object in a plain function, because fx graphs call and print only these. The object stays
-    reachable at `.part_of_graph`."""
+    reachable at `.graph_callable`."""
 
     def call(*args: Any) -> Any:
         return function(*args)
 
     call.__name__ = call.__qualname__ = name
-    call.part_of_graph = function  # type: ignore[attr-defined]
+    call.graph_callable = function  # type: ignore[attr-defined]
     return call
 
 
-def run_part(graph: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, ...]:
+def run_subgraph(graph: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, ...]:
     if isinstance(graph, _LazyGraphModule):
         _LazyGraphModule.force_recompile(graph)
     return graph.forward(*values)
 
 
-class _Applied(torch.autograd.Function):
+class _CustomAutograd(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, function: CustomFunction, free: tuple[torch.Tensor, ...], *arguments: torch.Tensor) -> Any:
-        found: dict[From, Sequence[torch.Tensor]] = {From.ARGUMENT: arguments, From.FREE: free}
-        made = run_part(function.forward, [found[kind][index] for kind, index in function.reads])
+        found: dict[SlotKind, Sequence[torch.Tensor]] = {SlotKind.ARGUMENT: arguments, SlotKind.FREE: free}
+        made = run_subgraph(function.forward, [found[kind][index] for kind, index in function.reads])
         outputs, kept = made[: function.output_count], made[function.output_count :]
         ctx.mark_dirty(*[arguments[index] for index in function.dirty])
         ctx.mark_non_differentiable(*[outputs[index] for index in function.not_differentiable])
         ctx.set_materialize_grads(function.materialize)
         if not function.materialize and function.output_count > len(function.not_differentiable) + 1:
-            _noted.chooses = True
-        found |= {From.OUTPUT: outputs, From.KEPT: kept}
+            _thread.sees_missing = True
+        found |= {SlotKind.OUTPUT: outputs, SlotKind.KEPT: kept}
         ctx.save_for_backward(*[found[kind][index] for kind, index in function.saved])
         by_context = set(function.saved)
         referred = {place for part in function.backwards.values() for place in part.reads} - by_context
@@ -131,15 +131,15 @@ class _Applied(torch.autograd.Function):
         values = dict(ctx.referred)
         if function.saved:
             values.update(zip(function.saved, ctx.saved_tensors, strict=True))
-        made = run_part(part.graph, [*present, *[values[place] for place in part.reads]])
+        made = run_subgraph(part.graph, [*present, *[values[place] for place in part.reads]])
         return (None, None, *[None if position is None else made[position] for position in part.results])
 
 
-class _AppliedOnce(_Applied):
+class _OnceDifferentiable(_CustomAutograd):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        return _Applied.backward(ctx, *gradients)
+        return _CustomAutograd.backward(ctx, *gradients)
 
 
 def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
@@ -149,37 +149,37 @@ def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
     return torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
 
 
-class _Noted(threading.local):
+class _ThreadState(threading.local):
     hooks: list[GradientHook] | None = None
     failure: BaseException | None = None
-    chooses = False
+    sees_missing = False
 
 
-_noted = _Noted()
+_thread = _ThreadState()
 
 
 @contextmanager
 def gradient_hooks() -> Iterator[list[GradientHook]]:
     """Collect, in order, the hooks that programs register in this thread inside the context."""
-    outer = _noted.hooks
+    outer = _thread.hooks
     found: list[GradientHook] = []
-    _noted.hooks = found
+    _thread.hooks = found
     try:
         yield found
     finally:
-        _noted.hooks = outer
+        _thread.hooks = outer
         if outer is not None:
             outer += found
 
 
-def any_chose(function: Callable[[], Any]) -> tuple[Any, bool]:
+def run_noting_choices(function: Callable[[], Any]) -> tuple[Any, bool]:
     """Call a function. Also return whether a custom autograd.Function took part whose backward sees missing gradients
     as None, and so may compute something else for each set of present gradients."""
-    outer, _noted.chooses = _noted.chooses, False
+    outer, _thread.sees_missing = _thread.sees_missing, False
     try:
-        return function(), _noted.chooses
+        return function(), _thread.sees_missing
     finally:
-        _noted.chooses |= outer
+        _thread.sees_missing |= outer
 
 
 Failure = tuple[type[BaseException], tuple[Any, ...]]  # the class of an error and its arguments
@@ -190,31 +190,31 @@ class GradientHook:
     """A hook on the gradient of a tensor.
 
     graph: takes the gradient, then the free tensors; returns the replacement of the gradient, or nothing.
-    without: class and arguments of the error that the hook raises if autograd passes it no gradient; None if the hook
-        raises none.
+    error_without_gradient: class and arguments of the error that the hook raises if autograd passes it no
+    gradient; None if the hook raises none.
     """
 
     graph: fx.GraphModule
     shape: Any
     stride: Any
     replaces: bool
-    without: Failure | None
+    error_without_gradient: Failure | None
 
     def __call__(self, tensor: torch.Tensor, *free: torch.Tensor) -> torch.Tensor:
         """Register the hook; return the tensor."""
-        tensor.register_hook(partial(self.called, free))
-        if _noted.hooks is not None:
-            _noted.hooks.append(self)
+        tensor.register_hook(partial(self.run, free))
+        if _thread.hooks is not None:
+            _thread.hooks.append(self)
         return tensor
 
-    def called(self, free: Sequence[torch.Tensor], gradient: torch.Tensor | None) -> torch.Tensor | None:
+    def run(self, free: Sequence[torch.Tensor], gradient: torch.Tensor | None) -> torch.Tensor | None:
         """Run the hook; return its result."""
         if gradient is not None:
-            made = run_part(self.graph, [_laid_out(gradient, self.shape, self.stride), *free])
+            made = run_subgraph(self.graph, [_laid_out(gradient, self.shape, self.stride), *free])
             return made[0] if self.replaces else None
-        if self.without is not None:
-            _noted.failure = self.without[0](*self.without[1])
-            raise _noted.failure
+        if self.error_without_gradient is not None:
+            _thread.failure = self.error_without_gradient[0](*self.error_without_gradient[1])
+            raise _thread.failure
         return None
 
     def graphs(self) -> dict[str, fx.GraphModule]:
@@ -224,4 +224,4 @@ class GradientHook:
 
 def is_failure_of_hook(error: BaseException | None) -> bool:
     """Whether `error` is the last one that a hook without a gradient raised in this thread."""
-    return error is not None and _noted.failure is error
+    return error is not None and _thread.failure is error
