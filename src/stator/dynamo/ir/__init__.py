@@ -1,1 +1,1 @@
-"""The result of a capture as plain data: the captured frame, how objects are made again, where frames resume."""
+"""The result of a capture as plain data: the captured frame, recipes that rebuild objects, resume points."""

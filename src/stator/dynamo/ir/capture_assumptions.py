@@ -1,5 +1,5 @@
-"""What earlier attempts to capture a frame taught: an immutable value that the next attempt goes by. An attempt that
-cannot come to its end raises Retry with assumptions that say strictly more, so that the attempts end."""
+"""The knowledge that earlier attempts to capture a frame collected, as an immutable value. An attempt that cannot
+finish raises Retry with assumptions that say strictly more, so the number of attempts is finite."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _STEPS_BACK = 8
 
 @dataclass(frozen=True, slots=True)
 class GraphEnd:
-    """The graph has to end before this step of the capture, counted over all frames. `half_way`: a step of the
-    outermost frame, half as far; for captures in which one such end leads to an earlier one again and again."""
+    """The graph has to end before this step of the capture, counted over all frames. `half_way` is a step of the
+    outermost frame, half as far; captures use it when each such end leads to an earlier one."""
 
     step: int
     reason: BreakReason
@@ -29,19 +29,19 @@ class GraphEnd:
 
 @dataclass(frozen=True, slots=True)
 class CaptureAssumptions:
-    """What a capture goes by.
+    """The assumptions of one capture attempt.
 
-    changes: places whose numbers, contents or tensors are others from call to call, and how often each changed.
-    relies_on_changes: the graph relies on numbers there, however often they changed, because it must not end.
-    called_apart: code of functions at whose call a graph without operators ends, rather than inside of them; and code
-        that goes on in several frames, of which the outermost is left at its call.
+    changes: sources whose numbers, contents or tensors differ from call to call, with the number of changes seen.
+    relies_on_changes: the graph must not end, so it specializes on those numbers however often they changed.
+    called_apart: code of functions at whose call a graph without operators ends, rather than inside of the function;
+        also code that resumes several frames, whose outermost frame is left at its call.
     nested: the graph may end inside of functions that the frame called.
-    says_compiling: the answer to a program that asks whether it is compiled.
-    error_when_compiling: where the program fails when the answer is yes.
-    end: where the graph ends.
-    moved_back: how often an end turned out to be too late.
-    until: guards that the end depends on. Once one fails, the graph may not have to end there.
-    failed_guards: guards that did not hold for the very values they were made from.
+    says_compiling: the answer to a program that asks whether it is being compiled.
+    error_when_compiling: the point where the program fails if the answer is yes.
+    end: the point where the graph ends.
+    moved_back: number of times an end turned out to be too late.
+    until: guards that the end depends on. Once such a guard fails, the graph may not have to end there.
+    failed_guards: guards that failed on the values they had been made from.
     """
 
     changes: Mapping[Source, int] = field(default_factory=dict)
@@ -56,11 +56,11 @@ class CaptureAssumptions:
     failed_guards: tuple[str, ...] = ()
 
     def adds_to(self, earlier: CaptureAssumptions) -> bool:
-        """Whether these assumptions say strictly more. A sequence of such steps is finite."""
+        """Whether these assumptions say strictly more than `earlier`. Chains of such steps are finite."""
         return self._knowledge() > earlier._knowledge()
 
     def seen_changes(self) -> Mapping[Source, int]:
-        """How often places changed, as far as the capture goes by that."""
+        """The number of changes of each source, as far as the capture takes changes into account."""
         return dict.fromkeys(self.changes, 1) if self.relies_on_changes else self.changes
 
     def _knowledge(self) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ class CaptureAssumptions:
         return len(self.failed_guards), self.relies_on_changes, not self.nested, answered, *end
 
     def ending(self, end: GraphEnd, until: Guard | None = None) -> CaptureAssumptions:
-        """The graph ends there. An end that moved back often is looked for by halves."""
+        """The assumptions with this graph end. After many moves back, the next end is searched by halves."""
         moved = self.moved_back + (self.end is not None and end.step < self.end.step)
         if moved >= _STEPS_BACK:
             end = replace(end, step=end.half_way)
@@ -86,12 +86,12 @@ class CaptureAssumptions:
         return replace(self, relies_on_changes=True, says_compiling=True, error_when_compiling=None)
 
     def after_failed_guard(self, failure: str) -> CaptureAssumptions:
-        """Another thread may change a value between capture and installation, so the frame is captured anew. A guard
-        that fails in one way each time is a defect of stator. Raises for too many failures."""
+        """Another thread may change a value between capture and installation, so the frame is captured again. A guard
+        that fails in the same way each time is a defect of stator. Raises after too many failures."""
         failures = (*self.failed_guards, failure)
         if len(failures) == _MOST_FAILED_GUARDS:
             kind = VerificationError if len(set(failures)) == 1 else ChangedMeanwhile
-            raise kind(f"a guard does not hold for the very values it was made from: {failure}")
+            raise kind(f"a guard does not hold for the values it was made from: {failure}")
         return replace(self, end=None, moved_back=0, until=(), failed_guards=failures)
 
 
@@ -99,7 +99,7 @@ NO_ASSUMPTIONS = CaptureAssumptions()
 
 
 class Retry(Exception):
-    """A capture has to begin anew. `error` says why, where the program is the reason."""
+    """The capture has to start again. `error` is the reason, if the program is the reason."""
 
     def __init__(self, assumptions: CaptureAssumptions, error: Unsupported | None = None) -> None:
         self.assumptions, self.error = assumptions, error
@@ -107,5 +107,5 @@ class Retry(Exception):
 
     def after(self, earlier: CaptureAssumptions) -> CaptureAssumptions:
         if not self.assumptions.adds_to(earlier):
-            raise VerificationError("a frame would be captured anew, and nothing was learnt")
+            raise VerificationError("a retry of the capture adds no assumption, so the capture would not terminate")
         return self.assumptions

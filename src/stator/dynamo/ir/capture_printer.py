@@ -1,4 +1,4 @@
-"""`Captured` as Python-like text: what the frame relied on, what it computes, what it leaves behind."""
+"""`CapturedFrame` as Python-like text: guards, graph inputs, effects and exit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _example_text(example: torch.Tensor | float) -> str:
 
 
 def captured_text(captured: CapturedFrame) -> str:
-    """The whole capture, ready for a dump."""
+    """The text of the whole capture, for a dump."""
     code = captured.code
     lines = [
         f"# {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}), {captured.op_count} operations",
@@ -95,7 +95,7 @@ def _exit_lines(captured: CapturedFrame) -> list[str]:
 
 
 def guard_text(source: object, kind: GuardKind, expected: object) -> str:
-    """One guard, on one line."""
+    """A guard on one line."""
     if isinstance(expected, TensorGuard):
         return f"{source} is {_tensor_text(expected)}"
     if isinstance(expected, GlobalState):
@@ -124,7 +124,7 @@ def _state_text(state: GlobalState) -> str:
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """A recipe as an expression; objects that refer to themselves end in `...`."""
+    """A recipe as an expression. `...` stands for a recipe inside of itself."""
     return _text(recipe, ())
 
 
@@ -149,7 +149,7 @@ def _value_text(value: object) -> str:
     if not isinstance(text, str):
         try:
             text = repr(value)
-        except Exception:  # a user's __repr__ must not keep a dump from being written
+        except Exception:  # a failing __repr__ of the program must not prevent the dump
             text = f"<{class_name(type(value))}>"
     text = " ".join(text.split())
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."

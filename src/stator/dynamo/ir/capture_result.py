@@ -1,4 +1,4 @@
-"""What one symbolic execution of a frame found: data handed from the interpreter to code emission and to the cache."""
+"""The result of the symbolic execution of a frame. Capture writes it; codegen and the cache read it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class CaptureState:
-    """Base of objects that live only while a frame is captured. No part of a capture's result is one."""
+    """Base of objects that live only during a capture. No part of a capture's result is an instance."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """One placeholder of the graph, in order: how to load it, the example that was seen, and whether it is a module's
-    parameter or buffer (then it is guarded by identity and may be bound once). An example is a tensor, or a number
-    that changes from call to call."""
+    """A placeholder of the graph: the recipe that loads it, the example value, and whether it is a parameter or buffer
+    of a module (then an identity guard protects it, and emitted code may bind it once). An example is a tensor, or a
+    number that changes from call to call."""
 
     name: str
     recipe: Recipe
@@ -39,14 +39,14 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class SideEffects:
-    """What running a graph does besides computing.
+    """The side effects of a run of the graph.
 
-    repeatable: when it has failed, putting generators and torch's modes back is as if it had never begun: it writes to
-        no memory that was there before, and speaks with no other process.
-    drawn_on: the devices whose random number generators it draws from.
-    generators: Python's and NumPy's, that numbers are drawn from ahead of it.
-    noticed: the program's frames would do something where some operator fails, and maybe go on.
-    checked: it checks what was relied on about numbers that only the run can tell, before it writes to such memory.
+    repeatable: restoring random generators and torch's modes undoes a failed run, because the graph neither writes to
+        memory that existed before nor communicates with other processes.
+    drawn_on: the devices whose random number generators the graph draws from.
+    generators: Python's and NumPy's generators from which numbers are drawn before the graph runs.
+    noticed: an operator that fails would make the program's frames handle the error, and maybe continue.
+    checked: the graph checks its assumptions about data-dependent numbers before it writes to such memory.
     """
 
     repeatable: bool = False
@@ -58,7 +58,7 @@ class SideEffects:
 
 @dataclass(frozen=True, slots=True)
 class BreakReason:
-    """Why a graph ended early. `kind` is from the taxonomy in docs/graph-breaks.md."""
+    """The reason why a graph ended early. `kind` is from the taxonomy in docs/graph-breaks.md."""
 
     kind: str
     reason: str
@@ -82,11 +82,12 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class InnerFrame:
-    """A frame that was called by the one before it in `Break.inner`, the first of them by the captured frame.
+    """A frame of a function called by the previous frame in `Break.inner`; the captured frame called the first.
 
-    code: the user's, never one that was made. `index`: the instruction of it that the frame stops before, or, of all
-    but the last, the call of the next. stack: below what that call takes; None marks a NULL. locals: in the order of
-    the code's variables. cells: of all free variables, then of the cell variables that exist, in the code's order.
+    code: the user's code, never generated code. index: the instruction before which the frame stops; for all frames
+        but the last, the call of the next frame. stack: the part of the value stack below the call's operands; None
+        marks a NULL. locals: in the order of the code's variables. cells: of all free variables, then of the cell
+        variables that exist, in the code's order.
     """
 
     code: CodeType
@@ -97,7 +98,8 @@ class InnerFrame:
     cells: dict[str, Recipe] = field(default_factory=dict)
 
     def values(self) -> list[Recipe]:
-        """What the code that goes on there takes: cells, variables, then the stack but for NULLs and offsets."""
+        """The arguments of the code that resumes this frame: cells, variables, then the stack without NULLs and
+        offsets."""
         on_stack = [recipe for recipe in self.stack if recipe is not None and not isinstance(recipe, RaisedAt)]
         return [*self.cells.values(), *self.locals.values(), *on_stack]
 
@@ -106,12 +108,13 @@ class InnerFrame:
 class Break:
     """The frame stops before instruction `index` (position in the decoded instruction list of the original code).
 
-    That instruction runs natively with `stack` (bottom first; None marks a NULL slot) and `locals` (live ones only; a
-    name that is absent is unbound) and `cells` (names of cell variables already created, with their cells as recipes)
-    put back; then a resume function continues behind it. For a conditional jump both ways are resumed.
+    Emitted code restores `stack` (bottom first; None marks a NULL slot), `locals` (live variables only; an absent name
+    is unbound) and `cells` (recipes of the cells that exist, by cell variable), and runs the instruction natively.
+    Then a resume function continues behind the instruction. A conditional jump has a resume function for each way.
 
-    With `inner`, instruction `index` called a function and the frame is in it: `stack` is what is below the operands of
-    the call, and the instruction that runs natively is the one that the last of those frames stops before.
+    With `inner`, instruction `index` called a function, and the graph ends in that function. `stack` then ends below
+    the operands of the call, and the instruction that runs natively is the one before which the last inner frame
+    stops.
     """
 
     index: int
@@ -119,8 +122,8 @@ class Break:
     locals: dict[str, Recipe]
     cells: dict[str, Recipe]
     reason: BreakReason
-    # handlers of exceptions that are running, outermost first: (stack position that keeps what was handled before,
-    # the exception); the first so many were running when the frame was entered
+    # exception handlers that are running, outermost first: (stack position of the previously handled exception, the
+    # exception); the first `handlers_kept` of them ran already when the frame was entered
     handlers: tuple[tuple[int, Recipe], ...] = ()
     handlers_kept: int = 0
     inner: tuple[InnerFrame, ...] = ()
@@ -131,11 +134,11 @@ class Break:
 
 @dataclass(slots=True)
 class CapturedFrame:
-    """A frame, symbolically executed. `graph` is None when nothing was recorded.
+    """A frame after symbolic execution. `graph` is None if no operator was recorded.
 
-    executed_lines: the lines that it stands for, if somebody was told of lines when it was made.
-    runs_original: the frame's own code does the same up to the exit, and nothing of it is to be compiled. There are no
-    effects then, and recipes say no more than what kind of thing there is.
+    executed_lines: the lines that the capture stands for, if line tracing was on.
+    runs_original: the frame's own code does the work up to the exit, and nothing before the exit is compiled. Then
+        there are no effects, and recipes only tell which kind of object is where.
     """
 
     function: FunctionType
@@ -147,10 +150,10 @@ class CapturedFrame:
     guards: list[Guard]
     op_count: int = 0
     break_reasons: list[BreakReason] = field(default_factory=list)
-    # what was handled before the outermost of the handlers that were running at entry and have ended meanwhile
+    # the exception handled before the outermost handler that was running at entry and has ended since
     handled_before: Recipe | None = None
     entry_modes: TorchState | None = None
     side_effects: SideEffects = SideEffects()
-    draws: list[Recipe] = field(default_factory=list)  # made in this order before the graph runs
+    draws: list[Recipe] = field(default_factory=list)  # objects that are made in this order before the graph runs
     runs_original: bool = False
     executed_lines: tuple[ExecutedLines, ...] | None = None

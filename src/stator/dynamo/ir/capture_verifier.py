@@ -1,4 +1,4 @@
-"""The rules of a capture, checked before anything is compiled from it. Reads the capture and changes nothing."""
+"""The rules of a capture, checked before anything is compiled from it. Nothing here changes the capture."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ from .resume import closure_of
 
 _ROOTS = (LocalSource, CellSource, FunctionSource, GlobalSource, ModuleGlobalSource, BuiltinSource, ConstantSource)
 _LEAK = (CaptureState, FakeTensor)
-_CLOSES_CYCLES = (NewCell, NewList, NewDict)  # what can be made empty and filled when its parts are there
+_CLOSES_CYCLES = (NewCell, NewList, NewDict)  # objects that can be created empty and filled later
 _EXCLUSIVE = frozenset((GuardKind.TYPE, GuardKind.EQUALS, GuardKind.LENGTH, GuardKind.DICT_KEYS, GuardKind.CODE))
 
 
 def verify(captured: CapturedFrame) -> None:
     """Raises VerificationError for the first rule that a capture breaks.
 
-    Graph: placeholders are the inputs, in order; each output is used; nothing that runs before the graph needs one.
-    Recipes: what is read can be reached from the frame; an object that is part of itself can be made.
-    Break: the stack is as deep as the code needs it there, and each variable that must be bound is.
-    Guards: no two contradict one another. Nothing that belongs to the capture's own state is left in its result.
+    Graph: placeholders are the inputs, in order; each output is used; no recipe evaluated before the graph needs an
+        output.
+    Recipes: each source can be reached from the frame; recursive objects contain an object that can be created empty.
+    Break: the stack is as deep as the code needs it there, and each variable that must be bound is bound.
+    Guards: no two contradict one another. No part of the result belongs to the capture's own state.
     """
     for rule in RULES:
         for problem in rule(captured):
@@ -108,7 +109,7 @@ def _sources_are_closed(captured: CapturedFrame) -> Iterator[str]:
 
 
 def _add_with_bases(source: Source, found: set[Source]) -> None:
-    """A guard on a source reads all that the source is read of."""
+    """A guard on a source reads all bases of the source, too."""
     if source not in found:
         found.add(source)
         for base in _members(source, Source):
@@ -116,7 +117,7 @@ def _add_with_bases(source: Source, found: set[Source]) -> None:
 
 
 def _unguarded(source: Source, guarded: set[Source]) -> Iterator[Source]:
-    """What is read on the way to a source, and may be anything."""
+    """Sources on the path to a source that no guard covers and whose kind of object is unknown."""
     for base in _members(source, Source):
         if not isinstance(base, _ROOTS) and base not in guarded and not _is_known(base):
             yield base
@@ -203,7 +204,7 @@ def _stack_fits(instructions: list[Instruction], index: int, stack: Sequence[Rec
         yield f"the stack holds {len(stack)} before instruction {index}, which finds {depth}"
 
 
-_BEFORE_CALLS = ("KW_NAMES", "PRECALL")  # parts of a call, which CPython's own table of effects does not tell apart
+_BEFORE_CALLS = ("KW_NAMES", "PRECALL")  # parts of a call; CPython's table of stack effects does not separate them
 
 
 def _variables_fit(code: CodeType, instructions: list[Instruction], exit_: Break) -> Iterator[str]:
@@ -236,7 +237,7 @@ def _names_fit(frame: InnerFrame) -> Iterator[str]:
 
 
 def _after_graph(captured: CapturedFrame) -> list[Recipe]:
-    """What effects and exit are made of."""
+    """The recipes of effects and exit."""
     kept = [] if captured.handled_before is None else [captured.handled_before]
     return [*_members(captured.effects, Recipe), *_members(captured.exit, Recipe), *kept]  # type: ignore[list-item]
 
@@ -253,7 +254,7 @@ def _within(root: Recipe) -> Iterator[Recipe]:
 
 
 def _everything(captured: CapturedFrame) -> Iterator[object]:
-    """All that a capture holds, but for its graph and what objects of the program hold."""
+    """All parts of a capture, without its graph and without the contents of the program's objects."""
     seen: set[int] = set()
     waiting: list[object] = [
         *(getattr(captured, field.name) for field in fields(captured) if field.name not in _NOT_LOOKED_INTO)

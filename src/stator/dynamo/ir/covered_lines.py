@@ -1,7 +1,5 @@
-"""The lines that a captured frame ran, for who counts lines (sys.settrace; the tool COVERAGE_ID of sys.monitoring):
-noted while it is followed, and told by a function of nothing but these lines, which emitted code calls. Works without
-torch.
-"""
+"""The lines that a captured frame executed, for line tracing (sys.settrace; the tool COVERAGE_ID of sys.monitoring).
+LineLog records the lines during capture; emitted code calls a function of just these lines. Works without torch."""
 
 from __future__ import annotations
 
@@ -14,33 +12,33 @@ from typing import Any
 
 from stator.dynamo.host.native_status import native as _native
 
-# before the first line of a function
+# instructions before the first line of a function
 _ENTERING = frozenset(("RESUME", "MAKE_CELL", "COPY_FREE_VARS", "RETURN_GENERATOR"))
 
 
 def lines_are_traced() -> bool:
-    """Whether anybody is told of lines in this thread."""
+    """Whether a trace function or a coverage tool receives line events in this thread."""
     return _native is not None and _native.lines_traced()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExecutedLines:
-    """One run of a function: lines, and runs of functions that it called, in order. Turns of a loop that took the same
-    way are there once."""
+    """One run of a function: its lines and the runs of functions that it called, in order. Loop iterations that took
+    equal paths are recorded once."""
 
     code: CodeType
-    module: Any  # its `__name__` where it was defined
+    module: Any  # `__name__` of the defining module
     steps: tuple[int | ExecutedLines, ...]
 
 
 @dataclass(slots=True)
 class _Running:
-    code: CodeType | None  # None: not to be told of
+    code: CodeType | None  # None: without line events
     module: Any = None
     steps: list[int | ExecutedLines] = field(default_factory=list)
-    ways: set[tuple[int, int]] = field(default_factory=set)  # from line to line
+    ways: set[tuple[int, int]] = field(default_factory=set)  # (line, next line)
     line: int = 0
-    told: int = 0  # the last of `steps` that is a line
+    told: int = 0  # the line that `steps` ends with, without calls
 
     def at(self, line: int) -> None:
         way = self.line, line
@@ -55,7 +53,7 @@ class _Running:
 
 
 class LineLog:
-    """What one capture follows. Code that is `unseen` is left out, not what it calls."""
+    """The lines of one capture. Code that is `unseen` is left out; functions that it calls are not."""
 
     def __init__(self, unseen: Callable[[CodeType], bool]) -> None:
         self._unseen = unseen
@@ -77,17 +75,17 @@ class LineLog:
         around = next((running for running in reversed(self._open) if running.code is not None), self._open[0])
         run = ExecutedLines(done.code, done.module, tuple(done.steps))
         key = id(run.code), run.steps
-        if key not in self._seen:  # the code is held by what was seen
+        if key not in self._seen:  # `_seen` holds the code
             self._seen.add(key)
             around.steps.append(run)
 
     def ran(self) -> tuple[ExecutedLines, ...]:
-        """What ran in the frame that was captured, and is left by now."""
+        """The finished runs of the captured frame."""
         return tuple(step for step in self._open[0].steps if isinstance(step, ExecutedLines))
 
 
 def line_reporter(ran: tuple[ExecutedLines, ...]) -> Callable[[], None] | None:
-    """What runs these lines when it is called, and does nothing else; None: there are none."""
+    """A function that does nothing but execute these lines, so that tracers see them; None if there are none."""
     made = [_function(one) for one in ran if one.steps]
 
     def tell() -> None:
@@ -98,7 +96,8 @@ def line_reporter(ran: tuple[ExecutedLines, ...]) -> Callable[[], None] | None:
 
 
 def _function(ran: ExecutedLines) -> FunctionType:
-    """Made from a syntax tree, as whatever tells of lines is then told as by any function: a `pass` for each line."""
+    """A function compiled from a syntax tree with a `pass` for each line, so that the interpreter reports the lines
+    itself."""
     names: dict[str, Any] = {"__name__": ran.module}
     body: list[ast.stmt] = []
     line, numbers = ran.code.co_firstlineno, itertools.count()
@@ -124,7 +123,7 @@ def _function(ran: ExecutedLines) -> FunctionType:
 
 
 def _placed(statement: Any, line: int) -> Any:
-    """With its place, and those of the expressions in it."""
+    """Set the line of a statement and of its expressions."""
     for node in ast.walk(statement):
         if isinstance(node, ast.stmt | ast.expr) and not hasattr(node, "lineno"):
             node.lineno = node.end_lineno = max(line, 1)

@@ -1,7 +1,5 @@
-"""A code object prepared for symbolic execution: decoded once, its opcode handlers looked up once, then cached.
-
-The handlers themselves live in opcodes/.
-"""
+"""A code object prepared for symbolic execution: decoded once, with its opcode handlers, and cached. The handlers
+themselves live in handlers/opcodes/."""
 
 from __future__ import annotations
 
@@ -19,21 +17,19 @@ from stator.dynamo.host.hook import is_skipped
 
 from .resume import resumption_of
 
-Handler = Callable[[Any, Instruction], Any]  # of the frame of the interpreter, and the instruction
+Handler = Callable[[Any, Instruction], Any]  # (symbolic frame, instruction) -> signal or None
 
 opcodes: Registry[str, Handler] = Registry("opcode")
 
 
 def opcode(*names: str) -> Callable[[Handler], Handler]:
-    """Decorator: the handler of one or several opcodes, `handler(frame, instruction)`.
-
-    A handler that ends the frame's run (return, yield) returns a signal; every other handler returns None.
-    """
+    """Decorator: registers `handler(frame, instruction)` for one or several opcodes. A handler that ends the frame's
+    run (return, yield) returns a signal; every other handler returns None."""
     return opcodes.register(*names)
 
 
 class PreparedCode:
-    """The instructions of a code object with their handlers, side by side. Whoever uses it holds the code."""
+    """The instructions of a code object and, at the same indices, their handlers. The owner keeps the code alive."""
 
     __slots__ = (
         "_code",
@@ -56,9 +52,9 @@ class PreparedCode:
         self.is_generator = bool(code.co_flags & (0x20 | 0x80 | 0x200))
         self.ways_on: dict[
             int, bool | None
-        ] = {}  # of conditional jumps by index, as handlers/torch_calls/data_assertions.py finds them
+        ] = {}  # conditional jumps by index (handlers/torch_calls/data_assertions.py fills it)
         self.is_one_frame = _is_one_frame(code, self.instructions)
-        # where the rest of a frame that is in a call calls what goes on with the function that it had called
+        # the instruction by which code that resumes a frame inside a call resumes the called function
         self.finishes_call = -1 if self.resumption is None else self.resumption.finishes_call()
         self._live: dict[int, frozenset[str]] = {}
         self._used: dict[int, frozenset[str]] = {}
@@ -70,18 +66,18 @@ class PreparedCode:
         return code
 
     def user_index(self, index: int) -> int:
-        """Of an instruction, its index in the user's code, of which this may be the rest behind a break."""
+        """The index of an instruction in the user's code, from which this code may have been made."""
         return index if self.resumption is None else self.resumption.index(index)
 
     def live_locals(self, index: int) -> frozenset[str]:
-        """Names of variables that may be read from an instruction on, before they are assigned."""
+        """Names of variables that may be read, from an instruction on, before they are assigned."""
         found = self._live.get(index)
         if found is None:
             found = self._live[index] = live_locals(self.instructions, index)
         return found
 
     def names_used(self, index: int) -> frozenset[str]:
-        """Names of variables and cells that instructions from this one on may refer to."""
+        """Names of variables and cells that the instructions from this index on may refer to."""
         found = self._used.get(index)
         if found is None:
             instructions = reachable(self.instructions, self.instructions[index])
@@ -91,13 +87,13 @@ class PreparedCode:
         return found
 
 
-# functions that give the program its own frame as an object, which must then be one from beginning to end
+# functions that return the program's own frame, which must then be a single frame from beginning to end
 _KEEPS_FRAMES = frozenset({"_getframe", "currentframe"})
 
 
 def _is_one_frame(code: CodeType, instructions: Sequence[Instruction]) -> bool:
-    """Whether the program gets hold of its own frame, which must be one from beginning to end. Before 3.13 `locals()`
-    gives the same dictionary each time, brought up to date."""
+    """Whether the program gets hold of its own frame, which must then be a single frame from beginning to end. Before
+    3.13, `locals()` returns one dictionary per frame and updates it at each call."""
     if not _KEEPS_FRAMES.isdisjoint(code.co_names):
         return True
     if sys.version_info >= (3, 13) or "locals" not in code.co_names:
@@ -112,24 +108,24 @@ _LOOKS_AT_FRAMES = frozenset(
 
 
 def reads_no_frame(code: CodeType) -> bool:
-    """Whether the code uses none of the names by which a program gets at all variables of its own frame."""
+    """Whether the code uses none of the names by which a program reads all variables of its own frame."""
     return _LOOKS_AT_FRAMES.isdisjoint(code.co_names)
 
 
 def callees_read_frames(code: CodeType, names: Mapping[str, Any]) -> bool:
-    """Whether a function that this code names, with these global variables, or one that such a function names, gets at
-    the variables of frames, as what evaluates a text with those of its caller does: `evaluate("a * b")`."""
+    """Whether a function among the global variables that this code names, or a function that such a function names,
+    reads the variables of its caller's frame, like a function `evaluate("a * b")` does."""
     return any(_gets_at_variables(function, _CALLS_DEEP) for function in _functions_named(code, names))
 
 
 def must_stay_one_frame(code: CodeType, names: Mapping[str, Any]) -> bool:
-    """Whether a frame of this code, with these global variables, cannot go on as another one behind a break: the
-    program keeps the frame, or its variables as a function that the code names gives them back."""
+    """Whether a frame of this code cannot continue as another frame behind a break: the program keeps the frame, or a
+    function that the code names returns the frame's variables."""
     return prepare_code(code).is_one_frame or any(map(_gives_back_variables, _functions_named(code, names)))
 
 
 def _gives_back_variables(function: FunctionType) -> bool:
-    """Whether a function returns the `f_locals` that it asks a frame for, at once or under one name."""
+    """Whether a function returns a frame's `f_locals`, directly or by a variable."""
     if "f_locals" not in function.__code__.co_names:
         return False
     steps = prepare_code(function.__code__).instructions
@@ -152,7 +148,7 @@ def _gets_at_variables(function: FunctionType, depth: int) -> bool:
 
 
 def _functions_named(code: CodeType, names: Mapping[str, Any]) -> Iterator[FunctionType]:
-    """Those among global variables, and in modules among these, which are not of torch and the like."""
+    """The functions among the named global variables and in modules among these, without those of skipped files."""
     found = [names[name] for name in code.co_names if name in names]
     for one in found:
         if type(one) is FunctionType:
@@ -166,7 +162,7 @@ def _functions_named(code: CodeType, names: Mapping[str, Any]) -> Iterator[Funct
 _WITHOUT_INTEREST = frozenset((*sys.stdlib_module_names, "torch", "numpy"))
 
 
-# by the identity of the code, as equal code is not the same; with a weak reference that removes the entry
+# by the id of the code, because distinct code objects compare equal; the weak reference removes the entry
 _programs: dict[int, tuple[weakref.ref[CodeType], PreparedCode]] = {}
 
 

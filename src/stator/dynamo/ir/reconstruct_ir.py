@@ -1,7 +1,7 @@
-"""How to make an object again at run time: small expression trees that bytecode is emitted from.
+"""Recipes: small expression trees that tell how to rebuild an object at run time. Codegen emits bytecode from them.
 
-The symbolic interpreter turns its values into recipes when a graph ends; nothing here knows values or bytecode.
-Two appearances of one `New*` recipe object (same Python identity) mean one object at run time.
+The symbolic interpreter turns its values into recipes when a graph ends; nothing here knows values or bytecode. Two
+appearances of one `New*` recipe object (by identity) mean one object at run time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from stator.dynamo.guards.source import Source
 
 @dataclass(eq=False, slots=True)
 class Recipe:
-    """Base of all recipes. Identity matters, so equality is identity."""
+    """Base of all recipes. Recipes compare by identity."""
 
 
 @dataclass(eq=False, slots=True)
 class Load(Recipe):
-    """Read what a source holds (the frame's state as it was at entry; effects are applied afterwards)."""
+    """Read the content of a source as it was when the frame was entered; effects are applied afterwards."""
 
     source: Source
 
@@ -35,7 +35,7 @@ class ConstantRecipe(Recipe):
 
 @dataclass(eq=False, slots=True)
 class RaisedAt(Recipe):
-    """On the stack of a frame that is left in a handler: the place of the instruction that raised, by its index."""
+    """The instruction that raised, by its index, on the stack of a frame that is left inside an exception handler."""
 
     index: int
 
@@ -64,7 +64,7 @@ class NewSet(Recipe):
 
 @dataclass(eq=False, slots=True)
 class NewDict(Recipe):
-    """A plain dict, insertion order as given."""
+    """A plain dict in the given insertion order."""
 
     items: list[tuple[Recipe, Recipe]]
 
@@ -78,10 +78,8 @@ class NewSlice(Recipe):
 
 @dataclass(eq=False, slots=True)
 class NewObject(Recipe):
-    """`object.__new__`-like creation: `base_new(cls, *args)`, without __init__; attributes follow as effects.
-
-    `base_new` is e.g. object.__new__, dict.__new__, tuple.__new__, collections.OrderedDict.__new__.
-    """
+    """Creation without __init__: `base_new(cls, *args)`; attributes follow as effects. `base_new` is e.g.
+    object.__new__, dict.__new__, tuple.__new__, collections.OrderedDict.__new__."""
 
     cls: Recipe
     base_new: Any = object.__new__
@@ -118,7 +116,7 @@ class NewFunction(Recipe):
 
 @dataclass(eq=False, slots=True)
 class NewGenerator(Recipe):
-    """A generator of this code, the user's, that has not begun: `SetGenerator` follows as an effect."""
+    """A generator of this user code that has not started; `SetGenerator` follows as an effect."""
 
     code: CodeType
     globals: Recipe
@@ -128,7 +126,7 @@ class NewGenerator(Recipe):
 
 @dataclass(eq=False, slots=True)
 class CallRecipe(Recipe):
-    """`function(*args, **kwargs)`, evaluated once however often it is referred to."""
+    """`function(*args, **kwargs)`, evaluated once however often the recipe occurs."""
 
     function: Recipe
     args: list[Recipe] = field(default_factory=list)
@@ -157,7 +155,7 @@ class Effect:
 
 @dataclass(eq=False, slots=True)
 class SetAttr(Effect):
-    """`raw`: through object.__setattr__ / the instance dict; else plain setattr."""
+    """`raw` writes by object.__setattr__ or to the instance dict; otherwise setattr is used."""
 
     target: Recipe
     name: str
@@ -197,8 +195,8 @@ class ExtendList(Effect):
 
 @dataclass(eq=False, slots=True)
 class ReplaceDict(Effect):
-    """Content becomes exactly `items` in this order, by dict.clear and dict.__setitem__ (never an override). The keys
-    `again` were taken out and put in again: whoever iterates over the dictionary notices."""
+    """Make the content exactly `items` in this order, by dict.clear and dict.__setitem__ (never an override). The keys
+    `again` are removed and inserted again, so that running iterators notice, as they would in eager."""
 
     target: Recipe
     items: list[tuple[Recipe, Recipe]]
@@ -230,9 +228,9 @@ class SetCell(Effect):
 
 @dataclass(eq=False, slots=True)
 class SetGenerator(Effect):
-    """A generator waits at this instruction of the user's `code` (None: it has come to its end) with these variables,
-    in the order of its frame, and stack; None: unbound, or a NULL. `kept`: the code of a generator that was there
-    before; None: it was made of the user's."""
+    """Suspend a generator at this instruction of the user's `code` (None: the generator is finished) with these
+    variables, in the order of its frame, and this stack; None stands for an unbound variable or a NULL. `kept`: the
+    code of a generator that existed before; None: the generator was made from the user's code."""
 
     target: Recipe
     code: CodeType
@@ -244,7 +242,7 @@ class SetGenerator(Effect):
 
 @dataclass(eq=False, slots=True)
 class CallAtLine(Effect):
-    """Make a call at a place of the user's frame, and drop its result."""
+    """Call a function with the line of the user's frame in the traceback, and drop the result."""
 
     call: CallRecipe
     position: Position
@@ -252,6 +250,6 @@ class CallAtLine(Effect):
 
 @dataclass(eq=False, slots=True)
 class Evaluate(Effect):
-    """Evaluate for its effect and drop the result, e.g. a CallRecipe of list.sort."""
+    """Evaluate an expression for its effect, e.g. a CallRecipe of list.sort, and drop the result."""
 
     expression: Recipe

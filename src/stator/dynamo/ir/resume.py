@@ -1,7 +1,7 @@
-"""Code that continues a frame in the middle: made from the original code, entered behind a graph break.
+"""Code that resumes a frame in the middle, behind a graph break. It is made from the original code.
 
-Made code keeps the user's file, name and lines, so that tracebacks show the program as it was written. Where it breaks
-in turn, it is continued by code made from the original again, so that a frame has no more of them than places to break.
+Resume code keeps the user's file, name and lines, so that tracebacks show the program as it was written. If resume
+code breaks in turn, its resume code is made from the original again, so a frame has at most one per break.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from types import CodeType
 
 from stator.dynamo.bytecode import OPERAND_KINDS, CodeBuilder, Instruction, assemble, code_units, decode, reachable
 
-_STACK_PREFIX = "__stack_"  # of the parameters of made code that hold the value stack
+_STACK_PREFIX = "__stack_"  # prefix of resume code's parameters that bring the value stack
 
 
 def is_stack_name(name: str) -> bool:
-    """Whether a parameter of made code, maybe on behalf of a function inside, brings a value of the stack."""
+    """Whether a parameter of resume code, maybe of the function it resumes inside a call, brings a stack slot."""
     return name.startswith(_STACK_PREFIX)
 
 
 class Offset(int):
-    """In made code: where an instruction stands that raised. `index`: which instruction of the user's code it was."""
+    """The offset, in resume code, of an instruction that raised. `index`: the index of that instruction in the user's
+    code."""
 
     index: int
 
 
 class Slot(enum.Enum):
-    """What a slot of the value stack holds when a frame is continued."""
+    """The content of a slot of the value stack when a frame is resumed."""
 
     VALUE = "value"  # passed as an argument
     NULL = "NULL"
-    LASTI = "lasti"  # the offset of the instruction that raised, under its exception
+    LASTI = "lasti"  # the offset of the instruction that raised, below its exception
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where and with what a frame is continued.
+    """The position and the state in which a frame is resumed.
 
-    code: the user's, never one that was made here.
-    index: instruction of the decoded `code` to go on with.
+    code: the user's code, never generated code.
+    index: the instruction of the decoded `code` to resume at.
     stack: the value stack there, bottom first.
     locals: names of bound local variables, passed as arguments, in this order.
     cells: names of cell variables that exist; their cells are the last of the closure.
     raised_at: for each LASTI slot, the index of the instruction that raised.
-    handlers: positions of stack slots that keep what was handled before, one for each handler that is running.
-    inner: the instruction before `index` called a function, and the frame goes on by calling what goes on with the
-        function, with values that come in as arguments of these names, and pushing the result. None: the frame is not
-        in a call.
+    handlers: positions of stack slots that keep the previously handled exception, one for each running handler.
+    inner: names of the arguments for the code that resumes a called function. The instruction before `index` is that
+        call; the resumed frame calls that code first and pushes its result. None: the frame is not inside a call.
     """
 
     code: CodeType
@@ -65,11 +65,11 @@ class ResumePoint:
 
     @property
     def calling(self) -> int:
-        """The instruction that called the function, where the frame is in a call."""
+        """The index of the call instruction, if the frame is inside a call."""
         return self.index - 1
 
     def stack_parameter(self, position: int) -> str:
-        """The name of the parameter that brings the value of this stack slot."""
+        """The parameter that brings the value of this stack slot."""
         return self._stack_names()[self.stack[:position].count(Slot.VALUE)]
 
     def _stack_names(self) -> list[str]:
@@ -85,22 +85,22 @@ class ResumePoint:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Of the code that goes on there."""
+        """The parameters of the resume code."""
         return (*self.locals, *self._stack_names(), *(self.inner or ()))
 
     @property
     def closure(self) -> tuple[str, ...]:
-        """What the cells in the resume function's closure are: free variables, then variables of the frame."""
+        """The variables of the cells in the resume code's closure: free variables, then cell variables of the frame."""
         return self.code.co_freevars + self.cells
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What is known of a code object made here.
+    """The facts about a code object made here.
 
-    indices: of each of its decoded instructions, the one in the user's code; None for those that were added.
-    first_call: what it calls, without arguments, before anything else.
-    last_call: what it calls where the user's code goes on.
+    indices: for each decoded instruction, its index in the user's code; None for added instructions.
+    first_call: a function that the code calls first of all, without arguments.
+    last_call: a function that the code calls right before the user's instructions.
     """
 
     point: ResumePoint
@@ -109,21 +109,21 @@ class Resumption:
     last_call: Callable[[], object] | None
 
     def finishes_call(self) -> int:
-        """The instruction that calls what goes on with the function that the frame had called; -1: there is none."""
+        """The instruction that calls the resume code of a called function; -1 if there is none."""
         return -1 if self.point.inner is None else self.indices.index(self.point.calling)
 
     def index(self, instruction: int) -> int:
-        """The instruction of the user's code to go on with when the made code would go on with this one."""
-        while self.indices[instruction] is None:  # added in front of it
+        """The user's instruction at which to resume if this code would be resumed at `instruction`."""
+        while self.indices[instruction] is None:  # an added instruction stands in front of the user's
             instruction += 1
         return self.indices[instruction]  # type: ignore[return-value]
 
 
-_made: dict[int, tuple[weakref.ref[CodeType], Resumption]] = {}  # by the code's id, as equal code is not the same
+_made: dict[int, tuple[weakref.ref[CodeType], Resumption]] = {}  # by id: distinct code objects compare equal
 
 
 def resumption_of(code: CodeType) -> Resumption | None:
-    """None for code that was not made here."""
+    """The facts about resume code; None for other code."""
     found = _made.get(id(code))
     return found[1] if found is not None and found[0]() is code else None
 
@@ -133,15 +133,15 @@ def _forget(key: int, _: object) -> None:
 
 
 def closure_of(code: CodeType) -> tuple[str, ...]:
-    """The variables whose cells a function of this code is called with, in the order of its `__closure__`."""
+    """The variables of the cells that a function of this code is called with, in the order of its `__closure__`."""
     resumption = resumption_of(code)
     return code.co_freevars if resumption is None else resumption.point.closure
 
 
 def take_cells(builder: CodeBuilder, handed_over: Sequence[str], closure: Sequence[str]) -> None:
-    """Take the cells of the closure; the last, of variables of the frame itself, are taken by what is called first.
-    They stay variables of the frame, for what the interpreter says of unbound ones. What it shows of a frame goes by
-    whether its code has made a cell of the variable: so it has, in a place that is never come to."""
+    """Take the cells of the closure. The last cells belong to variables of the frame itself; `first_call` takes those.
+    They stay cell variables, because the interpreter's message for unbound variables depends on that, and so does
+    `frame.f_locals`, which looks for a MAKE_CELL: the code has one, in a place that is never reached."""
     if handed_over:
         behind = builder.label()
         builder.jump(behind)
@@ -159,12 +159,13 @@ def resume_code(
     callee: Callable[..., object] | None = None,
     last_call: Callable[[], object] | None = None,
 ) -> CodeType:
-    """A code object that takes `point.locals`, then the stack's values, as positional arguments, and goes on there.
+    """Code that takes `point.locals`, then the values of the stack, as positional arguments, and resumes there.
 
-    `first_call` also has to take the cells of `point.cells` out of the closure, to the variables just before the free
-    ones. Without it they are free variables, too, which shows in what is said of unbound ones.
-    `callee` goes on with the function that the frame had called, if `point.inner` says that there is one.
-    `last_call` is made where the code goes on: what it raises, the program's own handlers there see."""
+    `first_call` also has to move the cells of `point.cells` from the closure to the variables just before the free
+    variables. Without `first_call` they are free variables, too, which changes the message for unbound ones. `callee`
+    resumes the called function, if `point.inner` is not None. `last_call` runs under the program's own handlers, which
+    therefore see its exceptions.
+    """
     original = decode(point.code)
     entry = original[point.index]
     kept = _reached(original, point)
@@ -187,10 +188,10 @@ def resume_code(
     start = Instruction("NOP", position=entry.position, handler=entry.handler)
     jump = builder.jump(start)
     if point.inner is not None:
-        jump.index = entry.index  # the call may be where the code is left, to go on here
+        jump.index = entry.index  # the call may be the break of this code, and then resumes here
     instructions = builder.instructions
     for offset in offsets:
-        offset.marker = Instruction("NOP", position=original[offset.index].position)  # only its offset is used
+        offset.marker = Instruction("NOP", position=original[offset.index].position)  # only the offset is used
         instructions.append(offset.marker)
     instructions += _with_regions_closed(kept, entry, start)
     pairs = [instruction for instruction in instructions if OPERAND_KINDS.get(instruction.opname) == "pair"]
@@ -213,11 +214,11 @@ def _push_stack(builder: CodeBuilder, point: ResumePoint, offsets: list[_Unplace
         else:
             name = next(names)
             builder.load_bound(name)
-            builder.delete(name)  # the frame must not keep alive what the stack lets go
+            builder.delete(name)  # so that an object dies as soon as the stack drops it
 
 
 def _with_places(code: CodeType, instructions: list[Instruction], offsets: list[_Unplaced]) -> CodeType:
-    """The code with the places of instructions that have raised, which are known when it is assembled."""
+    """The code with the offsets of instructions that raised, which are known only after assembling."""
     units = code_units(code)
     placed = {id(offset): offset.placed(units[instructions.index(offset.marker)]) for offset in offsets}
     return code.replace(co_consts=tuple(placed.get(id(value), value) for value in code.co_consts))
@@ -230,7 +231,7 @@ def _call_and_drop(builder: CodeBuilder, function: Callable[[], object]) -> None
 
 
 def _reached(original: Sequence[Instruction], point: ResumePoint) -> list[Instruction]:
-    """The instructions that can run when the frame goes on there."""
+    """The instructions that can run when the frame is resumed there."""
     kept = reachable(original, original[point.index])
     handler = original[point.calling].handler if point.inner is not None else None
     indices = {instruction.index for instruction in kept}
@@ -242,7 +243,7 @@ def _reached(original: Sequence[Instruction], point: ResumePoint) -> list[Instru
 def _call_inner(
     builder: CodeBuilder, call: Instruction, callee: Callable[..., object] | None, point: ResumePoint
 ) -> None:
-    """-> the result of the function. Where it raises, the frame's handler of the call takes over."""
+    """Push the result of the called function's resume code. The frame's handler of the call catches its exceptions."""
     assert callee is not None and point.inner is not None
     before, position = len(builder.instructions), builder.position
     builder.position = call.position
@@ -258,8 +259,8 @@ def _call_inner(
 
 
 def _indices(instructions: Sequence[Instruction], pairs: Sequence[Instruction]) -> tuple[int | None, ...]:
-    """Of each instruction as it was assembled, its index in the code that it was taken from. Nothing goes on between
-    the two halves of an instruction on a `pair` of variables."""
+    """For each assembled instruction, its index in the original code. No code resumes between the two halves of an
+    instruction on a `pair` of variables."""
     split = {id(pair) for pair in pairs if OPERAND_KINDS.get(pair.opname) != "pair"}
     found: list[int | None] = []
     for instruction in instructions:
@@ -270,7 +271,7 @@ def _indices(instructions: Sequence[Instruction], pairs: Sequence[Instruction]) 
 
 
 class _Unplaced:
-    """Stands in the constants for an Offset until the code is assembled."""
+    """Placeholder of an Offset in the constants until the code is assembled."""
 
     marker: Instruction
 
@@ -284,8 +285,8 @@ class _Unplaced:
 
 
 def _with_regions_closed(kept: Sequence[Instruction], entry: Instruction, start: Instruction) -> list[Instruction]:
-    """`kept` with `start`, a NOP, before `entry`; and a NOP of its region before each instruction that lost the one in
-    front of it: 3.13 looks an exception that leaves a called Python function up one unit before the call."""
+    """`kept` with `start`, a NOP, before `entry`. A NOP in its exception region precedes each instruction that lost
+    its predecessor: 3.13 looks up an exception of a called Python function one unit before the call."""
     closed: list[Instruction] = []
     previous = -1
     for instruction in kept:

@@ -1,5 +1,5 @@
-"""Where a generator may wait: at which instructions of the user's code, and where these stand in code made of it
-(codegen/generator_frames.py). csrc/generators.c reads and writes what the generator holds there."""
+"""The instructions of the user's code at which a generator can be suspended, and their offsets in code made from it
+(codegen/generator_frames.py). csrc/generators.c reads and writes the frame of a suspended generator."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _WAITING = (_CREATING, "YIELD_VALUE")
 
 @dataclass(frozen=True, slots=True)
 class SuspensionPoints:
-    """Of a code object: the user's code that it was made of, and by the index of each instruction of that at which a
-    generator waits, the unit of the code object where the generator goes on."""
+    """The suspension points of a code object. `user_code` is the code that it was made from. `units` maps each
+    suspending instruction of the user's code, by index, to the code unit where the generator resumes."""
 
     user_code: CodeType
     units: Mapping[int, int]
@@ -29,28 +29,27 @@ class SuspensionPoints:
 
     @property
     def creation(self) -> int:
-        """Where a generator waits that has not begun: the first of the instructions."""
+        """The suspension point of a generator that has not started: the first of all."""
         return min(self.units)
 
 
-_known: dict[
-    int, tuple[weakref.ref[CodeType], SuspensionPoints | None]
-] = {}  # by the code's id, as equal code is not the same
+# by id: distinct code objects compare equal
+_known: dict[int, tuple[weakref.ref[CodeType], SuspensionPoints | None]] = {}
 
 
 def suspension_points_of(code: CodeType) -> SuspensionPoints:
-    """Of code of a generator, made or the user's own."""
+    """The suspension points of a generator's code, generated or the user's own."""
     found = _known.get(id(code))
     if found is not None and found[0]() is code:
         if found[1] is not None:
             return found[1]
         return SuspensionPoints(code, _units_of(code, decode(code)))
-    _remember(code, None)  # Places would refer to the code and keep it alive
+    _remember(code, None)  # SuspensionPoints of the user's own code would keep the code alive
     return suspension_points_of(code)
 
 
 def note_suspension_points(made: CodeType, user_code: CodeType, instructions: Sequence[Instruction]) -> None:
-    """`made` was assembled from these instructions, each with the index that it has in the user's code."""
+    """Record that `made` was assembled from these instructions, whose indices are those of the user's code."""
     _remember(made, SuspensionPoints(user_code, _units_of(made, instructions)))
 
 
@@ -60,12 +59,12 @@ def _remember(code: CodeType, places: SuspensionPoints | None) -> None:
 
 
 def _forget(known: dict[int, Any], key: int, _: object) -> None:
-    """Also when the interpreter ends, and names of the module are gone."""
+    """The dictionary is an argument because module names are gone when the interpreter exits."""
     known.pop(key, None)
 
 
 def _units_of(code: CodeType, instructions: Sequence[Instruction]) -> dict[int, int]:
-    """Those of the code are found by their order: assembling may have split others."""
+    """Suspending instructions correspond by their order, because assembling may have split other instructions."""
     waiting = [one for one in instructions if one.opname in _WAITING]
     units = code_units(code)
     behind = [units[one.index + 1] for one in decode(code) if one.opname in _WAITING]
@@ -73,6 +72,6 @@ def _units_of(code: CodeType, instructions: Sequence[Instruction]) -> dict[int, 
 
 
 def variables_of(code: CodeType) -> tuple[str, ...]:
-    """The names of what a frame of this code keeps below its stack, in order."""
+    """The names of the variables in a frame of this code, in the order of the slots below the value stack."""
     cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
     return code.co_varnames + cells + code.co_freevars

@@ -1,8 +1,5 @@
-"""torch's thread-wide modes while a frame is captured.
-
-They are changed for real as the program changes them, put back afterwards, and set in the running program when the
-captured code leaves them changed.
-"""
+"""torch's thread-wide modes during a capture. The program's changes are applied for real while capturing, undone
+afterwards, and replayed as effects if the captured code leaves them changed."""
 
 from __future__ import annotations
 
@@ -23,24 +20,25 @@ from .reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate
 
 
 def in_function_transform() -> bool:
-    """Is this thread under torch.func.vmap, grad, jvp or the like?"""
+    """Whether this thread is under torch.func.vmap, grad, jvp or the like."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def forward_ad_guard() -> Guard:
-    """That as many levels of forward-mode AD are entered as now: a tensor does not show that it is a dual one."""
+    """A guard on the number of entered levels of forward-mode AD: metadata does not show that a tensor is dual."""
     level = torch.autograd.forward_ad._current_level
     return Guard(ModuleGlobalSource("torch.autograd.forward_ad", "_current_level"), GuardKind.EQUALS, level)
 
 
 def in_forward_ad() -> bool:
-    """May tensors carry tangents of forward-mode AD?"""
+    """Whether tensors may carry tangents of forward-mode AD."""
     return torch.autograd.forward_ad._current_level >= 0
 
 
 @contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
-    """What autograd saves in the block is not shown to hooks that the program has installed (checkpointing does so)."""
+    """Hide the tensors that autograd saves in the block from the program's saved-tensor hooks (checkpointing installs
+    such hooks)."""
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
         yield
         return
@@ -54,8 +52,8 @@ def _itself(saved: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def modes_restored_on_interrupt() -> Iterator[None]:
-    """Where the block is interrupted, wherever that is, torch's modes in this thread are as they were before. (Where it
-    ends by itself or raises, whoever changed them has put them back.)"""
+    """Restore torch's modes of this thread if the block is interrupted at any point. (On a normal end or an ordinary
+    exception, the code that changed a mode has restored it.)"""
     before = _Modes.now()
     try:
         yield
@@ -68,22 +66,22 @@ def modes_restored_on_interrupt() -> Iterator[None]:
 
 
 def _clear_frames(traceback: TracebackType | None) -> None:
-    """Guards of C++ that dead frames hold put modes back when they die: let it be now, and not behind `restore`. Dead
-    are those of the traceback, and those from which a handler of signals was called."""
+    """Clear dead frames now: they hold C++ guards that restore modes when they die, which must not happen after
+    `restore`. Dead are the frames of the traceback, and those below a signal handler."""
     while traceback is not None:
         frame: FrameType | None = traceback.tb_frame
         try:
             while frame is not None:
                 frame.clear()
                 frame = frame.f_back
-        except RuntimeError:  # it is running
+        except RuntimeError:  # the frame is running
             pass
         traceback = traceback.tb_next
 
 
 @dataclass(frozen=True, slots=True)
 class _Modes:
-    """All that tracing changes for a while, in this thread."""
+    """All modes of this thread that tracing changes temporarily."""
 
     dispatch_modes: int
     function_modes: int
@@ -124,13 +122,12 @@ _DEVICES = ("cpu", "cuda")
 
 
 def sdp_priority() -> tuple[int, ...]:
-    """Which kind of attention is tried first."""
+    """The order in which attention kernels are tried."""
     return tuple(torch._C._get_sdp_priority_order())
 
 
 def _switches() -> Iterator[tuple[Any, Any]]:
-    """(how it is read, how it is set) of torch's switches for cuDNN and for kinds of attention, as far as this build of
-    torch has them."""
+    """(getter, setter) of torch's flags for cuDNN and attention kernels that exist in this build of torch."""
     for name in ("enabled", "benchmark", "deterministic", "depthwise_kernel"):
         read, write = (getattr(torch._C, f"_{verb}_cudnn_{name}", None) for verb in ("get", "set"))
         if read is not None and write is not None:
@@ -151,13 +148,13 @@ SWITCHES = tuple(_switches())
 
 @dataclass(frozen=True, slots=True)
 class TorchState:
-    """Modes that captured code may change."""
+    """The modes that captured code may change."""
 
     grad_enabled: bool
     autocast_enabled: tuple[bool, ...]
     autocast_dtype: tuple[torch.dtype, ...]
     autocast_cache: bool
-    switches: tuple[Any, ...]  # of SWITCHES
+    switches: tuple[Any, ...]  # in the order of SWITCHES
 
     @classmethod
     def now(cls) -> TorchState:
@@ -170,7 +167,7 @@ class TorchState:
         )
 
     def calls_from(self, before: TorchState) -> list[tuple[Any, tuple[Any, ...]]]:
-        """(function, arguments) that lead from the state `before` to this one."""
+        """(function, arguments) of the calls that lead from the state `before` to this state."""
         calls: list[tuple[Any, tuple[Any, ...]]] = []
         if self.grad_enabled is not before.grad_enabled:
             calls.append((torch._C._set_grad_enabled, (self.grad_enabled,)))
@@ -187,12 +184,12 @@ class TorchState:
         return calls
 
     def restore(self) -> None:
-        """Make this the state again."""
+        """Set this state."""
         for function, args in self.calls_from(TorchState.now()):
             function(*args)
 
     def effects_since(self) -> list[Effect]:
-        """What has to be replayed at run time so that the state, which was this at entry, becomes what it is now."""
+        """The effects that replay, at run time, the changes between this state and the present state."""
         return [
             Evaluate(CallRecipe(ConstantRecipe(function), [ConstantRecipe(arg) for arg in args]))
             for function, args in TorchState.now().calls_from(self)
