@@ -36,7 +36,7 @@ def test_a_retry_that_learnt_nothing_is_refused() -> None:
     known = NO_ASSUMPTIONS.ending(end(4))
     assert Retry(known.ending(end(3))).after(known).end == end(3)
     for same in (known, known.ending(end(4)), known.ending(end(5)), NO_ASSUMPTIONS):
-        with pytest.raises(VerificationError, match="nothing was learnt"):
+        with pytest.raises(VerificationError, match="adds no assumption"):
             Retry(same).after(known)
 
 
@@ -58,7 +58,7 @@ def test_changes_count_as_one_where_the_graph_must_not_end() -> None:
 def test_guards_that_fail_in_one_way_are_a_defect_and_others_another_thread_s_work() -> None:
     once = NO_ASSUMPTIONS.ending(end(4)).after_failed_guard("a")
     assert once.end is None, "with other values the graph may end elsewhere"
-    with pytest.raises(VerificationError, match="the very values it was made from: a"):
+    with pytest.raises(VerificationError, match="the values it was made from: a"):
         once.after_failed_guard("a").after_failed_guard("a")
-    with pytest.raises(ChangedMeanwhile, match="the very values it was made from: c"):
+    with pytest.raises(ChangedMeanwhile, match="the values it was made from: c"):
         once.after_failed_guard("b").after_failed_guard("c")

@@ -1,4 +1,4 @@
-"""The settings of one `stator.compile` call, and its backend called on the graph of a capture."""
+"""The settings of a `stator.compile` call, and the call of its backend on a captured graph."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one `stator.compile` call. `on_captured` is called with each captured frame, before the backend
-    is called with its graph."""
+    """The settings of a `stator.compile` call. `on_captured` receives each captured frame before the backend receives
+    its graph."""
 
     backend: Backend
     backend_name: str = "eager"
@@ -32,7 +32,7 @@ class Settings:
 
 
 def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Callable[..., Any] | None:
-    """What the backend makes of the graph, if there is one. Raises CompileError where the backend fails."""
+    """The backend's callable for the graph, or None without a graph. Raises CompileError if the backend fails."""
     graph = captured.graph
     if graph is None:
         return None
@@ -56,7 +56,7 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
     if not callable(compiled):
         raise CompileError(
             stage,
-            f"it returned {type(compiled).__name__}, which is not callable",
+            f"the backend returned {type(compiled).__name__}, which is not callable",
             place=place,
             hint="a backend is (gm, example_inputs) -> callable; return gm.forward to run the graph as it is",
         )
@@ -64,7 +64,7 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
 
 
 def _first_place(captured: CapturedFrame) -> UserPlace:
-    """The user's line that the graph starts at, as far as it is known."""
+    """The user's line at which the graph starts, if a node knows its line; else the function's first line."""
     assert captured.graph is not None
     code = captured.code
     places = (node.meta.get("place") for node in captured.graph.graph.nodes)

@@ -1,5 +1,5 @@
-"""The kinds of things that can be called, and the compiled call of each. What a compilation is stands in
-frame_compiler.py."""
+"""The compiled call of each kind of callable: functions, bound methods, modules and other instances. Compiling itself
+is in frame_compiler.py."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .frame_compiler import FrameCompiler
 from .host.compile_directives import disabled
 from .interpreter.calling import made_functions
 
-ORIGINAL = "_stator_original"  # slot of a compiled module that holds the module it was made from
+ORIGINAL = "_stator_original"  # slot of a compiled module that holds the original module
 
 
 def original_of(target: Any) -> Any:
-    """What was compiled: the plain function, bound method or module; anything else as it is."""
+    """The original of a compiled function, method or module; any other object itself."""
     if entries.is_entry(target):
         return entries.original(target)
     if isinstance(target, MethodType) and entries.is_entry(target.__func__):
@@ -29,9 +29,10 @@ def original_of(target: Any) -> Any:
 
 
 def compiled_call(target: Any, compiler: FrameCompiler) -> Callable[..., Any]:
-    """What calls `target` and compiles the frame that starts: for functions, bound methods and instances."""
+    """A callable that runs `target` and compiles its frame: for functions, bound methods and instances."""
     target = original_of(target)
-    # itself it runs as it is, but what it calls is compiled; or it is known as a whole, such as what torch.func gives
+    # A wrapper is compiled instead: the target's own frame stays eager and only its callees are compiled, or capture
+    # treats a call of the target as one operation (such as the result of a torch.func transform).
     if disabled(target) == "frame" or _is_known_whole(target):
         return functools.update_wrapper(compiler.entry(_caller_of(target)), target)
     if isinstance(target, FunctionType):
@@ -45,12 +46,12 @@ def compiled_call(target: Any, compiler: FrameCompiler) -> Callable[..., Any]:
 
 
 def _is_known_whole(target: Any) -> bool:
-    """Whether calls of it are not followed into its code."""
+    """Whether capture treats calls of it as one operation instead of following its code."""
     return isinstance(target, FunctionType) and id(target.__code__) in made_functions
 
 
 def _gated_entry(target: Any, call: FunctionType, compiler: FrameCompiler) -> Callable[..., Any]:
-    """The entry of calls of `target`, whose class has `call` as its `__call__`."""
+    """The entry for calls of `target`, whose class has `call` as its `__call__`."""
     forward = forward_of(target)
     if forward is None or _is_known_whole(forward):
         function, gate = call, call_gate(target, call)
@@ -63,11 +64,11 @@ def _gated_entry(target: Any, call: FunctionType, compiler: FrameCompiler) -> Ca
     return entry
 
 
-_MOST_CALLS = 8  # of one class, one after the other, that are compiled
+_MOST_CALLS = 8  # the most `__call__` functions of an instance that are compiled, one after another
 
 
 class _FallbackCall:
-    """Calls instances where the gate of their entry does not hold: by an entry of the `__call__` of their class."""
+    """Calls instances for which the gate of their entry fails, by an entry of their class's `__call__`."""
 
     def __init__(self, compiler: FrameCompiler) -> None:
         self.compiler = compiler
@@ -83,7 +84,7 @@ class _FallbackCall:
 
 
 def _caller_of(function: Callable[..., Any]) -> Any:
-    """A Python function that calls something that is none."""
+    """A Python function that calls a callable which is no Python function."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The entry to symbolic execution: one frame in, `Captured` out. Decides where a graph has to end."""
+"""The entry to symbolic execution: a frame in, a `CapturedFrame` out. Decides where a graph has to end."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def capture(
 ) -> CapturedFrame:
     """Execute `function` symbolically on `arguments` (parameter name -> object, as bound for the frame), once.
 
-    unknown_sizes: operators whose result's size depends on data stay in the graph, which otherwise ends there.
+    unknown_sizes: operators whose result size depends on data stay in the graph; otherwise the graph ends before them.
 
-    Raises Retry where the frame has to be captured anew; Unsupported when nothing can be captured soundly, or, with
-    fullgraph, when the whole frame cannot be one graph. Any other exception is a defect of stator.
+    Raises Retry if the frame has to be captured again; Unsupported if nothing can be captured soundly, or, with
+    fullgraph, if the whole frame cannot be one graph. Any other exception is a defect of stator.
     """
     attempt = _Attempt(function, arguments, assumptions, unknown_sizes)
     try:
@@ -82,15 +82,15 @@ def capture(
     try:
         raise error from error.__cause__
     finally:
-        del error  # this frame is part of the error's traceback, and must not hold the error
+        del error  # this frame is part of the error's traceback, and must not keep the error alive
 
 
-_ERRORS = frozenset(("exception", "torch-error"))  # kinds of breaks that are errors of the program
+_ERRORS = frozenset(("exception", "torch-error"))  # break kinds that are errors of the program
 
 
 def _forget_frames(error: BaseException | None, of_program: BaseException | None) -> None:
-    """Let go of the frames of ours that an exception and those before it came by: they hold the program's objects, and
-    may hold the exception. `of_program`: what the program is handling."""
+    """Drop the tracebacks of an exception and of its causes: their frames hold the program's objects, and may hold the
+    exception. `of_program`, the exception that the program is handling, keeps its traceback."""
     seen: set[int] = {id(of_program)}
     waiting = [error]
     while waiting:
@@ -102,7 +102,7 @@ def _forget_frames(error: BaseException | None, of_program: BaseException | None
 
 
 class _Attempt:
-    """One run over the frame. With an end, it stops before that step, which may be one of a frame inside."""
+    """One symbolic run of the frame. With an assumed end, it stops before that step, maybe in a called frame."""
 
     def __init__(
         self,
@@ -116,8 +116,8 @@ class _Attempt:
         self.assumptions = assumptions
         self.unknown_sizes = unknown_sizes
         self.entry_state = TorchState.now()
-        self.running: Sequence[Frame] = ()  # the frames that were, where it ended
-        self.handled = sys.exception()  # of the running program: nothing of ours is being handled here
+        self.running: Sequence[Frame] = ()  # the symbolic frames at the end of the attempt
+        self.handled = sys.exception()  # the program's exception: stator handles none here
 
     @property
     def reason(self) -> BreakReason:
@@ -133,7 +133,7 @@ class _Attempt:
             context.recorder.forget()
             dismantle((self.running, *(held for name, held in vars(context).items() if name != "_keep")))
             self.running = ()
-            # lists and constants from outside lead back to the tracer, and would keep these until a collection
+            # lists and constants of the program refer to the context, and would keep these values until a collection
             vars(context).clear()
             self.entry_state.restore()
 
@@ -176,16 +176,16 @@ class _Attempt:
         return frame
 
     def _go_on_handling(self, context: CaptureContext, frame: Frame) -> None:
-        """Where the frame was left in handlers of exceptions, it goes on in them."""
+        """Resume inside the exception handlers in which the frame was left."""
         resumption = frame.program.resumption
         if resumption is None or not resumption.point.handlers:
             return
         point = resumption.point
         if self.handled is None:
-            raise unsupported("raise", "a handler of an exception that is not being handled")
+            raise unsupported("raise", "a running exception handler whose exception is no longer the current one")
         frame.handlers = list(point.handlers)
         frame.handlers_kept = len(frame.handlers)
-        for position in point.handlers[1:]:  # an inner handler keeps what the one around it handles
+        for position in point.handlers[1:]:  # an inner handler keeps the exception of the handler around it
             name = point.stack_parameter(position)
             frame.handling.append(context.wrap(self.arguments[name], LocalSource(name)))
         frame.handling.append(context.wrap(self.handled, ReadSource(sys.exception)))
@@ -193,16 +193,16 @@ class _Attempt:
     def _retry(
         self, context: CaptureContext, error: Unsupported, frames: Sequence[Frame], step: int | None = None
     ) -> Retry:
-        """`frames`: those that were running where the error came up."""
+        """`frames`: the frames that were running when the error came up."""
         if self.assumptions.end is not None:
-            raise error  # the state at the break could not be handed over
+            raise error  # the state at the break cannot be handed over
         assert error.place is not None
         reason = BreakReason(error.kind, error.reason, error.place, break_hint(error.kind, error.hint))
         if step is None:
             step = self._last_left(context, frames).began
         end, assumed = self._end(context, step, reason), self.assumptions
         if error.kind in _ERRORS:
-            if assumed.error_when_compiling is not None:  # the answer made no difference
+            if assumed.error_when_compiling is not None:  # the program fails with either answer
                 answered_yes = replace(assumed, says_compiling=True)
                 return Retry(answered_yes.ending(assumed.error_when_compiling), error)
             if assumed.says_compiling and context.asked_whether_compiling:
@@ -218,9 +218,9 @@ class _Attempt:
         return GraphEnd(step, reason, context.outer_steps[max(outer, 0) // 2] if context.outer_steps else step)
 
     def _last_left(self, context: CaptureContext, frames: Sequence[Frame]) -> Frame:
-        """The innermost of the frames that the graph is to end in. Where nothing is compiled before, the outermost runs
-        as it is up to its call; but those that already go on together, stay so if they can (`_ended`), and if that did
-        not come to nothing at many places."""
+        """The innermost frame in which the graph is to end. If nothing is compiled before the end, the outermost frame
+        runs its own code up to its call. Frames that already resume together stay together if possible (`_ended`),
+        unless that gave no graph at many places."""
         outermost = frames[0]
         runs = _may_run_as_it_is(context) and outermost.now > outermost.furthest
         if not self.assumptions.nested or (runs and outermost.program.finishes_call < 0):
@@ -231,7 +231,8 @@ class _Attempt:
         return innermost
 
     def _stopped(self, context: CaptureContext, stop: StopAtBreak) -> CapturedFrame:
-        """The graph ends where it was to. If that cannot be inside of what the frame called, then before the call."""
+        """End the graph at the assumed end, or, if it cannot end inside of a called function, before the outermost
+        call."""
         outermost, end = stop.frames[0], self.assumptions.end
         assert end is not None
         if self._last_left(context, stop.frames) is not stop.frames[-1]:
@@ -280,7 +281,7 @@ class _Attempt:
         reconstructor = Reconstructor(context)
         if len(frames) == 1 and _may_run_as_it_is(context) and frame.now > frame.furthest:
             return self._captured(frame, None, [], self._reached(frame))
-        running = handled[len(handled) - len(frame.handlers) :]  # no frame inside runs any
+        running = handled[len(handled) - len(frame.handlers) :]  # no inner frame runs a handler
         handlers = tuple(zip(frame.handlers, map(reconstructor.recipe, running), strict=True))
         stack = _stack(reconstructor, frame)
         names = _locals(reconstructor, frame)
@@ -288,13 +289,13 @@ class _Attempt:
         inner = tuple(one for called in frames[1:] for one in _inner_frames(reconstructor, called))
         effects = self._effects(reconstructor)
         if inner and _may_run_as_it_is(context) and not reconstructor.only_reads():
-            raise unsupported("reconstruct", "objects that were made where nothing is compiled")
+            raise unsupported("reconstruct", "new objects on the way to a break before which nothing is compiled")
         exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner)
         return self._captured(frame, reconstructor, effects, exit_)
 
     def _reached(self, frame: Frame) -> Break:
-        """Where the frame's own code gets without help: there everything is in its place. It gets there once, so that
-        it may be left there."""
+        """The break as the frame's own code reaches it, where every value is in its place. The original code passes
+        the break once, so that it can be left there."""
         stack = tuple(
             RaisedAt(value.value) if isinstance(value, LastInstruction) else None if value is None else _IN_PLACE
             for value in frame.stack
@@ -320,7 +321,8 @@ class _Attempt:
         reconstructor.rely_on_distinct_inputs()
         reconstructor.rely_on_distinct_objects()
         reconstructor.rely_on_distinct_iterators()
-        drawn: list[Effect] = [Evaluate(draw) for draw in reconstructor.context.draws]  # also those that nothing uses
+        # includes draws whose numbers are unused
+        drawn: list[Effect] = [Evaluate(draw) for draw in reconstructor.context.draws]
         drawn += [*reconstructor.context.random.effects(), *reconstructor.context.trailing]
         counted = [Evaluate(call) for call in reconstructor.context.counted_calls]
         modes = [
@@ -341,7 +343,7 @@ class _Attempt:
     def _captured(
         self, frame: Frame, reconstructor: Reconstructor | None, effects: list[Effect], exit_: Return | Break
     ) -> CapturedFrame:
-        """`exits` is None where the frame's own code gets to the exit."""
+        """`reconstructor` is None if the frame's own code runs up to the exit."""
         context = frame.context
         context.guard_what_was_found()
         context.guards.made += self.assumptions.until
@@ -368,7 +370,7 @@ class _Attempt:
         )
 
     def _handled_before(self, frame: Frame) -> Recipe | None:
-        """What was handled before the handlers that were running at entry and have ended meanwhile."""
+        """The exception handled before the handlers that were running at entry and have ended since."""
         resumption = frame.program.resumption
         if resumption is None or frame.handlers_kept == len(resumption.point.handlers):
             return None
@@ -377,22 +379,22 @@ class _Attempt:
 
 
 def _running(context: CaptureContext, frame: Frame, error: Unsupported) -> Sequence[Frame]:
-    """The frames that were running when the error came up, as far as that is known."""
+    """The frames that were running when the error came up, as far as known."""
     return context.broken[1] if context.broken is not None and context.broken[0] is error else [frame]
 
 
 def _may_run_as_it_is(context: CaptureContext) -> bool:
-    """Whether there is nothing to compile in what was followed, and it does by itself what it did when followed."""
+    """Whether the followed code contains nothing to compile, and behaves eagerly as it did when followed."""
     recorder = context.recorder
     return not recorder.op_count and not recorder.unlike_eager and not config.keep_empty_graphs
 
 
-_IN_PLACE: Recipe = ConstantRecipe(None)  # stands for a value that is where it belongs already
+_IN_PLACE: Recipe = ConstantRecipe(None)  # stands for a value that is in its place already
 
 
 def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
-    """Names of variables that may still be read behind a break; None: all, for the code may look at its own frame, or
-    have others look at it."""
+    """Names of variables that may be read behind the break. None: all variables, because the code or a callee may read
+    the frame's variables."""
     program = frame.program
     if not reads_no_frame(program.code) or callees_read_frames(program.code, frame.globals.names):
         return None
@@ -410,7 +412,8 @@ def _locals(reconstructor: Reconstructor, frame: Frame) -> dict[str, Recipe]:
 
 
 def _cells_to_keep(frame: Frame) -> frozenset[str] | None:
-    """Names of variables that closures share which the frame itself may still use, or whose end shows; None: all."""
+    """Names of cell variables that the frame itself may still use, or whose death the program could observe. None:
+    all."""
     program = frame.program
     if not reads_no_frame(program.code) or callees_read_frames(program.code, frame.globals.names):
         return None
@@ -423,7 +426,7 @@ def _stack(reconstructor: Reconstructor, frame: Frame) -> tuple[Recipe | None, .
 
 
 def _inner_frames(reconstructor: Reconstructor, frame: Frame) -> Iterator[InnerFrame]:
-    """How a frame that was called goes on; behind those of module calls that lead to it."""
+    """The inner frames that resume a called frame: frames of module calls on the way, then the frame itself."""
     for code, index in calls_of_a_module()[: frame.module_frames]:
         yield InnerFrame(code, namespace_of_modules(), index)
     program = frame.program
@@ -442,23 +445,23 @@ def _inner_frames(reconstructor: Reconstructor, frame: Frame) -> Iterator[InnerF
 
 
 def _end_shows(value: Value) -> bool:
-    """Whether the program might notice that a variable which is not read any more lets go of its object: other objects
-    than tensors and the like may have finalizers, and may be referred to weakly."""
+    """Whether the program could observe that a dead variable drops its object: objects other than tensors and
+    constants may have finalizers and weak references."""
     if isinstance(value, (Lazy, SourcedConstant)):
         kind = type(value.obj if isinstance(value, Lazy) else value.peek())
-        # an instance of a program's own class of floats can be referred to weakly
+        # instances of a program's subclass of float can be referred to weakly
         return not (issubclass(kind, torch.Tensor) or (type(kind) is type and kind in CONSTANT_TYPES))
     if isinstance(value, (TensorValue, ConstantValue, SymbolicNumber)):
         return False
     if isinstance(value, GeneratorValue):
         return value.started and value.returned is None and value.frame.waits_in_try()
-    if isinstance(value, ObjectValue):  # also containers
+    if isinstance(value, ObjectValue):  # containers included
         return type(value) is ObjectValue or value.source is not None or is_python_class(value.cls)
     return value.source is not None
 
 
 def _may_be_watched(value: Value, depth: int = 3) -> bool:
-    """Whether there may be finalizers of, or weak references to, what a variable keeps alive."""
+    """Whether objects that a variable keeps alive may have finalizers or weak references."""
     if _end_shows(value):
         return True
     if isinstance(value, (ListValue, TupleValue)) and value.cls in (list, tuple):

@@ -1,4 +1,4 @@
-"""Which frames run as they are: those that are not captured, and those that gain nothing by emitted code."""
+"""Decides which frames run eagerly: frames that are not captured, and frames that gain nothing from emitted code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SUSPENDABLE = _OF_ASYNC | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
 def is_generator_code(code: CodeType) -> bool:
-    """Whether this is code of a generator or coroutine. It runs by itself, and what it calls is compiled."""
+    """Whether the code belongs to a generator or coroutine. Its frames run their own code; callees are compiled."""
     return bool(code.co_flags & _SUSPENDABLE)
 
 
@@ -36,7 +36,8 @@ def generator_reason(code: CodeType) -> BreakReason:
 
 
 def uncaptured_frame(function: FunctionType, *, fullgraph: bool) -> CompiledFrame | None:
-    """The way of a frame that is not captured; None: it is. Raises Unsupported where the frame has to be one graph."""
+    """The CompiledFrame of a frame that is not captured; None if the frame is captured. Raises Unsupported under
+    fullgraph."""
     reason = _reason_to_leave(function)
     if reason is not None:
         log_eager_run(reason, fullgraph=fullgraph)
@@ -44,15 +45,15 @@ def uncaptured_frame(function: FunctionType, *, fullgraph: bool) -> CompiledFram
         return CompiledFrame((), None, followed=True)
     now = read_global_state()
     if now.observed or in_function_transform() or in_forward_ad():
-        # Tensors under vmap, grad and the like are no plain ones, and a mode that counts or traces operators has to see
-        # those of the program. What the frame calls runs as it is, in this state only.
+        # Under vmap, grad and the like tensors are wrapped, and a mode that counts or traces operators has to see the
+        # program's own operators. In this state only, the frame's callees run eagerly, too.
         state = Guard(FunctionSource(), GuardKind.GLOBAL_STATE, now)
         return CompiledFrame((state, forward_ad_guard()), None)
     return None
 
 
 def log_eager_run(reason: BreakReason, *, fullgraph: bool) -> None:
-    """Log that the frame runs as it is. Raises Unsupported where it has to be one graph."""
+    """Log that the frame runs eagerly. Raises Unsupported under fullgraph."""
     if fullgraph:
         raise reason.as_error()
     logs.log("graph_breaks", "%s", reason)
@@ -60,7 +61,8 @@ def log_eager_run(reason: BreakReason, *, fullgraph: bool) -> None:
 
 def _reason_to_leave(function: FunctionType) -> BreakReason | None:
     code = function.__code__
-    if made_by_torch_compile(function):  # it sets its own hook and takes it away: left in the middle, that would stay
+    # torch.compile sets its own frame hook and removes it; a break in between would leave the hook set
+    if made_by_torch_compile(function):
         what = f"{code.co_qualname} belongs to torch's own compiler"
         return BreakReason("disabled", what, _place(code), break_hint("disabled", None))
     return None
@@ -74,15 +76,15 @@ def _place(code: CodeType) -> UserPlace:
 
 
 def worth_emitting(captured: CapturedFrame) -> bool:
-    """Whether emitted code does better than the frame's own, and is able to take its place."""
+    """Whether emitted code gains something over the frame's own code, and can replace it."""
     exit_ = captured.exit
     if not isinstance(exit_, Break):
         return captured.graph is not None or not captured.runs_original
     if exit_.reason.kind == "long-loop" or is_watched(captured):
-        return False  # it runs on for long, and would be followed again and again; or it is looked at
+        return False  # a long loop would be captured again and again; or something reads the frame's variables
     code = user_code(captured.code)
     if not set(code.co_varnames).issuperset(exit_.locals):
-        return False  # a value on the stack at the break before cannot even be looked at
+        return False  # a value on the stack at the previous break cannot even be represented
     if _asks_in_vain_for_super(captured, exit_) or _is_within_an_instruction(captured, exit_):
         return False
     return not has_shadowed_cell(captured.code, exit_.cells) and not must_stay_one_frame(
@@ -91,13 +93,13 @@ def worth_emitting(captured: CapturedFrame) -> bool:
 
 
 def is_watched(captured: CapturedFrame) -> bool:
-    """Whether a person or a function is about to look at what runs there, and in what it calls."""
+    """Whether a debugger or a function is about to inspect this frame and its callees."""
     return isinstance(captured.exit, Break) and captured.exit.reason.kind == "debugger"
 
 
 def _asks_in_vain_for_super(captured: CapturedFrame, exit_: Break) -> bool:
-    """Whether a super() behind the break looks for its receiver in the frame's first slot, where the code that goes on
-    has none: the receiver lives in a cell, was deleted, or there never was one."""
+    """Whether a super() behind the break would look for its receiver in the frame's first slot, which resume code
+    lacks: the receiver lives in a cell, was deleted, or never existed."""
     code = user_code(captured.code)
     if "super" not in code.co_names:
         return False
@@ -112,8 +114,8 @@ def _asks_in_vain_for_super(captured: CapturedFrame, exit_: Break) -> bool:
 
 
 def _is_within_an_instruction(captured: CapturedFrame, exit_: Break) -> bool:
-    """Whether only a part of an instruction of the user's code is done there, in code that goes on behind a break."""
+    """Whether, in resume code, the break is inside of the added instructions that replace one user instruction."""
     resumption = resumption_of(captured.code)
     if resumption is None or exit_.inner or resumption.indices[exit_.index] is not None:
         return False
-    return resumption.indices[exit_.index + 1] is None  # nothing is left to do behind the last part
+    return resumption.indices[exit_.index + 1] is None  # behind the last added instruction nothing is left to do

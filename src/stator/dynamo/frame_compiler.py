@@ -1,4 +1,4 @@
-"""A frame that is about to run -> compiled frame: capture, backend, emission, and what is shown of them on the way."""
+"""Compiles a frame that is about to run: capture, verification, backend, code generation, and dumps of each stage."""
 
 from __future__ import annotations
 
@@ -64,12 +64,10 @@ from .ir.capture_result import Break, CapturedFrame, Return
 from .ir.covered_lines import line_reporter
 from .ir.resume import ResumePoint, closure_of, resume_code, resumption_of
 
-_MOST_PLACES = 128  # at which the frames of one code are resumed; each costs a compilation
-_MOST_JOINED_PLACES = 1024  # at which they are, together with those of functions that they call
+_MOST_PLACES = 128  # resume points of one code; each costs a compilation
+_MOST_JOINED_PLACES = 1024  # resume points of one code with inner frames
 
-_MOST_WITHOUT_GRAPH = (
-    16  # places at which frames of one function are left together with those around them, without a graph
-)
+_MOST_WITHOUT_GRAPH = 16  # callers in which a break of one function ended no graph
 
 Hook = tuple[Callable[[], object], Callable[[], object]]
 
@@ -80,33 +78,33 @@ class FrameCompiler:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._resumed: dict[tuple[int, int, ResumePoint, bool], Any] = {}
-        # codes of which a frame failed when it was told that it is compiled
+        # codes with a frame that failed after is_compiling() had answered True
         self._fails_when_compiling: WeakSet[CodeType] = WeakSet()
-        self._places: Counter[CodeType] = Counter()  # at which frames of a code are resumed
-        self._joined: dict[tuple[int, int], Any] = {}  # by the ids of two continuations
-        self._joined_places: Counter[CodeType] = Counter()  # the same, in a call
-        # where frames of a function were left together with those around them, without a graph before
+        self._places: Counter[CodeType] = Counter()  # resume points by code
+        self._joined: dict[tuple[int, int], Any] = {}  # by the ids of the outer and the inner continuation
+        self._joined_places: Counter[CodeType] = Counter()  # resume points inside a call, by code
+        # by function: the callers that a break in the function left together with it, without a graph before
         self._without_graph: defaultdict[CodeType, WeakSet[CodeType]] = defaultdict(WeakSet)
-        # functions of which that was at so many places that they no longer are; and code that goes on in several frames
-        # and was compiled too often
+        # functions with too many such callers, and resume code of several frames that was compiled too often
         self._called_apart: WeakSet[CodeType] = WeakSet()
-        self._generator_codes: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}  # by the ids of generators' code
-        self._put_back: dict[Any, Any] = {}  # what puts frames back that are left together
-        self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by a continuation's id
-        self._module: weakref.ref[Any] | None = None  # whose forward has an entry of this compiler
+        self._generator_codes: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}  # by the id of a generator's code
+        self._put_back: dict[Any, Any] = {}  # frame restorers
+        self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by the id of a continuation
+        self._module: weakref.ref[Any] | None = None  # the compiled module
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
 
     # ---- callables ----
 
     def entry(self, function: FunctionType, module: Any = None) -> Callable[..., Any]:
-        """The compiled twin of a function; of the forward of `module`, where a call of that comes to it."""
+        """The compiled twin of a function, or of the forward of `module`, for calls of `module` that reach the
+        forward."""
         settings = self.settings
         if module is not None:
             self._module = weakref.ref(module)
         return make_entry(function, self.compile_frame, settings.options, fullgraph=settings.fullgraph)
 
     def dispatch(self, callee: Any) -> Any:
-        """A callable that calls `callee` and compiles the frames that start meanwhile."""
+        """A callable that calls `callee` and compiles the frames that start during the call."""
         if is_entry(callee) or type(callee) is native.Inner or disabled(callee) == "recursive":
             return callee
         alone = frame_disabled_by_torch(callee)
@@ -120,8 +118,8 @@ class FrameCompiler:
     def compile_frame(
         self, function: FunctionType, bound: Mapping[str, Any], assumptions: CaptureAssumptions, install: Install
     ) -> Any:
-        """The way of a frame: decode, capture, verify, compile the graph, emit, install. Where a stage learns more than
-        the capture went by, the frame is captured anew.
+        """Compile a frame: capture, verify, compile the graph, emit code, install. A stage that learns more than the
+        assumptions of the capture raises Retry, and the frame is captured again.
 
         Raises StatorError for what cannot be compiled (under fullgraph also for every graph break).
         """
@@ -160,19 +158,19 @@ class FrameCompiler:
                     assumptions = retry.after(assumptions)
 
     def _with_lasting(self, assumptions: CaptureAssumptions, code: CodeType) -> CaptureAssumptions:
-        """With what captures of other frames taught."""
+        """The assumptions, extended by facts from captures of other frames."""
         if resumption_of(code) is None:
             self._fails_when_compiling.discard(code)
         told = user_code(code) not in self._fails_when_compiling
         return replace(assumptions, called_apart=frozenset(self._called_apart), says_compiling=told)
 
     def _module_among(self, bound: Mapping[str, Any]) -> Any:
-        """The compiled module, where the frame is called with it."""
+        """The compiled module, if it is among the frame's arguments."""
         module = None if self._module is None else self._module()
         return module if module is not None and any(value is module for value in bound.values()) else None
 
     def _uncaptured(self, function: FunctionType, bound: Mapping[str, Any]) -> CompiledFrame | None:
-        """For a frame that is not captured."""
+        """The CompiledFrame of a frame that is not captured."""
         code, fullgraph = function.__code__, self.settings.fullgraph
         if not is_generator_code(code):
             return uncaptured_frame(function, fullgraph=fullgraph)
@@ -183,7 +181,7 @@ class FrameCompiler:
     def _capture(
         self, function: FunctionType, bound: Mapping[str, Any], assumptions: CaptureAssumptions
     ) -> CapturedFrame | None:
-        """None: the rest of a frame that was compiled in part runs on by itself, which is nothing to be warned of."""
+        """None if resume code cannot be captured: it runs eagerly, without a warning."""
         unknown_sizes = self.settings.options.unknown_sizes
         try:
             with counters.timed("capture"):
@@ -198,11 +196,11 @@ class FrameCompiler:
             if resumption_of(function.__code__) is None:
                 raise
             logs.log("graph_breaks", "%s", error)
-            error.__traceback__ = None  # whose frames hold the error, and objects of the program
+            error.__traceback__ = None  # its frames hold the error and objects of the program
             return None
 
     def _note(self, captured: CapturedFrame, name: str, assumptions: CaptureAssumptions) -> None:
-        """Count and show a capture, and keep what it teaches about other frames."""
+        """Count and dump a capture, and keep facts for captures of other frames."""
         counters.count("frames")
         dumps.show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {name}")
         if not assumptions.says_compiling:
@@ -223,8 +221,8 @@ class FrameCompiler:
         return worth_emitting(captured) and not (goes_on and self._places[user_code(captured.code)] >= _MOST_PLACES)
 
     def _guards(self, captured: CapturedFrame, bound: Mapping[str, Any], *, free: bool = False) -> Sequence[Guard]:
-        """`free`: nothing goes wrong where they hold and should not. Then a class that the program made while it ran
-        is not held for its sake."""
+        """`free`: a wrong hit is harmless. Then guards on classes that the program defined in functions are dropped,
+        so that the version does not keep such a class alive."""
         keep = self.settings.options.guard_filter_fn
         guards = captured.guards
         if free:
@@ -240,7 +238,7 @@ class FrameCompiler:
         *,
         of_module: bool,
     ) -> CodeType | None:
-        """The code that takes the place of the frame's own; None: all of its own is to run."""
+        """The code that replaces the frame's own; None if all of the frame's own code is to run."""
         exit_ = captured.exit
         try:
             with counters.timed("emit"):
@@ -251,7 +249,11 @@ class FrameCompiler:
         except CompileError as error:
             if not isinstance(exit_, Break) or not exit_.inner or not assumptions.nested:
                 raise
-            logs.log("graph_breaks", "the graph ends at the outermost call: %s", error)
+            logs.log(
+                "graph_breaks",
+                "the break moves to the outermost call, because the inner frames cannot be restored: %s",
+                error,
+            )
             counters.count("dynamo.not_left_together")
             raise Retry(assumptions.not_nested()) from None
         if emitted is not None:
@@ -269,7 +271,7 @@ class FrameCompiler:
     def _emit_around(
         self, captured: CapturedFrame, compiled: Callable[..., Any] | None, *, of_module: bool
     ) -> CodeType:
-        """Around a call of the compiled graph."""
+        """Emit the code around a call of the compiled graph."""
         on_failure = self._on_failure(captured) if compiled is not None else None
         emitted = emit(
             captured,
@@ -290,7 +292,8 @@ class FrameCompiler:
     # ---- generators ----
 
     def _generator_code(self, code: CodeType) -> CodeType:
-        """What a generator of this code runs: its own, in which what it calls is compiled; see `emit_generator`."""
+        """The code for generators of this code: their own code with the frame hook on, so that callees are compiled;
+        see `emit_generator`."""
         if not calls_something(code):
             return code
         found = self._generator_codes.get(id(code))
@@ -303,28 +306,30 @@ class FrameCompiler:
     # ---- breaks ----
 
     def dispatch_at(self, captured: CapturedFrame) -> Callable[[Any], Any]:
-        """What gives, at run time, the callable that stands for the callee of the call at which this capture broke."""
+        """The function that maps, at run time, the callee of the call at this break to a callable that compiles
+        frames."""
         return self.dispatch
 
     def hook_at(self, captured: CapturedFrame) -> Hook:
-        """What has the calls at the break of this capture compiled, at run time, from then on; and what ends it."""
+        """The functions that turn the frame hook on and off around the operation at this break."""
         return self._hook()
 
     def _hook(self) -> Hook:
         return partial(native.hook_on, self._hook_callback), native.hook_off
 
     def continuation(self, captured: CapturedFrame, point: ResumePoint) -> Any:
-        """What emitted code calls to go on at `point` of a frame whose capture broke; see `emit`."""
+        """The callable that resumes a frame of this capture at `point`; see `emit`."""
         return self._continuation(captured.function.__globals__, point)
 
     def _continuation(self, namespace: dict[str, Any], point: ResumePoint, *, joined: bool = False) -> Any:
-        """`joined`: it is given what goes on with the function that the frame had called."""
-        key = (id(namespace), id(point.code), point, joined)  # as equal code is not the same
+        """`joined`: the callable takes, as a last argument, the continuation of the called function."""
+        key = (id(namespace), id(point.code), point, joined)  # by id: distinct code objects compare equal
         made = self._resumed.get(key)
         if made is None and joined:
             made = native.Continuation(never_called, None, None, None, len(point.closure), self._join)
             self._points[id(made)] = namespace, point
-            made = self._resumed.setdefault(key, made)  # another thread's: emitted code refers to it weakly
+            # another thread may have been first; emitted code refers to it weakly
+            made = self._resumed.setdefault(key, made)
         elif made is None:
             self._places[point.code] += 1
             code = resume_code(point, native.arrived, last_call=native.going_on)
@@ -335,12 +340,13 @@ class FrameCompiler:
         return made
 
     def joined_continuation(self, captured: CapturedFrame, point: ResumePoint) -> Any:
-        """The same where the frame is in a call, and is given what goes on with the function that it had called."""
+        """The callable that resumes a frame inside a call; it takes the called function's continuation as its last
+        argument."""
         return self._continuation(captured.function.__globals__, point, joined=True)
 
     def _join(self, outer: Any, inner: Any, *further: Any) -> Any:
-        """The continuation of a frame together with those of the functions that it had called, one in another. It is
-        asked for while the program runs, which may have replaced built-in functions."""
+        """The continuation of a frame together with the continuations of the functions that it had called, nested in
+        one another. Called while the program runs, which may have replaced built-in functions."""
         inner = self._join(inner, *further) if further else inner
         made = self._joined.get((id(outer), id(inner)))
         if made is None:
@@ -366,18 +372,18 @@ class FrameCompiler:
         return made
 
     def _leave_inside(self, joined: weakref.ref[CodeType]) -> None:
-        """Compile the rest of a frame, from now on, apart from the functions that it had called."""
+        """From now on, compile the resumed frame apart from the functions that it had called."""
         code = joined()
         if code is not None:
             self._called_apart.add(code)
 
     def _goes_on_apart(self, code: CodeType) -> bool:
-        """Whether code goes on in several frames, which are left at the call of those inside. Up to that, it does
-        nothing but hand values over, whatever these are."""
+        """Whether code resumes several frames and was compiled too often, so that it breaks at the call of the inner
+        frames. Up to that call it only hands values over, whatever the values are."""
         return resumption_of(code) is not None and code in self._called_apart
 
     def _inner_call(self, captured: CapturedFrame) -> InnerCall | None:
-        """What the frame calls where its graph ends inside of a function that it called."""
+        """The call of the inner frames, if the graph ends inside of a called function."""
         exit_ = captured.exit
         if not isinstance(exit_, Break) or not exit_.inner:
             return None
@@ -395,7 +401,7 @@ class FrameCompiler:
         return InnerCall(callee, partial(self.joined_continuation, captured))
 
     def _on_failure(self, captured: CapturedFrame) -> FailureHandling:
-        """What emitted code calls where the graph raises."""
+        """The handling of a graph that raises."""
         failure = GraphFailure(captured)
         effects = captured.side_effects
         draws = (effects.repeatable or effects.checked) and (effects.drawn_on or effects.generators)
@@ -404,23 +410,23 @@ class FrameCompiler:
         return FailureHandling(failure, self._program(captured, returned), states, effects.generators)
 
     def _program(self, captured: CapturedFrame, returned: Callable[[], None] | None) -> Any:
-        """What emitted code calls to begin anew as the program's own code."""
+        """The callable that starts the frame again with the program's own code."""
         code = captured.code
         function = function_without_cells(code, captured.function.__globals__)
-        # the rest of a frame may be a loop: what it calls is compiled, as where no version fits
+        # resume code may contain a loop, whose callees are compiled, as after a cache miss without a version
         callback = None if resumption_of(code) is None else self._hook_callback
         return native.Continuation(function, None, callback, returned, len(closure_of(code)))
 
 
 def _runs_by_itself(captured: CapturedFrame, emitted: CodeType | None, gains: bool) -> bool:
-    """Whether the frame's own code runs, so that nothing goes wrong where guards hold and should not."""
+    """Whether the frame's own code runs, so that a wrong guard hit is harmless."""
     if not gains:
         return captured.runs_original and isinstance(captured.exit, Return)
     return captured.runs_original and (emitted is None or is_right_on_any_path(captured))
 
 
 def _frame_name(function: FunctionType, module: Any) -> str:
-    """For folders and headings: the function's name; for the call of a compiled module, the name of its class."""
+    """The name for dump folders and headings: the function's, or the class's for a call of the compiled module."""
     called = module is not None and function in (torch.nn.Module._wrapped_call_impl, type(module).forward)
     return type(module).__name__ if called else function.__code__.co_qualname
 
