@@ -1,4 +1,4 @@
-"""`Captured` + compiled graph -> code object that stands in for the captured frame's."""
+"""`CapturedFrame` + compiled graph -> code object that replaces the captured frame's code."""
 
 from .breaks import slot_of
 from .failures import FailureHandling

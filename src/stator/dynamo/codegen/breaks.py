@@ -1,5 +1,5 @@
-"""Leaving a frame at a graph break: put stack and locals back, run the one instruction natively, continue in resume
-functions, one for each way the instruction can go on."""
+"""The exit at a graph break: restore stack and locals, run the breaking instruction natively, and call a resume
+function for each way on from the instruction."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from stator.dynamo.ir.resume import ResumePoint, Slot, resumption_of
 from .writer import Writer
 
 MakeResume = Callable[[ResumePoint], Any]
-Hook = tuple[Callable[[], object], Callable[[], object]]  # turn it on, turn it off
+Hook = tuple[Callable[[], object], Callable[[], object]]  # (turn the frame hook on, turn it off)
 
 CALL_PREFIXES = ("KW_NAMES", "PRECALL")
-CALL_OPERANDS: dict[str, Callable[[int], int]] = {  # opname -> stack slots it takes, the callable's NULL included
+# opname -> number of stack slots that the call pops, the callable's NULL included
+CALL_OPERANDS: dict[str, Callable[[int], int]] = {
     "CALL": lambda count: count + 2,
     "CALL_KW": lambda count: count + 3,
     "CALL_FUNCTION_EX": lambda flags: 3 + (flags & 1),
@@ -38,7 +39,7 @@ NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
 
 
 class BreakWriter:
-    """Writes the exit of one frame that breaks."""
+    """Writes the exit of a frame that breaks."""
 
     def __init__(
         self,
@@ -65,10 +66,10 @@ class BreakWriter:
         native, after, was_method = self._native_instructions()
         main = native[-1]
         if main.opname in _GENERATOR_ONLY:
-            raise CompileError("dynamo", f"a break at {main.opname}, inside a generator")
+            raise CompileError("dynamo", f"a break at {main.opname}, inside of a generator, cannot be resumed")
         self.builder.position = main.position
         if main.opname in _OF_HANDLERS:
-            raise CompileError("dynamo", f"a break at {main.opname}")
+            raise CompileError("dynamo", f"a break at {main.opname} cannot be resumed")
         self._put_back(self._callee_slot(main), self._consumed_from(main))
         self._follow_variables(main)
         if not self._may_call_unseen(main):
@@ -88,8 +89,8 @@ class BreakWriter:
     # ---- what runs natively ----
 
     def _may_call_unseen(self, main: Instruction) -> bool:
-        """Whether the operation may run Python code: a property, a class's operator, an iterator, a context manager.
-        A call dispatches by itself, and a jump is rarely decided by a `__bool__` of the user's."""
+        """Whether the operation may run Python code without a call instruction: a property, an operator of a class, an
+        iterator, a context manager. Calls dispatch by themselves, and jumps rarely run a `__bool__` of the user's."""
         if main.opname in CALL_OPERANDS or main.opname in NO_WAY_ON:
             return False
         place = self.exit.reason.place
@@ -104,13 +105,14 @@ class BreakWriter:
             self.builder.pop()
 
     def _turning_on(self) -> list[Instruction]:
-        """Write what turns the hook on. It is protected like the operation: an interrupt may come right behind it."""
+        """Write the calls that turn the hook on. They need the operation's exception handler, because an interrupt may
+        follow at once."""
         before = len(self.builder.instructions)
         self._turn_hook(on=True)
         return self.builder.instructions[before:]
 
     def _native_instructions(self) -> tuple[list[Instruction], int, bool]:
-        """Copies of the instructions that make up the operation, the index behind them, and whether it was a load in
+        """Copies of the instructions of the operation, the index behind them, and whether the operation was a load in
         the method form."""
         first = last = self.exit.index
         while self.original[last].opname in CALL_PREFIXES:
@@ -121,12 +123,13 @@ class BreakWriter:
         return copies, last + 1, was_method
 
     def _consumed_from(self, main: Instruction) -> int:
-        """Stack position from which slots, NULLs among them, are operands of a call; else the depth of the stack."""
+        """Stack position of a call's first operand slot, NULLs included; for other operations, the depth of the
+        stack."""
         operands = CALL_OPERANDS.get(main.opname)
         return len(self.stack) - (operands(main.arg or 0) if operands else 0)
 
     def _callee_slot(self, main: Instruction) -> int | None:
-        """Stack position of the callable that a call is about to run."""
+        """Stack position of the callable of a call."""
         if main.opname not in CALL_OPERANDS:
             return None
         base = self._consumed_from(main)
@@ -135,17 +138,17 @@ class BreakWriter:
     # ---- putting the frame's state back ----
 
     def _live_locals(self) -> dict[str, Any]:
-        """Locals to hand on, by name in the frame's order. Those in cells are handed on as that; no such frame is
-        continued where a super() that asks for its receiver is still to come."""
+        """Locals to hand over, in the frame's order; cell variables are handed over as cells. (A frame in which a
+        super() behind the break needs its receiver is not resumed at all.)"""
         code = self.user_code
         live = {name: recipe for name, recipe in self.exit.locals.items() if name not in self.exit.cells}
         order = {name: index for index, name in enumerate(code.co_varnames)}
         if not order.keys() >= live.keys():
-            raise CompileError("dynamo", "a break before the value stack of a resumed frame is back in its place")
+            raise CompileError("dynamo", "a break in resume code before its value stack is restored")
         return {name: live[name] for name in sorted(live, key=order.__getitem__)}
 
     def _put_back(self, callee: int | None, consumed_nulls: int) -> None:
-        """Restore cells and locals, push the stack, and let go of every temporary."""
+        """Restore cells and locals, push the stack, and unbind every temporary."""
         writer, builder = self.writer, self.builder
         changed = [name for name, recipe in self.locals.items() if not self._is_in_place(name, recipe)]
         cells = [name for name, recipe in self.exit.cells.items() if not self._is_own_cell(name, recipe)]
@@ -173,10 +176,10 @@ class BreakWriter:
             builder.delete(name)
 
     def _push_operands(self) -> None:
-        """Push what the operation takes and is not on the frame's stack."""
+        """Push operands of the operation that are not on the frame's stack."""
 
     def _is_in_place(self, name: str, recipe: Any) -> bool:
-        """Whether the variable holds that already: a parameter that was not assigned."""
+        """Whether the variable holds that value already: a parameter that was not assigned."""
         return isinstance(recipe, Load) and recipe.source == LocalSource(name) and name not in self.writer.made_cells
 
     def _is_own_cell(self, name: str, recipe: Any) -> bool:
@@ -188,7 +191,7 @@ class BreakWriter:
             if position >= consumed_nulls:
                 self.builder.null()
             else:
-                self.builder.const(None)  # a filler: no instruction looks at it; the resume function pushes the NULL
+                self.builder.const(None)  # a placeholder that no instruction reads; the resume function pushes the NULL
         elif position == callee and self.dispatch is not None:
             self.builder.const_callee(self.dispatch)
             self.writer.load(recipe)
@@ -197,7 +200,7 @@ class BreakWriter:
             self.writer.load(recipe)
 
     def _follow_variables(self, main: Instruction) -> None:
-        """Hand on what the operation itself stores, not what it deletes."""
+        """Hand over the variable that the operation stores, not the variable that it deletes."""
         if main.opname == "DELETE_FAST":
             self.locals.pop(main.argval, None)
             return
@@ -212,7 +215,7 @@ class BreakWriter:
         return [slot_of(recipe) for recipe in self.stack]
 
     def _slots_after(self, native: list[Instruction], *, jump: bool) -> list[Slot]:
-        """The emitted stack behind the operation. What it left of the old stack kept its kind."""
+        """The kinds of slots on the emitted stack behind the operation. Untouched slots keep their kind."""
         before = self._slots()
         depth = len(before)
         for instruction in native[:-1]:
@@ -222,7 +225,8 @@ class BreakWriter:
         return before[:kept] + [Slot.VALUE] * (depth - kept)
 
     def _split_method(self, native: list[Instruction]) -> list[Slot]:
-        """Behind a load that may give a method and its receiver: always the attribute and a NULL."""
+        """Behind a load in the method form, which may push a method and its receiver: push always the attribute and a
+        NULL."""
         slots = self._slots_after(native, jump=False)
         self.builder.const(None)
         if VERSION.callee_first:
@@ -231,18 +235,18 @@ class BreakWriter:
         return [*slots[:-1], Slot.NULL, Slot.VALUE]
 
     def _protect(self, native: list[Instruction], reconstructor: list[Callable[[], None]]) -> None:
-        """Lead an exception of the operation to the handler that the original code has for it."""
+        """Route an exception of the operation to the handler that the original code has for it."""
         region = self.original[self.exit.index].handler
         if region is None:
             if self.exit.handlers:
-                raise CompileError("dynamo", "a handler of exceptions that is not protected itself")
+                raise CompileError("dynamo", "a break in an exception handler without an exception-table entry")
             self._leave_unhooked(native, reconstructor)
             return
         label = self.builder.label()
         handler = Handler(label, region.depth, lasti=False)
         for instruction in (*self._turning_on(), *native):
             instruction.handler = handler
-        # 3.13 looks an exception that leaves a called Python function up one unit before the call
+        # 3.13 looks up an exception of a called Python function one unit before the call
         self.builder.add("NOP").handler = handler
         slots = self._slots()[: region.depth] + [Slot.LASTI] * region.lasti + [Slot.VALUE]
 
@@ -253,7 +257,7 @@ class BreakWriter:
         reconstructor.append(write)
 
     def _leave_unhooked(self, native: list[Instruction], reconstructor: list[Callable[[], None]]) -> None:
-        """Let an exception of the operation leave the frame, but not the hook on."""
+        """Let an exception of the operation leave the frame, with the hook turned off."""
         if self.hook is None:
             return
         label = self.builder.label()
@@ -268,7 +272,7 @@ class BreakWriter:
         reconstructor.append(write)
 
     def _jump_exit(self, native: list[Instruction], reconstructor: list[Callable[[], None]]) -> None:
-        """The way on when the operation jumps."""
+        """The exit for the case that the operation jumps."""
         main = native[-1]
         assert main.target is not None
         index, label = main.target.index, self.builder.label()
@@ -276,7 +280,7 @@ class BreakWriter:
         ends: tuple[str, ...] = _LOOP_ENDS[VERSION.number] if main.opname == "FOR_ITER" else ()
         for name in ends:
             slots = slots[: len(slots) + stack_effect(Instruction(name), 0, jump=False)]
-        if ends:  # a loop's end is skipped by the FOR_ITER that leads to it, so it must be the very target
+        if ends:  # FOR_ITER skips the instruction at its target, which must therefore end the loop
             label = Instruction(ends[0], position=main.position)
         main.target = label
 
@@ -296,10 +300,11 @@ class BreakWriter:
         cut: int | None = None,
         joined: bool = False,
     ) -> None:
-        """Take what is on the emitted stack and the live locals, and return what the resume function returns.
+        """Call the resume function with the live locals and the values on the emitted stack, and return its result.
 
-        cut: the operation raised, and the stack was cut to this depth.
-        joined: what is on top is what is still to run of the function that was called."""
+        cut: the operation raised, and the interpreter cut the stack to this depth.
+        joined: the top of the stack is the continuation of the called function.
+        """
         builder = self.builder
         self._turn_hook(on=False)
         point = self._point(index, slots, len(slots) if cut is None else cut)
@@ -324,13 +329,13 @@ class BreakWriter:
         return self.make_resume(point)
 
     def _drop(self, slot: Slot) -> None:
-        self.builder.pop()  # of a NULL, a filler stands in its place
+        self.builder.pop()  # a placeholder stands for a NULL
 
     def _take(self, name: str) -> None:
         self.builder.load_bound(name)
 
     def _point(self, index: int, slots: list[Slot], cut: int) -> ResumePoint:
-        """`index` and the instructions that raised are those of the user's code there."""
+        """The resume point. `index` and the positions of raising instructions become indices of the user's code."""
         user_index = prepare_code(self.writer.code).user_index
         raised_at: list[int] = []
         for position, slot in enumerate(slots):
@@ -357,7 +362,7 @@ class BreakWriter:
 
 
 def first_of_call(instructions: Sequence[Instruction], index: int) -> int:
-    """The first of the instructions that belong to this one, if it is one of a call."""
+    """The index of the call's first instruction, if this instruction is part of a call; else `index` itself."""
     if instructions[index].opname == "CALL" or instructions[index].opname in CALL_PREFIXES:
         while instructions[index - 1].opname in CALL_PREFIXES:
             index -= 1
@@ -371,10 +376,11 @@ def slot_of(recipe: Recipe | None) -> Slot:
 
 
 def _with_fixed_shape(instruction: Instruction) -> tuple[Instruction, bool]:
-    """The same load without the method form, whose result depends on what is found; and whether it had that form."""
+    """The load without the method form, whose number of results depends on the attribute; and whether it had that
+    form."""
     if instruction.opname == "LOAD_METHOD":
         return Instruction("LOAD_ATTR", None, instruction.argval, position=instruction.position), True
-    if instruction.opname == "RERAISE":  # there is no place of an instruction on the stack
+    if instruction.opname == "RERAISE":  # the stack holds no instruction offset here
         instruction.arg = instruction.argval = 0
     if instruction.opname in ("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_SUPER_ATTR") and instruction.flags & 1:
         instruction.flags &= ~1

@@ -1,4 +1,4 @@
-"""What a source, recipe or effect is made of: the traversal that visitors share."""
+"""The parts of sources, recipes and effects: the traversal that all visitors share."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from . import support
 
 
 def source_bases(source: Source) -> Iterable[Source]:
-    """The sources a source is read through."""
+    """The sources through which a source is read."""
     if type(source) is DictKeySource:
         return (all_keys(source),)
     return _members(source, Source)  # type: ignore[return-value]
 
 
 def all_keys(source: DictKeySource) -> Source:
-    """What emitted code reads a key from: keys of one dictionary are listed once."""
+    """The list of a dictionary's keys, from which emitted code reads single keys: it is made once per dictionary."""
     return CallSource(support.dict_keys, (source.base,))
 
 
 def recipe_children(recipe: Recipe) -> Iterable[Recipe]:
-    """The recipes a recipe refers to directly, in order."""
+    """The recipes to which a recipe refers directly, in order."""
     return _members(recipe, Recipe)  # type: ignore[return-value]
 
 
 def effect_recipes(effect: Effect) -> Iterable[Recipe]:
-    """The recipes an effect refers to directly, in order."""
+    """The recipes to which an effect refers directly, in order."""
     return _members(effect, Recipe)  # type: ignore[return-value]
 
 
@@ -42,7 +42,7 @@ _field_names: dict[type, tuple[str, ...]] = {}
 
 def _members(node: Any, kind: type) -> list[object]:
     found: list[object] = []
-    if type(node) in _LEAVES:  # what they hold is the program's, not ours to look into
+    if type(node) in _LEAVES:  # leaves hold objects of the program, which are not traversed
         return found
     names = _field_names.get(type(node))
     if names is None:

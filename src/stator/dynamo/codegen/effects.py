@@ -1,4 +1,4 @@
-"""Effects -> instructions: one function per class of effect, each leaving the stack as it was."""
+"""Effects -> instructions: a function per class of effect. Each leaves the stack as it was."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .writer import Writer, effects, recipes
 
 
 def _call_support(writer: Writer, function: Callable[..., None], *arguments: Recipe | str) -> None:
-    """Call a support function with recipes and constants, drop its result."""
+    """Call a support function with recipes and constants, and drop the result."""
     writer.builder.const_callee(function)
     for argument in arguments:
         if isinstance(argument, str):

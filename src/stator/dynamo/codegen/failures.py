@@ -1,6 +1,5 @@
-"""Around the call of a graph: where it raises, torch's modes are put back, and the frame begins anew as the program's
-own code where that is as if the graph had never begun. Which graphs those are is not known here.
-"""
+"""The handling of a graph call that raises: restore torch's modes, and start the frame again with the program's own
+code if no effect of the graph remains. Which graphs qualify is decided in cache/graph_fallback.py."""
 
 from __future__ import annotations
 
@@ -20,13 +19,12 @@ from .writer import Writer
 
 @dataclass(frozen=True, slots=True)
 class FailureHandling:
-    """What emitted code calls for a graph that raises.
+    """The functions that emitted code calls around a graph that may raise.
 
-    states: called before anything is drawn for the graph, with the objects that `generators` make; None: there is
-        nothing to be remembered.
-    begins_anew: called with the error, and with what `states` gave: does the frame begin anew?
-    again: takes the cells of the frame's closure, then the values that it was entered with; what it gives is returned
-        at once.
+    states: called before the graph draws random numbers, with the objects that `generators` rebuild; None: the graph
+        draws none.
+    begins_anew: called with the error and the result of `states`; returns whether the frame starts again.
+    again: takes the cells of the frame's closure, then the frame's arguments; the frame returns its result.
     """
 
     begins_anew: Callable[..., bool]
@@ -36,16 +34,16 @@ class FailureHandling:
 
 
 class GraphCall:
-    """Writes the call of the graph, and what is done where it fails. Without FailureHandling, errors leave."""
+    """Writes the graph call and its exception handler. Without FailureHandling, exceptions leave the frame."""
 
     def __init__(self, writer: Writer, on_failure: FailureHandling | None) -> None:
         self.writer = writer
         self.on_failure = on_failure
         self.handler = Handler(writer.builder.label(), 0, lasti=False)
-        self.states = ""  # the temporary that remembers
+        self.states = ""  # the temporary with the result of `states`
 
     def begin(self) -> None:
-        """Stands before the instructions that load the graph and its inputs, where the stack is empty."""
+        """Write this before the instructions that load the graph and its inputs, while the stack is empty."""
         if self.on_failure is not None and self.on_failure.states is not None:
             self.states = self.writer.temporary()
             self.writer.builder.const_callee(self.on_failure.states)
@@ -55,30 +53,31 @@ class GraphCall:
             self.writer.builder.store(self.states)
 
     def call(self, count: int) -> None:
-        """graph, so many inputs -> outputs"""
+        """graph, `count` inputs -> outputs"""
         builder = self.writer.builder
         first = len(builder.instructions)
         builder.call(count)
         if self.on_failure is not None and isinstance(self.writer.captured.exit, Break):
-            # what came while the graph ran is raised while modes can be put back, not in the middle of effects
+            # signals that arrived while the graph ran raise here, where modes can still be restored, not in the middle
+            # of effects
             builder.const_callee(native.check_signals)
             builder.call(0)
             builder.pop()
         if self.on_failure is not None:
-            # 3.13 looks an exception that leaves a called Python function up one unit before the call
+            # 3.13 looks up an exception of a called Python function one unit before the call
             for instruction in builder.instructions[first - 1 :]:
                 instruction.handler = self.handler
         if self.states:
             self.writer.clear_temporaries([self.states])
 
     def fails_from(self, first: int) -> None:
-        """What is written since that instruction, before the graph runs, fails as the graph does."""
+        """Give the instructions written since `first`, which run before the graph, the graph's exception handler."""
         if self.on_failure is not None:
             for instruction in self.writer.builder.instructions[first:]:
                 instruction.handler = self.handler
 
     def write_failure(self) -> None:
-        """error -> , behind everything else: return what begins the frame anew, or let the error out."""
+        """error -> . Written behind all other code: return the result of the restarted frame, or reraise the error."""
         if self.on_failure is None:
             return
         builder = self.writer.builder
@@ -94,7 +93,7 @@ class GraphCall:
         builder.const_callee(self.on_failure.again)
         self._call_with_entry()
         builder.swap(2)
-        builder.pop()  # the error, and with it what the graph had computed
+        builder.pop()  # drop the error, whose frames hold intermediate results of the graph
         builder.return_value()
         builder.append(out)
         builder.reraise()
@@ -102,7 +101,7 @@ class GraphCall:
             instruction.handler = self.writer.leave_handler
 
     def _call_with_entry(self) -> None:
-        """callee -> the result of calling it with what the frame was entered with"""
+        """callee -> the result of calling it with the frame's cells and arguments"""
         code, builder = self.writer.code, self.writer.builder
         parameters = code.co_varnames[: bound_count(code)]
         closure = closure_of(code)

@@ -1,4 +1,4 @@
-"""The layout of an emitted frame: cells, graph call, effects, exit. Details live with the visitors."""
+"""The layout of an emitted frame: cells, graph call, effects, exit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .failures import FailureHandling, GraphCall
 from .nested_exit import InnerCall, InnerCallWriter
 from .writer import GeneratorCode, Writer
 
-_REGISTERED = (_effects, _recipes, _sources)  # imported for the visitors they register
+_REGISTERED = (_effects, _recipes, _sources)  # importing them registers their visitors
 
 
 def emit(
@@ -37,19 +37,18 @@ def emit(
     tell: Callable[[], None] | None = None,
     holds_parameters: bool = False,
 ) -> CodeType:
-    """Code with the captured frame's signature that does what the frame does, by the compiled graph.
+    """Code with the captured frame's signature that has the frame's results and effects.
 
-    make_resume: makes the callable that continues the frame at a `ResumePoint`: it takes the cells of the point's
-        closure, the values of its locals, then those of its stack, and what it gives is returned at once; needed when
-        the capture ends in a break.
-    dispatch: makes, at run time, from the callee of a call at a break a callable that compiles what it reaches.
-    hook: for other operations than calls that reach code which could be compiled: what has that done, and what ends it.
-    on_failure: what is called where the graph raises. None: the error leaves the frame.
-    inner: where the frame is left in a call, what that calls.
-    generator_code: gives the code of generators that outlive the graph, and the unit where they go on.
-    tell: called behind the graph, for who is told of lines.
-    holds_parameters: the code may keep parameters alive, because it lives no longer than they do.
-    Raises CompileError for what cannot be expressed as bytecode.
+    make_resume: makes the resume function for a `ResumePoint`. It takes the cells of the point's closure, the values of
+        its locals, then the values of its stack; the frame returns its result. Needed if the capture ends in a break.
+    dispatch: maps, at run time, the callee of a call at a break to a callable that compiles the frames it reaches.
+    hook: turns the frame hook on and off around other operations at a break that may reach compilable code.
+    on_failure: the handling of exceptions of the graph. None: they leave the frame.
+    inner: the call of the inner frames, if the frame is left inside a call.
+    generator_code: maps a user's generator code to the code of generators that outlive the graph.
+    tell: called behind the graph, to report the executed lines to tracers.
+    holds_parameters: the code may keep parameters of the module alive, because the module outlives the code.
+    Raises CompileError if no bytecode can express the frame.
     """
     writer = Writer(captured, generator_code)
     try:
@@ -72,7 +71,9 @@ def emit(
             writer.handle_as_before()
             writer.builder.return_value()
         elif make_resume is None:
-            raise CompileError("dynamo", f"the graph ends early: {captured.exit.reason}")
+            raise CompileError(
+                "dynamo", f"the graph breaks, and no resume function can be made: {captured.exit.reason}"
+            )
         else:
             _break_writer(writer, captured.exit, make_resume, dispatch, hook, inner).write()
         call.write_failure()
@@ -93,7 +94,7 @@ def _break_writer(
     if not exit_.inner:
         return BreakWriter(writer, exit_, make_resume, dispatch, hook)
     if inner is None:
-        raise CompileError("dynamo", f"the graph ends inside of a call: {exit_.reason}")
+        raise CompileError("dynamo", f"the graph breaks inside of a call, and no restorer was given: {exit_.reason}")
     return InnerCallWriter(writer, exit_, make_resume, dispatch, hook, inner)
 
 
@@ -129,12 +130,12 @@ def _call_graph(writer: Writer, compiled_graph: Callable[..., Any], call: GraphC
     for draw in captured.draws:
         writer.load(draw)
         builder.pop()
-    call.fails_from(first_draw)  # one may not be what was foreseen
+    call.fails_from(first_draw)  # a draw may differ from the prediction, and raise
     for entry in captured.inputs:
         if entry.is_static and holds_parameters:
             builder.const(entry.example)
         elif entry.is_static:
-            # guards hold it to be this very tensor, but do not keep it alive, and neither may the code
+            # an identity guard without a strong reference protects the tensor; the code must not keep it alive either
             builder.const_callee(weakref.ref(entry.example))
             builder.call(0)
         else:

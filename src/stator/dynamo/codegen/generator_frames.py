@@ -1,7 +1,6 @@
-"""Generators and coroutines that run as they are: their own code, in which what they call is compiled. Between two
-yields the frame hook is on; it is off while they wait, and while another generator works for them, which sees to
-itself. What a generator computes by itself is not captured here.
-"""
+"""Generators and coroutines run their own code, with callees compiled: the frame hook is on between two yields. It is
+off while the generator is suspended, and while it delegates to another generator, which has the hook on itself. A
+generator's own computations are not captured here."""
 
 from __future__ import annotations
 
@@ -14,34 +13,32 @@ from stator.dynamo.ir.suspension_points import note_suspension_points
 
 _DELEGATING = ("SEND",)  # `await` and `yield from`
 _CALLING = ("CALL", "BEFORE_WITH", "BEFORE_ASYNC_WITH")
-_NOT_CALLING = "CALL_INTRINSIC"  # the interpreter's own work: from 3.12 on each generator has one
+_NOT_CALLING = "CALL_INTRINSIC"  # CPython adds one to each generator from 3.12 on; it calls nothing
 _LEAVING = ("RETURN_VALUE", "RETURN_CONST")
 
 
 def calls_something(code: CodeType) -> bool:
-    """Whether there is anything in this code that could be compiled when it runs. (Operators of classes of the program
-    are not looked for.)"""
+    """Whether the code may call a function that could be compiled. (Operators of the program's classes do not
+    count.)"""
     names = [instruction.opname for instruction in decode(code)]
     return any(name.startswith(_CALLING) and not name.startswith(_NOT_CALLING) for name in names)
 
 
 def emit_generator(code: CodeType, begin: Callable[[], object], end: Callable[[], object]) -> CodeType:
-    """Code of a generator, coroutine or async generator that calls `begin` where a step begins and `end` where it ends.
-    `begin` may be called more than once in a step, and `end` outside of one.
-
-    Raises CompileError for what cannot be expressed as bytecode.
-    """
+    """Code of a generator, coroutine or async generator that calls `begin` when it starts or resumes running, and
+    `end` when it is suspended or finished. `begin` may run more than once in a row, and `end` without `begin`. Raises
+    CompileError if no bytecode can express it."""
     try:
         steps = _Steps(decode(code), begin, end)
         made = assemble(steps.instructions(), code)
     except BytecodeError as error:
-        raise CompileError("dynamo", f"the code of a generator cannot be encoded: {error}") from error
+        raise CompileError("dynamo", f"the bytecode of a generator cannot be encoded: {error}") from error
     note_suspension_points(made, code, steps.made)
     return made
 
 
 class _Steps:
-    """Writes the code of one generator."""
+    """Writes the code of a generator."""
 
     def __init__(self, original: list[Instruction], begin: Callable[[], object], end: Callable[[], object]) -> None:
         self.original = original
@@ -62,7 +59,7 @@ class _Steps:
                 instruction = self._moved(instruction)
                 self._call(self.begin, instruction)
             if name in _DELEGATING:
-                self._call(self.end, instruction)  # what is jumped back to is the instruction itself
+                self._call(self.end, instruction)  # backward jumps lead to the instruction itself
             elif name in _LEAVING or (name == "YIELD_VALUE" and before not in _DELEGATING):
                 instruction = self._moved(instruction)
                 self._call(self.end, instruction)
@@ -97,7 +94,7 @@ class _Steps:
         self.made.extend(self._calling(function, beside))
 
     def _moved(self, instruction: Instruction) -> Instruction:
-        """The instruction, behind a place that jumps and handlers lead to in its stead."""
+        """Move the instruction behind a NOP that takes its place as the target of jumps and handlers."""
         copy = instruction.copy()
         instruction.opname, instruction.arg, instruction.argval = "NOP", None, None
         instruction.flags, instruction.target = 0, None
@@ -105,7 +102,7 @@ class _Steps:
         return copy
 
     def _protect(self, leave_handler: Handler) -> None:
-        """Lead exceptions that no handler of the program is for out of the frame by `leave_handler`."""
+        """Route exceptions without a handler of the program to `leave_handler`."""
         for instruction in self.made:
             if instruction.handler is None:
                 instruction.handler = leave_handler

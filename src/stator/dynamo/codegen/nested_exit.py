@@ -1,6 +1,6 @@
-"""Leaving a frame at a graph break inside of a function that it called: the frame is put back as it is in the call, and
-calls what does the same for the function, down to the frame with the operation that runs natively. What that returns,
-from frame to frame, is what is still to run."""
+"""The exit at a graph break inside of a called function: restore the frame as it is during the call, and call a
+restorer that does this for the called function, down to the frame whose operation runs natively. Each returns the
+continuation of its frame."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .writer import Writer
 
 @dataclass(frozen=True, slots=True)
 class InnerCall:
-    """The call of the next frame inside.
+    """The call of the next inner frame.
 
-    callee: puts that frame back; it takes the values that `Break.inner_values` makes.
-    make_joined: makes the callable that goes on with this frame, given what goes on with that one as the last argument.
+    callee: the restorer of that frame; it takes the values of `Break.inner_values`.
+    make_joined: makes the callable that resumes this frame; its last argument is the continuation of the inner frame.
     """
 
     callee: Callable[..., Any]
@@ -29,7 +29,7 @@ class InnerCall:
 
 
 class InnerCallWriter(BreakWriter):
-    """Writes the exit of a frame that is in a call."""
+    """Writes the exit of a frame that is inside a call."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""Code for frames that a graph break leaves together: what puts the inner ones back while the operation runs, and what
-goes on with all of them behind it. Which frames those are is said in nested_break.py; how each is left, in emit/."""
+"""Code for frames that a graph break leaves together: restorers rebuild the inner frames while the operation runs, and
+joined functions resume all of them. nested_break.py chooses the frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MakeContinuation = Callable[[dict[str, Any], ResumePoint], Any]
 
 @dataclass(frozen=True, slots=True)
 class RestorerParts:
-    """What code that puts frames back is made with; see `emit`. The makers are given the frame's globals, too."""
+    """The functions from which restorers are built; see `emit`. The makers take the frame's globals, too."""
 
     reason: BreakReason
     make_resume: MakeContinuation
@@ -34,8 +34,8 @@ class RestorerParts:
 
 
 def frame_restorer(frames: Sequence[InnerFrame], leaving: RestorerParts) -> Callable[..., Any]:
-    """What takes the values of these frames, the outermost first, and has each call the next, and the last perform its
-    instruction. It gives back what is then still to run."""
+    """A function that takes the values of these frames, the outermost first, and restores each frame inside a call of
+    the next; the last runs its instruction natively. Returns the continuation of the frames."""
     frame, rest = frames[0], frames[1:]
     callee = frame_restorer(rest, leaving) if rest else None
     point = _point_in_call(frame, rest) if rest else _point_before(frame)
@@ -56,26 +56,26 @@ def frame_restorer(frames: Sequence[InnerFrame], leaving: RestorerParts) -> Call
 
 
 def restorer_key(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
-    """What the code that puts them back goes by, other than what it is made with. (Equal code is not the same.)"""
+    """The cache key of a frame restorer. (By ids, because distinct code objects compare equal.)"""
     return tuple((id(one.code), id(one.namespace), one.index, _point(one, one.index)) for one in frames)
 
 
 def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -> FunctionType:
-    """What goes on with a frame at `point`, behind a call, where `inner` is the Continuation of the frame that was
-    called, whose result is on top of the stack there. It takes its own values, then those of `inner`."""
+    """A function that resumes a frame at `point`, behind a call. `inner` is the Continuation of the called frame, and
+    its result is on top of the stack at `point`. The function takes its own values, then those of `inner`."""
     whole = replace(point, stack=point.stack[:-1], inner=_of_function(_taken_by(inner), inner._function.__name__))
     return function_without_cells(resume_code(whole, native.arrived, native.Inner(inner), native.going_on), namespace)
 
 
 def inner_parameter_names(function: FunctionType, inner: Any) -> dict[str, str]:
-    """Which parameters of a joined function are those of what goes on inside, `inner`, and their names there."""
+    """Parameter of a joined function -> name of that parameter in `inner`, for the parameters passed to `inner`."""
     resumption = resumption_of(function.__code__)
     assert resumption is not None and resumption.point.inner is not None
     return dict(zip(resumption.point.inner, _taken_by(inner), strict=True))
 
 
 def _taken_by(continuation: Any) -> tuple[str, ...]:
-    """The cells and arguments that it is called with."""
+    """The names of a continuation's cells and arguments."""
     code = continuation._function.__code__
     return (*closure_of(code), *code.co_varnames[: code.co_argcount])
 
@@ -84,7 +84,8 @@ _OF = " of "
 
 
 def _of_function(names: Sequence[str], function: str) -> tuple[str, ...]:
-    """Names of parameters, such as messages show, for the variables of a function inside; none of them a variable's."""
+    """Readable parameter names for the variables of an inner function, which messages show; no variable can have such
+    a name."""
     found: dict[str, None] = {}
     for name in names:
         wanted = name if _OF in name else f"{name}{_OF}{function}"
@@ -95,7 +96,7 @@ def _of_function(names: Sequence[str], function: str) -> tuple[str, ...]:
 
 
 def never_called() -> None:
-    """Stands for what is not known yet, or is never called by itself."""
+    """A placeholder for a function that is unknown yet or never called directly."""
     raise AssertionError
 
 
@@ -105,7 +106,7 @@ def function_without_cells(code: CodeType, namespace: dict[str, Any]) -> Functio
 
 
 def _point_before(frame: InnerFrame) -> ResumePoint:
-    """Where the innermost frame stands: before the instruction that runs natively, with what belongs to it."""
+    """The position of the innermost frame: before the instruction that runs natively and its prefixes."""
     instructions = prepare_code(frame.code).instructions
     return _point(frame, first_of_call(instructions, frame.index))
 
@@ -128,7 +129,7 @@ def _point(frame: InnerFrame, index: int) -> ResumePoint:
 
 
 def _stopped_at(function: FunctionType, point: ResumePoint, frame: InnerFrame, reason: BreakReason) -> CapturedFrame:
-    """The capture of code that goes on at `point`, as if that had ended right there."""
+    """The capture of resume code for `point` that breaks at its first instruction."""
     code = function.__code__
     resumption = resumption_of(code)
     assert resumption is not None

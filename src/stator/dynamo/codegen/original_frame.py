@@ -1,8 +1,6 @@
-"""Leaving a frame at a graph break before which there is nothing to compile: its own code runs up to the operation at
-which it broke and performs that; then it hands over its stack and its variables as they are, to what continues there.
-
-Nothing of the captured frame is rebuilt here, so that objects keep their identity, their references and their order.
-"""
+"""The exit at a graph break before which there is nothing to compile: the frame's own code runs up to and with the
+operation, then hands its stack and variables to the resume function. Nothing is rebuilt, so objects keep their
+identity, their references and their order."""
 
 from __future__ import annotations
 
@@ -30,18 +28,15 @@ from stator.dynamo.ir.resume import Offset, Slot
 from .breaks import CALL_OPERANDS, NO_WAY_ON, BreakWriter, Hook, MakeResume
 from .writer import Writer
 
-_METHOD_FORMS = ("LOAD_ATTR", "LOAD_SUPER_ATTR")  # of 3.12 on, with the lowest flag
+_METHOD_FORMS = ("LOAD_ATTR", "LOAD_SUPER_ATTR")  # from 3.12 on, marked by the lowest flag
 
 
 def emit_original_frame(
     captured: CapturedFrame, *, make_resume: MakeResume, dispatch: Callable[[Any], Any], hook: Hook
 ) -> CodeType | None:
-    """Code with the captured frame's signature that is the frame's own, but leaves it behind the break; None where the
-    operation at the break leaves the frame anyway. The parameters are those of `emit`; the hook is on for calls, too,
-    but for those that the program wants to be made in a particular way.
-
-    Raises CompileError for what cannot be expressed as bytecode.
-    """
+    """The frame's own code, which leaves the frame behind the break; None if the operation at the break leaves the
+    frame anyway. The parameters are those of `emit`. The hook is on for calls, too, unless the program chose how such
+    a call is compiled. Raises CompileError if no bytecode can express it."""
     assert isinstance(captured.exit, Break) and captured.runs_original
     writer = Writer(captured)
     own = _OwnCodeWriter(writer, captured.exit, make_resume, dispatch, hook)
@@ -58,15 +53,14 @@ def emit_original_frame(
 
 
 def is_right_on_any_path(captured: CapturedFrame) -> bool:
-    """Whether own code of this frame may be run for whatever arguments: it gets to the break with the same kinds of
-    things on the stack and the same variables bound, or does not get there. Guards then only say when to look again for
-    something to compile."""
+    """Whether this code is correct for any arguments: every path to the break has equal kinds of stack slots and equal
+    bound variables. Then guards only decide when to look again for something to compile."""
     exit_ = captured.exit
     if not isinstance(exit_, Break):
         return True
     instructions = prepare_code(captured.code).instructions
     if None in exit_.stack and any(instruction.opname == "LOAD_FAST_AND_CLEAR" for instruction in instructions):
-        return False  # which may give a NULL
+        return False  # a load in the method form may push a NULL
     code = captured.code
     parameters = frozenset(code.co_varnames[: bound_count(code)])
     if not always_bound(instructions, exit_.index, parameters).issuperset(exit_.locals):
@@ -76,16 +70,17 @@ def is_right_on_any_path(captured: CapturedFrame) -> bool:
 
 
 class _OwnCodeWriter(BreakWriter):
-    """Writes the whole code of a frame, with ways out around the operation."""
+    """Writes the whole code of a frame, with exits around the operation."""
 
     def __init__(
         self, writer: Writer, exit_: Break, make_resume: MakeResume, dispatch: Callable[[Any], Any], hook: Hook
     ) -> None:
         super().__init__(writer, exit_, make_resume, dispatch if exit_.reason.kind == "disabled" else None, hook)
-        self.original = decode(writer.code)  # to be changed
+        self.original = decode(writer.code)  # a copy that may be modified
         native, self.after, _ = self._native_instructions()
         self.first = self.after - len(native)
-        # No NULL that is looked at may be part of a method form: what such a load gives is only known when it has run
+        # A NULL that some instruction reads must not come from a method-form load, whose results are known only at run
+        # time
         self.keeps_nulls = None in self.stack[: None if self.dispatch else self._consumed_from(native[-1])]
 
     def leaves_anyway(self) -> bool:
@@ -96,20 +91,20 @@ class _OwnCodeWriter(BreakWriter):
         super().write()
         rest = self._part(self.after, None)
         if rest and rest[0].handler is not None:
-            # 3.13 looks an exception that leaves a called Python function up one unit before the call
+            # 3.13 looks up an exception of a called Python function one unit before the call
             self.builder.append(Instruction("NOP", position=rest[0].position, handler=rest[0].handler))
         self.builder.instructions += rest
 
     def _native_instructions(self) -> tuple[list[Instruction], int, bool]:
         native, after, was_method = super()._native_instructions()
-        if native[-1].opname == "RERAISE":  # the place of the instruction that raised is on this stack
+        if native[-1].opname == "RERAISE":  # here the stack holds the offset of the instruction that raised
             native[-1] = self.original[after - 1].copy()
         return native, after, was_method
 
     def _put_back(self, callee: int | None, consumed_from: int) -> None:
-        """Everything is where it belongs when the code has been run up to here."""
+        """Stack and variables are in place already, because the frame's own code ran up to here."""
         self.builder.instructions += self._part(0, self.first)
-        start = self.original[self.first]  # stays the target of jumps
+        start = self.original[self.first]  # must stay the target of jumps
         self.builder.append(start)
         start.opname, start.arg, start.argval, start.flags, start.target = "NOP", None, None, 0, None
         if callee is not None and self.dispatch is not None:
@@ -119,13 +114,13 @@ class _OwnCodeWriter(BreakWriter):
                 instruction.handler = start.handler
 
     def _dispatch(self, depth: int) -> None:
-        """Put what stands for the callee, the depth-th from the top, in its place."""
+        """Replace the callee, the depth-th slot from the top, by its dispatched callable."""
         builder = self.builder
         swaps = [depth] if depth > 1 else []
         for at in swaps:
             builder.swap(at)
         builder.const(self.dispatch)
-        builder.swap(2)  # a function and the first of its arguments, as in calls of methods
+        builder.swap(2)  # a function and its first argument, as in method calls
         builder.call(0)
         for at in swaps:
             builder.swap(at)
@@ -143,22 +138,22 @@ class _OwnCodeWriter(BreakWriter):
         order = {name: index for index, name in enumerate(self.user_code.co_varnames)}
         live = {name: recipe for name, recipe in self.exit.locals.items() if name not in self.exit.cells}
         if not order.keys() >= live.keys():
-            raise CompileError("dynamo", "a break before the value stack of a resumed frame is back in its place")
+            raise CompileError("dynamo", "a break in resume code before its value stack is restored")
         return {name: live[name] for name in sorted(live, key=order.__getitem__)}
 
     def _drop(self, slot: Slot) -> None:
         if slot is Slot.NULL:
-            self.builder.store(self.writer.temporary())  # leaves it unbound
+            self.builder.store(self.writer.temporary())  # the temporary is unbound afterwards
         else:
             self.builder.pop()
 
     def _take(self, name: str) -> None:
-        self.builder.load(name)  # that it is bound, only guards say
+        self.builder.load(name)  # only guards ensure that the variable is bound
 
 
 def _without_method_form(instruction: Instruction) -> list[Instruction]:
-    """The instruction, but always the attribute and a NULL where it may give a method and its receiver. (What is
-    changed is the instruction itself, so that it stays the target of jumps.)"""
+    """The instruction without the method form, followed by a NULL where the method form may push two values. (The
+    instruction object itself is changed, so that jumps still reach it.)"""
     if instruction.opname == "LOAD_METHOD":
         instruction.opname = "LOAD_ATTR"
     elif instruction.opname in _METHOD_FORMS and instruction.flags & 1:
@@ -177,7 +172,7 @@ def _without_method_form(instruction: Instruction) -> list[Instruction]:
 def _with_offsets_moved(
     made: CodeType, code: CodeType, original: Sequence[Instruction], instructions: Sequence[Instruction]
 ) -> CodeType:
-    """`made`, in whose constants places of instructions that raised are where these instructions are now."""
+    """`made`, with offsets of raising instructions in its constants updated to the new places of these instructions."""
     if not any(type(value) is Offset for value in code.co_consts):
         return made
     places = {unit: original[index] for index, unit in enumerate(code_units(code))}

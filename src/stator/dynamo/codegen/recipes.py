@@ -1,4 +1,4 @@
-"""Recipes -> instructions: one function per class of recipe, each pushing the object it describes."""
+"""Recipes -> instructions: a function per class of recipe. Each pushes the rebuilt object."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _graph_output(writer: Writer, recipe: GraphOutput) -> None:
 
 @recipes.register(RaisedAt)
 def _raised_at(writer: Writer, recipe: RaisedAt) -> None:
-    writer.builder.const(0)  # a filler: the code that goes on pushes where the instruction stands in it
+    writer.builder.const(0)  # a placeholder: the resume code pushes its own offset of the instruction
 
 
 for _kind in (ConstantRecipe, GraphOutput, FrameCell, RaisedAt):

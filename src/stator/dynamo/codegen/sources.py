@@ -1,4 +1,4 @@
-"""Sources -> instructions: one function per class of source, each pushing what the source holds."""
+"""Sources -> instructions: a function per class of source. Each pushes the content of the source."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .children import all_keys
 from .writer import Writer, sources
 
 _EXACT = (list, tuple, dict)
-_NAMESPACE = AttrSource(FunctionSource(), "__globals__")  # which all functions of the code have in common
+_NAMESPACE = AttrSource(FunctionSource(), "__globals__")  # all functions with this code share it
 
 
 @sources.register(LocalSource)
@@ -52,8 +52,8 @@ def _cell(writer: Writer, source: CellSource) -> None:
 @sources.register(FunctionSource)
 def _function(writer: Writer, source: FunctionSource) -> None:
     function = writer.captured.function
-    if resumption_of(function.__code__) is not None:  # each call brings a function with its own cells
-        raise CompileError("dynamo", "code behind a break that asks for its own function")
+    if resumption_of(function.__code__) is not None:  # each call runs with a function that has its own cells
+        raise CompileError("dynamo", "resume code that reads its own function object")
     writer.builder.const(function)
 
 

@@ -1,4 +1,4 @@
-"""Functions that emitted code calls when it runs. No knowledge of bytecode or capture."""
+"""Functions that emitted code calls at run time. They know neither bytecode nor capture."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dict_keys(container: dict[Any, Any]) -> tuple[Any, ...]:
 
 
 class _Finder:
-    """Equal to the member of a set that is equal to a constant, which it so gets to know."""
+    """Compares equal to the set member that is equal to a constant, and remembers that member."""
 
     __slots__ = ("found", "like")
 
@@ -49,7 +49,7 @@ class _Finder:
 
 
 def member_of(members: Any, like: Any) -> Any:
-    """The member of a set of constants that is equal to this one, past any override."""
+    """The member of a set of constants that is equal to `like`, past any override."""
     finder = _Finder(like)
     (frozenset if issubclass(type(members), frozenset) else set).__contains__(members, finder)
     return finder.found
@@ -62,7 +62,7 @@ def _keys(container: dict[Any, Any]) -> Any:
 
 
 def iterator_at(container: Any, taken: int) -> Any:
-    """The built-in iterator of a list, tuple or view of a dict (past any override) behind its first items."""
+    """The built-in iterator of a list, tuple or dict view (past any override), after its first `taken` items."""
     kind = (
         list if issubclass(type(container), list) else tuple if issubclass(type(container), tuple) else type(container)
     )
@@ -91,7 +91,7 @@ def _advanced(iterator: Any, taken: int) -> Any:
 
 
 def reversed_at(sequence: Any, index: int) -> Any:
-    """reversed(sequence), with sequence[index] as its next item."""
+    """reversed(sequence), whose next item is sequence[index]."""
     kind = list if issubclass(type(sequence), list) else tuple
     iterator: Any = list.__reversed__(sequence) if kind is list else reversed(sequence)
     iterator.__setstate__(index)
@@ -115,7 +115,7 @@ def new_function(
     annotations: dict[str, Any] | None,
     closure: tuple[CellType, ...],
 ) -> FunctionType:
-    """A function object, as MAKE_FUNCTION makes it."""
+    """A function object, as MAKE_FUNCTION creates it."""
     function = FunctionType(code, namespace, name, defaults, closure or None)
     function.__qualname__ = qualname
     if kwdefaults is not None:
@@ -126,7 +126,7 @@ def new_function(
 
 
 def new_generator(code: CodeType, namespace: dict[str, Any], name: str, qualname: str) -> GeneratorType[Any, Any, Any]:
-    """A generator of this code that has not begun. What it is called with counts for nothing."""
+    """A generator of this code that has not started. Its arguments do not matter."""
     nothing = (None,) * code.co_argcount
     function = FunctionType(code, namespace, name, nothing, tuple(CellType() for _ in code.co_freevars))
     function.__qualname__ = qualname
@@ -136,7 +136,7 @@ def new_generator(code: CodeType, namespace: dict[str, Any], name: str, qualname
 
 
 def end_generator(generator: Any, unit: int, variables: int) -> None:
-    """Let a generator come to its end: as one that has not begun, at that unit of its code, and is closed."""
+    """Finish a generator: set it to its first suspension point, with that code unit, and close it."""
     native.set_generator(generator, unit, True, (native.UNBOUND,) * variables, ())
     generator.close()
 
@@ -188,7 +188,7 @@ def replace_list(target: Any, items: list[Any]) -> None:
 
 
 def replace_dict(target: dict[Any, Any], items: dict[Any, Any], *again: Any) -> None:
-    """Make `target` hold exactly `items`, in this order, past overrides; the keys `again` leave it first."""
+    """Make `target` hold exactly `items`, in this order, past overrides. The keys `again` are removed first."""
     kind: Any = OrderedDict if issubclass(type(target), OrderedDict) else dict
     for key in again:
         kind.pop(target, key, None)

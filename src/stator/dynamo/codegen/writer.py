@@ -1,7 +1,5 @@
-"""What all emission shares: the instruction builder, temporaries, and which sources and recipes are used how often.
-
-Visitors over sources, recipes and effects register here and live beside this file.
-"""
+"""The shared part of code generation: the instruction builder, temporaries, and use counts of sources and recipes.
+Visitors over sources, recipes and effects register here."""
 
 from __future__ import annotations
 
@@ -24,17 +22,18 @@ from .children import effect_recipes, recipe_children, source_bases
 SourceWriter = Callable[["Writer", Any], None]
 RecipeWriter = Callable[["Writer", Any], None]
 EffectWriter = Callable[["Writer", Any], None]
-GeneratorCode = Callable[[CodeType], CodeType]  # the user's code -> that of a generator which outlives the graph
+GeneratorCode = Callable[[CodeType], CodeType]  # the user's code -> the code for generators that outlive the graph
 
 sources: Registry[type, SourceWriter] = Registry("source")
 recipes: Registry[type, RecipeWriter] = Registry("recipe")
 effects: Registry[type, EffectWriter] = Registry("effect")
 
-_ALLOCATED_FIRST = (NewCell, NewList, NewDict)  # what can close a cycle of references
+_ALLOCATED_FIRST = (NewCell, NewList, NewDict)  # objects that can close a reference cycle
 
 
 class Writer:
-    """Emits one frame. `load_source` and `load` push a value; each shared value is computed once into a temporary."""
+    """Emits a frame. `load_source` and `load` push a value; each shared value is computed once and kept in a
+    temporary."""
 
     def __init__(self, captured: CapturedFrame, generator_code: GeneratorCode | None = None) -> None:
         self.captured = captured
@@ -55,20 +54,20 @@ class Writer:
         self._building: set[int] = set()
         self.used_after_graph: list[Recipe] = []
         self.leave: Instruction | None = None
-        self.leave_handler: Handler | None = None  # of what an instruction behind everything else raises
+        self.leave_handler: Handler | None = None  # handler of the instructions behind all other code
         self.outermost_before = ""
         self._guarded_from = 0
         self.used_recipes = self._count_uses()
 
     def generator_code(self, code: CodeType) -> CodeType:
         if self._generator_code is None:
-            raise CompileError("dynamo", "a generator leaves code that is to make none")
+            raise CompileError("dynamo", "a restorer would have to create a generator")
         return self._generator_code(code)
 
     # ---- temporaries ----
 
     def temporary(self) -> str:
-        name = f"..{len(self.temporaries)}"  # the variables of comprehensions begin with one dot
+        name = f"..{len(self.temporaries)}"  # comprehension variables begin with a single dot
         self.temporaries.append(name)
         return name
 
@@ -78,7 +77,7 @@ class Writer:
             self.builder.delete(name)
 
     def forget_slots(self) -> list[str]:
-        """All temporaries that hold a value now; afterwards nothing is found in them any more."""
+        """Forget all temporaries that hold a value, and return their names."""
         names = [*self._source_slots.values(), *self._recipe_slots.values(), *self.output_slots.values()]
         self._source_slots.clear()
         self._recipe_slots.clear()
@@ -88,7 +87,8 @@ class Writer:
     # ---- what is being handled ----
 
     def begin_guarded(self) -> None:
-        """From here on, until end_guarded, an exception leaves the frame, with everything as its caller left it."""
+        """From here until end_guarded, exceptions leave the frame, with the handled exception restored to the
+        caller's."""
         self._guarded_from = len(self.builder.instructions)
 
     def end_guarded(self) -> None:
@@ -103,13 +103,13 @@ class Writer:
                 instruction.handler = self.leave_handler
 
     def handle_as_before(self) -> None:
-        """End the handlers that were running at entry and run no more."""
+        """End the exception handlers that ran at entry and have ended since."""
         if self.captured.handled_before is not None:
             self.load(self.captured.handled_before)
             self.builder.end_handler()
 
     def write_leaving(self) -> None:
-        """The way out of the guarded part."""
+        """The exception exit of the guarded part."""
         if self.leave is not None:
             self.builder.append(self.leave)
             self.builder.load_bound(self.outermost_before)
@@ -119,7 +119,7 @@ class Writer:
     # ---- counting ----
 
     def roots(self) -> list[Recipe]:
-        """Recipes of effects and exit, in the order in which they are needed."""
+        """The recipes of effects and exit, in evaluation order."""
         captured = self.captured
         found = [recipe for effect in captured.effects for recipe in effect_recipes(effect)]
         if captured.handled_before is not None:
@@ -164,26 +164,26 @@ class Writer:
     # ---- sources ----
 
     def is_immediate(self, source: Source) -> bool:
-        """One instruction loads it, and nothing that emitted code does changes it."""
+        """Whether a single instruction loads the source and no emitted code changes it."""
         if isinstance(source, LocalSource):
             return source.name not in self.made_cells and source.name not in self.overwritten
         return isinstance(source, (ConstantSource, FunctionSource))
 
     def load_source(self, source: Source) -> None:
-        """-> what the source held when the frame was entered"""
+        """-> the content of the source when the frame was entered"""
         slot = self._source_slots.get(source)
         if slot is not None:
             self.builder.load_bound(slot)
             return
         handler = sources.get(type(source))
         if handler is None:
-            raise CompileError("dynamo", f"no way to load a {type(source).__name__} ({source})")
+            raise CompileError("dynamo", f"no bytecode can load a {type(source).__name__} ({source})")
         handler(self, source)
         if self._source_uses[source] > 1 and not self.is_immediate(source):
             self._keep(self._source_slots, source)
 
     def preload_sources(self, found: Iterable[Recipe]) -> None:
-        """Read every mutable source that these recipes load, before effects change what it holds."""
+        """Read every mutable source that these recipes load, before effects change its content."""
         for recipe in found:
             if isinstance(recipe, Load) and not self.is_immediate(recipe.source):
                 source = recipe.source
@@ -197,7 +197,7 @@ class Writer:
                     self.builder.store(slot)
 
     def _keep(self, slots: dict[Any, str], key: Any) -> None:
-        """x -> x, remembered in a temporary"""
+        """x -> x, stored in a temporary"""
         slots[key] = slot = self.temporary()
         self.builder.duplicate()
         self.builder.store(slot)
@@ -205,7 +205,7 @@ class Writer:
     # ---- recipes ----
 
     def load(self, recipe: Recipe) -> None:
-        """-> the object that the recipe makes; one recipe gives one object"""
+        """-> the object of the recipe; a recipe gives a single object"""
         if isinstance(recipe, Load):
             self.load_source(recipe.source)
             return
@@ -217,10 +217,10 @@ class Writer:
             self._allocate(recipe)
             return
         if id(recipe) in self._building:
-            raise CompileError("dynamo", f"objects that refer to one another through a {type(recipe).__name__}")
+            raise CompileError("dynamo", f"a reference cycle of objects through a {type(recipe).__name__}")
         handler = recipes.get(type(recipe))
         if handler is None:
-            raise CompileError("dynamo", f"no way to make a {type(recipe).__name__}")
+            raise CompileError("dynamo", f"no bytecode can build a {type(recipe).__name__}")
         self._building.add(id(recipe))
         handler(self, recipe)
         self._building.discard(id(recipe))
@@ -230,7 +230,7 @@ class Writer:
             self._fill()
 
     def _allocate(self, recipe: Recipe) -> None:
-        """-> the object, still empty; it is filled once the outermost recipe in work is done"""
+        """-> the object, still empty; it is filled when the outermost recipe is complete"""
         allocations[type(recipe)][0](self, recipe)
         self._keep(self._recipe_slots, id(recipe))
         self._unfilled.append(recipe)
@@ -245,7 +245,7 @@ class Writer:
     def replay(self, effect: Effect) -> None:
         handler = effects.get(type(effect))
         if handler is None:
-            raise CompileError("dynamo", f"no way to replay a {type(effect).__name__}")
+            raise CompileError("dynamo", f"no bytecode can replay a {type(effect).__name__}")
         handler(self, effect)
 
 
@@ -261,7 +261,7 @@ def _reachable(roots: list[Recipe]) -> list[Recipe]:
 
 
 def break_recipes(exit_: Break) -> list[Recipe]:
-    """Everything a break puts back."""
+    """All recipes that a break restores."""
     return [
         *(recipe for recipe in exit_.stack if recipe is not None),
         *exit_.locals.values(),
@@ -271,9 +271,9 @@ def break_recipes(exit_: Break) -> list[Recipe]:
     ]
 
 
-# recipe type -> (push it empty, fill it); for members of reference cycles
+# recipe type -> (push the empty object, fill it); for members of reference cycles
 allocations: Registry[type, tuple[RecipeWriter, RecipeWriter]] = Registry("allocation")
-_UNSHARED: set[type[Recipe]] = set()  # recipes as cheap to evaluate as a temporary is to load
+_UNSHARED: set[type[Recipe]] = set()  # recipes that are as cheap to evaluate as a load of a temporary
 
 
 def unshared(kind: type[Recipe]) -> type[Recipe]:
