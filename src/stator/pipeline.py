@@ -22,8 +22,15 @@ from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
 from stator.inductor.passes import run_passes
-from stator.inductor.program import order_for_memory, plan, predict_peak, print_program, take_over, write_inputs
-from stator.inductor.program import verify as verify_program
+from stator.inductor.program import (
+    order_for_memory,
+    plan,
+    predict_peak,
+    print_program,
+    reuse_dead_memory,
+    verify_program,
+    write_inputs,
+)
 from stator.inductor.program.steps import KernelSource, Program
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.groups import Group, Schedule
@@ -154,7 +161,7 @@ def compile_graph(
             arena_share=ARENA_SHARE if "part" in gm.meta else None,
         )
         if "part" in gm.meta:
-            program = take_over(program, _held(gm, program.inputs))
+            program = reuse_dead_memory(program, _held(gm, program.inputs))
     if predict or "part" in gm.meta:
         _predict_memory(gm, program)
     dumps.write("50_program.txt", lambda: print_program(program))

@@ -14,7 +14,7 @@ from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import DataDependent, FakeMode, FakeTensor
 from stator.prims.record import TensorMeta
 from stator.shapes.environment import Environment
-from stator.shapes.sym_node import symbolic
+from stator.shapes.sym_node import to_sym_int
 
 aten = torch.ops.aten
 
@@ -179,7 +179,7 @@ def test_values_of_small_constants_are_known_until_written() -> None:
 
 def test_following_constants_fixes_no_size() -> None:
     environment = Environment()
-    size = symbolic(environment, environment.size("s0", 6))
+    size = to_sym_int(environment, environment.size("s0", 6))
     with FakeMode():
         made = torch.ops.aten.full.default([size], 1) + torch.arange(4)[:1]
     assert isinstance(made.shape[0], torch.SymInt)

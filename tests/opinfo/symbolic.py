@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten
 from stator.prims.record import TensorMeta, records
 from stator.shapes.environment import Environment
 from stator.shapes.expr import Expr, Symbol
-from stator.shapes.sym_node import expression, symbolic
+from stator.shapes.sym_node import to_expression, to_sym_int
 
 LARGEST = 2**31  # larger arguments mean "to the end"
 
@@ -116,8 +116,8 @@ class Arguments:
             return type(value)(self._convert(item, symbolic_integers) for item in value)
         return self.symbols.integer(value) if symbolic_integers else value
 
-    def symbolic(self) -> tuple[Any, Any]:
-        return self._mapped(lambda value: symbolic(self.environment, value))
+    def to_sym_int(self) -> tuple[Any, Any]:
+        return self._mapped(lambda value: to_sym_int(self.environment, value))
 
     def at(self, values: dict[Symbol, int]) -> tuple[Any, Any]:
         return self._mapped(lambda value: value.evaluate(values) if isinstance(value, Expr) else value)
@@ -154,7 +154,7 @@ def evaluated(result: Any, values: dict[Symbol, int]) -> Any:
         )
     if isinstance(result, (tuple, list)):
         return tuple(evaluated(item, values) for item in result)
-    value = expression(result)
+    value = to_expression(result)
     return value.evaluate(values) if isinstance(value, Expr) else value
 
 

@@ -21,7 +21,7 @@ from stator.base import counters
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeMode
 from stator.prims.record import TensorMeta
-from stator.shapes.sym_node import symbolic
+from stator.shapes.sym_node import to_sym_int
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of deprecated operators and beta features
 
@@ -123,7 +123,7 @@ def test_fake_tensors_carry_symbolic_sizes(part: list) -> None:
 
         def fake(tensor: torch.Tensor, mode: FakeMode = mode, symbols: Symbols = symbols) -> torch.Tensor:
             shape, strides, offset = tree_map(
-                lambda value: symbolic(symbols.environment, value), symbols.layout(tensor)
+                lambda value: to_sym_int(symbols.environment, value), symbols.layout(tensor)
             )
             return mode.make(TensorMeta(tuple(shape), tuple(strides), tensor.dtype, tensor.device, offset))
 

@@ -17,7 +17,7 @@ from stator.base.errors import Unsupported
 from stator.prims.record import TensorMeta
 from stator.shapes.environment import Environment
 from stator.shapes.expr import Expr
-from stator.shapes.sym_node import expression
+from stator.shapes.sym_node import to_expression
 
 VALUES = (0, 1, 2, 3, 5, 8)
 
@@ -155,5 +155,5 @@ def _facts(result: Any, values: Any) -> Any:
 
 
 def _number(size: Any, values: Any) -> Any:
-    value = expression(size)
+    value = to_expression(size)
     return value.evaluate(values) if isinstance(value, Expr) else value

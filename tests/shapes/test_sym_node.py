@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from stator.base.errors import Unsupported
 from stator.shapes.environment import Environment
-from stator.shapes.sym_node import SymbolicNode, expression, symbolic, symbolic_float
+from stator.shapes.sym_node import SymbolicNode, to_expression, to_sym_float, to_sym_int
 
 
 def sizes(*hints: int) -> tuple[Environment, list[Any]]:
     environment = Environment()
-    return environment, [symbolic(environment, environment.size(f"s{n}", hint)) for n, hint in enumerate(hints)]
+    return environment, [to_sym_int(environment, environment.size(f"s{n}", hint)) for n, hint in enumerate(hints)]
 
 
 def test_arithmetic_gives_canonical_expressions_and_asks_nothing() -> None:
     environment, (a, b) = sizes(6, 4)
     assert str(a * b + 2 * b - b) == "s0*s1 + s1"
-    assert expression(a * b) is expression(b * a)
-    assert (a * b // b).node.value is expression(a)
+    assert to_expression(a * b) is to_expression(b * a)
+    assert (a * b // b).node.value is to_expression(a)
     assert str(7 - a) == "-s0 + 7"
     assert a - a == 0 and type(a - a) is int
     assert not environment.facts
@@ -88,9 +88,9 @@ def test_powers_and_roots() -> None:
 def test_a_rounded_size_is_a_size_of_its_own() -> None:
     environment, (a,) = sizes(6)
     half = math.floor(a * 0.5)
-    assert expression(half) is expression(math.floor(a * 0.5))
+    assert to_expression(half) is to_expression(math.floor(a * 0.5))
     assert plain(half + a) == 9
-    assert environment.simplified(expression(half)).evaluate({next(iter(environment.hints)): 9}) == 4
+    assert environment.simplify(to_expression(half)).evaluate({next(iter(environment.hints)): 9}) == 4
 
 
 def test_logic_of_conditions() -> None:
@@ -100,7 +100,7 @@ def test_logic_of_conditions() -> None:
     assert bool(either) and not bool((a == 5) & (b == 4))
     assert bool(torch.sym_not(a == 5))
     # torch.sym_ite itself takes only torch's own kind of node; C++ takes ours
-    assert (a > b).node.sym_ite(a.node, b.node).value is expression(a)
+    assert (a > b).node.sym_ite(a.node, b.node).value is to_expression(a)
 
 
 def test_floats_compare_and_are_recorded() -> None:
@@ -113,7 +113,7 @@ def test_floats_compare_and_are_recorded() -> None:
 
 def test_a_symbol_without_a_hint() -> None:
     environment = Environment()
-    count = symbolic(environment, environment.symbol("count", None, 0))
+    count = to_sym_int(environment, environment.symbol("count", None, 0))
     assert not count.node.has_hint()
     assert count.node.ge(count.node.wrap_int(3)).guard_or_false("", 0) is False
     assert count.node.ge(count.node.wrap_int(3)).guard_or_true("", 0) is True
@@ -162,5 +162,5 @@ def test_cplusplus_tells_layouts_of_symbolic_sizes() -> None:
 
 def test_floats_of_symbols_are_symbolic() -> None:
     environment, (a,) = sizes(6)
-    half = expression(a * 0.5)
-    assert str(symbolic_float(environment, half)) == "(float(s0) * 0.5)" and symbolic_float(environment, 2.5) == 2.5
+    half = to_expression(a * 0.5)
+    assert str(to_sym_float(environment, half)) == "(float(s0) * 0.5)" and to_sym_float(environment, 2.5) == 2.5

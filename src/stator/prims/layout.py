@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from stator.shapes.environment import of_large_sizes
+from stator.shapes.environment import assume_large_sizes
 
 Sizes = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,7 +52,7 @@ def _treat_unknown_as_large(function: F) -> F:
         try:
             hash((args[0], tuple(second) if type(second) is list else second))
         except TypeError:  # symbolic sizes have no hash
-            with of_large_sizes():
+            with assume_large_sizes():
                 return function(*args)
         return function(*args)
 
@@ -68,7 +68,7 @@ def contiguous_strides(shape: Sequence[Any]) -> Sizes:
     try:
         found = _contiguous.get(key)
     except TypeError:  # symbolic sizes have no hash
-        with of_large_sizes():
+        with assume_large_sizes():
             return _row_major(key)
     if found is None:
         found = _contiguous[key] = _row_major(key)

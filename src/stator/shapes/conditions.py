@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from .expr import ExprLike, Symbol, as_expr, from_sorted
-from .floats import FloatExpr, combined
+from .floats import FloatExpr, float_operation
 
 Condition = Union["Comparison", "Conjunction", "Disjunction", bool]
 
@@ -93,7 +93,7 @@ def compare(relation: str, left: Any, right: Any) -> Condition:
 def _compare_floats(relation: str, left: Any, right: Any) -> Condition:
     if relation in ("<", "<="):
         left, right, relation = right, left, ">" if relation == "<" else ">="
-    gap = combined("-", left, right)
+    gap = float_operation("-", left, right)
     return Comparison(relation, gap) if isinstance(gap, FloatExpr) else bool(_HOLDS[relation](gap))
 
 
@@ -115,21 +115,21 @@ def _normal(relation: str, expr: ExprLike) -> Condition:
     return Comparison(relation, from_sorted(tuple(term for term in scaled if term[1])))
 
 
-def negated(condition: Condition) -> Condition:
+def negate(condition: Condition) -> Condition:
     if isinstance(condition, bool):
         return not condition
     if isinstance(condition, Conjunction):
-        return Disjunction(tuple(negated(part) for part in condition.parts))
+        return Disjunction(tuple(negate(part) for part in condition.parts))
     if isinstance(condition, Disjunction):
-        return Conjunction(tuple(negated(part) for part in condition.parts))
+        return Conjunction(tuple(negate(part) for part in condition.parts))
     if condition.relation in _NEGATED:
         return Comparison(_NEGATED[condition.relation], condition.expr)
     if isinstance(condition.expr, FloatExpr):
-        return Comparison(">" if condition.relation == ">=" else ">=", combined("-", 0.0, condition.expr))
+        return Comparison(">" if condition.relation == ">=" else ">=", float_operation("-", 0.0, condition.expr))
     return _normal(">=", -condition.expr - 1)
 
 
-def both(*conditions: Condition) -> Condition:
+def conjunction(*conditions: Condition) -> Condition:
     """The conjunction; True without conditions."""
     parts: dict[Any, None] = {}
     for condition in conditions:
@@ -140,7 +140,7 @@ def both(*conditions: Condition) -> Condition:
     return Conjunction(tuple(parts)) if len(parts) > 1 else next(iter(parts), True)
 
 
-def either(*conditions: Condition) -> Condition:
+def disjunction(*conditions: Condition) -> Condition:
     """The disjunction; False without conditions."""
     parts: dict[Any, None] = {}
     for condition in conditions:

@@ -15,7 +15,7 @@ from typing import Any
 
 from stator.base.errors import Unsupported
 
-from .conditions import Comparison, Condition, Conjunction, Disjunction, compare, negated
+from .conditions import Comparison, Condition, Conjunction, Disjunction, compare, negate
 from .expr import Expr, ExprLike, Symbol, as_expr
 from .floats import FloatExpr
 from .intervals import Bound
@@ -32,7 +32,7 @@ _asking = threading.local()
 
 
 @contextmanager
-def of_large_sizes() -> Iterator[None]:
+def assume_large_sizes() -> Iterator[None]:
     """Answer questions about numbers without a hint as for large numbers, and record no fact. For the strides of
     results: users of these strides ask for them when the program runs."""
     before = getattr(_asking, "of_large", False)
@@ -98,7 +98,7 @@ class Environment:
 
     # -- values ---------------------------------------------------------------------------------------------------
 
-    def simplified(self, expr: ExprLike) -> Expr:
+    def simplify(self, expr: ExprLike) -> Expr:
         """An equal expression under the facts, without the symbols that facts have replaced."""
         expr = as_expr(expr)
         if not expr.symbols:
@@ -119,7 +119,7 @@ class Environment:
             raise Unsupported("data-dependent", f"the value of {value} is known only when the program runs")
         return value.evaluate(self.hints)
 
-    def specialised(self, value: Any) -> Any:
+    def specialize(self, value: Any) -> Any:
         """The example value; records the fact that the value is this one."""
         number = self.hint(value)
         if isinstance(value, (Expr, FloatExpr)):
@@ -128,7 +128,7 @@ class Environment:
 
     # -- conditions -----------------------------------------------------------------------------------------------
 
-    def known(self, condition: Condition) -> bool | None:
+    def evaluate_static(self, condition: Condition) -> bool | None:
         """True or False if ranges and facts decide the condition, else None."""
         if isinstance(condition, bool):
             return condition
@@ -136,10 +136,10 @@ class Environment:
         if answer is not None:
             return answer
         if isinstance(condition, Comparison):
-            answer = self._known_comparison(condition)
+            answer = self._evaluate_comparison(condition)
         else:
             short = isinstance(condition, Disjunction)  # the answer that a single part decides
-            answers = [self.known(part) for part in condition.parts]
+            answers = [self.evaluate_static(part) for part in condition.parts]
             answer = short if short in answers else None if None in answers else not short
         if answer is not None:
             self._answers[condition] = answer
@@ -147,7 +147,7 @@ class Environment:
 
     def decide(self, condition: Condition) -> bool:
         """The truth of a condition, recorded as a fact if needed. Raises Unsupported when it depends on data."""
-        answer = self.known(condition)
+        answer = self.evaluate_static(condition)
         if answer is not None:
             return answer
         if isinstance(condition, (Conjunction, Disjunction)):
@@ -155,32 +155,32 @@ class Environment:
         if not condition.symbols <= self.hints.keys():  # type: ignore[union-attr]
             return self._decide_unknown(condition)  # type: ignore[arg-type]
         answer = condition.holds(self.hints)  # type: ignore[union-attr]
-        self.assume(condition if answer else negated(condition))
+        self.assume(condition if answer else negate(condition))
         return answer
 
     def _decide_unknown(self, condition: Comparison) -> bool:
         if getattr(_asking, "of_large", False):
             return condition.substitute(self.replacements).holds(_LargeSizes(self.hints))
-        answer = self._of_many(condition) if self.assumes else None
+        answer = self._answer_above_one(condition) if self.assumes else None
         if answer is None:
-            raise Unsupported("data-dependent", f"whether {condition} holds is known only when the program runs")
-        self.assume(condition if answer else negated(condition))
+            raise Unsupported("data-dependent", f"the truth of {condition} is known only when the program runs")
+        self.assume(condition if answer else negate(condition))
         return answer
 
-    def _of_many(self, condition: Comparison) -> bool | None:
+    def _answer_above_one(self, condition: Comparison) -> bool | None:
         """The answer if every number without a hint is larger than 1; None if it differs between such numbers."""
         ranges = dict(self.ranges)
-        for symbol in self.simplified(condition.expr).symbols if isinstance(condition.expr, Expr) else ():
+        for symbol in self.simplify(condition.expr).symbols if isinstance(condition.expr, Expr) else ():
             if symbol not in self.hints and ranges[symbol][0] < SMALLEST_SIZE <= ranges[symbol][1]:
                 ranges[symbol] = (SMALLEST_SIZE, ranges[symbol][1])
         if isinstance(condition.expr, FloatExpr):
             return None
-        return _by_bounds(condition.relation, *self.simplified(condition.expr).bounds(ranges))
+        return _by_bounds(condition.relation, *self.simplify(condition.expr).bounds(ranges))
 
     def expect(self, condition: Condition) -> bool:
         """The truth of a condition without which the program would fail. For numbers without a hint, the condition is
         recorded as a fact, unless ranges and facts refute it."""
-        answer = self.known(condition)
+        answer = self.evaluate_static(condition)
         if answer is not None or isinstance(condition, bool):
             return bool(answer)
         if not self.assumes or condition.symbols <= self.hints.keys():
@@ -191,7 +191,7 @@ class Environment:
     def _decide_parts(self, condition: Conjunction | Disjunction) -> bool:
         """Record no more facts than the parts that decide the answer."""
         short = isinstance(condition, Disjunction)
-        open_parts = [part for part in condition.parts if self.known(part) is None]
+        open_parts = [part for part in condition.parts if self.evaluate_static(part) is None]
         for part in open_parts:
             if part.symbols <= self.hints.keys() and part.holds(self.hints) is short:
                 return self.decide(part)
@@ -202,25 +202,25 @@ class Environment:
 
     def assume(self, condition: Condition) -> None:
         """Record a condition as a fact. Raises ValueError when it contradicts ranges or facts."""
-        answer = self.known(condition)
+        answer = self.evaluate_static(condition)
         if answer is True:
             return
         if answer is False or isinstance(condition, bool):
-            raise ValueError(f"{condition} contradicts what is known")
+            raise ValueError(f"{condition} contradicts the known ranges and facts")
         self.facts.append(SizeFact(condition, self.locate() if self.locate is not None else None))
         for part in condition.parts if isinstance(condition, Conjunction) else (condition,):
             self._learn(part)
 
     # -- consequences of facts ------------------------------------------------------------------------------------
 
-    def _known_comparison(self, condition: Comparison) -> bool | None:
+    def _evaluate_comparison(self, condition: Comparison) -> bool | None:
         if isinstance(condition.expr, FloatExpr):
             return _by_bounds(condition.relation, *condition.expr.bounds(self.ranges))
-        expr = self.simplified(condition.expr)
+        expr = self.simplify(condition.expr)
         if expr is not condition.expr:
             simpler = compare(condition.relation, expr, 0)
             if simpler != condition:
-                return self.known(simpler)
+                return self.evaluate_static(simpler)
         return _by_bounds(condition.relation, self._at_least(expr), -self._at_least(-expr))
 
     def _at_least(self, expr: Expr) -> Bound:
@@ -258,10 +258,10 @@ class Environment:
         """Draw conclusions from a fact for later questions. Earlier answers stay right."""
         if not isinstance(condition, bool):
             self._answers[condition] = True
-            self._answers[negated(condition)] = False
+            self._answers[negate(condition)] = False
         if not isinstance(condition, Comparison) or isinstance(condition.expr, FloatExpr):
             return
-        expr = self.simplified(condition.expr)
+        expr = self.simplify(condition.expr)
         if condition.relation == "==":
             self._replace(expr)
         elif condition.relation == ">=":
@@ -328,7 +328,7 @@ class Environment:
         """The symbols for which the facts leave one value."""
         found = {}
         for symbol in self.ranges:
-            number = self.simplified(symbol).constant
+            number = self.simplify(symbol).constant
             if number is not None:
                 found[symbol] = number
         return found

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Union
 
 from .intervals import UNBOUNDED, Bound, floor_by, floor_quotient, product_of, times
-from .polynomial import accumulate, added, common_factor, divide, divide_by_number, multiplied, term_key
+from .polynomial import accumulate, add_terms, common_factor, divide, divide_by_number, multiply_terms, term_key
 
 Monomial = tuple["Atom", ...]
 Ranges = Mapping["Symbol", tuple[Bound, Bound]]  # inclusive bounds; an absent symbol is unbounded
@@ -35,9 +35,9 @@ class Expr:
 
     def __add__(self, other: ExprLike) -> Expr:
         if other.__class__ is int:
-            return self if other == 0 else from_terms(added(self._terms, (((), other),)))  # type: ignore[arg-type]
+            return self if other == 0 else from_terms(add_terms(self._terms, (((), other),)))  # type: ignore[arg-type]
         if isinstance(other, Expr):
-            return from_terms(added(self._terms, other._terms))
+            return from_terms(add_terms(self._terms, other._terms))
         return NotImplemented
 
     __radd__ = __add__
@@ -61,7 +61,7 @@ class Expr:
         if isinstance(other, Expr):
             if other.constant is not None:
                 return self * other.constant
-            return from_terms(multiplied(self._terms, other._terms))
+            return from_terms(multiply_terms(self._terms, other._terms))
         return NotImplemented
 
     __rmul__ = __mul__

@@ -60,7 +60,7 @@ class FloatExpr:
     def substitute(self, replacements: Mapping[Symbol, ExprLike]) -> FloatLike:
         if self.symbols.isdisjoint(replacements):
             return self
-        return combined(
+        return float_operation(
             self.operation,
             *(
                 operand.substitute(replacements) if isinstance(operand, (Expr, FloatExpr)) else operand
@@ -111,7 +111,7 @@ def as_float(value: ExprLike) -> FloatLike:
     return FloatExpr("int", (value,)) if number is None else float(number)
 
 
-def combined(operation: str, *operands: Any) -> FloatLike:
+def float_operation(operation: str, *operands: Any) -> FloatLike:
     """An operation on floats. Gives a number if all operands are numbers."""
     if operation == "int":
         return as_float(operands[0])

@@ -22,7 +22,7 @@ def term_key(term: Term) -> tuple[bool, list[str]]:
     return not term[0], [atom._sort for atom in term[0]]
 
 
-def added(left: Iterable[Term], right: Iterable[Term]) -> Terms:
+def add_terms(left: Iterable[Term], right: Iterable[Term]) -> Terms:
     total = dict(left)
     for monomial, value in right:
         total[monomial] = total.get(monomial, 0) + value
@@ -35,7 +35,7 @@ def accumulate(total: Terms, terms: Iterable[Term], factor: int) -> None:
         total[monomial] = total.get(monomial, 0) + value * factor
 
 
-def multiplied(left: Iterable[Term], right: tuple[Term, ...]) -> Terms:
+def multiply_terms(left: Iterable[Term], right: tuple[Term, ...]) -> Terms:
     total: Terms = {}
     for monomial, value in left:
         for other, factor in right:

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from .conditions import Condition, both, compare, either, negated
+from .conditions import Condition, compare, conjunction, disjunction, negate
 from .environment import Environment
 from .expr import Expr, as_expr, floor_div, modulo
 from .extrema import Max, Min
-from .floats import FloatExpr, Rounded, as_float, combined
+from .floats import FloatExpr, Rounded, as_float, float_operation
 from .layouts import channels_last_order, densely_ordered, in_stride_order, row_major_order, suggests_channels_last
 from .simplify import simplify
 
@@ -98,7 +98,7 @@ class SymbolicNode:
     # -- values, recorded as facts --------------------------------------------------------------------------------
 
     def int_(self) -> int:
-        return int(self.environment.specialised(self.value))
+        return int(self.environment.specialize(self.value))
 
     def bool_(self) -> bool:
         if self.kind is bool:
@@ -109,7 +109,7 @@ class SymbolicNode:
         return self.int_()
 
     def guard_float(self, file: Any, line: Any) -> float:
-        return float(self.environment.specialised(self.value))
+        return float(self.environment.specialize(self.value))
 
     def guard_bool(self, file: Any, line: Any) -> bool:
         return self.bool_()
@@ -128,13 +128,13 @@ class SymbolicNode:
         return self._guard_or(True)
 
     def _guard_or(self, otherwise: bool) -> bool:
-        known = self.environment.known(self.value)
+        known = self.environment.evaluate_static(self.value)
         if known is not None:
             return known
         return self.bool_() if self.has_hint() else otherwise
 
     def statically_known_true(self, file: Any, line: Any) -> bool:
-        return self.environment.known(self.value) is True
+        return self.environment.evaluate_static(self.value) is True
 
     # -- new nodes ------------------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class SymbolicNode:
 
     def _arithmetic(self, other: SymbolicNode, operation: str, integer: Callable[[Any, Any], Any]) -> SymbolicNode:
         if self.kind is float or other.kind is float:
-            value = combined(operation, self._as_float(), other._as_float())
+            value = float_operation(operation, self._as_float(), other._as_float())
             return SymbolicNode(self.environment, value, float)
         return self._integer(integer(self._as_int(), other._as_int()))
 
@@ -179,7 +179,7 @@ class SymbolicNode:
 
     def neg(self) -> SymbolicNode:
         if self.kind is float:
-            return SymbolicNode(self.environment, combined("-", -0.0, self.value), float)
+            return SymbolicNode(self.environment, float_operation("-", -0.0, self.value), float)
         return self._integer(self._as_int() * -1)
 
     def pos(self) -> SymbolicNode:
@@ -203,13 +203,13 @@ class SymbolicNode:
         return self.int_floordiv(other)
 
     def truediv(self, other: SymbolicNode) -> SymbolicNode:
-        value = combined("/", self._as_float(), other._as_float())
+        value = float_operation("/", self._as_float(), other._as_float())
         return SymbolicNode(self.environment, value, float)
 
     int_truediv = float_truediv = truediv
 
     def float_pow(self, other: SymbolicNode) -> SymbolicNode:
-        value = combined("**", self._as_float(), other._as_float())
+        value = float_operation("**", self._as_float(), other._as_float())
         return SymbolicNode(self.environment, value, float)
 
     def pow_by_natural(self, other: SymbolicNode) -> SymbolicNode:
@@ -260,7 +260,7 @@ class SymbolicNode:
     def is_integer(self) -> SymbolicNode:
         if self.kind is int:
             return self.wrap_bool(True)
-        return self.wrap_bool(float(self.environment.specialised(self.value)).is_integer())
+        return self.wrap_bool(float(self.environment.specialize(self.value)).is_integer())
 
     # -- comparisons and logic ------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class SymbolicNode:
         return self._condition(condition)
 
     def _condition(self, condition: Condition) -> SymbolicNode:
-        known = self.environment.known(condition)
+        known = self.environment.evaluate_static(condition)
         return SymbolicNode(self.environment, condition if known is None else known, bool)
 
     def eq(self, other: SymbolicNode) -> SymbolicNode:
@@ -294,16 +294,16 @@ class SymbolicNode:
         return self._compared(">=", other)
 
     def sym_and(self, other: SymbolicNode) -> SymbolicNode:
-        return self._condition(both(self._truth(), other._truth()))
+        return self._condition(conjunction(self._truth(), other._truth()))
 
     def sym_or(self, other: SymbolicNode) -> SymbolicNode:
-        return self._condition(either(self._truth(), other._truth()))
+        return self._condition(disjunction(self._truth(), other._truth()))
 
     and_ = sym_and
     or_ = sym_or
 
     def sym_not(self) -> SymbolicNode:
-        return self._condition(negated(self._truth()))
+        return self._condition(negate(self._truth()))
 
     def _truth(self) -> Condition:
         return self.value if self.kind is bool else compare("!=", self.value, 0)
@@ -340,19 +340,19 @@ class SymbolicNode:
 SymbolicNode.str = SymbolicNode.__str__  # type: ignore[attr-defined]
 
 
-def symbolic(environment: Environment, value: Any) -> Any:
+def to_sym_int(environment: Environment, value: Any) -> Any:
     """A `torch.SymInt` for an integer expression, or an int if the expression is constant."""
     if isinstance(value, Expr) and value.constant is not None:
         return value.constant
     return torch.SymInt(SymbolicNode(environment, value, int)) if isinstance(value, Expr) else value
 
 
-def symbolic_float(environment: Environment, value: Any) -> Any:
+def to_sym_float(environment: Environment, value: Any) -> Any:
     """A `torch.SymFloat` for a floating-point expression. A number stays a number."""
     return torch.SymFloat(SymbolicNode(environment, value, float)) if isinstance(value, FloatExpr) else value
 
 
-def expression(value: Any) -> Any:
+def to_expression(value: Any) -> Any:
     """The expression behind stator's SymInt, SymFloat or SymBool. Any other value stays as it is."""
     node = getattr(value, "node", None)
     return node.value if isinstance(node, SymbolicNode) else value

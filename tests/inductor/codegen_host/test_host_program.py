@@ -21,7 +21,7 @@ from stator.base import logs
 from stator.base.errors import VerificationError
 from stator.inductor.codegen.host import execute, load, load_dumped, print_host
 from stator.inductor.codegen.host.literals import NotLiteral, literal
-from stator.inductor.program import plan, verify
+from stator.inductor.program import plan, verify_program
 from stator.inductor.program.steps import KernelSource
 from stator.runtime import arena
 from stator.runtime.build import build_kernels
@@ -47,7 +47,7 @@ def compiled(
     graph: Graph, *outputs: Any, static: tuple[str, ...] = (), **options: Any
 ) -> Callable[..., tuple[Any, ...]]:
     program = plan(*graph.finish(*outputs), static, **options)
-    verify(program)
+    verify_program(program)
     return load(print_host(program), program, build_kernels(list(program.kernels.values())))
 
 

@@ -19,7 +19,7 @@ from random_graphs import Generator
 from stator.base.config import Options
 from stator.inductor.codegen.cpp import print_kernel
 from stator.inductor.codegen.host import load, print_host
-from stator.inductor.program import plan, print_program, verify
+from stator.inductor.program import plan, print_program, verify_program
 from stator.inductor.program.steps import Program, Reuse
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.groups import Group
@@ -47,7 +47,7 @@ def make_program(graph, fusion: bool) -> Program:
     scheduled = schedule(lowered, Options(fusion=fusion))
     groups = [step for step in scheduled.steps if isinstance(step, Group)]
     program = plan(lowered, scheduled, {group.name: print_kernel(group, lowered.buffers) for group in groups})
-    verify(program)
+    verify_program(program)
     return program
 
 

@@ -10,8 +10,8 @@ from handmade import Graph
 
 from stator.base.errors import VerificationError
 from stator.inductor.codegen.host import load, print_host
-from stator.inductor.program import plan, predict_peak, take_over, verify
-from stator.inductor.program.steps import Free, Program, TakeOver
+from stator.inductor.program import plan, predict_peak, reuse_dead_memory, verify_program
+from stator.inductor.program.steps import Free, Program, ReuseIfUnshared
 from stator.runtime.build import build_kernels
 
 aten = torch.ops.aten
@@ -21,14 +21,14 @@ COUNT = 1 << 16  # 256 KB of float32
 def planned(graph: Graph, *outputs: str, held: tuple[str, ...] = ()) -> Program:
     """The program with and without take-overs needs the same at its peak."""
     program = plan(*graph.finish(*outputs), boxed=True, arena_share=0.0)
-    taken = take_over(program, held)
-    verify(taken)
+    taken = reuse_dead_memory(program, held)
+    verify_program(taken)
     assert predict_peak(taken, held).bytes == predict_peak(program, held).bytes
     return taken
 
 
 def pairs(program: Program) -> dict[str, str]:
-    return {step.name: step.old for step in program.steps if isinstance(step, TakeOver)}
+    return {step.name: step.old for step in program.steps if isinstance(step, ReuseIfUnshared)}
 
 
 def tower(length: int) -> Graph:
@@ -97,7 +97,7 @@ def test_values_are_right_and_tensors_that_a_caller_has_keep_theirs() -> None:
 def test_the_verifier_refuses_memory_that_is_not_to_be_had(fault: str) -> None:
     program = planned(tower(4), "b3")
     steps = list(program.steps)
-    at = next(at for at, step in enumerate(steps) if isinstance(step, TakeOver) and step.name == "b3")
+    at = next(at for at, step in enumerate(steps) if isinstance(step, ReuseIfUnshared) and step.name == "b3")
     if fault == "result":
         program = dataclasses.replace(program, escaping=program.escaping | {"b1"})
     elif fault == "size":
@@ -106,4 +106,4 @@ def test_the_verifier_refuses_memory_that_is_not_to_be_had(fault: str) -> None:
     else:
         steps[at] = dataclasses.replace(steps[at], old="x")  # gone already
     with pytest.raises(VerificationError):
-        verify(dataclasses.replace(program, steps=tuple(steps)))
+        verify_program(dataclasses.replace(program, steps=tuple(steps)))

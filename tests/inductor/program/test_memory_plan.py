@@ -10,8 +10,8 @@ import torch
 from handmade import Graph, View, layout
 
 from stator.base.errors import CompileError, VerificationError
-from stator.inductor.program import plan, predict_peak, print_program, verify
-from stator.inductor.program.arena import ArenaLayout, lay_out
+from stator.inductor.program import plan, predict_peak, print_program, verify_program
+from stator.inductor.program.arena import ArenaLayout, plan_arena
 from stator.inductor.program.in_place import may_overwrite
 from stator.inductor.program.printer import peak_bytes
 from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 def planned(graph: Graph, *outputs, **options) -> Program:
     program = plan(*graph.finish(*outputs), **options)
-    verify(program)
+    verify_program(program)
     return program
 
 
@@ -66,7 +66,7 @@ def test_what_the_caller_gets_is_fresh_memory() -> None:
     program = planned(graph, "b1", View("b2", layout(512)))
     assert program.escaping == {"b1", "b2"}
     assert not {step.name for step in steps(program, Reuse)} & {"b1", "b2"}
-    assert not {entry.name for entry in lay_out(program).placed} & {"b1", "b2"}
+    assert not {entry.name for entry in plan_arena(program).placed} & {"b1", "b2"}
     assert not {step.name for step in steps(program, Free)} & {"b1", "b2"}
 
 
@@ -110,7 +110,7 @@ def test_a_result_that_may_be_a_view_and_leaves_takes_its_base_out_of_the_arena(
     graph.add("b0", "x")
     graph.call(("b1",), ((16,),), aten.reshape.default, "b0", [16])
     program = planned(graph, "b1")
-    assert "b0" in program.escaping and lay_out(program).placed == ()
+    assert "b0" in program.escaping and plan_arena(program).placed == ()
 
 
 def test_a_buffer_that_changes_an_input_needs_no_memory() -> None:
@@ -170,7 +170,7 @@ def test_random_graphs_keep_the_rules_and_never_need_more_than_without_reuse() -
         with_reuse = planned(graph, *outputs)
         without = planned(graph, *outputs, reuse=False)
         assert peak_bytes(with_reuse) <= peak_bytes(without)
-        assert lay_out(with_reuse).bytes <= lay_out(without).naive_bytes
+        assert plan_arena(with_reuse).bytes <= plan_arena(without).naive_bytes
 
 
 def broken(program: Program, *changed) -> Program:
@@ -193,12 +193,12 @@ def test_the_verifier_notices_each_kind_of_mistake() -> None:
     }
     for message, steps_ in mistakes.items():
         with pytest.raises(VerificationError, match=message):
-            verify(broken(program, *steps_))
+            verify_program(broken(program, *steps_))
 
 
 def test_the_verifier_notices_overlap_in_the_arena() -> None:
     program = planned(chain(3, shifted=True), "b2")
-    good = lay_out(program)
+    good = plan_arena(program)
     verify_arena(program, good)
     bad = tuple(dataclasses.replace(entry, offset=0) for entry in good.placed)
     with pytest.raises(VerificationError, match="overlaps"):
@@ -237,8 +237,8 @@ def test_large_intermediates_leave_an_arena_that_is_limited() -> None:
         graph.add(f"s{number}", "small", f"s{number - 1}" if number else "small", shifted=True)
     limited = planned(graph, "b5", "s5", arena_share=0.01)
     free = planned(graph, "b5", "s5")
-    assert {entry.name for entry in lay_out(limited).placed} == {f"s{number}" for number in range(5)}
-    assert lay_out(limited).bytes < 1 << 20 < lay_out(free).bytes
+    assert {entry.name for entry in plan_arena(limited).placed} == {f"s{number}" for number in range(5)}
+    assert plan_arena(limited).bytes < 1 << 20 < plan_arena(free).bytes
     assert {step.name for step in steps(limited, Free)} >= {f"b{number}" for number in range(5)}
 
 
@@ -267,10 +267,10 @@ def test_the_predicted_peak_counts_results_the_arena_and_inputs_until_they_are_f
     graph.add("b2", "z", "z")
     kilobytes = 4096
     plain = planned(graph, "b1", "b2")
-    assert predict_peak(plain).bytes == lay_out(plain).bytes + kilobytes + kilobytes // 4
+    assert predict_peak(plain).bytes == plan_arena(plain).bytes + kilobytes + kilobytes // 4
     boxed = planned(graph, "b1", "b2", boxed=True)
-    assert predict_peak(boxed).bytes == lay_out(boxed).bytes + 2 * kilobytes + kilobytes // 4  # b1 beside y and z
-    assert predict_peak(boxed, held=["y"]).bytes == lay_out(boxed).bytes + kilobytes + kilobytes // 2  # b1, z and b2
+    assert predict_peak(boxed).bytes == plan_arena(boxed).bytes + 2 * kilobytes + kilobytes // 4  # b1 beside y and z
+    assert predict_peak(boxed, held=["y"]).bytes == plan_arena(boxed).bytes + kilobytes + kilobytes // 2  # b1, z and b2
 
 
 def test_the_predicted_peak_counts_what_library_calls_return() -> None:

@@ -9,7 +9,7 @@ import torch
 from handmade import Graph, layout
 
 from stator.inductor.buffers import Buffer
-from stator.inductor.program import order_for_memory, plan, predict_peak, verify
+from stator.inductor.program import order_for_memory, plan, predict_peak, verify_program
 from stator.inductor.program.steps import Program
 from stator.inductor.schedule.groups import Schedule
 
@@ -27,7 +27,7 @@ def names(schedule: Schedule) -> list[str]:
 
 def planned(graph: Graph, schedule: Schedule, *outputs: str) -> Program:
     program = plan(graph.finish(*outputs)[0], schedule, graph.kernels, boxed=True, arena_share=0.0)
-    verify(program)
+    verify_program(program)
     return program
 
 

@@ -35,7 +35,7 @@ from stator.shapes.conditions import Comparison, Condition, Conjunction
 from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
 from stator.shapes.extrema import Max, Min
 from stator.shapes.floats import OPERATIONS, ROUNDINGS, FloatExpr, Rounded
-from stator.shapes.sym_node import expression
+from stator.shapes.sym_node import to_expression
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -80,7 +80,7 @@ class NumberNodes:
     def note_sizes(self, fake: torch.Tensor, node: fx.Node) -> None:
         """Symbols that are sizes of a tensor that was made."""
         for dim, size in enumerate(fake.shape):
-            symbol = expression(size)
+            symbol = to_expression(size)
             if type(symbol) is Symbol and symbol not in self._origins:
                 self.any = True
                 self._origins[symbol] = lambda dim=dim: self._size(node, dim)  # type: ignore[misc]
@@ -95,7 +95,7 @@ class NumberNodes:
     def note_number(self, number: Any, node: fx.Node) -> None:
         """An int that a node reads from a tensor."""
         self.any = True
-        symbol = expression(number)
+        symbol = to_expression(number)
         if type(symbol) is Symbol:
             node.meta["example_value"] = number
             self._nodes[symbol] = node
@@ -192,8 +192,8 @@ class NumberNodes:
         return made
 
     def _simplified(self, number: Any) -> Any:
-        value = expression(number)
-        return self.unknown.environment.simplified(value) if isinstance(value, Expr) else value
+        value = to_expression(number)
+        return self.unknown.environment.simplify(value) if isinstance(value, Expr) else value
 
     def tensor(self, value: SymbolicNumber) -> TensorValue:
         """The number as a tensor of no dimension."""

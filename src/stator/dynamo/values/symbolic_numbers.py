@@ -215,7 +215,7 @@ def example_of(value: SymbolicNumber | ConstantValue) -> Any:
 
 def known_truth(condition: Any) -> bool | None:
     """What a torch.SymBool always is, if that is known; a bool as it is."""
-    return condition if type(condition) is bool else condition.node.environment.known(condition.node.value)
+    return condition if type(condition) is bool else condition.node.environment.evaluate_static(condition.node.value)
 
 
 def is_symbolic(number: Any) -> bool:
@@ -225,7 +225,7 @@ def is_symbolic(number: Any) -> bool:
 def number_value(number: Any) -> Value:
     """A symbolic number of torch as a value: a constant where it is known."""
     node = number.node
-    value = node.environment.simplified(node.value) if isinstance(node.value, Expr) else node.value
+    value = node.environment.simplify(node.value) if isinstance(node.value, Expr) else node.value
     known = value.constant if isinstance(value, Expr) else value if isinstance(value, NUMBERS) else None
     return SymbolicNumber(FromSizes(number)) if known is None else ConstantValue(known)
 

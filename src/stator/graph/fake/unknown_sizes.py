@@ -21,7 +21,7 @@ from stator.prims.shape_rules.composites import TensorFromMeta
 from stator.prims.shape_rules.indexing import MASKS, index
 from stator.shapes.environment import Environment
 from stator.shapes.expr import Symbol
-from stator.shapes.sym_node import symbolic
+from stator.shapes.sym_node import to_sym_int
 
 from .fake_tensor import FakeTensor
 
@@ -52,7 +52,7 @@ class UnknownSizes:
         if low == high:
             return int(low)
         self._made += 1
-        return symbolic(self.environment, self.environment.symbol(f"u{self._made}", None, low, high))
+        return to_sym_int(self.environment, self.environment.symbol(f"u{self._made}", None, low, high))
 
     def size(self, at_most: Any, at_least: int = 0) -> Any:
         return self.number(at_least, at_most if type(at_most) is int else math.inf)

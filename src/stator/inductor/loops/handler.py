@@ -49,10 +49,10 @@ class LoopRecorder:
         folded = fold(name, operations, dtype)
         if folded is not None:
             return args[folded[1]] if folded[0] == "argument" else self.constant(folded[1], folded[2])
-        chosen = self._of_choice(name, args, operations) if len(args) == 2 else None
+        chosen = self._fold_choice(name, args, operations) if len(args) == 2 else None
         return chosen or self._append(name, args, torch.bool if name in _GIVES_BOOL else dtype)
 
-    def _of_choice(self, name: str, args: tuple[Ref, ...], operations: list[Op]) -> Ref | None:
+    def _fold_choice(self, name: str, args: tuple[Ref, ...], operations: list[Op]) -> Ref | None:
         """Rewrite arithmetic on a constant and a choice between constants as a choice between two other constants. A
         scaled mask is such a choice."""
         for which in (0, 1):

@@ -45,7 +45,7 @@ class LoweringBuilder:
         self.node: Any = None
         # facts about the whole graph, by FX node, which convolution.py and concat.py compute on demand
         self.wants_channels_last: dict[Any, bool] | None = None
-        self.growing: dict[Any, Any] | None = None
+        self.growing_cats: dict[Any, Any] | None = None
         self.shared_results: dict[Any, Any] = {}
         self.meta: Any = None
         self._count = 0

@@ -22,7 +22,7 @@ from stator.prims.rule_checks import place_of, raised_at
 from .builder import LoweringBuilder, same_strides
 from .exact import exact_lowering
 from .fallback import call_library, gives_view
-from .heuristics import store_before_reuse, too_large
+from .heuristics import store_before_reuse, too_large_to_inline
 from .registry import can_lower, lowerings, view_targets
 from .tensor import Computed, Tensor
 
@@ -236,7 +236,9 @@ class _Walk:
             if root.resolved() is not None:
                 continue
             size = len(root.reads), len(root.work)
-            if too_large(*size) or (store_before_reuse(*size, root.heavy) and root.reads and self.used(node) > 1):
+            if too_large_to_inline(*size) or (
+                store_before_reuse(*size, root.heavy) and root.reads and self.used(node) > 1
+            ):
                 self.builder.realize(root)
 
     def used(self, node: fx.Node) -> int:

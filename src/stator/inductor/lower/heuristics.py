@@ -73,6 +73,6 @@ def store_before_reuse(reads: int, operations: int, heavy: bool) -> bool:
     return heavy or reads > REUSED_MAX_READS or operations > REUSED_MAX_OPERATIONS
 
 
-def too_large(reads: int, operations: int) -> bool:
+def too_large_to_inline(reads: int, operations: int) -> bool:
     """True if a value should be stored even though it has a single consumer."""
     return reads > MAX_READS or operations > MAX_OPERATIONS

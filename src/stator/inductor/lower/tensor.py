@@ -164,7 +164,7 @@ def view(base: Tensor, shape: Sequence[int], remap: Remap, relayout: Relayout) -
     return Tensor(shape, base.dtype, base.device, Viewed(base, remap, relayout), strides, deviates)
 
 
-def copied(base: Tensor, strides: Strides) -> Tensor:
+def cloned(base: Tensor, strides: Strides) -> Tensor:
     """A clone: equal elements, laid out by `strides` if they are ever stored."""
     source = Viewed(base, lambda index, ranges: index, lambda own, offset: (own, offset), copies=True)
     return Tensor(base.shape, base.dtype, base.device, source, strides, base.deviates)

@@ -1,19 +1,19 @@
 """Turns a schedule into a program: an ordered list of allocations, kernel launches and library calls."""
 
-from .buffer_reuse import take_over
+from .buffer_reuse import reuse_dead_memory
 from .input_writes import write_inputs
 from .order import order_for_memory
 from .peak import predict_peak
 from .plan import plan
 from .printer import print_program
-from .verifier import verify
+from .verifier import verify_program
 
 __all__ = [
     "order_for_memory",
     "plan",
     "predict_peak",
     "print_program",
-    "take_over",
-    "verify",
+    "reuse_dead_memory",
+    "verify_program",
     "write_inputs",
 ]

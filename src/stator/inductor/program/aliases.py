@@ -60,7 +60,7 @@ def may_alias_arguments(extern: Extern) -> bool:
     return schema.name in _UNDECLARED_VIEWS or any(returned.alias_info is not None for returned in schema.returns)
 
 
-class Memory:
+class AliasAnalysis:
     """Maps each buffer to the buffers whose memory it may share (to itself when it has memory of its own)."""
 
     def __init__(self, buffers: Mapping[str, Buffer], steps: tuple[Group | Extern, ...]) -> None:

@@ -17,7 +17,7 @@ _STAGGER = 192
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ArenaSlot:
     """Buffer `name` starts `offset` bytes into the arena."""
 
     name: str
@@ -29,7 +29,7 @@ class Placed:
 class ArenaLayout:
     """bytes: the size of the arena. naive_bytes: the bytes that the same buffers need without any sharing."""
 
-    placed: tuple[Placed, ...]
+    placed: tuple[ArenaSlot, ...]
     bytes: int
     naive_bytes: int
 
@@ -45,7 +45,7 @@ class _Block:
     offset: int = 0
 
 
-def lay_out(program: Program) -> ArenaLayout:
+def plan_arena(program: Program) -> ArenaLayout:
     """Place the CPU buffers that do not leave the program, the largest first, each at its lowest free offset."""
     blocks = _blocks(program)
     placed: list[_Block] = []
@@ -63,7 +63,7 @@ def lay_out(program: Program) -> ArenaLayout:
         placed.append(block)
     layouts = {name: program.buffers[name].layout for block in blocks for name in block.names}
     return ArenaLayout(
-        placed=tuple(Placed(name, block.offset, layouts[name]) for block in blocks for name in block.names),
+        placed=tuple(ArenaSlot(name, block.offset, layouts[name]) for block in blocks for name in block.names),
         bytes=max((block.offset + block.bytes for block in blocks), default=0),
         naive_bytes=sum(_rounded(layout_bytes(layout)) for layout in layouts.values()),
     )
@@ -100,7 +100,7 @@ def _belongs(step: Allocate, program: Program) -> bool:
     return program.heap_from is None or layout_bytes(step.layout) < program.heap_from
 
 
-def threshold(program: Program, most: int) -> int:
+def size_threshold(program: Program, most: int) -> int:
     """The largest size in bytes such that intermediates smaller than this size never hold more than `most` at once.
 
     The result is at most the size of the largest intermediate, so that the largest stay outside of the arena.

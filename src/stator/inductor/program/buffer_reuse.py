@@ -11,16 +11,16 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from .aliases import layout_bytes, may_alias_arguments
-from .arena import lay_out
+from .arena import plan_arena
 from .peak import bytes_alive
-from .steps import Allocate, Call, Free, Program, Reuse, Step, TakeOver
+from .steps import Allocate, Call, Free, Program, Reuse, ReuseIfUnshared, Step
 
 # The allocator reuses smaller blocks well by itself
 _LEAST_BYTES = 1 << 18
 
 
-def take_over(program: Program, held: Collection[str] = ()) -> Program:
-    """Return the program with a `TakeOver` for each allocation that finds a dead block of exactly its size.
+def reuse_dead_memory(program: Program, held: Collection[str] = ()) -> Program:
+    """Return the program with a `ReuseIfUnshared` for each allocation that finds a dead block of exactly its size.
 
     Blocks belong to intermediates, results of library calls included, and to inputs in a list, except the inputs in
     `held`, which others hold too. A block is kept until its reuse only where that does not raise the peak.
@@ -40,7 +40,7 @@ def take_over(program: Program, held: Collection[str] = ()) -> Program:
             while dead[size]:  # the block that died last is still in the processor's cache
                 since, old = dead[size].pop()
                 if max(alive[since:at]) + size <= most:
-                    steps[since], steps[at] = None, TakeOver(step.name, old, step.layout)
+                    steps[since], steps[at] = None, ReuseIfUnshared(step.name, old, step.layout)
                     alive[since:at] = [bytes_ + size for bytes_ in alive[since:at]]
                     break
     return replace(program, steps=tuple(step for step in steps if step is not None))
@@ -48,10 +48,10 @@ def take_over(program: Program, held: Collection[str] = ()) -> Program:
 
 def _own_blocks(program: Program, held: Collection[str]) -> dict[str, int]:
     """The sizes of the CPU buffers that have memory of their own outside of the arena."""
-    placed = {entry.name for entry in lay_out(program).placed}
+    placed = {entry.name for entry in plan_arena(program).placed}
     names = [name for name in program.inputs if program.boxed and name not in held]
     for step in program.steps:
-        if isinstance(step, (Allocate, Reuse, TakeOver)) and step.name not in placed:
+        if isinstance(step, (Allocate, Reuse, ReuseIfUnshared)) and step.name not in placed:
             names.append(step.name)
         elif isinstance(step, Call) and step.extern.style == "returns" and not may_alias_arguments(step.extern):
             names += [name for name in step.extern.outputs if name is not None]

@@ -15,7 +15,7 @@ from stator.inductor.schedule.groups import Group, Schedule
 from stator.prims.layout import may_overlap
 from stator.shapes.expr import Expr, Symbol
 
-from .aliases import Memory, buffers_in, reads_of, writes_of
+from .aliases import AliasAnalysis, buffers_in, reads_of, writes_of
 
 
 def write_inputs(lowered: Lowered, schedule: Schedule) -> Lowered:
@@ -44,7 +44,7 @@ class _Uses:
     def __init__(self, lowered: Lowered, schedule: Schedule) -> None:
         self.buffers: Mapping[str, Buffer] = lowered.buffers
         self.steps = schedule.steps
-        memory = Memory(lowered.buffers, schedule.steps)
+        memory = AliasAnalysis(lowered.buffers, schedule.steps)
         self.own = memory.is_own
         self.readers: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)  # by owner of the memory
         self.writers: defaultdict[str, list[int]] = defaultdict(list)

@@ -19,7 +19,7 @@ from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View
 from stator.inductor.schedule.groups import Group, Schedule
 from stator.prims.layout import contiguous_strides
 
-from .aliases import Memory, buffers_in, layout_bytes, reads_of, writes_of
+from .aliases import AliasAnalysis, buffers_in, layout_bytes, reads_of, writes_of
 
 # A move must save this share of the bytes of inputs and results; a smaller gain is not worth another order
 _LEAST_SHARE = 0.0005
@@ -55,7 +55,7 @@ class _Order:
         self.steps = list(range(count))
         self.place = list(range(count))
         self.changed = False
-        memory = Memory(lowered.buffers, schedule.steps)
+        memory = AliasAnalysis(lowered.buffers, schedule.steps)
         self.sizes = {name: layout_bytes(buffer.layout) for name, buffer in lowered.buffers.items()}
         computed = {
             name for name, buffer in lowered.buffers.items() if buffer.kind == "computed" and memory.is_own(name)
@@ -230,7 +230,7 @@ def _kept(dues: Iterable[tuple[int, int]], place: int) -> int:
     return sum(size for last, size in dues if last <= place)
 
 
-def _roots(memory: Memory, names: Iterable[str]) -> frozenset[str]:
+def _roots(memory: AliasAnalysis, names: Iterable[str]) -> frozenset[str]:
     return frozenset(root for name in names for root in memory.roots(name))
 
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from .aliases import layout_bytes
-from .arena import lay_out
-from .steps import Allocate, Call, Free, Program, Reuse, TakeOver
+from .arena import plan_arena
+from .steps import Allocate, Call, Free, Program, Reuse, ReuseIfUnshared
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def predict_peak(program: Program, held: Collection[str] = ()) -> Peak:
 def bytes_alive(program: Program, held: Collection[str] = ()) -> tuple[list[int], int]:
     """The bytes outside of the arena while each step runs (after it, for a Free), and the bytes of the arena."""
     sizes = {name: layout_bytes(buffer.layout) for name, buffer in program.buffers.items()}
-    arena = lay_out(program)
+    arena = plan_arena(program)
     placed = {entry.name for entry in arena.placed}
     alive = {name: sizes[name] for name in program.inputs if program.boxed and name not in held}
     total = sum(alive.values())
@@ -43,7 +43,7 @@ def bytes_alive(program: Program, held: Collection[str] = ()) -> tuple[list[int]
         elif isinstance(step, Reuse) and step.old in alive:
             total -= alive.pop(step.old)
             taken = (step.name,)
-        elif isinstance(step, TakeOver):
+        elif isinstance(step, ReuseIfUnshared):
             total -= alive.pop(step.old, 0)
             taken = (step.name,)
         elif isinstance(step, Call) and step.extern.style == "returns":

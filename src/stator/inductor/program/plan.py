@@ -9,8 +9,8 @@ from stator.base.errors import CompileError, VerificationError
 from stator.inductor.buffers import Buffer, Extern, Lowered
 from stator.inductor.schedule.groups import Group, Schedule
 
-from .aliases import Memory, buffers_in, layout_bytes, reads_of, writes_of
-from .arena import lay_out, threshold
+from .aliases import AliasAnalysis, buffers_in, layout_bytes, reads_of, writes_of
+from .arena import plan_arena, size_threshold
 from .in_place import may_overwrite
 from .steps import Allocate, Call, Free, KernelSource, Launch, Program, ReturnValues, Reuse, Step
 
@@ -53,9 +53,9 @@ def plan(
     if others >= _NO_ARENA_FROM:
         return _plan(*parts, reuse, boxed, 0)
     most = max(_LEAST_ARENA, int(arena_share * others))
-    if lay_out(program).bytes <= most:
+    if plan_arena(program).bytes <= most:
         return program
-    return _plan(*parts, reuse, boxed, threshold(program, most))
+    return _plan(*parts, reuse, boxed, size_threshold(program, most))
 
 
 def _plan(
@@ -114,7 +114,7 @@ class _Planner:
 
     def __init__(self, lowered: Lowered, schedule: Schedule, reuse: bool, boxed: bool, heap_from: int | None) -> None:
         self.buffers = lowered.buffers
-        self.memory = Memory(lowered.buffers, schedule.steps)
+        self.memory = AliasAnalysis(lowered.buffers, schedule.steps)
         self.reuse = reuse
         self.heap_from = heap_from
         self.steps: list[Step] = []
@@ -215,7 +215,7 @@ class _Planner:
             self.steps.append(Free(name))
 
 
-def _last_uses(schedule: Schedule, buffers: Mapping[str, Buffer], memory: Memory) -> dict[str, int]:
+def _last_uses(schedule: Schedule, buffers: Mapping[str, Buffer], memory: AliasAnalysis) -> dict[str, int]:
     last: dict[str, int] = {}
     for position, step in enumerate(schedule.steps):
         for name in (*reads_of(step, buffers), *writes_of(step)):

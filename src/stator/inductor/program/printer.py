@@ -8,15 +8,15 @@ from stator.base.registry import Registry
 from stator.inductor.buffers import Extern, Layout, View
 
 from .aliases import layout_bytes
-from .arena import lay_out
-from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, Step, TakeOver
+from .arena import plan_arena
+from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared, Step
 
 _lines: Registry[type, Any] = Registry("program step")
 
 
 def print_program(program: Program) -> str:
     """The text of `50_program.txt`."""
-    arena = lay_out(program)
+    arena = plan_arena(program)
     peak = peak_bytes(program)
     head = [
         f"program of {len(program.steps)} steps, {len(program.kernels)} distinct kernels",
@@ -38,16 +38,16 @@ def peak_bytes(program: Program) -> int:
     for step in program.steps:
         if isinstance(step, Allocate) and step.name not in program.escaping:
             live[step.name] = layout_bytes(step.layout)
-        elif isinstance(step, TakeOver) and step.name in program.escaping:
+        elif isinstance(step, ReuseIfUnshared) and step.name in program.escaping:
             live.pop(step.old, None)
-        elif isinstance(step, TakeOver):
+        elif isinstance(step, ReuseIfUnshared):
             live.pop(step.old, None)
             live[step.name] = layout_bytes(step.layout)
         elif isinstance(step, Reuse) and step.old in live:
             live[step.name] = live.pop(step.old)
         elif isinstance(step, Free):
             live.pop(step.name, None)
-        peak = max(peak, sum(live.values())) if isinstance(step, (Allocate, Reuse, TakeOver)) else peak
+        peak = max(peak, sum(live.values())) if isinstance(step, (Allocate, Reuse, ReuseIfUnshared)) else peak
     return peak
 
 
@@ -78,8 +78,8 @@ def _reuse(step: Reuse) -> str:
     return f"reuse    {step.name}: {layout_text(step.layout)} in the memory of {step.old}"
 
 
-@_lines.register(TakeOver)
-def _take_over(step: TakeOver) -> str:
+@_lines.register(ReuseIfUnshared)
+def _take_over(step: ReuseIfUnshared) -> str:
     return f"take     {step.name}: {layout_text(step.layout)} in the memory of {step.old}, if that is nobody else's"
 
 

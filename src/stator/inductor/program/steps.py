@@ -24,7 +24,7 @@ class Reuse:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOver:
+class ReuseIfUnshared:
     """`name` gets the memory of `old`, which is dead and has exactly its size. If the running program finds that
     others hold that memory too, `name` gets fresh memory."""
 
@@ -58,7 +58,7 @@ class ReturnValues:
     values: tuple[Any, ...]
 
 
-Step = Allocate | Reuse | TakeOver | Free | Launch | Call | ReturnValues
+Step = Allocate | Reuse | ReuseIfUnshared | Free | Launch | Call | ReturnValues
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,18 @@ from stator.base.errors import VerificationError
 from stator.inductor.buffers import Buffer
 
 from .aliases import buffers_in, layout_bytes
-from .arena import ArenaLayout, lay_out
-from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, Step, TakeOver
+from .arena import ArenaLayout, plan_arena
+from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared, Step
 
 
-def verify(program: Program) -> None:
+def verify_program(program: Program) -> None:
     """Raise VerificationError with the step that breaks a rule."""
     state = _State(program)
     for position, step in enumerate(program.steps):
         state.check(position, step)
     if not program.steps or not isinstance(program.steps[-1], ReturnValues):
         raise VerificationError("a program must end by returning its values")
-    verify_arena(program, lay_out(program))
+    verify_arena(program, plan_arena(program))
 
 
 def verify_arena(program: Program, layout: ArenaLayout) -> None:
@@ -54,7 +54,7 @@ class _State:
                 self._begin(step.name)
             elif isinstance(step, Reuse):
                 self._take_over(step)
-            elif isinstance(step, TakeOver):
+            elif isinstance(step, ReuseIfUnshared):
                 self._replace(step)
             elif isinstance(step, Free):
                 self._use(step.name)
@@ -92,7 +92,7 @@ class _State:
             raise VerificationError(f"{step.name} needs more bytes than {step.old} has")
         self._begin(step.name)
 
-    def _replace(self, step: TakeOver) -> None:
+    def _replace(self, step: ReuseIfUnshared) -> None:
         old = self.program.buffers[step.old]
         ours = old.kind == "computed" or (old.kind == "input" and self.program.boxed)
         if not ours or step.old in self.program.escaping or isinstance(old.value, str):

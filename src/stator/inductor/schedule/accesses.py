@@ -23,7 +23,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class LoopSummary:
     """A loop node's accesses and costs. `iterations`: how often its innermost operations run."""
 
     loads: tuple[Access, ...]
@@ -37,7 +37,7 @@ class Facts:
     heavy: int
 
 
-def facts_of(node: Loops) -> Facts:
+def summarize(node: Loops) -> LoopSummary:
     body = node.body
     loads: dict[Access, None] = {}
     stores: dict[Access, None] = {}
@@ -52,7 +52,7 @@ def facts_of(node: Loops) -> Facts:
             heavy += 1
         elif op.name == "reduce" and op.args[0] in ("argmax", "argmin"):
             positions = True
-    return Facts(
+    return LoopSummary(
         tuple(loads),
         tuple(stores),
         frozenset([access.buffer for access in loads]),
@@ -70,7 +70,7 @@ def _index(indices: tuple[Expr, ...], arg: Any) -> Expr:
     return indices[arg.position]
 
 
-def owner(name: str, buffers: Mapping[str, Buffer]) -> str:
+def memory_owner(name: str, buffers: Mapping[str, Buffer]) -> str:
     """The buffer that owns the memory: `name` itself, or the input that it mutates in place."""
     seen = name
     while True:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stator.shapes.expr import Expr, ExprLike, Symbol
 
-from .space import Loop, LoopOverlay, Names, Space, in_order, overlay, split_loops
+from .space import FreshSymbols, Loop, LoopOverlay, Space, contiguous_walk, overlay, split_loops
 
 Replacements = dict[Symbol, ExprLike]
 
@@ -34,7 +34,7 @@ class _Side:
     rest_inner: tuple[Loop, ...]
 
 
-def join(first: Space, second: Space, laid: LoopOverlay, names: Names) -> FusedSpace | None:
+def fuse_spaces(first: Space, second: Space, laid: LoopOverlay, names: FreshSymbols) -> FusedSpace | None:
     """None where the spaces do not fit: the second neither runs through a loop of the first nor reduces over it, or
     their rows have different shapes."""
     sizes = {loop.symbol: loop.size for pair in laid.pairs for loop in pair}
@@ -51,7 +51,7 @@ def join(first: Space, second: Space, laid: LoopOverlay, names: Names) -> FusedS
         space = _feeding_rows(one, other, renamed)
     else:
         space = Space(one.outer, other.rest_outer)
-    return None if space is None else FusedSpace(space, laid.first, composed(laid.second, renamed))
+    return None if space is None else FusedSpace(space, laid.first, compose(laid.second, renamed))
 
 
 def _side(space: Space, replacements: Replacements, sizes: dict[Symbol, int], paired: Iterable[Symbol]) -> _Side:
@@ -61,7 +61,9 @@ def _side(space: Space, replacements: Replacements, sizes: dict[Symbol, int], pa
     return _Side(outer, inner, rest_outer, rest_inner)
 
 
-def _onto_rows(one: _Side, other: _Side, laid: LoopOverlay, renamed: Replacements, names: Names) -> FusedSpace | None:
+def _onto_rows(
+    one: _Side, other: _Side, laid: LoopOverlay, renamed: Replacements, names: FreshSymbols
+) -> FusedSpace | None:
     """The first group has rows. The second runs over rows and elements, reduces over the elements, or runs over
     rows."""
     rest = (*other.rest_outer, *other.rest_inner)
@@ -73,18 +75,18 @@ def _onto_rows(one: _Side, other: _Side, laid: LoopOverlay, renamed: Replacement
         if not one.rest_inner:
             return None
         # the rows are paired already; pair their elements in order
-        more = overlay(in_order(one.rest_inner), in_order(rest), names)
+        more = overlay(contiguous_walk(one.rest_inner), contiguous_walk(rest), names)
         if more is None or more.rest_first or more.rest_second:
             return None
         sizes = {loop.symbol: loop.size for pair in more.pairs for loop in pair}
         inner = split_loops(inner, more.first, sizes)
         other_inner = split_loops(other_inner, more.second, sizes)
-        replace_first = composed(replace_first, more.first)
-        replace_second = composed(replace_second, more.second)
+        replace_first = compose(replace_first, more.first)
+        replace_second = compose(replace_second, more.second)
         renamed = {**renamed, **{b.symbol: a.symbol for a, b in more.pairs}}
     if other_inner and {renamed[loop.symbol] for loop in other_inner} != {loop.symbol for loop in inner}:
         return None
-    return FusedSpace(Space(one.outer, inner), replace_first, composed(replace_second, renamed))
+    return FusedSpace(Space(one.outer, inner), replace_first, compose(replace_second, renamed))
 
 
 def _feeding_rows(one: _Side, other: _Side, renamed: Replacements) -> Space | None:
@@ -100,7 +102,7 @@ def _feeding_rows(one: _Side, other: _Side, renamed: Replacements) -> Space | No
     return Space(outer, inner)
 
 
-def composed(first: Replacements, then: Replacements) -> Replacements:
+def compose(first: Replacements, then: Replacements) -> Replacements:
     """Apply one replacement after the other."""
     result = {symbol: expr.substitute(then) if isinstance(expr, Expr) else expr for symbol, expr in first.items()}
     for symbol, expr in then.items():

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol
 
-from .accesses import Facts
-from .fused_space import join
-from .space import Loop, Member, Names, Space, in_order, overlay, placed, strides
+from .accesses import LoopSummary
+from .fused_space import fuse_spaces
+from .space import FreshSymbols, Loop, Member, Space, contiguous_walk, overlay, space_index, strides
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class FusionCandidate:
 
     space: Space
     members: list[Member]
-    facts: list[Facts]
+    facts: list[LoopSummary]
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
     mutates: set[str] = field(default_factory=set)
@@ -35,7 +35,7 @@ class FusionCandidate:
             if buffer in (facts.reads if kind == "loads" else facts.writes):
                 for access in getattr(facts, kind):
                     if access.buffer == buffer:
-                        yield placed(access.index, member, ranges)
+                        yield space_index(access.index, member, ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Fusion:
 
     space: Space
     members: list[Member]
-    facts: list[Facts]
+    facts: list[LoopSummary]
     flow: frozenset[str]  # buffers that the first writes and the second reads
     paired: int  # iterations of the loops that were paired through memory
     widest: Expr | None
@@ -52,7 +52,7 @@ class Fusion:
     lanes_second: frozenset[Symbol]
 
 
-def fuse(first: FusionCandidate, second: FusionCandidate, sizes: dict[str, int], names: Names) -> Fusion | None:
+def fuse(first: FusionCandidate, second: FusionCandidate, sizes: dict[str, int], names: FreshSymbols) -> Fusion | None:
     """Lay `second` over `first`, which runs before it; None when the fusion is illegal. `sizes`: elements of each
     buffer."""
     flow = first.writes & second.reads
@@ -64,7 +64,7 @@ def fuse(first: FusionCandidate, second: FusionCandidate, sizes: dict[str, int],
     laid = overlay(*through, names)
     if laid is None:
         return None
-    joint = join(first.space, second.space, laid, names)
+    joint = fuse_spaces(first.space, second.space, laid, names)
     if joint is None:
         return None
     space, replace_first, replace_second = joint.space, joint.first, joint.second
@@ -123,7 +123,7 @@ def _guide(
     if best is None:
         if flow:
             return None
-        return in_order(first.space.loops), in_order(second.space.loops)
+        return contiguous_walk(first.space.loops), contiguous_walk(second.space.loops)
     return best[1], best[2]
 
 
@@ -136,13 +136,13 @@ def _walk(candidate: FusionCandidate, kind: str, buffer: str) -> list[tuple[int,
     return widest
 
 
-def candidate_of(space: Space, member: Member, facts: Facts) -> FusionCandidate:
+def single_node_candidate(space: Space, member: Member, facts: LoopSummary) -> FusionCandidate:
     """A group of one node."""
     ranges = space.ranges()
     widest: Expr | None = None
     lanes: set[Symbol] = set()
     for access in facts.stores:
-        index = placed(access.index, member, ranges)
+        index = space_index(access.index, member, ranges)
         walk = strides(index, space.loops)
         if walk is not None:
             widest = _wider(widest, index)
@@ -150,7 +150,7 @@ def candidate_of(space: Space, member: Member, facts: Facts) -> FusionCandidate:
                 lanes.add(walk[0][1].symbol)
     if widest is None or len(widest.symbols) < len(space.loops):
         for access in facts.loads:
-            index = placed(access.index, member, ranges)
+            index = space_index(access.index, member, ranges)
             if strides(index, space.loops) is not None:
                 widest = _wider(widest, index)
     return FusionCandidate(
@@ -212,13 +212,13 @@ def _flows_in_place(
                 if access.buffer in flow:
                     if access.buffer in written or not access.plain:
                         return False
-                    written[access.buffer] = placed(access.index, member, ranges)
+                    written[access.buffer] = space_index(access.index, member, ranges)
     inner = {loop.symbol for loop in space.inner}
     for member, facts in zip(members_second, second.facts, strict=True):
         if not facts.reads & flow:
             continue
         for access in facts.loads:
-            if access.buffer in flow and placed(access.index, member, ranges) is not written[access.buffer]:
+            if access.buffer in flow and space_index(access.index, member, ranges) is not written[access.buffer]:
                 return False
     return all(_injective(written[name], space, inner) for name in flow)
 
@@ -230,7 +230,7 @@ def _injective(index: Expr, space: Space, inner: set[Symbol]) -> bool:
     return not missing
 
 
-def _positions_hold(members: list[Member], all_facts: list[Facts], space: Space) -> bool:
+def _positions_hold(members: list[Member], all_facts: list[LoopSummary], space: Space) -> bool:
     """argmax and argmin count positions in the order of their own loops, so the inner loops must have that order."""
     if not any(facts.positions for facts in all_facts):
         return True

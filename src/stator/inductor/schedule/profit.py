@@ -13,7 +13,7 @@ MAX_OPERATIONS = 400  # beyond this, compile time and register spills grow faste
 MAX_BUFFERS = 28
 
 # Rows are stored before they are added to a table with at least this many times their elements
-TABLE = 4
+LARGE_TABLE = 4
 
 # The longest row whose elements later phases still find in the second-level cache
 MAX_ROW = 65536
@@ -24,14 +24,14 @@ MIN_ROW = 16  # shorter rows make poor vectors
 MIN_ROWS, LONG_WORK = 4, 65536
 
 
-def too_large(first: FusionCandidate, second: FusionCandidate) -> bool:
+def exceeds_limits(first: FusionCandidate, second: FusionCandidate) -> bool:
     """The size limits, which are checked before legality."""
     members = len(first.members) + len(second.members)
     operations = sum(facts.operations for facts in (*first.facts, *second.facts))
     return members > MAX_MEMBERS or operations > MAX_OPERATIONS
 
 
-def worthwhile(
+def is_profitable(
     first: FusionCandidate,
     second: FusionCandidate,
     fusion: Fusion,
@@ -54,7 +54,7 @@ def _fills_a_table(second: FusionCandidate, sizes: Mapping[str, int]) -> bool:
     """True if rows are added to a much larger table. Filling the table takes longer than storing the rows, and with the
     rows stored their operands can die before the table is filled."""
     return any(
-        not access.plain and sizes[access.buffer] >= TABLE * facts.iterations
+        not access.plain and sizes[access.buffer] >= LARGE_TABLE * facts.iterations
         for facts in second.facts
         for access in facts.stores
     )

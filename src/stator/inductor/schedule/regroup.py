@@ -7,7 +7,7 @@ from stator.shapes.expr import ExprLike, Symbol
 
 from .groups import Group
 from .legality import FusionCandidate
-from .reindex import INNER, OUTER, collapse, substitute
+from .reindex import INNER, OUTER, collapse_group, substitute_loops
 from .space import Loop, Space, strides
 
 
@@ -33,8 +33,8 @@ def make_group(name: str, candidate: FusionCandidate, internal: frozenset[str]) 
             spaces = (outer + inner, outer_sizes + inner_sizes, (), ())
         else:
             spaces = (outer, outer_sizes, (), ())
-        members.append(substitute(member.node, where, *spaces))
-    changed, ranges, inner_ranges = collapse(members, len(outer))
+        members.append(substitute_loops(member.node, where, *spaces))
+    changed, ranges, inner_ranges = collapse_group(members, len(outer))
     reads: dict[str, None] = {}
     writes: dict[str, None] = {}
     for node in changed:

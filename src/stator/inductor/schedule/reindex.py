@@ -17,7 +17,7 @@ OUTER = tuple(Symbol(f"x{at}") for at in range(64))
 INNER = tuple(Symbol(f"r{at}") for at in range(64))
 
 
-def substitute(
+def substitute_loops(
     node: Loops,
     replacements: Mapping[Symbol, ExprLike],
     variables: tuple[Symbol, ...],
@@ -32,7 +32,7 @@ def substitute(
     return replace(node, body=body)
 
 
-def collapse(members: Sequence[Loops], shared: int) -> tuple[tuple[Loops, ...], tuple[int, ...], tuple[int, ...]]:
+def collapse_group(members: Sequence[Loops], shared: int) -> tuple[tuple[Loops, ...], tuple[int, ...], tuple[int, ...]]:
     """Merge neighbouring loops of a group's members wherever every index allows it. The members' loops already have
     common symbols. Returns the members, the ranges of the shared loops, and the ranges of the inner loops."""
     widest = max((member.body for member in members), key=lambda body: len(body.vars) + len(body.reduction_vars))
@@ -50,7 +50,7 @@ def collapse(members: Sequence[Loops], shared: int) -> tuple[tuple[Loops, ...], 
         if has_inner and not reduces:
             variables, ranges = outer + inner, outer_sizes + inner_sizes
         reduction = (inner, inner_sizes) if reduces else ((), ())
-        changed.append(substitute(member, replacements, variables, ranges, *reduction))
+        changed.append(substitute_loops(member, replacements, variables, ranges, *reduction))
     return tuple(changed), outer_sizes, inner_sizes
 
 

@@ -16,12 +16,12 @@ from stator.base.config import Options
 from stator.graph.ir.schema import draws
 from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 
-from .accesses import extern_reads, extern_writes, facts_of, names_in, owner
+from .accesses import extern_reads, extern_writes, memory_owner, names_in, summarize
 from .groups import Group, Schedule
-from .legality import FusionCandidate, candidate_of, fuse
-from .profit import too_large, worthwhile
+from .legality import FusionCandidate, fuse, single_node_candidate
+from .profit import exceeds_limits, is_profitable
 from .regroup import make_group
-from .space import Names, space_of
+from .space import FreshSymbols, space_of
 from .verifier import verify_schedule
 
 _DEFAULT = Options()
@@ -52,7 +52,7 @@ def schedule(lowered: Lowered, options: Options = _DEFAULT) -> Schedule:
 class _Scheduler:
     def __init__(self, lowered: Lowered, options: Options) -> None:
         self.lowered, self.options = lowered, options
-        self.names = Names()
+        self.names = FreshSymbols()
         self.buffers: dict[str, Buffer] = lowered.buffers
         self.sizes = {name: math.prod(buffer.layout.size) for name, buffer in self.buffers.items()}
         self.steps: list[ScheduleStep] = []
@@ -62,7 +62,7 @@ class _Scheduler:
         self.sharers: dict[str, list[ScheduleStep]] = {}  # loop groups by the buffer they read
         self.read_count: dict[str, int] = {}
         self.drawing: ScheduleStep | None = None  # the last call that drew from a random number generator
-        self.owners = {name: owner(name, self.buffers) for name in self.buffers}
+        self.owners = {name: memory_owner(name, self.buffers) for name in self.buffers}
         self._count_reads()
 
     def run(self) -> Schedule:
@@ -126,9 +126,9 @@ class _Scheduler:
     # ---- fusion -----------------------------------------------------------------------------------
 
     def _add_loops(self, position: int, node: Loops) -> None:
-        facts = facts_of(node)
+        facts = summarize(node)
         space, member = space_of(node, self.names)
-        content = candidate_of(space, member, facts)
+        content = single_node_candidate(space, member, facts)
         content.mutates = {self.owners[name] for name in facts.writes if self.owners[name] != name}
         content.touches = {self.owners[name] for name in facts.reads}
         step = self._new_step(content, position, self._needs(facts.reads, facts.writes))
@@ -160,10 +160,10 @@ class _Scheduler:
     def _try(self, earlier: ScheduleStep, step: ScheduleStep) -> bool:
         first, second = earlier.content, step.content
         assert isinstance(first, FusionCandidate) and isinstance(second, FusionCandidate)
-        if too_large(first, second):
+        if exceeds_limits(first, second):
             return False
         fusion = fuse(first, second, self.sizes, self.names)
-        if fusion is None or not worthwhile(first, second, fusion, self.sizes, self.read_count):
+        if fusion is None or not is_profitable(first, second, fusion, self.sizes, self.read_count):
             return False
         if self._reaches(earlier, step) or self._follows(earlier, step):
             return False

@@ -14,7 +14,7 @@ from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol, constant
 from stator.shapes.simplify import simplify
 
 
-class Names:
+class FreshSymbols:
     """Fresh symbols for one schedule."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Space:
         return {loop.symbol: (0, max(loop.size - 1, 0)) for loop in self.loops}
 
 
-def space_of(node: Loops, names: Names) -> tuple[Space, Member]:
+def space_of(node: Loops, names: FreshSymbols) -> tuple[Space, Member]:
     """The space of a single node: reduced loops are inner, all others are outer."""
     body = node.body
     where: dict[Symbol, ExprLike] = {}
@@ -72,7 +72,7 @@ def _loops(
     sizes: tuple[int, ...],
     where: dict[Symbol, ExprLike],
     boundaries: dict[Symbol, set[int]],
-    names: Names,
+    names: FreshSymbols,
 ) -> tuple[Loop, ...]:
     found: list[Loop] = []
     for symbol, size in zip(symbols, sizes, strict=True):
@@ -125,7 +125,7 @@ def _dividing(boundaries: set[int], size: int) -> list[int]:
     return found
 
 
-def placed(index: Expr, member: Member, ranges: dict[Symbol, tuple[int, int]]) -> Expr:
+def space_index(index: Expr, member: Member, ranges: dict[Symbol, tuple[int, int]]) -> Expr:
     """A member's index in terms of the space's symbols."""
     found = member.known.get(index)
     if found is None:
@@ -159,7 +159,7 @@ class LoopOverlay:
     second: dict[Symbol, ExprLike]
 
 
-def overlay(first: list[tuple[int, Loop]], second: list[tuple[int, Loop]], names: Names) -> LoopOverlay | None:
+def overlay(first: list[tuple[int, Loop]], second: list[tuple[int, Loop]], names: FreshSymbols) -> LoopOverlay | None:
     """Pair the loops of two walks through the same memory. A loop is split where the other walk has a boundary."""
     a, b = list(reversed(first)), list(reversed(second))  # smallest stride last, as stacks
     result = LoopOverlay([], [], [], {}, {})
@@ -192,7 +192,7 @@ def overlay(first: list[tuple[int, Loop]], second: list[tuple[int, Loop]], names
 
 
 def _split(
-    loop: Loop, size: int, owner: dict[Symbol, Symbol], pieces: dict[Symbol, list[Loop]], names: Names
+    loop: Loop, size: int, owner: dict[Symbol, Symbol], pieces: dict[Symbol, list[Loop]], names: FreshSymbols
 ) -> tuple[Loop, Loop]:
     """Split a loop into its fast `size` iterations and the slow rest."""
     whole = owner.get(loop.symbol, loop.symbol)
@@ -217,7 +217,7 @@ def _replacements(pieces: dict[Symbol, list[Loop]]) -> dict[Symbol, ExprLike]:
     return found
 
 
-def in_order(loops: list[Loop] | tuple[Loop, ...]) -> list[tuple[int, Loop]]:
+def contiguous_walk(loops: list[Loop] | tuple[Loop, ...]) -> list[tuple[int, Loop]]:
     """The walk through consecutive elements along these loops, outermost first."""
     found, step = [], 1
     for loop in reversed(loops):

@@ -6,7 +6,7 @@ from stator.base.errors import VerificationError
 from stator.inductor.buffers import Extern, Loops, Lowered
 from stator.shapes.expr import Expr
 
-from .accesses import extern_reads, extern_writes, facts_of, names_in
+from .accesses import extern_reads, extern_writes, names_in, summarize
 from .groups import Group, Schedule
 
 
@@ -41,7 +41,7 @@ class _Progress:
             reads, writes = (
                 (extern_reads(node), extern_writes(node))
                 if isinstance(node, Extern)
-                else (facts_of(node).reads, facts_of(node).writes)
+                else (summarize(node).reads, summarize(node).writes)
             )
             for name in reads:
                 before = self.writers.get(name, 0)
@@ -66,7 +66,7 @@ def _verify_group(group: Group, progress: _Progress) -> None:
     reads: set[str] = set()
     writes: set[str] = set()
     for member in group.members:
-        body, facts = member.body, facts_of(member)
+        body, facts = member.body, summarize(member)
         if body.ranges[:shared] != group.ranges:
             raise VerificationError(f"{group.name}: a member loops over {body.ranges}, not {group.ranges}")
         inner = body.ranges[shared:] + body.reduction_ranges

@@ -11,7 +11,7 @@ from stator.base.errors import Unsupported
 from stator.prims.layout import Sizes, contiguous_strides, holds, is_unknown, least, numel, surely, wrap_dim, wrap_dims
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import REAL_OF_COMPLEX
-from stator.shapes.environment import of_large_sizes
+from stator.shapes.environment import assume_large_sizes
 
 from .operands import overloads, view
 
@@ -53,7 +53,7 @@ def view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes | None
     some of the new dimensions must divide each run exactly.
     """
     if any(map(is_unknown, (*shape, *new_shape))):
-        with of_large_sizes():
+        with assume_large_sizes():
             return _view_strides(shape, strides, new_shape)
     return _view_strides(shape, strides, new_shape)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from .kernel import Kernel
-from .phases import Plan
+from .phases import PhasePlan
 from .types import KIND
 from .vectorize import LoopOrder
 
@@ -24,7 +24,7 @@ _LANES = 16  # assumed by the estimates; the text itself works for any number
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnPlan:
     """width: vectors in a block. split: the inner loop whose iterations are divided into `parts`, or None."""
 
     width: int
@@ -32,7 +32,7 @@ class Columns:
     parts: int = 1
 
 
-def plan_columns(kernel: Kernel, order: LoopOrder, plan: Plan, parallel: bool) -> Columns | None:
+def plan_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan, parallel: bool) -> ColumnPlan | None:
     """None if the kernel is no such reduction, or gains nothing. parallel: there is enough work for several threads."""
     if order.vector is None or order.tile is not None or not order.inner or order.outer[-1:] != (order.vector,):
         return None
@@ -49,10 +49,10 @@ def plan_columns(kernel: Kernel, order: LoopOrder, plan: Plan, parallel: bool) -
     if parallel and others * vectors // width < _ENOUGH:
         split = _split(kernel, order, [value.dtype for value in reduces], others, size)
         if split is not None:
-            return Columns(width, *split)
+            return ColumnPlan(width, *split)
         width = max(1, min(width, others * vectors // _ENOUGH))
     width = max((w for w in range(1, width + 1) if vectors % w == 0 and 2 * w > width), default=width)
-    return Columns(width) if width > 1 else None
+    return ColumnPlan(width) if width > 1 else None
 
 
 def _split(

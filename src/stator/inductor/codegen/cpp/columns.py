@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from .column_plan import Columns
+from .column_plan import ColumnPlan
 from .emit import Emitter
-from .partial_sums import in_parts
+from .partial_sums import emit_in_parts
 from .types import KIND, SCALAR, VECTOR, identity
 
 _LANES = 16  # assumed by the estimates; the text itself works for any number
@@ -27,7 +27,7 @@ class ColumnEmitter(Emitter):
         return True
 
 
-def _emit_columns(emitter: Emitter, columns: Columns) -> None:
+def _emit_columns(emitter: Emitter, columns: ColumnPlan) -> None:
     """Print the loop that lanes run along, and everything inside of it."""
     if columns.split is None:
         _over_blocks(emitter, columns.width, lambda width: _block(emitter, width))
@@ -134,7 +134,7 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
             if not emitter._is_vector(position) and emitter._inner_place(position, phase) == depth:
                 emitter._define(position)
         if depth < len(inner):
-            in_parts(emitter, depth, phase, lambda: emitter._loop(inner[depth], lambda: rows(depth + 1)))
+            emit_in_parts(emitter, depth, phase, lambda: emitter._loop(inner[depth], lambda: rows(depth + 1)))
             return
         with _vectors(emitter, width):
             for position in held:
@@ -150,7 +150,7 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
     rows(0)
 
 
-def _in_parts(emitter: Emitter, columns: Columns, split: int) -> None:
+def _in_parts(emitter: Emitter, columns: ColumnPlan, split: int) -> None:
     """Split the rows into parts, which threads share, and then add up the results of the parts."""
     kernel, reduces = emitter.kernel, emitter.plan.phases[0].reduces
     assert emitter.order.vector is not None

@@ -14,10 +14,10 @@ from stator.inductor.loops.vocabulary import HEAVY, ORDERED_STORE_MODES
 from stator.shapes.expr import Expr, Symbol
 
 from .column_plan import plan_columns
-from .indices import Lanes, fits_32_bits, print_index, print_vector_index
+from .indices import VectorIndexContext, fits_32_bits, print_index, print_vector_index
 from .kernel import CppValue, Kernel, Store
-from .partial_sums import in_parts, part_depth
-from .phases import Phase, Plan, plan_phases
+from .partial_sums import emit_in_parts, part_depth
+from .phases import Phase, PhasePlan, plan_phases
 from .types import KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
 from .vectorize import LoopOrder, tiled_load
@@ -39,7 +39,7 @@ class Emitter:
         buffers: Mapping[str, Buffer],
     ) -> None:
         self.kernel, self.order, self.pointers, self.buffers = kernel, order, pointers, buffers
-        self.plan: Plan = plan_phases(
+        self.plan: PhasePlan = plan_phases(
             kernel, order.inner[-1] if order.inner else None, order.vector is not None and order.vector < kernel.outer
         )
         self.lines: list[str] = []
@@ -308,7 +308,7 @@ class Emitter:
                 if position in phase.keeps:
                     self._keep(position)
         if depth < len(inner):
-            in_parts(self, depth, phase, lambda: self._loop(inner[depth], lambda: self._inner(depth + 1, phase)))
+            emit_in_parts(self, depth, phase, lambda: self._loop(inner[depth], lambda: self._inner(depth + 1, phase)))
             return
         for position in phase.reduces:
             self._accumulate(position)
@@ -355,13 +355,15 @@ class Emitter:
     def index_number(self, index: Expr, vector: bool) -> str:
         if not vector:
             return f"(int64_t)({print_index(index, self.kernel.ranges)})"
-        return print_vector_index(index, Lanes(self.lane_symbol, self.vector_indirect, self.kernel.ranges, False))
+        return print_vector_index(
+            index, VectorIndexContext(self.lane_symbol, self.vector_indirect, self.kernel.ranges, False)
+        )
 
     def _positions(self, index: Expr) -> str:
         """One offset for each lane, for gathers and scatters."""
         ranges = self.kernel.ranges
         return print_vector_index(
-            index, Lanes(self.lane_symbol, self.vector_indirect, ranges, fits_32_bits(index, ranges))
+            index, VectorIndexContext(self.lane_symbol, self.vector_indirect, ranges, fits_32_bits(index, ranges))
         )
 
     def _step(self, index: Expr) -> int | None:

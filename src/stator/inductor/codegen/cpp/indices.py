@@ -40,7 +40,7 @@ def _atom(atom: Atom, ranges: Ranges) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class VectorIndexContext:
     """The context of vector indices. `symbol`: the loop variable that counts lanes; `vectors`: symbols that are
     vectors already (vi64); `narrow`: print 32-bit indices, which suffice when every index and partial result is known
     to be small."""
@@ -75,7 +75,7 @@ def fits_32_bits(expr: Expr, ranges: Ranges) -> bool:
     return total < 2**31
 
 
-def print_vector_index(expr: Expr, lanes: Lanes) -> str:
+def print_vector_index(expr: Expr, lanes: VectorIndexContext) -> str:
     """One index for each lane."""
     scalar, ranges = lanes.scalar, lanes.ranges
     if lanes.symbol is not None and expr.symbols.isdisjoint(lanes.vectors):
@@ -105,7 +105,7 @@ def print_vector_index(expr: Expr, lanes: Lanes) -> str:
     return f"({text})" if text else f"splat(({scalar})0)"
 
 
-def _vector_atom(atom: Atom, lanes: Lanes) -> str:
+def _vector_atom(atom: Atom, lanes: VectorIndexContext) -> str:
     if isinstance(atom, Symbol):
         if atom in lanes.vectors:
             name = lanes.vectors[atom]

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from .column_plan import Columns
+from .column_plan import ColumnPlan
 from .kernel import Kernel
 from .phases import Phase
 from .types import KIND, SCALAR, VECTOR
@@ -22,12 +22,12 @@ _PART = 128
 _LANES = 16
 
 
-class Printer(Protocol):
+class PartialSumContext(Protocol):
     """The methods of a kernel's emitter (emit.Emitter) that print partial sums."""
 
     kernel: Kernel
     order: LoopOrder
-    columns: Columns | None
+    columns: ColumnPlan | None
     part_depth: int | None
     in_part: frozenset[int]
     bounds: tuple[int, str, str] | None
@@ -56,7 +56,7 @@ def part_depth(kernel: Kernel, order: LoopOrder) -> int | None:
     return 0
 
 
-def in_parts(printer: Printer, depth: int, phase: Phase, run: Callable[[], None]) -> None:
+def emit_in_parts(printer: PartialSumContext, depth: int, phase: Phase, run: Callable[[], None]) -> None:
     """Emit the inner loop at `depth` by `run`. Its sums go to partial accumulators, which are added up after it."""
     sums = [position for position in phase.reduces if _is_sum(printer, position)]
     if depth != printer.part_depth or not sums:
@@ -79,7 +79,7 @@ def in_parts(printer: Printer, depth: int, phase: Phase, run: Callable[[], None]
         printer.bounds = before
 
 
-def _one_part(printer: Printer, sums: list[int], run: Callable[[], None]) -> None:
+def _one_part(printer: PartialSumContext, sums: list[int], run: Callable[[], None]) -> None:
     for position in sums:
         kind = KIND[printer.dtype(printer.kernel.values[position].args[1].position)]
         register = (VECTOR if printer.wide(position) else SCALAR)[kind]
@@ -100,7 +100,7 @@ def _one_part(printer: Printer, sums: list[int], run: Callable[[], None]) -> Non
             printer.line(f"a{position}{printer.slot} = a{position}{printer.slot} + part_a{position}{printer.slot};")
 
 
-def _each(printer: Printer) -> AbstractContextManager[None]:
+def _each(printer: PartialSumContext) -> AbstractContextManager[None]:
     if printer.columns is None:
         return printer.block("")
     printer.slot = "[b]"
@@ -108,6 +108,6 @@ def _each(printer: Printer) -> AbstractContextManager[None]:
     return printer.block(f"for (int b = 0; b < {printer.width}; ++b)")
 
 
-def _is_sum(printer: Printer, position: int) -> bool:
+def _is_sum(printer: PartialSumContext, position: int) -> bool:
     value = printer.kernel.values[position]
     return value.args[0] == "sum" and KIND[printer.dtype(value.args[1].position)] == "f32"

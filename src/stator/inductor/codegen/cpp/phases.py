@@ -31,7 +31,7 @@ class Phase:
 
 
 @dataclass(slots=True)
-class Plan:
+class PhasePlan:
     """`outside`: live values that do not vary with the inner loops."""
 
     phases: list[Phase]
@@ -39,7 +39,7 @@ class Plan:
     outside_stores: list[Store]
 
 
-def plan_phases(kernel: Kernel, innermost: int | None, lanes_across_rows: bool) -> Plan:
+def plan_phases(kernel: Kernel, innermost: int | None, lanes_across_rows: bool) -> PhasePlan:
     """`innermost`: the fastest inner loop. Values that do not vary with it are computed rarely and never kept.
     `lanes_across_rows`: as many rows are in flight as a vector has lanes."""
     fastest = 0 if innermost is None else 1 << innermost
@@ -97,7 +97,7 @@ def plan_phases(kernel: Kernel, innermost: int | None, lanes_across_rows: bool) 
             outside.add(position)
             if value.name != "reduce":
                 pending += kernel.operands(value.args)
-    return Plan(phases, sorted(outside), outside_stores)
+    return PhasePlan(phases, sorted(outside), outside_stores)
 
 
 def _roots(kernel: Kernel, phase: Phase) -> list[int]:

@@ -17,17 +17,8 @@ from stator.base.errors import VerificationError
 from stator.base.registry import Registry
 from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.program.aliases import layout_bytes, may_alias_arguments
-from stator.inductor.program.arena import lay_out
-from stator.inductor.program.steps import (
-    Allocate,
-    Call,
-    Free,
-    Launch,
-    Program,
-    ReturnValues,
-    Reuse,
-    TakeOver,
-)
+from stator.inductor.program.arena import plan_arena
+from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared
 
 from .literals import NotLiteral, literal, sequence_text
 
@@ -103,7 +94,7 @@ class _Printer:
 
     def print(self) -> HostSource:
         program = self.program
-        arena = lay_out(program)
+        arena = plan_arena(program)
         self.placed = {entry.name: entry.offset for entry in arena.placed}
         for name in program.buffers:
             self.variables[name] = self.new_variable(name)
@@ -295,8 +286,8 @@ def _reuse(printer: _Printer, step: Reuse) -> None:
     printer.lines.append(f"{new} = torch.as_strided({old}, {shape})")
 
 
-@_print_step.register(TakeOver)
-def _take_over(printer: _Printer, step: TakeOver) -> None:
+@_print_step.register(ReuseIfUnshared)
+def _take_over(printer: _Printer, step: ReuseIfUnshared) -> None:
     printer.needs_guard = True
     printer.fresh.add(step.name)
     layout, old = step.layout, printer.variables[step.old]

@@ -21,7 +21,7 @@ aten = torch.ops.aten
 INVERSE_SQRT_TAU = 1 / math.sqrt(2 * math.pi)
 
 
-def slope_of(target: Any, heavy: bool = False) -> Callable[[Callable[..., Ref]], Callable[..., Ref]]:
+def lowers_gradient(target: Any, heavy: bool = False) -> Callable[[Callable[..., Ref]], Callable[..., Ref]]:
     """Decorator: `function(ops, grad, x, *numbers)`, where x is the input or the result of the activation."""
 
     def decorate(function: Callable[..., Ref]) -> Callable[..., Ref]:
@@ -43,26 +43,26 @@ def number(ops: Any, like: Ref, value: float) -> Ref:
     return ops.constant(value, ops.dtype(like))
 
 
-def outside(ops: Any, x: Ref, low: float, high: float) -> Ref:
+def outside_range(ops: Any, x: Ref, low: float, high: float) -> Ref:
     return ops.bitwise_or(ops.le(x, number(ops, x, low)), ops.ge(x, number(ops, x, high)))
 
 
-@slope_of(aten.threshold_backward.default)
+@lowers_gradient(aten.threshold_backward.default)
 def _threshold(ops: Any, grad: Ref, x: Ref, limit: float) -> Ref:
     return ops.where(ops.le(x, number(ops, x, limit)), number(ops, grad, 0), grad)
 
 
-@slope_of(aten.sigmoid_backward.default)
+@lowers_gradient(aten.sigmoid_backward.default)
 def _sigmoid(ops: Any, grad: Ref, y: Ref) -> Ref:
     return ops.mul(ops.mul(grad, ops.sub(number(ops, y, 1), y)), y)
 
 
-@slope_of(aten.tanh_backward.default)
+@lowers_gradient(aten.tanh_backward.default)
 def _tanh(ops: Any, grad: Ref, y: Ref) -> Ref:
     return ops.mul(grad, ops.fma(ops.neg(y), y, number(ops, y, 1)))
 
 
-@slope_of(aten.gelu_backward.default, heavy=True)
+@lowers_gradient(aten.gelu_backward.default, heavy=True)
 def _gelu(ops: Any, grad: Ref, x: Ref, approximate: str = "none") -> Ref:
     one, half = number(ops, x, 1), number(ops, x, 0.5)
     square = ops.mul(x, x)
@@ -79,20 +79,20 @@ def _gelu(ops: Any, grad: Ref, x: Ref, approximate: str = "none") -> Ref:
     return ops.mul(grad, ops.add(below, ops.mul(x, density)))
 
 
-@slope_of(aten.silu_backward.default, heavy=True)
+@lowers_gradient(aten.silu_backward.default, heavy=True)
 def _silu(ops: Any, grad: Ref, x: Ref) -> Ref:
     one = number(ops, x, 1)
     sigmoid = ops.div(one, ops.add(one, ops.exp(ops.neg(x))))
     return ops.mul(grad, ops.mul(sigmoid, ops.add(ops.mul(x, ops.sub(one, sigmoid)), one)))
 
 
-@slope_of(aten.hardsigmoid_backward.default)
+@lowers_gradient(aten.hardsigmoid_backward.default)
 def _hardsigmoid(ops: Any, grad: Ref, x: Ref) -> Ref:
     inside = ops.bitwise_and(ops.gt(x, number(ops, x, -3)), ops.lt(x, number(ops, x, 3)))  # false for NaN
     return ops.where(inside, ops.mul(grad, number(ops, x, SIXTH)), number(ops, grad, 0))
 
 
-@slope_of(aten.hardswish_backward.default)
+@lowers_gradient(aten.hardswish_backward.default)
 def _hardswish(ops: Any, grad: Ref, x: Ref) -> Ref:
     three = number(ops, x, 3)
     middle = ops.mul(grad, ops.add(ops.div(x, three), number(ops, x, 0.5)))
@@ -100,17 +100,17 @@ def _hardswish(ops: Any, grad: Ref, x: Ref) -> Ref:
     return ops.where(ops.le(x, number(ops, x, -3)), number(ops, grad, 0), upper)
 
 
-@slope_of(aten.hardtanh_backward.default)
+@lowers_gradient(aten.hardtanh_backward.default)
 def _hardtanh(ops: Any, grad: Ref, x: Ref, low: float, high: float) -> Ref:
-    return ops.where(outside(ops, x, low, high), number(ops, grad, 0), grad)
+    return ops.where(outside_range(ops, x, low, high), number(ops, grad, 0), grad)
 
 
-@slope_of(aten.leaky_relu_backward.default)
+@lowers_gradient(aten.leaky_relu_backward.default)
 def _leaky_relu(ops: Any, grad: Ref, x: Ref, negative_slope: float, is_result: bool) -> Ref:
     return ops.where(ops.gt(x, number(ops, x, 0)), grad, ops.mul(grad, number(ops, x, negative_slope)))
 
 
-@slope_of(aten.softplus_backward.default, heavy=True)
+@lowers_gradient(aten.softplus_backward.default, heavy=True)
 def _softplus(ops: Any, grad: Ref, x: Ref, beta: float, threshold: float) -> Ref:
     scaled = ops.mul(x, number(ops, x, beta))
     return ops.where(ops.gt(scaled, number(ops, x, threshold)), grad, ops.mul(grad, ops.sigmoid(scaled)))

@@ -41,9 +41,9 @@ def _cat(builder: LoweringBuilder, tensors: Sequence[Tensor], dim: int = 0) -> A
     # as in eager, an empty 1-d tensor may be concatenated with tensors of any shape
     parts = [part for part in tensors if not (part.rank == 1 and part.shape[0] == 0 and meta.shape != (0,))]
     dim = wrap_dim(dim, len(meta.shape))
-    if builder.growing is None:
-        builder.growing = _growing_lists(builder.node.graph)
-    last = builder.growing.get(builder.node)
+    if builder.growing_cats is None:
+        builder.growing_cats = _growing_lists(builder.node.graph)
+    last = builder.growing_cats.get(builder.node)
     if last is None or len(parts) != len(tensors):
         return _joined(builder, parts, dim)
     return _joined_in_place(builder, parts, dim, last)

@@ -43,14 +43,14 @@ def _convolution(
     meta: TensorMeta = builder.meta
     nodes = builder.node.args
     rest = [stride, padding, dilation, transposed, output_padding, groups]
-    if not transposed and is_single(x, weight, stride, padding, groups):
+    if not transposed and is_single_position_product(x, weight, stride, padding, groups):
         return _single_product(builder, x, weight, bias)
     large = numel(weight.shape[2:]) >= LARGE_PATCH
     if large and cuts_patches(x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups):
         return patch_products(builder, x, weight, bias, meta.shape[2:])
     shapes = (x.shape, weight.shape, meta.shape)
     if _may_choose(x, meta, transposed):
-        wish = wishes_channels_last(shapes, groups)
+        wish = prefers_channels_last(shapes, groups)
         if wish is None:
             wish = x.deviates or _feeds_channels_last(builder)
         strides = channels_last_strides if wish else contiguous_strides
@@ -77,7 +77,9 @@ def is_product(weight: Tensor, stride: Sequence[int], padding: Sequence[int], gr
     return groups == 1 and weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0}
 
 
-def is_single(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int) -> bool:
+def is_single_position_product(
+    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int
+) -> bool:
     """True for such a product on images of one position, which are rows of a matrix in every format.
 
     The library spends 50 microseconds preparing the convolution; the product takes 5.
@@ -143,7 +145,7 @@ def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
     )
 
 
-def wishes_channels_last(shapes: Sequence[tuple[int, ...]], groups: int) -> bool | None:
+def prefers_channels_last(shapes: Sequence[tuple[int, ...]], groups: int) -> bool | None:
     x, weight, result = shapes
     pointwise = groups == 1 and weight[2:] == (1, 1)
     return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), numel(x) + numel(result))
@@ -163,7 +165,7 @@ def _passes_on(user: fx.Node, wants: dict[fx.Node, bool]) -> bool:
     """True if this user wants its argument in NHWC, for itself or for nodes behind it."""
     if user.target is aten.convolution.default:
         x, weight, groups = user.args[0].meta["val"], user.args[1].meta["val"], user.args[8]  # type: ignore[union-attr]
-        wish = wishes_channels_last((x.shape, weight.shape, user.meta["val"].shape), groups)  # type: ignore[arg-type]
+        wish = prefers_channels_last((x.shape, weight.shape, user.meta["val"].shape), groups)  # type: ignore[arg-type]
         return wants[user] if wish is None else wish
     if user.target is aten.permute.default and tuple(user.args[1]) == (0, 2, 3, 1):  # type: ignore[arg-type]
         return True

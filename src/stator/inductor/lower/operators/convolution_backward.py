@@ -20,7 +20,7 @@ from stator.prims.layout import channels_last_strides, contiguous_strides
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
 
-from .convolution import is_product, is_single, wishes_channels_last
+from .convolution import is_product, is_single_position_product, prefers_channels_last
 from .creation import filled, pad_with
 from .library import multiply
 from .patches import cuts_patches, in_format, patch_gradients
@@ -56,7 +56,7 @@ def _convolution_backward(
         return NotImplemented
     if cuts_patches(x, weight, grad.shape[2:], stride, padding, dilation, transposed, groups):
         return patch_gradients(builder, grad, x, weight, wanted)
-    if is_single(x, weight, stride, padding, groups):
+    if is_single_position_product(x, weight, stride, padding, groups):
         return _of_product(builder, grad, x, weight, wanted)
     if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
         return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
@@ -119,7 +119,7 @@ def _in_best_format(
     """Use NHWC where it is faster, or is there already and no slower. NotImplemented: keep eager's format."""
     if (
         not (x.deviates or grad.deviates)
-        or wishes_channels_last((x.shape, weight.shape, grad.shape), rest[-1]) is False
+        or prefers_channels_last((x.shape, weight.shape, grad.shape), rest[-1]) is False
     ):
         return NotImplemented
     grad = in_format(builder, grad, channels_last_strides(grad.shape))

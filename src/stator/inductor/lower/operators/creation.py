@@ -10,7 +10,7 @@ import torch
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder, dense_like, loop_order
 from stator.inductor.lower.registry import lowers
-from stator.inductor.lower.tensor import Index, Tensor, copied
+from stator.inductor.lower.tensor import Index, Tensor, cloned
 from stator.prims.layout import wrap_dim
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype, is_integral
@@ -21,7 +21,9 @@ from .views import unsqueeze
 aten = torch.ops.aten
 
 
-def generated(builder: LoweringBuilder, inner: Callable[[Any, Index], Ref], meta: TensorMeta | None = None) -> Tensor:
+def tensor_from_index(
+    builder: LoweringBuilder, inner: Callable[[Any, Index], Ref], meta: TensorMeta | None = None
+) -> Tensor:
     """A tensor with elements that depend on the index alone, of the shape and dtype of `meta` (default: the node's)."""
     meta = meta or builder.meta
     assert meta is not None
@@ -32,7 +34,7 @@ def generated(builder: LoweringBuilder, inner: Callable[[Any, Index], Ref], meta
 
 def filled(builder: LoweringBuilder, value: float | bool, meta: TensorMeta | None = None) -> Tensor:
     dtype = (meta or builder.meta).dtype
-    return generated(builder, lambda ops, index: _number(ops, value, dtype), meta)
+    return tensor_from_index(builder, lambda ops, index: _number(ops, value, dtype), meta)
 
 
 def _number(ops: Any, value: float | bool, dtype: torch.dtype) -> Ref:
@@ -109,7 +111,7 @@ def _arange_step(builder: LoweringBuilder, start: float, end: float, step: float
 def _range(builder: LoweringBuilder, start: float, step: float) -> Tensor:
     dtype = builder.meta.dtype
     if is_integral(dtype) and isinstance(start, int) and isinstance(step, int):
-        return generated(
+        return tensor_from_index(
             builder,
             lambda ops, index: ops.to_dtype(ops.index_value(index[0] * step + start, torch.int64), dtype),
         )
@@ -120,7 +122,7 @@ def _range(builder: LoweringBuilder, start: float, step: float) -> Tensor:
         value = ops.add(ops.constant(start, torch.float64), ops.mul(position, ops.constant(step, torch.float64)))
         return ops.to_dtype(ops.to_dtype(value, computation_dtype(dtype)), dtype)
 
-    return generated(builder, inner)
+    return tensor_from_index(builder, inner)
 
 
 @lowers(aten.eye.default, aten.eye.m)
@@ -131,7 +133,7 @@ def _eye(builder: LoweringBuilder, *_: Any, **__: Any) -> Tensor:
         row, column = (ops.index_value(at, torch.int64) for at in index)
         return ops.where(ops.eq(row, column), _number(ops, 1, dtype), _number(ops, 0, dtype))
 
-    return generated(builder, inner)
+    return tensor_from_index(builder, inner)
 
 
 @lowers(aten.tril.default, aten.triu.default)
@@ -158,7 +160,7 @@ def _copy(builder: LoweringBuilder, x: Tensor) -> Tensor:
     strides = builder.meta.stride
     if x.deviates and loop_order(x.shape, x.strides) != loop_order(x.shape, strides):
         strides = x.strides  # a layout that lowering chose survives a clone that only asked for eager's
-    return copied(x, strides)
+    return cloned(x, strides)
 
 
 @lowers(aten.contiguous.default)
@@ -217,7 +219,7 @@ def pad_with(builder: LoweringBuilder, x: Tensor, before: Sequence[int], shape: 
 
     def inner(ops: Any, index: Index) -> Ref:
         moved = tuple([at - low for at, low in zip(index, before, strict=True)])
-        mask = inside(ops, moved, x.shape)
+        mask = within_shape(ops, moved, x.shape)
         if mask is None:
             return x.load(ops, moved)
         return ops.masked(mask, lambda: x.load(ops, moved), value, x.dtype)
@@ -230,7 +232,7 @@ def pad_with(builder: LoweringBuilder, x: Tensor, before: Sequence[int], shape: 
     return result
 
 
-def inside(ops: Any, index: Index, shape: Sequence[int]) -> Ref | None:
+def within_shape(ops: Any, index: Index, shape: Sequence[int]) -> Ref | None:
     """The condition that an index lies within `shape`; None when the bounds of the index imply it."""
     mask: Ref | None = None
     for at, size in zip(index, shape, strict=True):
@@ -278,7 +280,7 @@ def _overwritten(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, 
 
     def inner(ops: Any, index: Index) -> Ref:
         moved = (*index[:dim], index[dim] - start, *index[dim + 1 :])
-        mask = inside(ops, moved, source.shape)
+        mask = within_shape(ops, moved, source.shape)
         if mask is None:
             return ops.to_dtype(source.load(ops, moved), x.dtype)
         new = ops.to_dtype(ops.masked(mask, lambda: source.load(ops, moved), 0, source.dtype), x.dtype)

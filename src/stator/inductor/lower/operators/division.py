@@ -13,7 +13,7 @@ from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.type_promotion import Kind, common_dtype, is_integral
 
-from .pointwise import Operand, elementwise, named
+from .pointwise import Operand, elementwise, vocabulary_operation
 
 aten = torch.ops.aten
 
@@ -30,25 +30,29 @@ def _fmod(builder: LoweringBuilder, x: Tensor, y: Operand) -> Any:
     return (
         NotImplemented
         if _may_divide_by_zero(builder, x, y)
-        else elementwise(builder, named("fmod"), [x, y], heavy=True)
+        else elementwise(builder, vocabulary_operation("fmod"), [x, y], heavy=True)
     )
 
 
 @lowers(aten.remainder.Tensor, aten.remainder.Scalar)
 def _remainder(builder: LoweringBuilder, x: Tensor, y: Operand) -> Any:
     return (
-        NotImplemented if _may_divide_by_zero(builder, x, y) else elementwise(builder, named("mod"), [x, y], heavy=True)
+        NotImplemented
+        if _may_divide_by_zero(builder, x, y)
+        else elementwise(builder, vocabulary_operation("mod"), [x, y], heavy=True)
     )
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def _div_mode(builder: LoweringBuilder, x: Tensor, y: Operand, *, rounding_mode: str | None) -> Any:
     if rounding_mode is None:
-        return elementwise(builder, named("div"), [x, y], Kind.INT_TO_FLOAT)
+        return elementwise(builder, vocabulary_operation("div"), [x, y], Kind.INT_TO_FLOAT)
     if _may_divide_by_zero(builder, x, y):
         return NotImplemented
     if is_integral(common_dtype([x, y])):
-        return elementwise(builder, named("floor_div" if rounding_mode == "floor" else "trunc_div"), [x, y], heavy=True)
+        return elementwise(
+            builder, vocabulary_operation("floor_div" if rounding_mode == "floor" else "trunc_div"), [x, y], heavy=True
+        )
     if rounding_mode == "trunc":
         if isinstance(y, Tensor) and y.shape:
             dtype = common_dtype([x, y])

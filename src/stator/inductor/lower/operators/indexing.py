@@ -24,7 +24,7 @@ aten = torch.ops.aten
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
 
-def position(ops: Any, index: Ref, size: int, wraps: bool) -> Any:
+def index_from_value(ops: Any, index: Ref, size: int, wraps: bool) -> Any:
     """An index value as an index expression; out of range is an IndexError. `wraps`: negatives count from the end."""
     if not wraps:
         # turn a negative index into one that is too large, so that it raises as in eager
@@ -68,7 +68,7 @@ def _rows(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, wraps:
 
     def inner(ops: Any, index: Index) -> Ref:
         at = indices.load(ops, index[dim : dim + indices.rank])
-        row = position(ops, at, x.shape[dim], wraps)
+        row = index_from_value(ops, at, x.shape[dim], wraps)
         return x.load(ops, (*index[:dim], row, *index[dim + indices.rank :]))
 
     shape = (*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :])
@@ -89,7 +89,7 @@ def _gather(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, *, s
     x = _source(builder, x)
 
     def inner(ops: Any, index: Index) -> Ref:
-        at = position(ops, indices.load(ops, index), x.shape[dim], wraps=False)
+        at = index_from_value(ops, indices.load(ops, index), x.shape[dim], wraps=False)
         return x.load(ops, (*index[:dim], at, *index[dim + 1 :]))
 
     result = builder.computed(inner, [x, indices], indices.shape, x.dtype, x.device, heavy=True)
@@ -117,7 +117,7 @@ def _index(builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]
         for dim in rest:
             where[dim] = next(others)
         for dim, tensor in zip(dims, tensors, strict=True):
-            where[dim] = position(ops, tensor.load(ops, outer), x.shape[dim], wraps=True)
+            where[dim] = index_from_value(ops, tensor.load(ops, outer), x.shape[dim], wraps=True)
         return x.load(ops, tuple(where))
 
     result = builder.computed(inner, [x, *tensors], full, x.dtype, x.device, heavy=True)
@@ -149,7 +149,7 @@ Where = Callable[[Any, Index], Index]
 Values = Callable[[Any, Index], Ref]
 
 
-def scattered(
+def scatter_into(
     builder: LoweringBuilder,
     x: Tensor,
     shape: Sequence[int],
@@ -214,11 +214,11 @@ def _index_put(
         for dim in rest:
             result[dim] = next(others)
         for dim, tensor in zip(dims, tensors, strict=True):
-            result[dim] = position(ops, tensor.load(ops, index[first : first + rank]), x.shape[dim], wraps=True)
+            result[dim] = index_from_value(ops, tensor.load(ops, index[first : first + rank]), x.shape[dim], wraps=True)
         return tuple(result)
 
     mode = "add" if accumulate else "last" if _product(shape) > 1 else None
-    return scattered(builder, x, full, where, spread.load, mode, spread.work, is_overwritable(builder, x))
+    return scatter_into(builder, x, full, where, spread.load, mode, spread.work, is_overwritable(builder, x))
 
 
 def _is_mask_of(index: Tensor | None, x: Tensor) -> bool:
@@ -283,16 +283,16 @@ def _reduced(
         return NotImplemented
     if not include_self:
         start = _identity(reduce, dtype)
-        x = scattered(builder, x, shape, where, lambda ops, index: _number(ops, start, dtype), "last", work)
+        x = scatter_into(builder, x, shape, where, lambda ops, index: _number(ops, start, dtype), "last", work)
         if x is NotImplemented:
             return NotImplemented
-    result = scattered(builder, x, shape, where, value, _MODES[reduce], work)
+    result = scatter_into(builder, x, shape, where, value, _MODES[reduce], work)
     if reduce != "mean" or result is NotImplemented:
         return result
     working = computation_dtype(dtype)
     begin = 1 if include_self else 0
     initial = builder.pointwise(lambda ops, old: ops.constant(begin, working), [x], working)
-    counts = scattered(builder, initial, shape, where, lambda ops, index: ops.constant(1, working), "add", work)
+    counts = scatter_into(builder, initial, shape, where, lambda ops, index: ops.constant(1, working), "add", work)
 
     def divided(ops: Any, total: Ref, count: Ref) -> Ref:
         count = ops.maximum(count, ops.constant(1, working))
@@ -312,7 +312,7 @@ def _elementwise_places(x: Tensor, dim: int, indices: Tensor) -> Where:
     """Indexes `dim` by the index tensor, and the other dimensions by the loops."""
 
     def where(ops: Any, index: Index) -> Index:
-        at = position(ops, indices.load(ops, index), x.shape[dim], wraps=False)
+        at = index_from_value(ops, indices.load(ops, index), x.shape[dim], wraps=False)
         return (*index[:dim], at, *index[dim + 1 :])
 
     return where
@@ -322,7 +322,7 @@ def _slice_places(x: Tensor, dim: int, indices: Tensor) -> Where:
     """Indexes `dim` by a vector of indices, for whole slices across `dim`."""
 
     def where(ops: Any, index: Index) -> Index:
-        at = position(ops, indices.load(ops, (index[dim],)), x.shape[dim], wraps=False)
+        at = index_from_value(ops, indices.load(ops, (index[dim],)), x.shape[dim], wraps=False)
         return (*index[:dim], at, *index[dim + 1 :])
 
     return where
@@ -356,7 +356,7 @@ def _scatter(
             return _number(ops, source, dtype)
 
     if reduce is None:
-        result = scattered(builder, x, indices.shape, where, value, "last", work)
+        result = scatter_into(builder, x, indices.shape, where, value, "last", work)
     else:
         result = _reduced(builder, x, indices.shape, where, value, work, reduce, include_self)
     return result if result is NotImplemented else reshape(result, shape)
@@ -412,7 +412,7 @@ def _slices(
     source = expand(source, full)
     work = source.work | indices.work
     if reduce is None:
-        result = scattered(builder, x, full, where, source.load, "last", work)
+        result = scatter_into(builder, x, full, where, source.load, "last", work)
     else:
         result = _reduced(builder, x, full, where, source.load, work, reduce, include_self)
     return result if result is NotImplemented else reshape(result, shape)
@@ -455,10 +455,10 @@ def _put(builder: LoweringBuilder, x: Tensor, indices: Tensor, source: Tensor, a
     places, values = reshape(indices, (indices.numel,)), reshape(source, (indices.numel,))
 
     def where(ops: Any, index: Index) -> Index:
-        return (position(ops, places.load(ops, index), x.numel, wraps=True),)
+        return (index_from_value(ops, places.load(ops, index), x.numel, wraps=True),)
 
     mode = "add" if accumulate else "last"
-    result = scattered(builder, flat, (indices.numel,), where, values.load, mode, values.work | places.work)
+    result = scatter_into(builder, flat, (indices.numel,), where, values.load, mode, values.work | places.work)
     return result if result is NotImplemented else reshape(result, x.shape)
 
 

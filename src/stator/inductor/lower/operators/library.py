@@ -29,7 +29,7 @@ from .pointwise import elementwise
 aten = torch.ops.aten
 
 
-def matrix(builder: LoweringBuilder, x: Tensor) -> str | View:
+def blas_matrix(builder: LoweringBuilder, x: Tensor) -> str | View:
     """A matrix (or a batch of matrices) in a layout for BLAS: one of the last two dimensions has stride one."""
     planned = x.planned()
     if planned is not None and _fits_blas(x.shape[-2:], planned[0][-2:]):
@@ -68,12 +68,12 @@ def _product(builder: LoweringBuilder, target: Any, args: Sequence[Any], **kwarg
 
 def multiply(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Tensor:
     """The product of two matrices, contiguous, by the faster library."""
-    second = matrix(builder, b)
+    second = blas_matrix(builder, b)
     meta = TensorMeta((a.shape[0], b.shape[1]), (b.shape[1], 1), a.dtype, a.device)
     found = None if is_transposed(a) else linear_product(builder, a, second, b.shape[1], None, meta)
     if found is not None:
         return found  # type: ignore[no-any-return]
-    return builder.extern(aten.mm.out, [matrix(builder, a), second], {}, [meta], style="out")[0]  # type: ignore
+    return builder.extern(aten.mm.out, [blas_matrix(builder, a), second], {}, [meta], style="out")[0]  # type: ignore
 
 
 @lowers(aten.mm.default)
@@ -83,22 +83,22 @@ def _mm(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Any:
 
 @lowers(aten.bmm.default)
 def _bmm(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Any:
-    return _product(builder, aten.bmm.out, [matrix(builder, a), matrix(builder, b)])
+    return _product(builder, aten.bmm.out, [blas_matrix(builder, a), blas_matrix(builder, b)])
 
 
 @lowers(aten.addmm.default)
 def _addmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
     plain = beta == 1 and alpha == 1
     if plain and bias.shape == (a.shape[0], b.shape[1]) and is_overwritable(builder, bias):
-        return builder.add_to(bias, aten.addmm.out, [matrix(builder, a), matrix(builder, b)])
+        return builder.add_to(bias, aten.addmm.out, [blas_matrix(builder, a), blas_matrix(builder, b)])
     if plain and not is_transposed(a):
-        found = linear_product(builder, a, matrix(builder, b), b.shape[1], bias)
+        found = linear_product(builder, a, blas_matrix(builder, b), b.shape[1], bias)
         if found is not None:
             return found
     if plain and only_feeds_loops(builder.node):
         # the loops that read the product also add the bias, which saves writing the bias into the result first
         return elementwise(builder, lambda ops, x, y: ops.add(x, y), [_mm(builder, a, b), bias])
-    args = [builder.argument(bias), matrix(builder, a), matrix(builder, b)]
+    args = [builder.argument(bias), blas_matrix(builder, a), blas_matrix(builder, b)]
     return _product(builder, aten.addmm.out, args, beta=beta, alpha=alpha)
 
 
@@ -145,7 +145,7 @@ def is_overwritable(builder: LoweringBuilder, x: Tensor) -> bool:
 
 @lowers(aten.baddbmm.default)
 def _baddbmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    args = [builder.argument(bias), matrix(builder, a), matrix(builder, b)]
+    args = [builder.argument(bias), blas_matrix(builder, a), blas_matrix(builder, b)]
     return _product(builder, aten.baddbmm.out, args, beta=beta, alpha=alpha)
 
 

@@ -67,7 +67,7 @@ def cast(builder: LoweringBuilder, tensor: Tensor, dtype: torch.dtype) -> Tensor
     return builder.pointwise(lambda ops, x: ops.to_dtype(x, dtype), [tensor], dtype)
 
 
-def named(name: str) -> Callable[..., Ref]:
+def vocabulary_operation(name: str) -> Callable[..., Ref]:
     return lambda ops, *values: ops.elementwise(name, *values)
 
 
@@ -92,14 +92,14 @@ _UNARY_FLOAT = (
     "atanh erf erfc sigmoid lgamma"
 )
 for _name in _UNARY_FLOAT.split():
-    _register(f"{_name}.default", named(_name), Kind.INT_TO_FLOAT, _name in HEAVY)
+    _register(f"{_name}.default", vocabulary_operation(_name), Kind.INT_TO_FLOAT, _name in HEAVY)
 
 for _name in ("isnan", "isinf"):
 
     def _float_test(builder: LoweringBuilder, x: Tensor, _operation: str = _name) -> Tensor:
         if is_integral(x.dtype):
             return elementwise(builder, lambda ops, v: ops.constant(False, torch.bool), [x], Kind.ALWAYS_BOOL)
-        return elementwise(builder, named(_operation), [x], Kind.ALWAYS_BOOL)
+        return elementwise(builder, vocabulary_operation(_operation), [x], Kind.ALWAYS_BOOL)
 
     lowerings.add(getattr(aten, _name).default, _float_test)
 
@@ -134,7 +134,7 @@ def _nextafter(builder: LoweringBuilder, x: Operand, y: Operand) -> Any:
     dtype = common_dtype([x, y])
     if computation_dtype(dtype) is not dtype:
         return NotImplemented  # the next half float is not the next float32
-    return elementwise(builder, named("nextafter"), [x, y])
+    return elementwise(builder, vocabulary_operation("nextafter"), [x, y])
 
 
 @lowers(aten.frexp.Tensor)
@@ -165,24 +165,24 @@ def _frexp(builder: LoweringBuilder, x: Tensor) -> list[Tensor]:
     ]
 
 
-_register("neg.default", named("neg"), Kind.DEFAULT, False)
-_register("logical_not.default", named("logical_not"), Kind.ALWAYS_BOOL, False)
-_register("bitwise_not.default", named("bitwise_not"), Kind.DEFAULT, False)
-_register("mul.Tensor mul.Scalar", named("mul"), Kind.DEFAULT, False)
-_register("maximum.default", named("maximum"), Kind.DEFAULT, False)
-_register("minimum.default", named("minimum"), Kind.DEFAULT, False)
+_register("neg.default", vocabulary_operation("neg"), Kind.DEFAULT, False)
+_register("logical_not.default", vocabulary_operation("logical_not"), Kind.ALWAYS_BOOL, False)
+_register("bitwise_not.default", vocabulary_operation("bitwise_not"), Kind.DEFAULT, False)
+_register("mul.Tensor mul.Scalar", vocabulary_operation("mul"), Kind.DEFAULT, False)
+_register("maximum.default", vocabulary_operation("maximum"), Kind.DEFAULT, False)
+_register("minimum.default", vocabulary_operation("minimum"), Kind.DEFAULT, False)
 _register("fmax.default", lambda ops, x, y: _ignoring_nan(ops, "fmax", "maximum", x, y), Kind.DEFAULT, False)
 _register("fmin.default", lambda ops, x, y: _ignoring_nan(ops, "fmin", "minimum", x, y), Kind.DEFAULT, False)
-_register("atan2.default", named("atan2"), Kind.INT_TO_FLOAT, True)
-_register("hypot.default", named("hypot"), Kind.DEFAULT, True)
-_register("copysign.Tensor copysign.Scalar", named("copysign"), Kind.INT_TO_FLOAT, False)
-_register("div.Tensor div.Scalar true_divide.Tensor", named("div"), Kind.INT_TO_FLOAT, False)
+_register("atan2.default", vocabulary_operation("atan2"), Kind.INT_TO_FLOAT, True)
+_register("hypot.default", vocabulary_operation("hypot"), Kind.DEFAULT, True)
+_register("copysign.Tensor copysign.Scalar", vocabulary_operation("copysign"), Kind.INT_TO_FLOAT, False)
+_register("div.Tensor div.Scalar true_divide.Tensor", vocabulary_operation("div"), Kind.INT_TO_FLOAT, False)
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _register(f"{_name}.Tensor {_name}.Scalar", named(_name), Kind.ALWAYS_BOOL, False)
+    _register(f"{_name}.Tensor {_name}.Scalar", vocabulary_operation(_name), Kind.ALWAYS_BOOL, False)
 for _name in ("and", "or", "xor"):
     _register(
         f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar __{_name}__.Tensor __{_name}__.Scalar",
-        named(f"bitwise_{_name}"),
+        vocabulary_operation(f"bitwise_{_name}"),
         Kind.DEFAULT,
         False,
     )
@@ -190,7 +190,7 @@ for _name, _operation in (("left", "lshift"), ("right", "rshift")):
     _register(
         f"bitwise_{_name}_shift.Tensor bitwise_{_name}_shift.Tensor_Scalar "
         f"__{_operation}__.Tensor __{_operation}__.Scalar",
-        named(_operation),
+        vocabulary_operation(_operation),
         Kind.DEFAULT,
         False,
     )
@@ -224,7 +224,7 @@ for _name in ("floor", "ceil", "trunc", "round"):
 def _abs_or_sign(builder: LoweringBuilder, x: Tensor) -> Any:
     if x.dtype is torch.bool:
         return _unchanged(builder, x)
-    return elementwise(builder, named("abs" if "abs" in builder.target else "sign"), [x])
+    return elementwise(builder, vocabulary_operation("abs" if "abs" in builder.target else "sign"), [x])
 
 
 def _unchanged(builder: LoweringBuilder, x: Tensor) -> Tensor:
@@ -307,17 +307,17 @@ def _pow(builder: LoweringBuilder, base: Operand, exponent: Operand) -> Any:
             return NotImplemented
         if is_integral(common):
             return elementwise(builder, _integer_power, [base, exponent], heavy=True)
-        return elementwise(builder, named("pow"), [base, exponent], heavy=True)
+        return elementwise(builder, vocabulary_operation("pow"), [base, exponent], heavy=True)
     simple = _POWERS.get(float(exponent))
     if is_integral(common_dtype([base, exponent])):
         if exponent < 0 or common_dtype([base, exponent]) is torch.bool:
             return NotImplemented
         if exponent in (1, 2, 3):
             return elementwise(builder, lambda ops, x, _: simple(ops, x), [base, exponent])  # type: ignore[misc]
-        return elementwise(builder, named("pow"), [base, exponent], heavy=True)
+        return elementwise(builder, vocabulary_operation("pow"), [base, exponent], heavy=True)
     if simple is not None:
         return elementwise(builder, lambda ops, x, _: simple(ops, x), [base, exponent])
-    return elementwise(builder, named("pow"), [base, exponent], heavy=True)
+    return elementwise(builder, vocabulary_operation("pow"), [base, exponent], heavy=True)
 
 
 def _integer_power(ops: Any, base: Ref, exponent: Ref) -> Ref:
@@ -438,10 +438,12 @@ def _activation(*targets: Any, heavy: bool = False) -> Callable[[Callable[..., R
     """Decorator: `function(ops, x, *numbers)` with the operator's own scalar arguments, on floating tensors."""
 
     def decorate(function: Callable[..., Ref]) -> Callable[..., Ref]:
-        def lowering(builder: LoweringBuilder, x: Tensor, *numbers: Any, **named: Any) -> Any:
+        def lowering(builder: LoweringBuilder, x: Tensor, *numbers: Any, **vocabulary_operation: Any) -> Any:
             if is_integral(x.dtype):
                 return NotImplemented
-            return elementwise(builder, lambda ops, v: function(ops, v, *numbers, **named), [x], heavy=heavy)
+            return elementwise(
+                builder, lambda ops, v: function(ops, v, *numbers, **vocabulary_operation), [x], heavy=heavy
+            )
 
         for target in targets:
             lowerings.add(target, lowering)

@@ -16,7 +16,7 @@ from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Tensor
 from stator.prims.type_promotion import computation_dtype, is_integral
 
-from .creation import inside
+from .creation import within_shape
 from .pointwise import cast
 from .reductions import reduce
 
@@ -119,7 +119,7 @@ def _window_position(index: Index, shift: tuple[int, int], steps: Sequence[int],
 
 
 def _load_or(ops: Any, x: Tensor, at: Index, other: float) -> Ref:
-    mask = inside(ops, at, x.shape)
+    mask = within_shape(ops, at, x.shape)
     if mask is None:
         return x.load(ops, at)
     return ops.masked(mask, lambda: x.load(ops, at), other, x.dtype)

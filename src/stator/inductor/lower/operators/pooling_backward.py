@@ -20,7 +20,7 @@ from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Tensor
 from stator.prims.type_promotion import computation_dtype, is_integral
 
-from .creation import inside
+from .creation import within_shape
 from .pooling import pair, window_divisor
 
 aten = torch.ops.aten
@@ -51,7 +51,7 @@ def _contributions(
             row = (index[-2] + pads[0]) // steps[0] - dy
             column = (index[-1] + pads[1]) // steps[1] - dx
             at = (*index[:-2], row, column)
-            yield at, inside(ops, at, grad.shape)
+            yield at, within_shape(ops, at, grad.shape)
 
     return places
 
