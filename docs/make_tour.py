@@ -30,7 +30,7 @@ MARK = "<!-- made by `make docs` from here on -->"
 INTRODUCTION = """
 ## A tour: one small model from Python frame to machine code
 
-This part is generated (`make docs`) from what `STATOR_DUMP=folder` writes, so it shows what the compiler does today.
+`make docs` generates this part from the files that `STATOR_DUMP=folder` writes, so it shows the compiler of today.
 The model, called under `torch.no_grad()` on a float32 tensor of shape [8, 16, 64]:
 
 ```python
@@ -49,7 +49,7 @@ STAGES = (
     ),
     (
         "05_captured.txt",
-        "What symbolic execution found",
+        "The result of symbolic execution",
         "`dynamo/capture.py` steps through the instructions with symbolic values, inlining every Python call. The "
         "result is data: the guards that must hold for this capture to be reused, where each graph input is loaded "
         "from, and how the return value is rebuilt. Here are the first guards.",
@@ -57,13 +57,13 @@ STAGES = (
     (
         "10_graph.py",
         "The captured graph",
-        "Torch calls on tensors as an FX graph. Parameters are inputs like any other tensor. This is what a backend "
-        "receives. The text is Python that runs again.",
+        "Torch calls on tensors as an FX graph, as a backend receives it. Parameters are inputs like any other tensor. "
+        "The text is Python that runs again.",
     ),
     (
         "21_forward.py",
         "The functional ATen graph",
-        "`aot` traces the graph on fake tensors through our own shape rules: only ATen operators are left, nothing is "
+        "`aot` traces the graph on fake tensors through stator's shape rules: only ATen operators are left, nothing is "
         "mutated, every value has its shape, dtype and strides.",
     ),
     (
@@ -87,15 +87,15 @@ STAGES = (
     (
         "60_code.cpp",
         "Kernels",
-        "C++ over our own `vec.h`, without any header of torch. Kernels are named by their content: equal ones in "
+        "C++ over stator's `vec.h`, without any header of torch. Kernels are named by their content: equal ones in "
         "other layers or other models are compiled once.",
     ),
     ("60_code.py", "The host", "The program printed as Python; the names are bound once, then `call` runs."),
     (
         "60_bytecode.txt",
         "The rewritten frame",
-        "What runs instead of the user's function when the guards hold: it calls the compiled graph and rebuilds the "
-        "result. It has the signature of the original.",
+        "This code runs instead of the user's function when the guards hold. It calls the compiled graph and rebuilds "
+        "the result. It has the signature of the original.",
     ),
 )
 
