@@ -1,5 +1,5 @@
-/* Reads a tensor's metadata straight from its C++ TensorImpl, at offsets that runtime/tensor_impl.py finds by experiment.
- * No torch header is needed. Nothing here ever writes to a tensor, and nothing here decides what to do with the values. */
+/* Reads a tensor's metadata from its C++ TensorImpl, at offsets that runtime/tensor_impl.py finds by experiment. No
+ * torch header is needed, and nothing here writes to a tensor. */
 #ifndef STATOR_TENSOR_IMPL_H
 #define STATOR_TENSOR_IMPL_H
 
@@ -11,7 +11,7 @@
 /* Sizes and strides of up to this many dimensions are stored inside TensorImpl, longer ones behind a pointer. */
 #define STATOR_INLINE_DIMS 5
 
-/* Byte offsets. `valid` is 0 until a calibration whose self-test passed was installed; read nothing before. */
+/* Byte offsets. `valid` is 0 until a calibration with a passed self-test is installed; read nothing before. */
 typedef struct {
     int valid;
     int cdata;          /* PyObject -> TensorImpl* */
@@ -25,11 +25,12 @@ typedef struct {
     int autograd_meta;  /* TensorImpl -> AutogradMeta* or NULL */
     int requires_grad;  /* AutogradMeta -> bool */
     int grad_fn;        /* AutogradMeta -> pointer or NULL */
-    uint64_t leaf_autograd_vtable; /* first word of an AutogradMeta that belongs to no view */
+    uint64_t leaf_autograd_vtable;  /* first word of an AutogradMeta of a tensor that is no view */
     uint8_t itemsize[256];         /* bytes per element by type code; 0: unknown */
 } StatorTensorLayout;
 
-/* Install what `TensorLayout.as_tuple()` returned (11 offsets, vtable, itemsize bytes). -1 with an exception on error. */
+/* Install the tuple of `TensorLayout.as_tuple()` (11 offsets, vtable, itemsize bytes). -1 with an exception on
+   error. */
 static inline int stator_layout_install(StatorTensorLayout *layout, PyObject *tuple)
 {
     StatorTensorLayout new_layout;
@@ -57,7 +58,7 @@ static inline int stator_layout_install(StatorTensorLayout *layout, PyObject *tu
 
 #define STATOR_AT(type, base, offset) (*(type const *)((char const *)(base) + (offset)))
 
-/* The readers below expect a PyObject that is a torch.Tensor (or subclass); NULL impl: the C++ side is gone. */
+/* The readers below expect a torch.Tensor (or subclass); NULL: the tensor has no C++ object. */
 static inline char const *stator_tensor_impl(StatorTensorLayout const *layout, PyObject *tensor)
 {
     return STATOR_AT(char const *, tensor, layout->cdata);
@@ -106,7 +107,7 @@ static inline int stator_tensor_itemsize(StatorTensorLayout const *layout, char 
     return layout->itemsize[stator_tensor_dtype(layout, impl) & 0xff];
 }
 
-/* Address of the first byte of the storage; NULL when there is no storage or no memory behind it. */
+/* Address of the storage's first byte; NULL without a storage or memory. */
 static inline char *stator_tensor_storage_data(StatorTensorLayout const *layout, char const *impl)
 {
     char const *storage = STATOR_AT(char const *, impl, layout->storage);
@@ -121,7 +122,7 @@ static inline char *stator_tensor_data(StatorTensorLayout const *layout, char co
     return data ? data + offset : NULL;
 }
 
-/* 1 or 0; -1 when only the getter knows (a differentiable view asks its base). */
+/* 1 or 0; -1 if only the getter knows (a differentiable view asks its base). */
 static inline int stator_tensor_requires_grad(StatorTensorLayout const *layout, char const *impl)
 {
     char const *meta = STATOR_AT(char const *, impl, layout->autograd_meta);

@@ -1,10 +1,9 @@
 // SIMD values for generated kernels: types, memory, conversions, selection and horizontal reductions. No header of the
-// system, of C++ or of torch is included, so that a kernel costs little more to compile than its own text.
-// Elementary functions are in vec_math.h; nothing here knows about kernels.
+// system, of C++ or of torch is included, which keeps compilation quick. vec_math.h holds elementary functions.
 //
-// A vector has LANES float lanes. int64 and double vectors have as many lanes in two registers. The type of a value in
-// a register follows from its dtype: float, half and bfloat16 -> vf32; bool -> mask; int8..int32, uint8 -> vi32;
-// int64 -> vi64; double -> vf64; scalars correspondingly float, bool, int32_t, int64_t, double.
+// A vector has LANES float lanes. int64 and double vectors have LANES lanes in two registers. The register type of a
+// value follows from its dtype: float, half and bfloat16 -> vf32; bool -> mask; int8..int32, uint8 -> vi32; int64 ->
+// vi64; double -> vf64; scalars correspondingly float, bool, int32_t, int64_t, double.
 #pragma once
 
 typedef __INT8_TYPE__ int8_t;
@@ -22,7 +21,7 @@ extern "C" int omp_get_thread_num();
 
 #define INLINE static inline __attribute__((always_inline))
 
-// The instructions' builtins belong to one compiler and change with its versions: without any of them, portable code.
+// Builtins of instructions differ between compilers and versions; without any of them, portable code is used.
 #define BUILTINS_AVX512 \
     (__has_builtin(__builtin_ia32_cvtd2mask512) && __has_builtin(__builtin_ia32_cvtq2mask512) && \
     __has_builtin(__builtin_ia32_gathersiv16sf) && __has_builtin(__builtin_ia32_loaddqudi512_mask) && \
@@ -66,7 +65,7 @@ typedef int64_t half_i64 __attribute__((vector_size(4 * LANES), may_alias));
 typedef int32_t half_i32 __attribute__((vector_size(2 * LANES), may_alias));
 typedef float half_f32 __attribute__((vector_size(2 * LANES), may_alias));
 
-// the same types without an alignment requirement, for memory
+// the vector types without an alignment requirement, for memory
 typedef float mem_f32 __attribute__((vector_size(4 * LANES), may_alias, aligned(4)));
 typedef int32_t mem_i32 __attribute__((vector_size(4 * LANES), may_alias, aligned(4)));
 typedef int16_t mem_i16 __attribute__((vector_size(2 * LANES), may_alias, aligned(2)));
@@ -167,7 +166,7 @@ INLINE half_f32 low_half(vf32 x) {
     return r;
 }
 #if LANES == 16 && __GNUC__ >= 12
-// shuffles keep the halves in registers, where a copy through memory would wait for the stores
+// shuffles keep the halves in registers; a copy through memory would wait for the stores
 INLINE half_i32 high_half(vi32 x) { return __builtin_shufflevector(x, x, IOTA_HI); }
 INLINE half_f32 high_half(vf32 x) { return __builtin_shufflevector(x, x, IOTA_HI); }
 INLINE vi32 join_i32(half_i32 a, half_i32 b) { return __builtin_shufflevector(a, b, IOTA); }
@@ -333,7 +332,7 @@ INLINE vu16 narrow_f16(vf32 x) {
     return r;
 }
 #endif
-// the value a tensor of that dtype would hold
+// the value after rounding to that dtype
 INLINE float round_bf16(float x) { return bits_to_float((uint32_t)bfloat16_bits(x) << 16); }
 INLINE vf32 round_bf16(vf32 x) { return widen_bf16(narrow_bf16(x)); }
 INLINE float round_f16(float x) { return widen(float16{float16_bits(x)}); }
@@ -516,7 +515,7 @@ INLINE vi32 load(const int32_t *p, int n) {
 INLINE void store(float *p, vf32 v, int n) { __builtin_memcpy(p, &v, 4 * n); }
 INLINE void store(int32_t *p, vi32 v, int n) { __builtin_memcpy(p, &v, 4 * n); }
 #endif
-// the rest, where there is no instruction for it, go through a full vector on the stack
+// without an instruction for partial vectors, a full vector on the stack serves
 template <class P> INLINE auto load(const P *p, int n) {
     P whole[LANES] = {};
     __builtin_memcpy(whole, p, sizeof(P) * n);
@@ -528,7 +527,7 @@ template <class P, class V> INLINE void store(P *p, V v, int n) {
     __builtin_memcpy(p, whole, sizeof(P) * n);
 }
 
-// scalars: the same names, so that one text serves both
+// scalars: equal names, so that one kernel text serves both
 INLINE float load_one(const float *p) { return *p; }
 INLINE int32_t load_one(const int32_t *p) { return *p; }
 INLINE int32_t load_one(const int16_t *p) { return *p; }
@@ -592,7 +591,7 @@ INLINE vf32 load_masked(const float *p, mask m, int n) {
     return __builtin_ia32_loadups512_mask(p, vf32{}, (uint16_t)(bitmask(n) & bitmask(m)));
 }
 #endif
-// work: elements of simple arithmetic; a thread is worth its start for some ten thousand (ATen's grain size)
+// work: elements of simple arithmetic; starting a thread pays off from some ten thousand (ATen's grain size)
 INLINE int threads_for(int64_t work) {
     int64_t wanted = work / 32768 + 1, most = omp_get_max_threads();
     return (int)(wanted < most ? wanted : most);
@@ -615,7 +614,7 @@ INLINE vf32 load_strided(const float *p, int64_t stride, int n) {
     return __builtin_ia32_gathersiv16sf(vf32{}, p, arange_i32(0, (int32_t)stride), bitmask(n), 4);
 }
 #endif
-// only lanes of the mask are read; that is usually all of them
+// only lanes of the mask are read; usually all of them
 template <class P> INLINE auto load_strided(const P *p, int64_t stride, mask m, int n) {
     if (all(m)) return load_strided(p, stride, n);
     return gather(p, arange_i64(0, stride), m, n);

@@ -1,5 +1,4 @@
-// Operations that loop as long as their operands say, for kernels: common divisors, zeta, orthogonal polynomials.
-// Never here: anything with a vector form; lanes go through one after the other.
+// Operations that loop as long as their operands require, lane by lane: common divisors, zeta, orthogonal polynomials.
 #pragma once
 
 template <class T> static __attribute__((noinline)) T gcd_of(T a, T b) {
@@ -13,8 +12,8 @@ template <class T> static __attribute__((noinline)) T gcd_of(T a, T b) {
     return b;
 }
 
-// Hurwitz's zeta by the Euler-Maclaurin formula, in double as eager computes it: terms until the shifted argument is
-// beyond 9, then (2k)! / B(2k) for k to 12.
+// Hurwitz's zeta by the Euler-Maclaurin formula, in double as in eager: terms until the shifted argument exceeds 9,
+// then (2k)! / B(2k) for k to 12.
 static __attribute__((noinline)) double zeta_of(double x, double q) {
     static const double factors[12] = {12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9,
         7.47242496e10, -2.950130727918164224e12, 1.1646782814350067249e14, -4.5979787224074726105e15,
@@ -49,7 +48,7 @@ static __attribute__((noinline)) double zeta_of(double x, double q) {
     return sum;
 }
 
-// The degree as eager truncates it; what has no integer is none.
+// The degree truncated as in eager; -1 for NaN and for numbers beyond int64.
 template <class T> INLINE int64_t degree_of(T n) { return n == n && __builtin_fabs((double)n) < 9e18 ? (int64_t)n : -1; }
 
 template <class T> static __attribute__((noinline)) T hermite_h_of(T x, T degree) {

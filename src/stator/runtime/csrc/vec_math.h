@@ -26,8 +26,8 @@
     INLINE double name(double x) { return __builtin_##function(x); }
 #define LIBM_DOUBLE(name, function) LIBM_SCALAR(name, function) LANEWISE(name, __builtin_##function, double, vf64)
 #define LIBM(name, function) LIBM_DOUBLE(name, function) LANEWISE(name, __builtin_##function##f, float, vf32)
-// behind the function on vf32: floats by the same method, doubles from libm. A lane has the bits that a scalar has, whatever
-// its neighbours hold: what a backward computes again, in other loops, is compared with what the forward computed
+// behind the function on vf32: floats by the vector method, doubles from libm. A lane has the bits of a scalar,
+// whatever its neighbours: values recomputed in a backward, in other loops, must equal those of the forward
 #define FIRST_LANE(name, function) \
     INLINE float name(float x) { return lane(name(splat(x)), 0); } \
     INLINE double name(double x) { return __builtin_##function(x); } \
@@ -62,7 +62,7 @@ LANEWISE(op_ceil, __builtin_ceilf, float, vf32)
 LANEWISE(op_trunc, __builtin_truncf, float, vf32)
 LANEWISE(op_round, __builtin_rintf, float, vf32)
 #endif
-// the second operand when either is a NaN, as the instructions do it
+// returns the second operand if either is a NaN, as the instructions do
 #ifdef SIMD_AVX512
 INLINE vf32 minimum_or_second(vf32 a, vf32 b) { return __builtin_ia32_minps512_mask(a, b, b, (short)-1, 4); }
 INLINE vf32 maximum_or_second(vf32 a, vf32 b) { return __builtin_ia32_maxps512_mask(a, b, b, (short)-1, 4); }
@@ -498,7 +498,7 @@ INLINE vf32 op_div(vf32 a, vf32 b) { return a / b; }
 INLINE vf64 op_div(vf64 a, vf64 b) { return a / b; }
 INLINE float op_div(float a, float b) { return a / b; }
 INLINE double op_div(double a, double b) { return a / b; }
-// division of integers by zero is an error in ATen that tensors of a graph cannot raise: it gives 0 here, never a trap
+// integer division by zero is an error in ATen that tensors of a graph cannot raise: here it gives 0 and never traps
 INLINE int32_t op_trunc_div(int32_t a, int32_t b) { return b == 0 ? 0 : b == -1 ? op_neg(a) : a / b; }
 INLINE int64_t op_trunc_div(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? op_neg(a) : a / b; }
 INLINE float op_trunc_div(float a, float b) { return __builtin_truncf(a / b); }
@@ -531,7 +531,7 @@ INLINE double op_mod(double a, double b) {
     double r = __builtin_fmod(a, b);
     return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
 }
-// Python's floor division of floats, by way of the remainder, as ATen does it
+// Python's floor division of floats by the remainder, as in ATen
 template <class T> INLINE T float_floordiv(T a, T b, T r) {
     if (b == 0) return a / b;
     T q = (a - r) / b;

@@ -1,8 +1,8 @@
 // Powers. Part of vec_math.h, which includes it.
 #pragma once
 
-// For x > 0 in double: 2^(y log2(x)), log2 by the series of atanh, 2^r by Taylor to r^9; both to about 2^-40, so that the
-// float result is within one rounding. Lanes with x <= 0, and not finite ones, go to libm.
+// For x > 0 in double: 2^(y log2(x)), log2 by the series of atanh, 2^r by Taylor to r^9; both to about 2^-40, so that
+// the float result is within one rounding. Lanes with x <= 0 or non-finite x use libm.
 INLINE half_f64 power_half(half_f32 xs, half_f32 ys) {
     half_f64 x = __builtin_convertvector(xs, half_f64), y = __builtin_convertvector(ys, half_f64);
     half_i64 b = (half_i64)x;

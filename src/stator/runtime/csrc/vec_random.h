@@ -1,5 +1,5 @@
-// Random bits and normal numbers for generated kernels, equal to the last bit to prims/operators/random.py and normal_quantile.py,
-// where sources and the layout of streams are told. Nothing here keeps state from one call of a kernel to the next.
+// Random bits and normal numbers for generated kernels, equal to the last bit to prims/operators/random.py and
+// normal_quantile.py, which cite sources and define streams. No state survives a kernel call.
 #pragma once
 #include "vec.h"
 
@@ -40,8 +40,8 @@ INLINE philox_words philox(half_u64 counter, int64_t seed, int64_t stream, int d
     return {w0, w1, w2, w3};
 }
 
-// Words of two neighbouring blocks of 64 elements, the even one first and its beginning once more behind the odd one, so
-// that any LANES neighbours can be loaded at once.
+// Words of two neighbouring blocks of 64 elements: the even block first; its beginning is repeated behind the odd
+// block, so that any LANES neighbours load at once.
 struct random_blocks {
     int64_t have[2] = {-1, -1};
     alignas(64) int32_t words[128 + 16];
