@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stator.base.errors import ChangedMeanwhile, UserPlace, VerificationError
+from stator.base.errors import ConcurrentModification, UserPlace, VerificationError
 from stator.dynamo.guards.source import LocalSource
 from stator.dynamo.ir.capture_assumptions import NO_ASSUMPTIONS, CaptureAssumptions, GraphEnd, Retry
 from stator.dynamo.ir.capture_result import BreakReason
@@ -60,5 +60,5 @@ def test_guards_that_fail_in_one_way_are_a_defect_and_others_another_thread_s_wo
     assert once.end is None, "with other values the graph may end elsewhere"
     with pytest.raises(VerificationError, match="the values it was made from: a"):
         once.after_failed_guard("a").after_failed_guard("a")
-    with pytest.raises(ChangedMeanwhile, match="the values it was made from: c"):
+    with pytest.raises(ConcurrentModification, match="the values it was made from: c"):
         once.after_failed_guard("b").after_failed_guard("c")

@@ -83,7 +83,7 @@ class WrongAssumption(StatorError):
     """A graph's assumption about a number that is known only at run time is false in this call."""
 
 
-class ChangedMeanwhile(StatorError):
+class ConcurrentModification(StatorError):
     """Guarded values changed during each compilation of a frame: another thread modifies them."""
 
     kind = "values that change meanwhile"

@@ -115,7 +115,7 @@ def numel(shape: Sizes) -> Any:
     return count
 
 
-def least(first: Any, second: Any) -> Any:
+def smaller_size(first: Any, second: Any) -> Any:
     """Return the smaller of two sizes, without a guard on which one that is."""
     if type(first) is int and type(second) is int:
         return min(first, second)

@@ -103,7 +103,7 @@ class Binder:
 
     memory_reuser = staticmethod(memory_reuser)
 
-    def promise(
+    def layout_check(
         self, name: str, size: Size, stride: Size, dtype: torch.dtype, device: str, repaired: set[str]
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return the layout check for a library result in every call after the first (some 20 ns); see `conform`.
@@ -114,7 +114,7 @@ class Binder:
         def repair(result: torch.Tensor) -> torch.Tensor:
             return conform(result, name, size, stride, dtype, None, repaired)
 
-        return launch.make_promise(self.template(size, stride, dtype, device), repair)
+        return launch.make_layout_check(self.template(size, stride, dtype, device), repair)
 
     def arena(self, size: int, slots: Sequence[Slot]) -> ArenaUser:
         return ArenaUser(size, slots)

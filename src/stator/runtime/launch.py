@@ -54,12 +54,12 @@ def make_static_view(
     return _launch.StaticView(size, stride, offset) if _launch is not None else UncachedView(size, stride, offset)
 
 
-def make_promise(
+def make_layout_check(
     template: torch.Tensor, repair: Callable[[torch.Tensor], torch.Tensor]
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a callable that returns its tensor if it has the layout, dtype and device of `template`, else `repair` of
     it."""
-    return _launch.Promise(template, repair) if _launch is not None else repair
+    return _launch.LayoutCheck(template, repair) if _launch is not None else repair
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:

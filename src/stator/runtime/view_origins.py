@@ -12,7 +12,7 @@ _set: Any = torch._C._autograd._set_creation_meta  # type: ignore[attr-defined]
 _PLAIN: Any = torch._C._autograd.CreationMeta.DEFAULT  # type: ignore[attr-defined]
 
 
-def origin_of(tensor: torch.Tensor) -> Any:
+def view_creation_of(tensor: torch.Tensor) -> Any:
     """Return the creation record of a view that autograd protects from some writes; None for other tensors."""
     if not tensor.requires_grad or not tensor._is_view():
         return None
@@ -20,7 +20,7 @@ def origin_of(tensor: torch.Tensor) -> Any:
     return None if found == _PLAIN else found
 
 
-def with_origin(tensor: torch.Tensor, origin: Any) -> torch.Tensor:
+def with_view_creation(tensor: torch.Tensor, origin: Any) -> torch.Tensor:
     """Return the tensor, with the given creation record."""
     if tensor._is_view():
         _set(tensor, origin)

@@ -12,7 +12,7 @@ from torch import fx
 
 from stator.aot import functionalize_random
 from stator.graph.functionalization.functionalize import FunctionalTracer
-from stator.graph.ir.schema import draws
+from stator.graph.ir.schema import is_random_call
 from stator.graph.printer import load_graph, print_graph
 from stator.graph.tracing.tracer import trace
 from stator.graph.verifier import verify
@@ -39,7 +39,7 @@ def calls(graph: fx.GraphModule) -> list[fx.Node]:
 
 
 def drawing(graph: fx.GraphModule) -> list[str]:
-    return [str(node.target) for node in calls(graph) if draws(node.target, node.args, node.kwargs)]
+    return [str(node.target) for node in calls(graph) if is_random_call(node.target, node.args, node.kwargs)]
 
 
 def streams(graph: fx.GraphModule) -> list[object]:
@@ -268,7 +268,7 @@ def test_attention_without_dropout_draws_nothing() -> None:
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     q = torch.randn(1, 1, 2, 4)
     assert (
-        not draws(flash, (q, q, q), {})
-        and draws(flash, (q, q, q, 0.1), {})
-        and draws(flash, (q, q, q), {"dropout_p": 0.5})
+        not is_random_call(flash, (q, q, q), {})
+        and is_random_call(flash, (q, q, q, 0.1), {})
+        and is_random_call(flash, (q, q, q), {"dropout_p": 0.5})
     )

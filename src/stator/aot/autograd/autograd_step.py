@@ -30,7 +30,7 @@ from stator.base.errors import CompileError, StatorError, Unsupported
 from stator.base.locks import fork_safe_lock
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.subgraphs.custom_autograd import is_failure_of_hook
-from stator.graph.subgraphs.generators import drawn_devices, replayed
+from stator.graph.subgraphs.generators import random_devices, replay_random_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class CompiledStep:
         saved_inputs = {saved.index for saved in parts.saved if isinstance(saved, SavedInput)}
         # whose memory may not be replaced
         self.placed = tuple(sorted(saved_inputs | (joint.savers.inputs - self.mutated)))
-        self.devices = drawn_devices(joint.graph)
+        self.devices = random_devices(joint.graph)
         self.behind = {one.position: one.behind for one in joint.links if not joint.is_view(one.position)}
         self.stops = tuple(dict.fromkeys(position for behind in self.behind.values() for position in behind))
         self.saved = parts.saved
@@ -222,7 +222,7 @@ class CompiledStep:
 
         def run(request: GradientRequest, tangents: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
             by = request.by
-            with replayed(states), torch.enable_grad():
+            with replay_random_numbers(states), torch.enable_grad():
                 handles = self.program.handles(self.joint, primals)
             for at in moved:
                 primals[at].data = given[at][0].detach()
@@ -290,7 +290,7 @@ class CompiledStep:
         if plain:
             key = request, tuple(shown), tuple([_compiled_for(tangent) for tangent in tangents])
             run = self._compiled_gradients(key, gradients(tuple(shown)), [*primals, *tangents], len(shown))
-        with replayed(step_node.states):
+        with replay_random_numbers(step_node.states):
             if run is not None:
                 found = run(*primals, *tangents, *shown.values())
             else:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 from torch._ops import OpOverload
 
-from stator.graph.ir.schema import draws, op_info
+from stator.graph.ir.schema import is_random_call, op_info
 from stator.prims.record import TensorMeta
 
 # Arithmetic that costs next to nothing beside the memory that it reads or writes
@@ -76,7 +76,7 @@ def computing_cost(node: fx.Node) -> int | None:
     if info.is_view:
         return 0
     tags, name, size = info.record.tags, info.name, bytes_of(node)
-    if draws(node.target, node.args, node.kwargs):
+    if is_random_call(node.target, node.args, node.kwargs):
         return None
     if node.target.namespace == "stator":
         return OPERATION + int(FUNCTION_PER_BYTE * size)

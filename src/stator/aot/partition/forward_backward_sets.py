@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from stator.base.errors import CompileError
 from stator.graph.ir.memory import memory_root
-from stator.graph.ir.schema import draws
+from stator.graph.ir.schema import is_random_call
 from stator.prims.record import TensorMeta
 
 
@@ -104,7 +104,7 @@ def can_be_saved(node: fx.Node) -> bool:
 
 def draws_numbers(node: fx.Node) -> bool:
     """Whether running a node again would give something else."""
-    return draws(node.target, node.args, node.kwargs)
+    return is_random_call(node.target, node.args, node.kwargs)
 
 
 def is_backward(node: fx.Node) -> bool:

@@ -17,7 +17,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
 from stator.base import counters, logs
-from stator.base.errors import ChangedMeanwhile, StatorError, UsageError, UserPlace, VerificationError
+from stator.base.errors import ConcurrentModification, StatorError, UsageError, UserPlace, VerificationError
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.guards.guard import Guard
 from stator.dynamo.guards.guard_tree import bound_count, build_guard_tree, describe_failure, without_strong_references
@@ -321,7 +321,7 @@ class CacheMiss:
         """Run this call eagerly, and say once why. Later ones too, unless there is something to hope for: versions that
         serve other arguments, or a value that another thread changed while it was looked at."""
         self.failures += 1
-        hopeful = cache.versions or isinstance(error, VerificationError | ChangedMeanwhile)
+        hopeful = cache.versions or isinstance(error, VerificationError | ConcurrentModification)
         whole = not hopeful or self.failures >= _MOST_FAILURES
         cache.eager = whole
         _tell_failure(function, error, whole)

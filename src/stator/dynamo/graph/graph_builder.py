@@ -279,7 +279,7 @@ class GraphBuilder:
         graph, so that whoever compiles it knows them too."""
         constants: dict[fx.Node, fx.Node] = {}
         for value, version in self.used:
-            known = value.fake.followed_value() if value.fake.known_from else None  # type: ignore[attr-defined]
+            known = value.fake.tracked_value() if value.fake.known_from else None  # type: ignore[attr-defined]
             if known is not None and value.fake.fake_storage.version == version:  # type: ignore[attr-defined]
                 constants[self.node_of(value)] = self._constant_node(known)
         return fx.map_arg(arguments, lambda node: constants.get(node, node))

@@ -38,7 +38,7 @@ def follow_contents(context: CaptureContext, value: TensorValue) -> None:
     # single numbers that are no buffer are counters more often than sizes
     if not _is_buffer(value.source) and (not tensor.dim() or tensor.dtype not in _WHOLE):
         return
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or value.fake.followed_value() is not None:  # type: ignore[attr-defined]
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or value.fake.tracked_value() is not None:  # type: ignore[attr-defined]
         return
     if value.fake.fake_storage.version or context.changing.get(contents_source(value.source), 0) >= _OFTEN:  # type: ignore[attr-defined,arg-type]
         return

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType
 
-from stator.base.errors import ChangedMeanwhile, Unsupported, VerificationError
+from stator.base.errors import ConcurrentModification, Unsupported, VerificationError
 from stator.dynamo.guards.guard import Guard
 from stator.dynamo.guards.source import Source
 
@@ -90,7 +90,7 @@ class CaptureAssumptions:
         that fails in the same way each time is a defect of stator. Raises after too many failures."""
         failures = (*self.failed_guards, failure)
         if len(failures) == _MOST_FAILED_GUARDS:
-            kind = VerificationError if len(set(failures)) == 1 else ChangedMeanwhile
+            kind = VerificationError if len(set(failures)) == 1 else ConcurrentModification
             raise kind(f"a guard does not hold for the values it was made from: {failure}")
         return replace(self, end=None, moved_back=0, until=(), failed_guards=failures)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from .fake_tensor import FakeStorage, FakeTensor, FollowedMemory
+from .fake_tensor import FakeStorage, FakeTensor, TrackedMemory
 
 aten = torch.ops.aten
 
@@ -23,7 +23,7 @@ UNINITIALIZED_FACTORIES = frozenset(
 _OVERWRITE = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.copy_.default, aten.zero_.default))
 
 
-def follow_made(func: OpOverload, result: FakeTensor) -> None:
+def track_factory(func: OpOverload, result: FakeTensor) -> None:
     """Track the memory of a new tensor if it is small, of an integer dtype and on the CPU."""
     meta = result.meta
     if meta.dtype not in _WHOLE or meta.device.type != "cpu":
@@ -40,26 +40,26 @@ def follow_made(func: OpOverload, result: FakeTensor) -> None:
         flat.zero_() if result.constant is None else flat.copy_(result.constant)
         flat = flat.as_strided((count,), (1,), 0)
         mask = torch.full((count,), result.constant is None)
-    result.fake_storage.followed = FollowedMemory(flat, mask, result.fake_storage.version)
+    result.fake_storage.tracked = TrackedMemory(flat, mask, result.fake_storage.version)
 
 
-def follow_write(func: OpOverload, args: tuple[Any, ...], written: FakeTensor, version: int) -> None:
+def track_write(func: OpOverload, args: tuple[Any, ...], written: FakeTensor, version: int) -> None:
     """Track a write of `func` to a tensor whose storage had `version` before."""
     storage: FakeStorage = written.fake_storage
-    memory = storage.followed
+    memory = storage.tracked
     if memory is None:
         return
-    storage.followed = None
+    storage.tracked = None
     if memory.version != version or func not in _OVERWRITE:
         return
     value = args[1] if len(args) > 1 else 0
     known_from: frozenset[Any] = frozenset()
     if isinstance(value, FakeTensor):
         known_from = value.known_from
-        value = value.followed_value()
+        value = value.tracked_value()
     if type(value) not in (int, bool, float, torch.Tensor):
         return
     with torch._C._InferenceMode(False), torch.no_grad():
         if memory.write(written.meta, value, known_from):
             memory.version = storage.version
-            storage.followed = memory
+            storage.tracked = memory

@@ -23,13 +23,13 @@ from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import number_dtype
 
-from .constant_tracking import UNINITIALIZED_FACTORIES, follow_made, follow_write
+from .constant_tracking import UNINITIALIZED_FACTORIES, track_factory, track_write
 from .fake_tensor import FakeStorage as FakeStorage
 from .fake_tensor import FakeTensor as FakeTensor
 from .fake_tensor import flat_tensors
 from .meta_kernels import infer_by_meta_kernel
 from .number_stand_ins import DataDependent as DataDependent
-from .number_stand_ins import Number, accepts, holds_numbers, replace_numbers, stand_in
+from .number_stand_ins import Number, holds_numbers, replace_numbers, stand_in, takes_unknown_numbers
 from .writes import check_keeps_storage, check_overlap
 
 aten = torch.ops.aten
@@ -200,13 +200,13 @@ class FakeMode(TorchDispatchMode):
         if not info.random and (tensors or func in KNOWN_VALUE_FACTORIES):
             self._follow_constants(func, args, kwargs, tensors, result)
         if func in KNOWN_VALUE_FACTORIES or func in UNINITIALIZED_FACTORIES:
-            follow_made(func, result)
+            track_factory(func, result)
         return result
 
     def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on numbers of unknown value. If no traced graph can hold the call, the values are read."""
         info = op_info(func)
-        if accepts(functional_twin(func) or func if info.mutates else func, args, kwargs):
+        if takes_unknown_numbers(functional_twin(func) or func if info.mutates else func, args, kwargs):
             result = self.dispatch(func, replace_numbers(args, stand_in), replace_numbers(kwargs, stand_in))
             for fake in flat_tensors(result):
                 fake.constant = None
@@ -285,7 +285,7 @@ class FakeMode(TorchDispatchMode):
         for fake in written:
             fake.fake_storage.version += 1
         if len(written) == 1:
-            follow_write(info.target, args, written[0], written[0].fake_storage.version - 1)
+            track_write(info.target, args, written[0], written[0].fake_storage.version - 1)
         for fake, value in zip(written, known, strict=False):
             fake.hold(value, _known_from(tensors))
         return self._returned(info, args, kwargs, results, tensors)
@@ -295,7 +295,7 @@ class FakeMode(TorchDispatchMode):
     ) -> list[torch.Tensor]:
         """Return the written values if all their operands are known; else an empty list."""
         twin = functional_twin(info.target)
-        if info.random or twin is None or any(tensor.followed_value() is None for tensor in tensors):
+        if info.random or twin is None or any(tensor.tracked_value() is None for tensor in tensors):
             return []
         if any(isinstance(number, SYMBOLIC) for number in pytree.tree_leaves((args, kwargs))):
             return []
@@ -403,7 +403,7 @@ class FakeMode(TorchDispatchMode):
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor], result: Any
     ) -> None:
         for tensor in tensors:
-            if tensor.followed_value() is None:
+            if tensor.tracked_value() is None:
                 return
         outputs = flat_tensors(result)
         if not outputs or not all(_is_small(output.meta) for output in outputs):
@@ -486,7 +486,7 @@ def result_device(args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence
 
 def _to_values(value: Any) -> Any:
     if isinstance(value, FakeTensor):
-        return value.followed_value()
+        return value.tracked_value()
     if isinstance(value, (tuple, list)):
         return type(value)(_to_values(item) for item in value)
     if isinstance(value, dict):

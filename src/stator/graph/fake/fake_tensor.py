@@ -25,7 +25,7 @@ _CHOOSES_AN_OVERLOAD = OpOverloadPacket.__call__.__code__
 
 
 @dataclass(slots=True)
-class FollowedMemory:
+class TrackedMemory:
     """The known elements `flat` of a storage at `version`. Elements where `unset` is true are unknown."""
 
     flat: torch.Tensor
@@ -78,18 +78,18 @@ class FakeTensorMode(Protocol):
 class FakeStorage:
     """The memory that fake tensors share. `version` counts writes; `meta` is the layout of the storage's owner.
 
-    node: the tracer's graph value of the current contents. followed: known contents of small memory. unannounced: the
+    node: the tracer's graph value of the current contents. tracked: known contents of small memory. unannounced: the
         number of writes that do not bump autograd's version counter.
     """
 
-    __slots__ = ("followed", "meta", "node", "unannounced", "version")
+    __slots__ = ("meta", "node", "tracked", "unannounced", "version")
 
     def __init__(self, meta: TensorMeta) -> None:
         self.meta = meta
         self.version = 0
         self.unannounced = 0
         self.node: Any = None
-        self.followed: FollowedMemory | None = None
+        self.tracked: TrackedMemory | None = None
 
 
 class FakeTensor(torch.Tensor):
@@ -163,17 +163,17 @@ class FakeTensor(torch.Tensor):
 
     def known_value(self) -> torch.Tensor | None:
         """Return the value if it is known and still current; then the mode relies on its origins."""
-        value = self.followed_value()
+        value = self.tracked_value()
         if value is not None and self.known_from:
             self.fake_mode.rely_on(self.known_from)
         return value
 
-    def followed_value(self) -> torch.Tensor | None:
+    def tracked_value(self) -> torch.Tensor | None:
         """Like `known_value`, but rely on nothing yet. For computing further known values."""
         constant, storage = self.constant, self.fake_storage
         if constant is not None and self.constant_version == storage.version:
             return constant
-        memory = storage.followed
+        memory = storage.tracked
         if memory is not None and memory.version == storage.version and not self.is_neg():
             with torch._C._InferenceMode(False):
                 self.hold(memory.value(self.meta), memory.known_from)

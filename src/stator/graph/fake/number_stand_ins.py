@@ -186,7 +186,7 @@ def number_from_tensor(tensor: torch.Tensor) -> Any:
     return symbolic(tensor) if hasattr(tensor, "fake_mode") else tensor.item()
 
 
-def accepts(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def takes_unknown_numbers(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a traced graph can hold this call while the values of its numbers are unknown."""
     if target not in rules and (target not in FOREACH_BY_TARGET or FOREACH_BY_TARGET[target].single not in rules):
         return False

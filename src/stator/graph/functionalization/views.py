@@ -55,12 +55,12 @@ def view_step(
 def run_step(step: ViewStep, tensor: torch.Tensor) -> torch.Tensor:
     """Run a step on a real tensor, with eager's autograd node."""
     if step.whole is not None:
-        return run_whole(step, tensor)[step.whole[3]]
+        return run_multi_output_view(step, tensor)[step.whole[3]]
     found: torch.Tensor = step.func(tensor, *step.args, **step.kwargs)
     return found
 
 
-def run_whole(step: ViewStep, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+def run_multi_output_view(step: ViewStep, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     """Run, on a real tensor, the operator with several results that a step stands for."""
     assert step.whole is not None
     func, args, kwargs, _ = step.whole

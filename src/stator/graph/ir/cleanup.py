@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from stator.prims.record import TensorMeta
 
 from .memory import fixed_memory, memory_root
-from .schema import draws
+from .schema import is_random_call
 
 aten = torch.ops.aten
 
@@ -76,7 +76,7 @@ def is_pure(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload):
         return True
-    return bool(target._schema.returns) and not draws(target, node.args, node.kwargs)
+    return bool(target._schema.returns) and not is_random_call(target, node.args, node.kwargs)
 
 
 def _changes_nothing(node: fx.Node) -> bool:

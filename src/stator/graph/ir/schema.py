@@ -97,7 +97,7 @@ def _inspect(target: OpOverload) -> SchemaFacts:
     )
 
 
-def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def is_random_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call with these arguments draws from a random number generator.
 
     Rewrites may not repeat, merge, remove or reorder such calls.

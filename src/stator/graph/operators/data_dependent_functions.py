@@ -154,7 +154,7 @@ def _assertion(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def _known_in_every_call(fake: FakeTensor) -> torch.Tensor | None:
     """Return the value unless it was read from inputs: a check when the graph runs is cheaper than a guard on the
     value."""
-    return None if fake.known_from else fake.followed_value()
+    return None if fake.known_from else fake.tracked_value()
 
 
 @stand_ins.register(torch.matmul, "matmul", operator.matmul)

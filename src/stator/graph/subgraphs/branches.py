@@ -22,7 +22,7 @@ from stator.prims.layout import contiguous_strides, is_dense
 from stator.prims.record import TensorMeta
 
 from .custom_autograd import run_subgraph
-from .generators import default_generator, drawn_devices_of, replayed, state_layouts, states_of
+from .generators import default_generator, random_devices_of, replay_random_numbers, state_layouts, states_of
 from .subgraph_ops import Compiled, SubgraphFunction, SubgraphOp, fresh_layout, record_subgraph, trace_subgraph
 
 
@@ -158,7 +158,7 @@ class BranchChoice:
         if self.devices:
             part = SubgraphOp(self.name, graphs, self.results, _ReplayBranch(self.devices))
             return record_subgraph(mode, part, [condition, *states, *tensors]), list(states), self.devices
-        drawn = drawn_devices_of(graphs)
+        drawn = random_devices_of(graphs)
         kept = drawn if again else ()
         part = SubgraphOp(self.name, graphs, [*self.results, *state_layouts(kept)], _RunBranch(kept))
         made = record_subgraph(mode, part, [condition, *tensors], draws=bool(drawn))
@@ -185,7 +185,7 @@ class _ReplayBranch:
 
     def __call__(self, functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         behind = 1 + len(self.devices)
-        with replayed(tuple(zip(map(default_generator, self.devices), tensors[1:behind], strict=True))):
+        with replay_random_numbers(tuple(zip(map(default_generator, self.devices), tensors[1:behind], strict=True))):
             return functions[0 if bool(tensors[0]) else 1](*tensors[behind:])
 
 

@@ -12,17 +12,17 @@ from contextlib import contextmanager
 import torch
 from torch import fx
 
-from stator.graph.ir.schema import draws
+from stator.graph.ir.schema import is_random_call
 from stator.prims.record import TensorMeta
 
 States = tuple[tuple[torch.Generator, torch.Tensor], ...]
 
 
-def drawn_devices(graph: fx.GraphModule) -> tuple[torch.device, ...]:
+def random_devices(graph: fx.GraphModule) -> tuple[torch.device, ...]:
     """Return the devices whose generators the graph draws from, each once."""
     found: dict[torch.device, None] = {}
     for node in graph.graph.nodes:
-        if node.op == "call_function" and draws(node.target, node.args, node.kwargs):
+        if node.op == "call_function" and is_random_call(node.target, node.args, node.kwargs):
             value = node.meta["val"]
             for meta in (value,) if isinstance(value, TensorMeta) else value:
                 if isinstance(meta, TensorMeta):
@@ -30,9 +30,9 @@ def drawn_devices(graph: fx.GraphModule) -> tuple[torch.device, ...]:
     return tuple(found)
 
 
-def drawn_devices_of(graphs: Iterable[fx.GraphModule]) -> tuple[torch.device, ...]:
+def random_devices_of(graphs: Iterable[fx.GraphModule]) -> tuple[torch.device, ...]:
     """Return the devices whose generators any of the graphs draws from."""
-    return tuple(dict.fromkeys(device for graph in graphs for device in drawn_devices(graph)))
+    return tuple(dict.fromkeys(device for graph in graphs for device in random_devices(graph)))
 
 
 def states_of(devices: Sequence[torch.device]) -> States:
@@ -41,7 +41,7 @@ def states_of(devices: Sequence[torch.device]) -> States:
 
 
 @contextmanager
-def replayed(states: States) -> Iterator[None]:
+def replay_random_numbers(states: States) -> Iterator[None]:
     """Run the context with the generators set to these states; restore their current states afterwards."""
     now = [(generator, generator.get_state()) for generator, _ in states]
     for generator, state in states:

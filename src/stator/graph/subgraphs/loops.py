@@ -16,7 +16,7 @@ from stator.prims.record import TensorMeta
 
 from .branches import Branch, branch_tracer, numbers_to_tensors
 from .custom_autograd import run_subgraph
-from .generators import drawn_devices_of
+from .generators import random_devices_of
 from .subgraph_ops import Compiled, SubgraphOp, fresh_layout, record_subgraph, trace_subgraph
 
 
@@ -55,7 +55,7 @@ class LoopRunner:
             for branch, results in ((self.condition, [self.condition_layout]), (self.body, layouts))
         ]
         part = SubgraphOp(self.name, graphs, layouts, _RunLoop(len(layouts)))
-        return tuple(record_subgraph(mode, part, tensors, draws=bool(drawn_devices_of(graphs))))
+        return tuple(record_subgraph(mode, part, tensors, draws=bool(random_devices_of(graphs))))
 
     def graphs(self) -> dict[str, fx.GraphModule]:
         """Return the graphs by role, for printing."""

@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import torch
 
-from stator.graph.ir.schema import draws
+from stator.graph.ir.schema import is_random_call
 from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View
 from stator.inductor.schedule.groups import Group, Schedule
 from stator.prims.layout import contiguous_strides
@@ -236,4 +236,4 @@ def _roots(memory: AliasAnalysis, names: Iterable[str]) -> frozenset[str]:
 
 def _has_effects(step: Extern) -> bool:
     """True if the order of two such calls can be observed: they draw random numbers, or may raise."""
-    return draws(step.target, step.args, step.kwargs) or step.style == "mutates"
+    return is_random_call(step.target, step.args, step.kwargs) or step.style == "mutates"

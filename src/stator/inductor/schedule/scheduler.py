@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stator.base.config import Options
-from stator.graph.ir.schema import draws
+from stator.graph.ir.schema import is_random_call
 from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 
 from .accesses import extern_reads, extern_writes, memory_owner, names_in, summarize
@@ -111,7 +111,7 @@ class _Scheduler:
     def _add_extern(self, position: int, node: Extern) -> None:
         reads, writes = extern_reads(node), extern_writes(node)
         step = self._new_step(node, position, self._needs(reads, writes))
-        if draws(node.target, node.args, node.kwargs):
+        if is_random_call(node.target, node.args, node.kwargs):
             if self.drawing is not None:  # random numbers are drawn in the order of the program
                 step.needs.add(self.drawing)
             self.drawing = step

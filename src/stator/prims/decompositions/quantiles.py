@@ -25,7 +25,7 @@ BETWEEN = ("linear", "midpoint")
 def quantile(self: Any, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Any:
     """The value below which a share `q` of the values lies; NaN if there is a NaN among the values. See `sorted_at`."""
     check_quantile(self, q, interpolation)
-    q = share(self, q)
+    q = checked_fractions(self, q)
     values = sorted_rows(self, dim, keepdim)
     last = values.shape[-1] - 1
     unknown = aten.any.dim(aten.isnan.default(values), -1, True)
@@ -39,14 +39,14 @@ def nanquantile(
 ) -> Any:
     """Like `quantile` over the values that are not NaN; NaN if there are none."""
     check_quantile(self, q, interpolation)
-    q = share(self, q)
+    q = checked_fractions(self, q)
     values = sorted_rows(self, dim, keepdim)
     known = aten.sum.dim_IntList(aten.logical_not.default(aten.isnan.default(values)), [-1], True)
     ranks = aten.mul.Tensor(q, aten.sub.Scalar(known, 1))
     return sorted_at(values, aten.masked_fill.Scalar(ranks, aten.lt.Scalar(ranks, 0), 0), q, interpolation)
 
 
-def share(self: Any, q: Any) -> Any:
+def checked_fractions(self: Any, q: Any) -> Any:
     """Return `q` as a tensor; as in eager, a `q` outside of [0, 1] is a RuntimeError on the CPU."""
     if not isinstance(q, torch.Tensor):
         if not 0 <= q <= 1:

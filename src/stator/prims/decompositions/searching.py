@@ -12,7 +12,7 @@ from .decomposition_decorator import cast, decomposes, iota
 aten = torch.ops.aten
 
 
-def search(boundaries: Any, values: Any, right: bool) -> Any:
+def binary_search(boundaries: Any, values: Any, right: bool) -> Any:
     """Return, for each value, how many of the sorted boundaries (of the last dimension) are smaller, or with `right` at
     most equal. Binary search, one comparison per step."""
     count = boundaries.shape[-1]
@@ -34,7 +34,7 @@ def search(boundaries: Any, values: Any, right: bool) -> Any:
 
 @decomposes("bucketize.Tensor", wide=False)
 def bucketize(self: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
-    return cast(search(boundaries, self, right), torch.int32 if out_int32 else torch.int64)
+    return cast(binary_search(boundaries, self, right), torch.int32 if out_int32 else torch.int64)
 
 
 @decomposes("searchsorted.Tensor", wide=False)
@@ -49,11 +49,11 @@ def searchsorted(
 ) -> Any:
     if sorter is not None:
         sorted_sequence = aten.gather.default(sorted_sequence, -1, sorter)
-    found = search(sorted_sequence, self, right or side == "right")
+    found = binary_search(sorted_sequence, self, right or side == "right")
     return cast(found, torch.int32 if out_int32 else torch.int64)
 
 
-def counted(mask: Any) -> Any:
+def exclusive_count(mask: Any) -> Any:
     """Return, for each element of a flat mask, the number of True elements before it."""
     flat = cast(mask, torch.int64)
     return aten.sub.Tensor(aten.cumsum.default(flat, 0), flat)
@@ -68,7 +68,7 @@ def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
     if 0 in tuple(source.shape):
         return NotImplemented
     flat = aten.reshape.default(mask, [-1])
-    place = aten.where.ScalarOther(flat, counted(flat), 0)
+    place = aten.where.ScalarOther(flat, exclusive_count(flat), 0)
     picked = aten.index.Tensor(aten.reshape.default(source, [-1]), [place])
     return aten.where.self(mask, aten.reshape.default(picked, list(base.shape)), base)
 
@@ -80,7 +80,7 @@ def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
     if not rank or 0 in shape:
         return aten.full.default([size, rank], fill_value, dtype=torch.int64, device=self.device)
     flat = aten.reshape.default(aten.ne.Scalar(self, 0), [-1])
-    order = counted(flat)
+    order = exclusive_count(flat)
     kept = aten.logical_and.default(flat, aten.lt.Scalar(order, size))
     target = aten.where.ScalarOther(kept, order, size)  # an extra position takes the elements left out
     empty = aten.full.default([size + 1], 0, dtype=torch.int64, device=self.device)

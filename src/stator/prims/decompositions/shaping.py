@@ -15,7 +15,7 @@ from .decomposition_decorator import cast, decomposes, iota
 aten = torch.ops.aten
 
 
-def along(length: Any, dim: int, rank: int, like: Any) -> Any:
+def iota_along(length: Any, dim: int, rank: int, like: Any) -> Any:
     """Return 0 .. length - 1 along one of `rank` dimensions."""
     return aten.view.default(iota(length, like), [length if axis == dim else 1 for axis in range(rank)])
 
@@ -90,7 +90,7 @@ def repeat_interleave(self: Any, repeats: Any, dim: int | None = None, *, output
     return aten.view.default(copied, [*shape[:dim], shape[dim] * repeats, *shape[dim + 1 :]])
 
 
-def below(self: Any, diagonal: Any) -> Any:
+def below_diagonal(self: Any, diagonal: Any) -> Any:
     """Return the mask column - row <= diagonal."""
     rows, columns = self.shape[-2], self.shape[-1]
     offset = aten.sub.Tensor(iota(columns, self), aten.unsqueeze.default(iota(rows, self), 1))
@@ -99,12 +99,12 @@ def below(self: Any, diagonal: Any) -> Any:
 
 @decomposes("tril", wide=False)
 def tril(self: Any, diagonal: Any = 0) -> Any:
-    return aten.where.ScalarOther(below(self, diagonal), self, 0)
+    return aten.where.ScalarOther(below_diagonal(self, diagonal), self, 0)
 
 
 @decomposes("triu", wide=False)
 def triu(self: Any, diagonal: Any = 0) -> Any:
-    return aten.where.ScalarSelf(below(self, diagonal - 1), 0, self)
+    return aten.where.ScalarSelf(below_diagonal(self, diagonal - 1), 0, self)
 
 
 @decomposes("masked_fill.Scalar masked_fill.Tensor", wide=False)
@@ -179,7 +179,7 @@ def diag_embed(self: Any, offset: Any = 0, dim1: int = -2, dim2: int = -1) -> An
     order = list(range(rank - 2))
     order.insert(dim2 - 1, rank - 2)
     spread = aten.unsqueeze.default(aten.permute.default(spread, order), dim1)
-    rows, columns = along(side, dim1, rank, self), along(side, dim2, rank, self)
+    rows, columns = iota_along(side, dim1, rank, self), iota_along(side, dim2, rank, self)
     on_diagonal = aten.eq.Tensor(aten.add.Tensor(rows, offset), columns)
     return aten.where.ScalarOther(on_diagonal, spread, 0)
 
@@ -214,7 +214,7 @@ def select_scatter(self: Any, src: Any, dim: int, index: Any) -> Any:
     rank = len(self.shape)
     dim = wrap_dim(dim, rank)
     size = self.shape[dim]
-    here = aten.eq.Scalar(along(size, dim, rank, self), index + size if index < 0 else index)
+    here = aten.eq.Scalar(iota_along(size, dim, rank, self), index + size if index < 0 else index)
     return aten.where.self(here, aten.unsqueeze.default(cast(src, self.dtype), dim), self)
 
 

@@ -15,7 +15,7 @@ from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import Kind, apply_kind, common_dtype
 
 from .elementwise import binary
-from .neural_networks.convolution import convolution, each
+from .neural_networks.convolution import convolution, per_spatial_dim
 from .neural_networks.losses import elementwise_loss, nll_loss2d_forward, nll_loss_forward
 from .neural_networks.normalisation import batch_norm_result, check_normalized
 from .neural_networks.pooling import adaptive_shape, pooled_shape
@@ -199,7 +199,7 @@ def upsample_vector(input: Any, output_size: Sequence[Any] | None, *options: Any
 
 @shape_rule(*overloads("adaptive_avg_pool1d"), tags=("reduction",))
 def adaptive_avg_pool1d(self: Any, output_size: Any) -> TensorMeta:
-    return pooled_as_image(self, adaptive_shape(self, each(output_size, 1)))
+    return pooled_as_image(self, adaptive_shape(self, per_spatial_dim(output_size, 1)))
 
 
 @shape_rule(*overloads("avg_pool1d"), tags=("reduction",))

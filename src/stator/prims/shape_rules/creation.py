@@ -14,13 +14,13 @@ from stator.prims.number_ranges import check_range
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import number_dtype
 
-from .operands import fresh, itself, overloads, view
+from .operands import fresh, overloads, unchanged_argument, view
 
 aten = torch.ops.aten
 CREATION = ("creation",)
 
 
-def made(
+def factory_result(
     size: Sequence[Any], dtype: torch.dtype, device: Any, memory_format: torch.memory_format | None = None
 ) -> TensorMeta:
     shape = tuple(size)
@@ -42,7 +42,7 @@ def from_size(
     memory_format: torch.memory_format | None = None,
     **_options: Any,
 ) -> TensorMeta:
-    return made(size, dtype or torch.get_default_dtype(), device, memory_format)
+    return factory_result(size, dtype or torch.get_default_dtype(), device, memory_format)
 
 
 @shape_rule(aten.full.default, tags=CREATION)
@@ -51,7 +51,7 @@ def full(
 ) -> TensorMeta:
     dtype = dtype or number_dtype(fill_value)
     check_range(dtype, fill_value)
-    return made(size, dtype, device)
+    return factory_result(size, dtype, device)
 
 
 @shape_rule(aten.empty_strided.default, tags=CREATION)
@@ -116,7 +116,7 @@ def full_like(self: Any, fill_value: Any, *, dtype: torch.dtype | None = None, *
 def new_from_size(
     self: Any, size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> TensorMeta:
-    return made(size, dtype or self.dtype, self.device if device is None else device)
+    return factory_result(size, dtype or self.dtype, self.device if device is None else device)
 
 
 @shape_rule(aten.new_full.default, tags=CREATION)
@@ -130,7 +130,7 @@ def new_full(
     **_options: Any,
 ) -> TensorMeta:
     check_range(dtype or self.dtype, fill_value)
-    return made(size, dtype or self.dtype, self.device if device is None else device)
+    return factory_result(size, dtype or self.dtype, self.device if device is None else device)
 
 
 @shape_rule(aten.new_empty_strided.default, tags=CREATION)
@@ -152,7 +152,7 @@ def new_empty_strided(
 def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
     dtype = dtype or torch.get_default_dtype()
     check_range(dtype, s)
-    return made((), dtype, device)
+    return factory_result((), dtype, device)
 
 
 def range_dtype(dtype: torch.dtype | None, *bounds: Any) -> torch.dtype:
@@ -183,7 +183,7 @@ def arange_step(
         count = -((start - end) // step)
     else:
         count = math.ceil((end - start) / step)
-    return made((count,), dtype, device)
+    return factory_result((count,), dtype, device)
 
 
 @shape_rule(*overloads("linspace logspace"), tags=CREATION)
@@ -195,7 +195,7 @@ def linspace(
     if dtype is None:
         is_complex = isinstance(start, complex) or isinstance(end, complex)
         dtype = number_dtype(1j if is_complex else 1.0)
-    return made((steps,), dtype, device)
+    return factory_result((steps,), dtype, device)
 
 
 @shape_rule(aten.eye.default, tags=CREATION)
@@ -205,26 +205,26 @@ def eye(n: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_opti
 
 @shape_rule(aten.eye.m, tags=CREATION)
 def eye_m(n: Any, m: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
-    return made((n, m), dtype or torch.get_default_dtype(), device)
+    return factory_result((n, m), dtype or torch.get_default_dtype(), device)
 
 
 @shape_rule(*overloads("randint randint.generator"), tags=CREATION)
 def randint(
     high: Any, size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> TensorMeta:
-    return made(size, dtype or torch.int64, device)
+    return factory_result(size, dtype or torch.int64, device)
 
 
 @shape_rule(*overloads("randint.low randint.low_generator"), tags=CREATION)
 def randint_low(
     low: Any, high: Any, size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> TensorMeta:
-    return made(size, dtype or torch.int64, device)
+    return factory_result(size, dtype or torch.int64, device)
 
 
 @shape_rule(*overloads("randperm randperm.generator"), tags=CREATION)
 def randperm(n: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
-    return made((n,), dtype or torch.int64, device)
+    return factory_result((n,), dtype or torch.int64, device)
 
 
 @shape_rule(aten.clone.default, tags=CREATION)
@@ -278,7 +278,7 @@ def copy_(self: Any, src: Any, non_blocking: bool = False) -> TensorMeta:
         raise RuntimeError(
             f"The expanded size of the tensor {list(self.shape)} must match the existing size {list(src.shape)}"
         )
-    return itself(self)
+    return unchanged_argument(self)
 
 
 @shape_rule(
@@ -296,7 +296,7 @@ def linspace_of_tensors(
     given = [
         bound.dtype.is_complex if hasattr(bound, "dtype") else isinstance(bound, complex) for bound in (start, end)
     ]
-    return made((steps,), dtype or number_dtype(1j if any(given) else 1.0), device)
+    return factory_result((steps,), dtype or number_dtype(1j if any(given) else 1.0), device)
 
 
 def triangular_number(count: Any) -> Any:
@@ -316,7 +316,7 @@ def lower_triangle(rows: Any, columns: Any, offset: Any) -> Any:
 def tril_indices(
     row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> TensorMeta:
-    return made((2, lower_triangle(row, col, offset)), dtype or torch.int64, device)
+    return factory_result((2, lower_triangle(row, col, offset)), dtype or torch.int64, device)
 
 
 @shape_rule(*overloads("triu_indices"), tags=CREATION)
@@ -324,4 +324,4 @@ def triu_indices(
     row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> TensorMeta:
     count = row * col - lower_triangle(row, col, offset - 1)
-    return made((2, count), dtype or torch.int64, device)
+    return factory_result((2, count), dtype or torch.int64, device)

@@ -28,9 +28,9 @@ from .operands import (
     elementwise,
     fresh,
     in_place_rule,
-    itself,
     not_implemented_for,
     overloads,
+    unchanged_argument,
     with_in_place,
 )
 
@@ -383,12 +383,12 @@ def mvlgamma(self: Any, p: int) -> TensorMeta:
 @shape_rule(aten.fill_.Scalar, aten.fill_.Tensor, tags=("pointwise", "inplace"))
 def fill_(self: Any, value: Any) -> TensorMeta:
     check_range(self.dtype, value)
-    return itself(self)
+    return unchanged_argument(self)
 
 
 @shape_rule(aten.zero_.default, tags=("pointwise", "inplace"))
 def zero_(self: Any) -> TensorMeta:
-    return itself(self)
+    return unchanged_argument(self)
 
 
 @shape_rule(aten.log_sigmoid_forward.default, tags=("pointwise",))

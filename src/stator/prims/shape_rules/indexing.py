@@ -20,7 +20,7 @@ from stator.prims.layout import (
 from stator.prims.number_ranges import check_range
 from stator.prims.record import TensorMeta, record, shape_rule
 
-from .operands import fresh, itself, overloads, with_in_place
+from .operands import fresh, overloads, unchanged_argument, with_in_place
 
 aten = torch.ops.aten
 INDEX = ("index",)
@@ -114,7 +114,7 @@ def index_put_(self: Any, indices: Sequence[Any], values: Any, *_flags: bool) ->
             f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
             f"{values.dtype} for the source."
         )
-    return itself(self)
+    return unchanged_argument(self)
 
 
 @shape_rule(aten.index_select.default, tags=INDEX)

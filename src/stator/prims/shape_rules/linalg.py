@@ -14,8 +14,8 @@ from stator.prims.layout import (
     contiguous_strides,
     holds,
     is_contiguous,
-    least,
     preserved_strides,
+    smaller_size,
     wrap_dim,
 )
 from stator.prims.record import TensorMeta, shape_rule
@@ -94,7 +94,7 @@ def svd(
     A: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
     *batch, rows, columns = matrix(A, "linalg.svd")
-    rank = least(rows, columns)
+    rank = smaller_size(rows, columns)
     values = fresh((*batch, rank), A, real(A.dtype))
     if not compute_uv:
         return empty(A), values, empty(A)
@@ -125,7 +125,7 @@ def qr(A: Any, mode: str = "reduced") -> tuple[TensorMeta, TensorMeta]:
     *batch, rows, columns = matrix(A, "linalg.qr")
     if mode not in ("reduced", "complete", "r"):
         raise RuntimeError(f"qr received unrecognized mode '{mode}' but expected one of 'reduced', 'r', or 'complete'")
-    rank = rows if mode == "complete" else least(rows, columns)
+    rank = rows if mode == "complete" else smaller_size(rows, columns)
     triangle = column_major((*batch, rank, columns), A)
     return empty(A) if mode == "r" else column_major((*batch, rows, rank), A), triangle
 
@@ -133,7 +133,7 @@ def qr(A: Any, mode: str = "reduced") -> tuple[TensorMeta, TensorMeta]:
 @shape_rule(*overloads("geqrf"), tags=LINALG)
 def geqrf(self: Any) -> tuple[TensorMeta, TensorMeta]:
     shape = matrix(self, "torch.geqrf")
-    return column_major(shape, self), fresh((*shape[:-2], least(shape[-2], shape[-1])), self)
+    return column_major(shape, self), fresh((*shape[:-2], smaller_size(shape[-2], shape[-1])), self)
 
 
 @shape_rule(*overloads("linalg_householder_product"), tags=LINALG)
@@ -151,7 +151,7 @@ def lu_factor_ex(
     A: Any, *, pivot: bool = True, check_errors: bool = False
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
     *batch, rows, columns = matrix(A, "torch.lu_factor")
-    pivots = fresh((*batch, least(rows, columns)), A, torch.int32)
+    pivots = fresh((*batch, smaller_size(rows, columns)), A, torch.int32)
     return column_major((*batch, rows, columns), A), pivots, fresh(batch, A, torch.int32)
 
 
@@ -165,7 +165,7 @@ def lu(A: Any, *, pivot: bool = True) -> tuple[TensorMeta, TensorMeta, TensorMet
 def triangles(like: Any, shape: Sizes) -> tuple[TensorMeta, TensorMeta]:
     """Return the layouts of L and U of a packed factorisation of this shape."""
     *batch, rows, columns = shape
-    rank = least(rows, columns)
+    rank = smaller_size(rows, columns)
     return fresh((*batch, rows, rank), like), fresh((*batch, rank, columns), like)
 
 
@@ -361,7 +361,7 @@ def lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str | None =
         if driver == "gels" and overdetermined
         else empty(self, real(self.dtype)),
         empty(self, torch.int64) if driver == "gels" else fresh(batch, self, torch.int64),
-        fresh((*batch, least(rows, columns)), self, real(self.dtype))
+        fresh((*batch, smaller_size(rows, columns)), self, real(self.dtype))
         if driver in ("gelsd", "gelss")
         else empty(self, real(self.dtype)),
     )

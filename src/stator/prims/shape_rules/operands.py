@@ -79,7 +79,7 @@ def view(
     )
 
 
-def itself(tensor: Any, position: int = 0) -> TensorMeta:
+def unchanged_argument(tensor: Any, position: int = 0) -> TensorMeta:
     """Describe the unchanged tensor argument at this position: the result of an in-place operator."""
     return TensorMeta(
         tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.storage_offset(), position
@@ -147,7 +147,7 @@ def in_place_rule(functional: ShapeRule) -> ShapeRule:
                 f"result type {_scalar_type(result.dtype)} can't be cast to the desired output type "
                 f"{_scalar_type(self.dtype)}"
             )
-        return itself(self)
+        return unchanged_argument(self)
 
     return rule
 

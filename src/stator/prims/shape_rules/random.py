@@ -10,8 +10,8 @@ from stator.prims.layout import broadcast_shapes, preserved_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import common_dtype
 
-from .creation import made
-from .operands import elementwise, fresh, itself, overloads
+from .creation import factory_result
+from .operands import elementwise, fresh, overloads, unchanged_argument
 
 aten = torch.ops.aten
 RANDOM = ("random",)
@@ -23,7 +23,7 @@ IN_PLACE = """
 
 @shape_rule(*overloads(IN_PLACE), tags=("random", "inplace"))
 def drawn_in_place(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
-    return itself(self)
+    return unchanged_argument(self)
 
 
 @shape_rule(*overloads("bernoulli bernoulli.p"), tags=RANDOM)
@@ -72,7 +72,7 @@ def normal_both(mean: Any, std: Any, *, generator: Any = None) -> TensorMeta:
 def normal_sized(
     mean: float, std: float, size: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> TensorMeta:
-    return made(size, dtype or torch.get_default_dtype(), device)
+    return factory_result(size, dtype or torch.get_default_dtype(), device)
 
 
 @shape_rule(aten.native_dropout.default, tags=RANDOM)

@@ -8,7 +8,17 @@ from typing import Any
 import torch
 
 from stator.base.errors import Unsupported
-from stator.prims.layout import Sizes, contiguous_strides, holds, is_unknown, least, numel, surely, wrap_dim, wrap_dims
+from stator.prims.layout import (
+    Sizes,
+    contiguous_strides,
+    holds,
+    is_unknown,
+    numel,
+    smaller_size,
+    surely,
+    wrap_dim,
+    wrap_dims,
+)
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import REAL_OF_COMPLEX
 from stator.shapes.environment import assume_large_sizes
@@ -278,7 +288,7 @@ def _unknown_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
         bound = missing if bound is None else bound
         if bound < 0:
             bound = torch.sym_max(bound + size, 0)
-        bounds.append(bound if surely(bound <= size) else least(bound, size))
+        bounds.append(bound if surely(bound <= size) else smaller_size(bound, size))
     start, end = bounds
     return start, end if surely(end >= start) else torch.sym_max(start, end)
 

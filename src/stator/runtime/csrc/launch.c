@@ -299,7 +299,7 @@ static PyTypeObject StaticViewType = {
     .tp_dealloc = StaticView_dealloc,
 };
 
-/* ---- Promise ---------------------------------------------------------------------------------------------------- */
+/* ---- LayoutCheck ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
@@ -308,10 +308,10 @@ typedef struct {
     int64_t ndim;
     int64_t *sizes;    /* sizes, then strides */
     uint16_t dtype, device;
-} Promise;
+} LayoutCheck;
 
 /* Strides of dimensions of size one, and of tensors without elements, address nothing. */
-static int keeps(Promise const *self, PyObject *tensor)
+static int keeps(LayoutCheck const *self, PyObject *tensor)
 {
     char const *impl = layout.valid && self->sizes && is_tensor(tensor) ? stator_tensor_impl(&layout, tensor) : NULL;
     if (!impl || stator_tensor_ndim(&layout, impl) != self->ndim || stator_tensor_dtype(&layout, impl) != self->dtype
@@ -330,28 +330,28 @@ static int keeps(Promise const *self, PyObject *tensor)
     return same || empty;
 }
 
-static PyObject *Promise_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+static PyObject *LayoutCheck_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    Promise *self = (Promise *)callable;
+    LayoutCheck *self = (LayoutCheck *)callable;
     if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames && PyTuple_GET_SIZE(kwnames))) {
-        PyErr_SetString(PyExc_TypeError, "a promise takes one tensor");
+        PyErr_SetString(PyExc_TypeError, "a layout check takes one tensor");
         return NULL;
     }
     return keeps(self, args[0]) ? Py_NewRef(args[0]) : PyObject_CallOneArg(self->repair, args[0]);
 }
 
-static PyObject *Promise_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *LayoutCheck_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"template", "repair", NULL};
     PyObject *template, *repair;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O", names, tensor_type, &template, &repair)) {
         return NULL;
     }
-    Promise *self = (Promise *)type->tp_alloc(type, 0);
+    LayoutCheck *self = (LayoutCheck *)type->tp_alloc(type, 0);
     if (!self) {
         return NULL;
     }
-    self->vectorcall = Promise_call;
+    self->vectorcall = LayoutCheck_call;
     self->repair = Py_NewRef(repair);
     char const *impl = layout.valid ? stator_tensor_impl(&layout, template) : NULL;
     if (impl) {
@@ -369,25 +369,25 @@ static PyObject *Promise_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return (PyObject *)self;
 }
 
-static void Promise_dealloc(PyObject *object)
+static void LayoutCheck_dealloc(PyObject *object)
 {
-    Promise *self = (Promise *)object;
+    LayoutCheck *self = (LayoutCheck *)object;
     Py_XDECREF(self->repair);
     PyMem_Free(self->sizes);
     Py_TYPE(object)->tp_free(object);
 }
 
-static PyTypeObject PromiseType = {
+static PyTypeObject LayoutCheckType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "stator.runtime._launch.Promise",
-    .tp_doc = PyDoc_STR("Promise(template, repair): call it with a tensor to get it back if it has the template's layout, "
+    .tp_name = "stator.runtime._launch.LayoutCheck",
+    .tp_doc = PyDoc_STR("LayoutCheck(template, repair): call it with a tensor to get it back if it has the template's layout, "
                         "dtype and device; else what repair(tensor) gives."),
-    .tp_basicsize = sizeof(Promise),
+    .tp_basicsize = sizeof(LayoutCheck),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_vectorcall_offset = offsetof(Promise, vectorcall),
+    .tp_vectorcall_offset = offsetof(LayoutCheck, vectorcall),
     .tp_call = PyVectorcall_Call,
-    .tp_new = Promise_new,
-    .tp_dealloc = Promise_dealloc,
+    .tp_new = LayoutCheck_new,
+    .tp_dealloc = LayoutCheck_dealloc,
 };
 
 /* ---- module ------------------------------------------------------------------------------------------------------ */
@@ -438,7 +438,7 @@ static struct PyModuleDef module_definition = {
 
 PyMODINIT_FUNC PyInit__launch(void)
 {
-    if (PyType_Ready(&KernelType) < 0 || PyType_Ready(&StaticViewType) < 0 || PyType_Ready(&PromiseType) < 0) {
+    if (PyType_Ready(&KernelType) < 0 || PyType_Ready(&StaticViewType) < 0 || PyType_Ready(&LayoutCheckType) < 0) {
         return NULL;
     }
     PyObject *module = PyModule_Create(&module_definition);
@@ -447,7 +447,7 @@ PyMODINIT_FUNC PyInit__launch(void)
     }
     if (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType) < 0
         || PyModule_AddObjectRef(module, "StaticView", (PyObject *)&StaticViewType) < 0
-        || PyModule_AddObjectRef(module, "Promise", (PyObject *)&PromiseType) < 0) {
+        || PyModule_AddObjectRef(module, "LayoutCheck", (PyObject *)&LayoutCheckType) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -102,7 +102,7 @@ def _raises(program: PreparedCode, index: int, around: set[int]) -> bool:
 
 @calls(torch._check_tensor_all_with)
 def _check_all(context: CaptureContext, error_type: Value, cond: Value, message: Value | None = None) -> Value:
-    if isinstance(cond, TensorValue) and cond.fake.dtype is torch.bool and cond.fake.followed_value() is None:  # type: ignore[attr-defined]
+    if isinstance(cond, TensorValue) and cond.fake.dtype is torch.bool and cond.fake.tracked_value() is None:  # type: ignore[attr-defined]
         every = context.record_function(torch.all, [cond], {})
         if may_be_checked(context, every):
             context.recorder.numbers.rely_on(every)

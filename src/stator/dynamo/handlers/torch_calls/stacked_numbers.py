@@ -45,7 +45,7 @@ def _leaves(context: CaptureContext, value: Value) -> Iterator[Value]:
 
 
 def _is_known(tensor: TensorValue) -> bool:
-    return tensor.fake.followed_value() is not None  # type: ignore[attr-defined]
+    return tensor.fake.tracked_value() is not None  # type: ignore[attr-defined]
 
 
 def _is_number(context: CaptureContext, leaf: Value, device: torch.device) -> bool:

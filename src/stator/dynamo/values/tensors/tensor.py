@@ -20,7 +20,7 @@ from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import MISSING, is_data_descriptor, lookup_in_class, set_through
 from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.runtime.freed_history import with_freed_history
-from stator.runtime.view_origins import origin_of, with_origin
+from stator.runtime.view_origins import view_creation_of, with_view_creation
 
 from .tensor_classes import TENSOR_CLASSES
 from .tensor_methods import of_program, rely_on_method
@@ -316,9 +316,9 @@ class TensorValue(Value):
             )
         else:
             made = reconstructor.graph_output(self)
-            origin = origin_of(self.fake)
+            origin = view_creation_of(self.fake)
             if origin is not None:
-                made = CallRecipe(ConstantRecipe(with_origin), [made, ConstantRecipe(origin)])
+                made = CallRecipe(ConstantRecipe(with_view_creation), [made, ConstantRecipe(origin)])
             if self.cls is torch.nn.Parameter:  # one that does not require grad; a graph hands out tensors
                 made = CallRecipe(ConstantRecipe(torch.nn.Parameter), [made, ConstantRecipe(False)])
         if self.attributes:

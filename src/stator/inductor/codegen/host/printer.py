@@ -353,14 +353,14 @@ def _call(printer: _Printer, step: Call) -> None:
         printer.checks = True
         called = f"{name} of {extern.target}" if isinstance(extern.target, OpOverload) else name
         promised = f"{called!r}, {literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}"
-        promise = printer.new_variable("promise", numbered=True)
-        printer.bindings.append(f"{promise} = rt.promise({promised}, {str(layout.device)!r}, repaired)")
+        check = printer.new_variable("check_layout", numbered=True)
+        printer.bindings.append(f"{check} = rt.layout_check({promised}, {str(layout.device)!r}, repaired)")
         variable, memory = (
             printer.variables[name],
             "None" if may_alias_arguments(extern) or not printer.placed else "block.memory",
         )
         whole = f"conform({variable}, {promised}, {memory}, repaired)"
-        printer.lines.append(f"{variable} = {whole} if unchecked else {promise}({variable})")
+        printer.lines.append(f"{variable} = {whole} if unchecked else {check}({variable})")
 
 
 @_print_step.register(ReturnValues)

@@ -69,7 +69,7 @@ def unnormalised(coordinate: Any, size: Any, align_corners: bool) -> Any:
     return aten.div.Tensor(aten.sub.Tensor(aten.mul.Tensor(aten.add.Tensor(coordinate, 1.0), size), 1.0), 2.0)
 
 
-def brought_inside(coordinate: Any, size: Any, padding_mode: int, align_corners: bool) -> Any:
+def pad_coordinate(coordinate: Any, size: Any, padding_mode: int, align_corners: bool) -> Any:
     if padding_mode == ZEROS:
         return coordinate
     if padding_mode == REFLECTION:
@@ -95,7 +95,7 @@ def reflected_between(coordinate: Any, low: float, span: float) -> Any:
     return aten.where.self(even, aten.add.Tensor(rest, low), aten.rsub.Scalar(rest, low + span))
 
 
-def sample(input: Any, places: Sequence[Any], checked: bool) -> Any:
+def elements_at(input: Any, places: Sequence[Any], checked: bool) -> Any:
     """Return the elements at integral positions, one tensor of (batch, *result) per dimension; 0 outside if
     `checked`."""
     rank = len(places)
@@ -127,9 +127,9 @@ def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: i
     ]
     if interpolation_mode == BICUBIC:
         return bicubic_sample(input, raw, padding_mode, align_corners)
-    where = [brought_inside(raw[a], input.shape[a + 2], padding_mode, align_corners) for a in range(rank)]
+    where = [pad_coordinate(raw[a], input.shape[a + 2], padding_mode, align_corners) for a in range(rank)]
     if interpolation_mode == NEAREST:
-        return sample(input, [aten.round.default(place) for place in where], True)
+        return elements_at(input, [aten.round.default(place) for place in where], True)
     floors = [aten.floor.default(place) for place in where]
     total = None
     for corner in itertools.product((0, 1), repeat=rank):
@@ -140,7 +140,7 @@ def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: i
             ahead = aten.sub.Tensor(where[axis], floors[axis])
             part = ahead if side else aten.rsub.Scalar(ahead, 1.0)
             weight = part if weight is None else aten.mul.Tensor(weight, part)
-        value = aten.mul.Tensor(sample(input, places, True), aten.unsqueeze.default(weight, 1))
+        value = aten.mul.Tensor(elements_at(input, places, True), aten.unsqueeze.default(weight, 1))
         total = value if total is None else aten.add.Tensor(total, value)
     return total
 
@@ -151,12 +151,12 @@ def bicubic_sample(input: Any, raw: Sequence[Any], padding_mode: int, align_corn
     total = None
     for row, column in itertools.product(range(4), repeat=2):
         places = [
-            brought_inside(
+            pad_coordinate(
                 aten.add.Tensor(floors[axis], float(offset - 1)), input.shape[axis + 2], padding_mode, align_corners
             )
             for axis, offset in enumerate((row, column))
         ]
         weight = aten.unsqueeze.default(aten.mul.Tensor(weights[0][row], weights[1][column]), 1)
-        value = aten.mul.Tensor(sample(input, places, True), weight)
+        value = aten.mul.Tensor(elements_at(input, places, True), weight)
         total = value if total is None else aten.add.Tensor(total, value)
     return total

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from stator.prims.decompositions.decomposition_decorator import cast, decomposes, iota
-from stator.prims.shape_rules.neural_networks.convolution import each
+from stator.prims.shape_rules.neural_networks.convolution import per_spatial_dim
 from stator.prims.shape_rules.neural_networks.pooling import pooled_size
 
 from .windows import avg_pool
@@ -107,9 +107,9 @@ def avg_pool2d(
         return NotImplemented
     if not self.dtype.is_floating_point:
         return avg_pool(self, 2, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    kernel = each(kernel_size, 2)
-    step = each(stride, 2) if len(stride) else kernel
-    pad = each(padding, 2)
+    kernel = per_spatial_dim(kernel_size, 2)
+    step = per_spatial_dim(stride, 2) if len(stride) else kernel
+    pad = per_spatial_dim(padding, 2)
     sizes = [self.shape[-2], self.shape[-1]]
     outputs = [pooled_size(sizes[i], kernel[i], step[i], pad[i], 1, ceil_mode) for i in range(2)]
     excess = [(outputs[i] - 1) * step[i] + kernel[i] - sizes[i] - pad[i] for i in range(2)]
@@ -149,8 +149,12 @@ def max_pool1d(
     self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Any:
     """Pool an image of height 1. Eager's result is contiguous, unlike that of pooling the image."""
-    kernel, pad, spread = each(kernel_size, 1)[0], each(padding, 1)[0], each(dilation, 1)[0]
-    step = each(stride, 1)[0] if stride not in ((), []) else kernel
+    kernel, pad, spread = (
+        per_spatial_dim(kernel_size, 1)[0],
+        per_spatial_dim(padding, 1)[0],
+        per_spatial_dim(dilation, 1)[0],
+    )
+    step = per_spatial_dim(stride, 1)[0] if stride not in ((), []) else kernel
     image = aten.unsqueeze.default(self, -2)
     result, _ = aten.max_pool2d_with_indices.default(image, [1, kernel], [1, step], [0, pad], [1, spread], ceil_mode)
     return aten.squeeze.dim(result, -2)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stator.prims.decompositions.decomposition_decorator import cast, decomposes, iota
-from stator.prims.shape_rules.neural_networks.convolution import each
+from stator.prims.shape_rules.neural_networks.convolution import per_spatial_dim
 from stator.prims.shape_rules.neural_networks.pooling import pooled_size
 
 aten = torch.ops.aten
@@ -81,8 +81,8 @@ def avg_pool(
     divisor_override: int | None,
 ) -> Any:
     """Pool dimension by dimension, the innermost first. Integers are divided as in C."""
-    kernel, pad = each(kernel_size, rank), each(padding, rank)
-    step = each(stride, rank) if stride not in (None, (), []) else kernel
+    kernel, pad = per_spatial_dim(kernel_size, rank), per_spatial_dim(padding, rank)
+    step = per_spatial_dim(stride, rank) if stride not in (None, (), []) else kernel
     total: Any = self
     divisor: Any = None
     for axis in reversed(range(rank)):
@@ -171,8 +171,12 @@ def each_or_none(value: Any) -> Sequence[Any]:
 def max_pool(self: Any, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Any:
     if self.dtype is torch.bool or 0 in tuple(self.shape[-rank:]):
         return NotImplemented
-    kernel, pad, spread = each(kernel_size, rank), each(padding, rank), each(dilation, rank)
-    step = each(stride, rank) if stride not in (None, (), []) else kernel
+    kernel, pad, spread = (
+        per_spatial_dim(kernel_size, rank),
+        per_spatial_dim(padding, rank),
+        per_spatial_dim(dilation, rank),
+    )
+    step = per_spatial_dim(stride, rank) if stride not in (None, (), []) else kernel
     places, counts = [], []
     for axis in range(rank):
         size = self.shape[axis - rank]

@@ -24,7 +24,7 @@ aten = torch.ops.aten
 CONV = ("conv",)
 
 
-def each(value: Any, rank: int) -> Sequence[Any]:
+def per_spatial_dim(value: Any, rank: int) -> Sequence[Any]:
     """Return one value per spatial dimension; a list of one value serves all."""
     if not isinstance(value, (tuple, list)):
         return (value,) * rank
@@ -113,9 +113,15 @@ def convolution(
         raise RuntimeError("dilation should be greater than zero")
     rank = len(shape) - 2
     result = convolved_shape(
-        shape, kernel, each(stride, rank), each(padding, rank), each(dilation, rank), transposed,
-        each(output_padding, rank), groups,
-    )  # fmt: skip
+        shape,
+        kernel,
+        per_spatial_dim(stride, rank),
+        per_spatial_dim(padding, rank),
+        per_spatial_dim(dilation, rank),
+        transposed,
+        per_spatial_dim(output_padding, rank),
+        groups,
+    )
     return TensorMeta(
         result,
         convolved_strides(input, weight, result, (stride, dilation, transposed, output_padding, groups)),
@@ -131,8 +137,8 @@ def by_onednn(
     if not onednn_enabled():
         return False
     rank = len(input.shape) - 2
-    steps = each(stride, rank)
-    if transposed and any(pad >= step for pad, step in zip(each(output_padding, rank), steps, strict=True)):
+    steps = per_spatial_dim(stride, rank)
+    if transposed and any(pad >= step for pad, step in zip(per_spatial_dim(output_padding, rank), steps, strict=True)):
         return False
     if input.dtype in HALF_WIDTH:
         return HALF_WIDTH[input.dtype]()
@@ -140,7 +146,12 @@ def by_onednn(
         return False
     shape, kernel = tuple(input.shape), tuple(weight.shape)
     pointwise = kernel[-1] == 1 and kernel[-2] == 1 and all(step == 1 for step in steps)
-    if pointwise and all(step == 1 for step in each(dilation, rank)) and shape[0] < 16 and torch.get_num_threads() == 1:
+    if (
+        pointwise
+        and all(step == 1 for step in per_spatial_dim(dilation, rank))
+        and shape[0] < 16
+        and torch.get_num_threads() == 1
+    ):
         return False
     return bool(groups > 1 or (kernel[-1] > 3 and kernel[-2] > 3) or shape[0] > 1 or numel(shape[:4]) > 20480)
 
@@ -155,7 +166,7 @@ def convolved_strides(input: Any, weight: Any, result: Sizes, options: tuple[Any
     """Return channels-last strides if the input or the weight suggests them, as the backends of 2-d and 3-d
     convolutions do, except eager's own 3-d ones on the CPU. options: those of `by_onednn`."""
     if len(result) == 3:  # computed as a 2-d convolution of height 1 of the contiguous input
-        if not strides_like_channels_last(*lifted(tuple(weight.shape), weight.stride())):
+        if not strides_like_channels_last(*with_height_one(tuple(weight.shape), weight.stride())):
             return contiguous_strides(result)
         image = channels_last_strides((*result[:2], 1, result[2]))
         return (image[0], image[1], image[3])
@@ -167,7 +178,7 @@ def convolved_strides(input: Any, weight: Any, result: Sizes, options: tuple[Any
     return contiguous_strides(result)
 
 
-def lifted(shape: Sizes, strides: Sizes) -> tuple[Sizes, Sizes]:
+def with_height_one(shape: Sizes, strides: Sizes) -> tuple[Sizes, Sizes]:
     """Insert a dimension of one before the last."""
     return (*shape[:2], 1, shape[2]), (*strides[:2], shape[2] * strides[2], strides[2])
 
@@ -191,7 +202,7 @@ def convolution_backward(
     def like(tensor: Any) -> TensorMeta:
         shape = tuple(tensor.shape)
         strides = convolved_strides(input, weight, shape, options)
-        dilated = not transposed and any(step != 1 for step in each(dilation, len(shape) - 2))
+        dilated = not transposed and any(step != 1 for step in per_spatial_dim(dilation, len(shape) - 2))
         in_both = len(shape) == 4 and (shape[1] == 1 or (shape[2] == 1 and shape[3] == 1))
         if tensor is weight and in_both and not dilated and strides[1] == 1:
             # A kernel of one element or one channel is in both formats: eager's own convolutions do not convert it.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from stator.prims.record import shape_rule
-from stator.prims.shape_rules.operands import itself, overloads
+from stator.prims.shape_rules.operands import overloads, unchanged_argument
 
 FUSED = """
     _fused_adam_ _fused_adam_.tensor_lr _fused_adamw_ _fused_adamw_.tensor_lr _fused_sgd_ _fused_sgd_.tensor_lr
@@ -34,4 +34,4 @@ def _unscale(self: Any, found_inf: Any, inv_scale: Any) -> None:
 
 @shape_rule(torch.ops.aten._amp_update_scale_.default, tags=("inplace",))
 def _update_scale(self: Any, *_args: Any) -> Any:
-    return itself(self)
+    return unchanged_argument(self)

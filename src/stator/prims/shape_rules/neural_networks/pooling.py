@@ -11,7 +11,7 @@ from stator.prims.layout import Sizes, contiguous_strides, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.shape_rules.operands import fresh, overloads
 
-from .convolution import each
+from .convolution import per_spatial_dim
 
 aten = torch.ops.aten
 POOL = ("reduction",)
@@ -35,9 +35,9 @@ def pooled_shape(
     shape = tuple(self.shape)
     if len(shape) not in (rank + 1, rank + 2):
         raise RuntimeError(f"non-empty {rank + 1}D or {rank + 2}D (batch mode) tensor expected for input")
-    kernel = each(kernel_size, rank)
-    step = each(stride, rank) if stride not in (None, (), []) else kernel
-    pad, spread = each(padding, rank), each(dilation, rank)
+    kernel = per_spatial_dim(kernel_size, rank)
+    step = per_spatial_dim(stride, rank) if stride not in (None, (), []) else kernel
+    pad, spread = per_spatial_dim(padding, rank), per_spatial_dim(dilation, rank)
     sizes = []
     for i in range(rank):
         if step[i] == 0:
