@@ -19,11 +19,14 @@ assert capture  # importing it fills the registry
 
 _MODULE_LEVEL = "only in code of modules and classes, or in scopes for annotations in classes"
 _UNREAD = "made by the compiler or the interpreter for itself: no code object shows it"
+_GROUPS = "groups of exceptions are handled natively"
 _ASYNCHRONOUS = "only in asynchronous generators, which run natively"
 
 # Opcodes of any version that have no handler, and why.
 WITHOUT = {
     "ASYNC_GEN_WRAP": _ASYNCHRONOUS,
+    "CALL_INTRINSIC_2": _GROUPS,
+    "CHECK_EG_MATCH": _GROUPS,
     "DELETE_NAME": _MODULE_LEVEL,
     "ENTER_EXECUTOR": _UNREAD,
     "EXIT_INIT_CHECK": _UNREAD,
@@ -39,6 +42,7 @@ WITHOUT = {
     "LOAD_ZERO_SUPER_ATTR": _UNREAD,
     "LOAD_ZERO_SUPER_METHOD": _UNREAD,
     "POP_BLOCK": _UNREAD,
+    "PREP_RERAISE_STAR": _GROUPS,
     "PRINT_EXPR": _MODULE_LEVEL,
     "RESERVED": _UNREAD,
     "SETUP_ANNOTATIONS": _MODULE_LEVEL,

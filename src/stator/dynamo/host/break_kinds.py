@@ -53,7 +53,6 @@ HINTS: dict[str, str] = {
     "class-definition": "define it at module level",
     "exception": "nothing, where the exception is meant; else avoid it",
     "raise": "nothing, where the exception is meant; else avoid it",
-    "exception-group": "nothing, where the exception is meant; else avoid it",
     "async": "compile the code that consumes it",
     "generator": "compile the code that consumes it",
     "inline-depth": "use a loop",

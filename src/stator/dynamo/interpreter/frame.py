@@ -292,7 +292,6 @@ class Frame(CaptureState):
                 raise unsupported(
                     "raise", "an exception that was there before leaves a function, as its traceback shows"
                 )
-            raised.value.grow_traceback()  # type: ignore[attr-defined]
             return False
         self._let_go(region.depth)
         if raised.value.caught_at is None:  # type: ignore[attr-defined]

@@ -130,9 +130,6 @@ class ExceptionValue(Value):
         elif name != "__traceback__":  # what was raised never leaves the graph, so nobody sees its traceback
             self.attributes[name] = value
 
-    def grow_traceback(self) -> None:
-        """It is raised by a statement that names it, or leaves a frame."""
-
     def raised_while(self, handled: list[Value]) -> None:
         """It is raised while these are being handled, innermost last: Python links it to the last."""
         if not handled or handled[-1] is self:

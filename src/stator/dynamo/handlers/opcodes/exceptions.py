@@ -8,7 +8,6 @@ from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.containers.sequences import TupleValue
-from stator.dynamo.values.exception_groups import matched, raised_again
 from stator.dynamo.values.exceptions import ExceptionValue
 
 
@@ -31,7 +30,6 @@ def raise_varargs(frame: Frame, instruction: Instruction) -> None:
         error.cause = _cause(frame, parts[1])
     error.place = error.place or frame.place()
     error.raised_while(frame.context.handled)
-    error.grow_traceback()
     raise Raised(error)
 
 
@@ -93,25 +91,3 @@ def with_except_start(frame: Frame, instruction: Instruction) -> None:
     cls = frame.context.known(error.python_type(frame.context))
     traceback = frame.context.get_attr(error, "__traceback__")
     frame.stack.append(frame.context.call(exit_method, [cls, error, traceback], {}))
-
-
-@opcode("CHECK_EG_MATCH")
-def check_eg_match(frame: Frame, instruction: Instruction) -> None:
-    wanted, error = frame.stack.pop(), frame.stack.pop()
-    rest, found = matched(frame.context, error, wanted)
-    frame.stack += (rest, found)
-    if isinstance(found, ExceptionValue):
-        frame.context.handled[-1] = found
-
-
-@opcode("PREP_RERAISE_STAR")
-def prep_reraise_star(frame: Frame, instruction: Instruction) -> None:
-    raised, original = frame.stack.pop(), frame.stack.pop()
-    frame.stack.append(raised_again(frame.context, original, raised))
-
-
-@opcode("CALL_INTRINSIC_2")
-def call_intrinsic_2(frame: Frame, instruction: Instruction) -> None:
-    if instruction.arg != 1:
-        raise unsupported("opcode", f"intrinsic function {instruction.arg} of two operands")
-    prep_reraise_star(frame, instruction)
