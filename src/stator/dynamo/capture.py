@@ -323,7 +323,7 @@ class _Attempt:
         reconstructor.rely_on_distinct_iterators()
         # includes draws whose numbers are unused
         drawn: list[Effect] = [Evaluate(draw) for draw in reconstructor.context.draws]
-        drawn += [*reconstructor.context.random.effects(), *reconstructor.context.trailing]
+        drawn += reconstructor.context.trailing
         counted = [Evaluate(call) for call in reconstructor.context.counted_calls]
         modes = [
             *self.entry_state.effects_since(),

@@ -59,7 +59,6 @@ from .library_overrides import LibraryOverride
 from .long_loops import LoopLimit, counted
 from .mutations import MutationLog
 from .nested_break import left_together
-from .rng_prediction import Draws
 from .scopes import GlobalScope
 
 # values of objects for which it does not matter whether two paths lead to one object
@@ -101,7 +100,6 @@ class CaptureContext:
         self.instance_dicts: dict[int, bool] = {}  # those of objects, which may be written to: whether they were
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
         self.trailing: list[Effect] = []  # settings of generators behind the graph
-        self.random = Draws()  # what is known of them
         self.cached_calls: dict[Any, Value] = {}  # of functions under lru_cache, on constants
         self.counted_calls: list[Recipe] = []
         self.generators_drawn: dict[Source, Recipe] = {}  # from which generators

@@ -131,7 +131,7 @@ class Reconstructor:
         context = self.context
         if self.marks or self.fills or self.effects or self.late:
             return False
-        if context.draws or context.random.shadows or context.counted_calls:
+        if context.draws or context.counted_calls:
             return False
         return all(_is_found(recipe) for _, recipe in self._recipes.values())
 

@@ -29,6 +29,7 @@ from stator.prims.operators.checks import ASSUMPTION
 
 from .base import Value, unsupported
 from .constants import ConstantValue
+from .random_bounds import compared
 from .symbolic_numbers import (
     NUMBERS,
     FromInput,
@@ -160,7 +161,7 @@ def _of_random_numbers(context: CaptureContext, function: Any, args: list[Value]
     if any(part is None for part in parts):
         return None
     if function in _COMPARISONS and len(parts) == 2:
-        found = context.random.compared(context, function, parts[0], parts[1])  # type: ignore[arg-type]
+        found = compared(function, parts[0], parts[1])  # type: ignore[arg-type]
         return None if found is None else ConstantValue(found)
     if function not in _NEVER_RAISING:
         return None

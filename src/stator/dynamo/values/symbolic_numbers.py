@@ -23,6 +23,7 @@ from stator.shapes.sym_node import SymbolicNode
 
 from .base import NotConstant, Value, unsupported
 from .constants import ConstantValue
+from .random_bounds import compared
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -162,7 +163,7 @@ class SymbolicNumber(Value):
             made = None if origin.fixed else context.call(context.known(bool), [self], {})
             return bool(self.constant() if made is None else made.constant())
         if type(origin) is FromRandom:
-            found = context.random.compared(context, operator.ne, origin.recipe, ConstantRecipe(0))
+            found = compared(operator.ne, origin.recipe, ConstantRecipe(0))
         elif type(origin) is FromSizes:
             found = known_truth(self.condition())
         if found is None:
