@@ -1,1 +1,1 @@
-"""Compiled versions of frames: lookup, recompilation, limits, and falling back when a graph fails."""
+"""Compiled versions of frames: lookup, recompilation, limits, and the fallback for graphs that fail."""

@@ -1,6 +1,6 @@
-"""Where the call of an object is entered: at its class's `__call__`; of a module without hooks, at its `forward`.
+"""The function that a call of an object enters: its class's `__call__`; for a module without hooks, its `forward`.
 
-A gate is a guard tree over the object. The C entry asks the gate at each call, before it binds the arguments.
+A gate is a guard tree over the object. The C entry checks the gate at each call, before it binds the arguments.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GE
 
 
 def in_class(target: Any, name: str) -> Any:
-    """What stands under `name` in the first class that has it, or None."""
+    """The attribute `name` of the first class in the MRO that has it, or None."""
     return next((vars(base)[name] for base in type(target).__mro__ if name in vars(base)), None)
 
 
 def forward_of(module: Any) -> FunctionType | None:
-    """The function that a call of the module comes to where it has no hooks; None: it is no such module."""
+    """The `forward` that a call of the module runs if there are no hooks; None if the object is not such a module."""
     if not isinstance(module, nn.Module) or in_class(module, "__getattribute__") is not object.__getattribute__:
         return None
     own = in_class(module, "__call__"), in_class(module, "_call_impl"), in_class(module, "_compiled_call_impl")
@@ -47,13 +47,14 @@ def forward_of(module: Any) -> FunctionType | None:
 
 
 def call_gate(target: Any, function: FunctionType) -> Any:
-    """Holds while `__call__` of the object's class is what it is now."""
+    """A gate that holds while the class of the object keeps its `__call__`."""
     found = in_class(target, "__call__")
     return build_guard_tree([_lookups(_receiver(function), Lookup("__call__", found))], function)
 
 
 def forward_gate(module: nn.Module, forward: FunctionType) -> Any:
-    """Holds while a call of the module comes to `forward`: nothing on the way is replaced, and there are no hooks."""
+    """A gate that holds while a call of the module runs `forward`: no function on the way is replaced, and there are
+    no hooks."""
     receiver = _receiver(forward)
     own = InstanceDictSource(receiver)
     found = ("__call__", "_call_impl", "__getattribute__", "forward")

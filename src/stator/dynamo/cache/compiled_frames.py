@@ -1,7 +1,5 @@
-"""What happens when no compiled version of a frame fits: explain, compile, insert, or give up; and forgetting it all.
-
-Works without torch: how a frame is compiled is the `compile_frame` that is handed in. The lookup itself is in C.
-"""
+"""A cache miss of a frame: explain the failed guards, compile and insert a version, or give up. Also the reset of all
+caches. Works without torch: the caller passes `compile_frame`. The lookup itself is in C."""
 
 from __future__ import annotations
 
@@ -38,13 +36,13 @@ from .specialization_owner import NOBODY, NotedOwner, Owner, first_instance, own
 
 @dataclass(frozen=True, slots=True)
 class CompiledFrame:
-    """What compiling a frame gave. `code` takes the place of the function's code (same parameters and free variables);
-    None: under these guards the original runs as it is.
+    """The result of compiling a frame. `code` replaces the function's code (with equal parameters and free variables);
+    None: the original code runs under these guards.
 
-    followed: the original, and all that it calls, runs as it is; or `code` is its own but for the way out of it. Then
-        guards only say where there is nothing to compile.
-    last_resort: only for calls that no other version fits.
-    silent: `code` does not tell of the lines that it stands for, and is not run where somebody is told of lines.
+    followed: the original code and its callees run eagerly, or `code` is the original code with an exit at the break.
+        The guards then only tell when there is nothing to compile.
+    last_resort: the version serves only calls that no other version fits.
+    silent: `code` produces no line events, and does not run while lines are traced.
     """
 
     guards: Sequence[Guard]
@@ -54,14 +52,14 @@ class CompiledFrame:
     silent: bool = False
 
 
-# makes a version of a compiled frame; raises Retry where its guards do not hold for the values it was made from
+# makes a version of a compiled frame; raises Retry if its guards fail on the values they were made from
 Install = Callable[[CompiledFrame, CaptureAssumptions], Any]
-# compiles a frame with these values of its parameters, and gives what `Install` gave
+# compiles a frame with these values of its parameters, and returns the result of `Install`
 CompileFrame = Callable[[FunctionType, dict[str, object], CaptureAssumptions, Install], Any]
 
 
 class CacheOptions(Protocol):
-    """The part of base.config.Options that matters here."""
+    """The part of base.config.Options that the cache reads."""
 
     @property
     def recompile_limit(self) -> int: ...
@@ -71,12 +69,12 @@ class CacheOptions(Protocol):
 around_compilations: list[Callable[[], AbstractContextManager[None]]] = []
 
 _SHOWN_REASONS = 3  # in a warning
-_MOST_FAILURES = 4  # to compile one function, before it is left alone
-_MOST_LOST = 2  # versions whose objects died, before the frame is taken to meet others in each call
+_MOST_FAILURES = 4  # failed compilations of a function before the function stays eager
+_MOST_LOST = 2  # versions whose objects died before the cache assumes new objects in each call
 _INSTANCES = 1024  # times the recompile limit: the most versions over all instances that share a method
 _GONE = 8  # times the recompile limit: the most versions whose instances are gone
-_FOLLOWED, _LAST_RESORT = 1, 2  # what `followed` of a version says, when it is not 0
-_GIVEN_UP = -1  # the same: of what was compiled too often for one instance
+_FOLLOWED, _LAST_RESORT = 1, 2  # nonzero values of `followed` of a version
+_GIVEN_UP = -1  # `followed` of a version for an instance that reached the recompile limit
 
 _caches: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -95,9 +93,9 @@ def make_cache(
     """An empty Cache for frames of `code`.
 
     `as_function`: versions are called as functions (by an Entry); otherwise only their code is used (by the hook).
-    `receiver`: the parameter that says whom the frame works for.
-    `inside`: what else compiles a part of it. `leave_inside`: has that part run by itself, once the whole was compiled
-    too often.
+    `receiver`: the parameter whose value the recompile limit is counted for.
+    `inside`: the cache of the continuation that a joined function resumes first. `leave_inside`: called when the
+        joined function reached the limit, so that the inner frames are compiled apart.
     """
     cache = _native.Cache(
         code, CacheMiss(compile_frame, options, fullgraph, as_function, receiver, inside, leave_inside)
@@ -117,12 +115,13 @@ def reset() -> None:
 
 
 def hit_count(code: CodeType) -> int | None:
-    """How often the version with this code was found to fit, after the call that it was made for; None: it is gone."""
+    """The number of hits of the version with this code after the call that made it; None if there is no such
+    version."""
     return next((version.hits for cache in list(_caches) for version in cache.versions if version.code is code), None)
 
 
 def retire_version(code: CodeType) -> None:
-    """From now on the original runs where the version with this code fits."""
+    """From now on, the original code runs for calls that the version with this code fits."""
     for cache in list(_caches):
         for old in cache.versions:
             if old.code is code:
@@ -132,7 +131,7 @@ def retire_version(code: CodeType) -> None:
 
 
 def _after_fork() -> None:
-    """In a child process: what other threads of the parent were compiling, nobody compiles here."""
+    """In a child process: the parent's other threads, which may have been compiling, do not exist."""
     if _native.compiling_depth() == 0:
         for cache in list(_caches):
             cache.busy = False
@@ -144,7 +143,8 @@ if _native is not None and hasattr(os, "register_at_fork"):
 
 
 class CacheMiss:
-    """What compiles: the callback of one cache: called with (cache, function, bound arguments) when no version fits."""
+    """The callback of a cache: called with (cache, function, bound arguments) if no version fits; compiles a
+    version."""
 
     def __init__(
         self,
@@ -160,29 +160,29 @@ class CacheMiss:
         self.leave_inside = leave_inside
         self.fullgraph, self.as_function = fullgraph, as_function
         self.failures = 0
-        self.made_for: dict[int, NotedOwner] = {}  # by the id of a version in the cache
-        self.changing: Counter[Source] = Counter()  # places that were seen to change, and how often
-        self.lost: list[Any] = []  # the guards of the first versions that went with objects of theirs
+        self.made_for: dict[int, NotedOwner] = {}  # by the id of a version
+        self.changing: Counter[Source] = Counter()  # sources that changed, with the number of changes
+        self.lost: list[Any] = []  # guards of the first versions that were dropped because an object of theirs died
         self.given_up: list[NotedOwner] = []
 
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
-        """The version to call, or None: run the original. csrc/cache.c sees to it that this is never called again while
-        it is at work."""
+        """The version to call, or None to run the original. csrc/cache.c ensures that a running miss is not entered
+        again."""
         if not builtins_are_unchanged():
             return None
         try:
             return self._version(cache, function, bound)
-        except RecursionError:  # the program is so deep in calls that the compiler has no room: another call may have
+        except RecursionError:  # the stack is too deep for the compiler; another call may have room
             if self.fullgraph:
                 raise
             try:
                 counters.count("dynamo.eager_for_depth")
             except RecursionError:
-                return None  # nor is there room for counting it
+                return None  # there is no room for the counter either
             return None
 
     def forget(self) -> None:
-        """Take up again what was given up."""
+        """Undo all decisions to give up."""
         self.made_for.clear()
         self.given_up.clear()
         self.changing.clear()
@@ -193,7 +193,7 @@ class CacheMiss:
         values = tuple(bound.values())
         if _native.lines_traced():
             self._drop_silent(cache, function, values)
-        for version in cache.versions[:_SHOWN_REASONS]:  # another thread may have been quicker
+        for version in cache.versions[:_SHOWN_REASONS]:  # another thread may have compiled a version meanwhile
             if version.guards.check(values, function):
                 return version
         owner = owner_of(bound, self.receiver, function)
@@ -232,13 +232,13 @@ class CacheMiss:
         return self._compile(cache, function, bound, values)
 
     def _drop_silent(self, cache: Any, function: FunctionType, values: tuple[object, ...]) -> None:
-        """Another takes the place of what fits but for that it tells of no lines, which is no recompilation."""
+        """Drop versions that fit but produce no line events; their replacement is not counted as a recompilation."""
         silent = {id(one) for one in cache.versions if one.silent and one.guards.check(values, function)}
         cache.versions = tuple(one for one in cache.versions if id(one) not in silent)
 
     def _loops(self, bound: dict[str, object]) -> int:
-        """In how many loops a frame is that goes on in the middle; each has two ways to go on: a turn more, and the
-        end. Of frames that go on together, the one with most counts."""
+        """The number of loops that a resumed frame is in. Each loop resumes in two ways: the next iteration and the
+        end. For joined frames, the count of the frame with most loops."""
         names = {} if self.inside is None else self.inside.names
         found = with_generators({name: value for name, value in bound.items() if name not in names})
         own = sum(map(is_known_iterator, found.values()))
@@ -251,7 +251,7 @@ class CacheMiss:
         return self.made_for.get(id(version), NOBODY).is_(owner)
 
     def _near(self, cache: Any, owner: Owner) -> list[Any]:
-        """Versions to explain: those made for this very one, and some of others."""
+        """The versions to explain: those made for this owner, and some of the others."""
         versions = [version for version in cache.versions if version.followed != _GIVEN_UP]
         own = [version for version in versions if self._was_made_for(owner, version)]
         others = [version for version in versions if not self._was_made_for(owner, version)]
@@ -267,7 +267,7 @@ class CacheMiss:
                 changed |= changed_numbers(version.detail, failure, function, values)
                 if self._was_made_for(owner, version) or not owner.receives(self.receiver):
                     changed |= changed_members(version.detail, failure, function, values)
-        if len(self.lost) == _MOST_LOST:  # what this frame works on is made for each call
+        if len(self.lost) == _MOST_LOST:  # the program creates the frame's objects for each call
             changed.update(*map(members, self.lost))
         self._seen_to_change(changed)
         return reasons
@@ -304,11 +304,11 @@ class CacheMiss:
         known = {id(one) for one in cache.versions}
         self.made_for = {key: made_for for key, made_for in self.made_for.items() if key in known}
         owner = owner_of(bound, self.receiver, function)
-        self.made_for[id(version)] = owner.noted(by_id=bool(version.followed))  # there nothing was compiled
+        self.made_for[id(version)] = owner.noted(by_id=bool(version.followed))  # such a version compiled nothing
 
     def _rely_on_types(self, cache: Any, function: FunctionType, bound: dict[str, object], made: list[Any]) -> Any:
-        """There was never anything to compile, and each call is another: from now on arguments of other types are what
-        the frame is looked at for again."""
+        """Each call differs, and there was never anything to compile: from now on only the types of arguments are
+        guarded."""
         codes = [one.code for one in made if one.followed == _FOLLOWED and one.code is not None]
         frame = CompiledFrame(guards_on_types(bound), codes[0] if codes else None, followed=True, last_resort=True)
         version = self._make_version(cache, function, frame, first_instance(bound))
@@ -318,8 +318,8 @@ class CacheMiss:
         return version
 
     def _failed(self, cache: Any, function: FunctionType, error: Exception) -> None:
-        """Run this call eagerly, and say once why. Later ones too, unless there is something to hope for: versions that
-        serve other arguments, or a value that another thread changed while it was looked at."""
+        """Run this call eagerly, and say why once. Later calls run eagerly, too, unless a later attempt may succeed:
+        other versions exist, or another thread changed a value during the attempt."""
         self.failures += 1
         hopeful = cache.versions or isinstance(error, VerificationError | ConcurrentModification)
         whole = not hopeful or self.failures >= _MOST_FAILURES
@@ -348,7 +348,7 @@ class CacheMiss:
         )
 
     def give_up(self, cache: Any, owner: Owner, function: FunctionType | None = None) -> None:
-        """For this one; where it is nobody, and nothing was compiled for somebody, for all calls."""
+        """Stop compiling for this owner. Without an owner, and without versions for owners, stop for all calls."""
         if owner.is_nobody() and all(self._was_made_for(owner, version) for version in cache.versions):
             cache.eager = True
         elif not any(one.is_(owner) for one in self.given_up):
@@ -358,7 +358,8 @@ class CacheMiss:
                 self._find_quickly(cache, owner, function)
 
     def _find_quickly(self, cache: Any, owner: Owner, function: FunctionType) -> None:
-        """That this one was given up is found out without us from now on, behind all that was compiled for it."""
+        """Insert a version, behind those compiled for this owner, by which C code finds out that the owner was given
+        up."""
         guards = owner.guards()
         if guards is not None:
             dead = _DropDead(cache)
@@ -371,11 +372,11 @@ class CacheMiss:
             cache.versions = (*cache.versions, version)
 
     def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> None:
-        """For `owner`, or for all: each call is for another one."""
+        """Give up for `owner`; None: for all calls, because each call has a new owner."""
         if owner is None:
             cache.eager = True
         else:
-            self.give_up(cache, owner, function)  # others keep what was compiled for them
+            self.give_up(cache, owner, function)  # other owners keep their versions
         self._tell_of_limit(cache, function, reasons, owner)
 
     def _tell_of_limit(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> None:
@@ -392,20 +393,21 @@ class CacheMiss:
         )
         counters.count("dynamo.recompile_limit")
         logs.log("recompiles", "%s", text)
-        if any(version.code is not None and not version.followed for version in cache.versions):  # else nothing is lost
+        # otherwise eager execution loses nothing
+        if any(version.code is not None and not version.followed for version in cache.versions):
             logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
 
 
 def _first(reasons: list[str]) -> list[str]:
-    """The latest reasons, and how many there are besides."""
+    """The latest reasons, and the number of further ones."""
     rest = len(reasons) - _SHOWN_REASONS
     return reasons if rest <= 0 else [*reasons[:_SHOWN_REASONS], f"... and {rest} more"]
 
 
 class _DropDead:
-    """Removes a version whose guards can never hold again, because an object they compare with has died."""
+    """Drops a version whose guards can never hold again, because an object they compare with has died."""
 
-    most, given_up = _MOST_LOST, _GIVEN_UP  # at the end of the process the module has no names any more
+    most, given_up = _MOST_LOST, _GIVEN_UP  # module names are gone when the interpreter exits
 
     def __init__(self, cache: Any) -> None:
         self.cache = weakref.ref(cache)
@@ -416,7 +418,7 @@ class _DropDead:
         tree = self.tree() if self.tree else None
         if cache is None or tree is None:
             return
-        if len(cache.miss.lost) < self.most:  # this may run anywhere, so it is looked at when the next call misses
+        if len(cache.miss.lost) < self.most:  # this may run anywhere in the program; the next miss evaluates it
             lost = [
                 version for version in cache.versions if version.guards is tree and version.followed != self.given_up
             ]
@@ -429,7 +431,7 @@ SHAPE_OF_FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERA
 
 
 def _check_compatible(code: CodeType, original: CodeType) -> None:
-    """Code that takes the place of another must bind the same: the frame hook swaps it into a frame as it stands."""
+    """Replacement code must bind arguments as the original does: the frame hook swaps it into a frame."""
     for name in SHAPE_OF_CODE:
         if getattr(code, name) != getattr(original, name):
             was, now = getattr(original, name), getattr(code, name)
@@ -440,7 +442,7 @@ def _check_compatible(code: CodeType, original: CodeType) -> None:
 
 
 def _function_like(function: FunctionType, code: CodeType) -> FunctionType:
-    # to code behind a break each call brings its own cells, and what those of this one hold is not to be kept
+    # resume code gets its cells with each call; the contents of these cells must not be kept alive
     cells: tuple[CellType, ...] = (function.__closure__ or ())[: len(code.co_freevars)]
     if resumption_of(function.__code__) is not None:
         cells = tuple([CellType() for _ in cells])
@@ -457,7 +459,7 @@ def _frame_name(function: FunctionType) -> str:
 
 
 def is_internal(error: Exception) -> bool:
-    """A defect of ours; all else that keeps a frame from being compiled says at which stage, or of which kind."""
+    """Whether the error is a defect of stator. Every other error names its stage or its kind."""
     return not (getattr(error, "stage", None) or getattr(error, "kind", None) or isinstance(error, UsageError))
 
 

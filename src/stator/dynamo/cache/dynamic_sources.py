@@ -1,5 +1,5 @@
-"""Which Python numbers are known to change between the calls of a frame, and at which places it meets other parameters
-and buffers. Found out when guards fail; no torch here."""
+"""Python numbers, parameters and buffers that differ between the calls of a frame, by source. Failed guards reveal
+them. No torch here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stator.dynamo.ir.resume import closure_of
 
 
 def contents(tensor: Any) -> tuple[int, ...]:
-    """The numbers in a tensor, flat: what a guard on its contents compares."""
+    """The numbers in a tensor, flat, for comparison by a guard on its contents."""
     return tuple(tensor.flatten().tolist())
 
 
@@ -31,8 +31,8 @@ def _is_on_contents(source: Source) -> bool:
 def changed_numbers(
     guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
 ) -> set[Source]:
-    """The places at which a version whose guards failed relied on another number of the same type; empty when it was
-    made for other objects. `failure` is what GuardTree.explain gave."""
+    """The sources at which a version with failed guards relied on another number of equal type; empty if the version
+    was made for other objects. `failure` is the result of GuardTree.explain."""
     if failure[0] < 0 or guards[failure[0]].kind in _OF_OTHER_OBJECTS:
         return set()
     return {_place(guard.source) for guard in guards if _is_on_number(guard) and _fails(guard, function, values)}
@@ -41,14 +41,14 @@ def changed_numbers(
 def changed_members(
     guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
 ) -> set[Source]:
-    """The places at which a version whose guards failed relied on other parameters and buffers, if it failed there."""
+    """The sources at which a version relied on other parameters and buffers, if such a guard failed."""
     if failure[0] >= 0 and not guards[failure[0]].movable:
         return set()
     return {guard.source for guard in guards if guard.movable and _holds_another(guard, function, values)}
 
 
 def members(guards: Sequence[Guard]) -> set[Source]:
-    """The places of all parameters and buffers that a version relied on."""
+    """The sources of all parameters and buffers that a version relied on."""
     return {guard.source for guard in guards if guard.movable}
 
 
@@ -75,7 +75,7 @@ def _is_on_number(guard: Guard) -> bool:
 
 
 def _place(source: Source) -> Source:
-    """Where the number is that a guard compares: a number of NumPy is converted first."""
+    """The source of the number that a guard compares: NumPy numbers are converted first."""
     converted = type(source) is CallSource and source.function in (int, float) and len(source.args) == 1
     return source.args[0] if converted else source  # type: ignore[attr-defined]
 

@@ -1,8 +1,5 @@
-"""The public side of the cache of compiled frames: makes the callable that stands for a function.
-
-How arguments are bound and versions found is csrc/entry.c and csrc/cache.c; what happens on a miss is
-compiled_frames.py.
-"""
+"""The public side of the cache of compiled frames: makes the callable that replaces a function. csrc/entry.c binds
+arguments and csrc/cache.c finds versions; compiled_frames.py handles misses."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from typing import Any
 import torch
 
 from stator.base.config import Options
-from stator.dynamo.guards import tensor_guards as tensor_guards  # registers what tensors and torch's state need
+from stator.dynamo.guards import tensor_guards as tensor_guards  # registers the guards on tensors and torch's state
 from stator.dynamo.guards.type_only_guards import TENSORS
-from stator.dynamo.host import debuggers as debuggers  # tells csrc whose trace functions run everything eagerly
+from stator.dynamo.host import debuggers as debuggers  # tells the C code which trace functions belong to debuggers
 from stator.dynamo.host.code_marks import code_marks
 from stator.dynamo.host.hook import always_compile, skip_files
 from stator.dynamo.host.naming import OF_C
@@ -45,11 +42,11 @@ __all__ = [
 def make_entry(
     function: FunctionType, compile_frame: CompileFrame, options: Options, *, fullgraph: bool = False
 ) -> Callable[..., Any]:
-    """The compiled twin of `function`: same signature, attributes passed through, works as a method.
+    """The compiled twin of `function`: equal signature, attributes passed through, works as a method.
 
-    `compile_frame(function, {parameter: value})` is called when no compiled version fits the arguments. What it raises
-    is passed on under `fullgraph`; otherwise the user gets one warning and the original runs from then on. Without the
-    C extension the function itself comes back, with one warning.
+    `compile_frame(function, {parameter: value})` is called if no compiled version fits the arguments. Its errors are
+    passed on under `fullgraph`; otherwise the user gets one warning and the original runs from then on. Without the C
+    extension the function itself is returned, with one warning.
     """
     if _native is None:
         warn_if_missing()
@@ -59,11 +56,9 @@ def make_entry(
 
 
 def make_hook_callback(compile_frame: CompileFrame, options: Options) -> Callable[[FunctionType], Any]:
-    """A callback for hook.call_with_hook: frames that start under it are compiled by `compile_frame`.
-
-    Make one per compilation context and keep it: calls with the same callback share their versions, which go with it.
-    """
-    caches: dict[int, tuple[weakref.ref[CodeType], Any]] = {}  # by the code's id, as equal code is not the same
+    """A callback for hook.call_with_hook that compiles the frames it meets by `compile_frame`. Make one per
+    compilation context and keep it: calls with one callback share their versions, which die with it."""
+    caches: dict[int, tuple[weakref.ref[CodeType], Any]] = {}  # by id: distinct code objects compare equal
 
     def callback(function: FunctionType) -> Any:
         if not builtins_are_unchanged() or _is_of_torch_compile(function.__code__):
@@ -82,12 +77,12 @@ def _forget(caches: dict[int, Any], key: int, _: object) -> None:
 
 
 def _is_of_torch_compile(code: CodeType) -> bool:
-    """Code that torch.compile generated: it is compiled already, though it bears the user's file name."""
+    """Whether torch.compile generated the code. Such code is compiled already, though it bears the user's file name."""
     return any(name.startswith(("__compiled_fn_", "__resume_at_")) for name in code.co_names)
 
 
 def _hide_from_torch_compile(code: CodeType) -> None:
-    """torch.compile around a function that calls ours runs our code as it is (if this torch can be told so)."""
+    """Let torch.compile run this code eagerly, if this version of torch supports that."""
     control = torch._C._dynamo.eval_frame
     if hasattr(control, "set_code_exec_strategy"):
         skip = control._FrameAction.SKIP
@@ -95,17 +90,17 @@ def _hide_from_torch_compile(code: CodeType) -> None:
 
 
 TENSORS.append(torch.Tensor)
-OF_C.append(type(torch._C._SDPBackend))  # of classes that are made in C++
+OF_C.append(type(torch._C._SDPBackend))  # the metaclass of classes made in C++
 code_marks.append(_hide_from_torch_compile)
 around_compilations.append(modes_restored_on_interrupt)
 # around all of compilation: calibrating the layout of tensors runs operators on tensors of its own
 around_compilations.append(without_saved_tensor_hooks)
-_hide_from_torch_compile(CacheMiss.__call__.__code__)  # and with it all of our compiler
+_hide_from_torch_compile(CacheMiss.__call__.__code__)  # which also covers all callees, the whole compiler
 
 
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 skip_files(TORCH_FOLDER)
-# modules made of modules: where one of those breaks, the others are still to be compiled with their neighbours
+# containers of modules: if one child breaks, the others are still compiled with their neighbours
 for _kind in (
     torch.nn.Sequential,
     torch.nn.Transformer,
@@ -115,7 +110,7 @@ for _kind in (
     torch.nn.TransformerEncoderLayer,
 ):
     always_compile(_kind.forward.__code__)
-# torch.compile compiles what it is given, and its compiler is nothing to be compiled
+# torch.compile compiles its own functions, and its compiler must not be compiled
 skip_files(os.path.join(TORCH_FOLDER, "_dynamo") + os.sep, with_callees=True)
 
 
@@ -124,13 +119,13 @@ def is_entry(value: object) -> bool:
 
 
 def set_gate(entry: Any, call: FunctionType, gate: Any, otherwise: Callable[..., Any]) -> None:
-    """The entry stands for `call`, a call of which ends in the entry's function while the gate holds for the first
-    argument. Where the gate does not hold, `otherwise` is called with the arguments."""
+    """A call of the function `call` runs the entry's function while the gate holds for the first argument. If the gate
+    fails, `otherwise` is called with the arguments."""
     entry._stand_for(call, gate, otherwise)
 
 
 def original(entry: Any) -> FunctionType:
-    """The function that an entry stands for."""
+    """The original function of an entry."""
     return entry._original
 
 

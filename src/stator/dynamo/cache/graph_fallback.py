@@ -1,8 +1,7 @@
-"""What becomes of an error that a compiled graph raises while it runs: where the graph has changed nothing that lasts,
-the frame begins anew as the program's own code, so that the program sees what it would see in eager.
+"""The handling of an error that a compiled graph raises: if the graph has no lasting effect, the frame starts again
+with the program's own code, so that the program behaves as in eager.
 
-Runs on the way of an error only. The code that calls it is written by codegen/failures.py; what a graph does besides
-computing is noted by side_effect_analysis.py.
+Runs only after an error. codegen/failures.py writes the calls; side_effect_analysis.py records the effects of a graph.
 """
 
 from __future__ import annotations
@@ -26,19 +25,20 @@ from stator.dynamo.ir.resume import resumption_of
 
 from .compiled_frames import hit_count, retire_version
 
-# Failures in a row after which a graph is not tried again: of it alone, which will stay; and of the program, too.
+# Failures in a row after which a graph is not tried again: failures of the graph alone, which persist; and failures of
+# graph and program.
 _MOST_ALONE, _MOST_IN_A_ROW = 2, 8
-_FX_FILE = "<eval_with_key>"  # where torch.fx says that the code of graphs stands
+_FX_FILE = "<eval_with_key>"  # file name that torch.fx gives to the code of graphs
 
 
 def generator_states(devices: Sequence[torch.device], *others: Any) -> list[Callable[[], object]]:
-    """What puts torch's random number generators for these devices, and other ones (of `random.Random` or
-    `numpy.random.RandomState` or `Generator`), back to where they are now."""
+    """Functions that restore torch's random number generators of these devices, and the given generators of
+    `random.Random`, `numpy.random.RandomState` or `Generator`, to their present states."""
     found: list[Callable[[], object]] = []
     for generator in (*map(_generator, devices), *others):
         if isinstance(generator, random.Random):
             found.append(partial(random.Random.setstate, generator, random.Random.getstate(generator)))
-        elif hasattr(generator, "bit_generator"):  # of NumPy's newer generators
+        elif hasattr(generator, "bit_generator"):  # a numpy.random.Generator
             bits = generator.bit_generator
             found.append(partial(setattr, bits, "state", bits.state))
         else:
@@ -54,9 +54,9 @@ def _generator(device: torch.device) -> Any:
 
 
 class GraphFailure:
-    """Called by emitted code with what a graph raised and, if random numbers are drawn, what puts the generators back:
-    does so, puts torch's modes back, and says whether the frame begins anew. An error that is to leave a frame which
-    goes on behind a break is raised where it goes on: blocks are open there."""
+    """Called by emitted code with the graph's error and, if random numbers are drawn, functions that restore the
+    generators. Restores generators and torch's modes, and returns whether the frame starts again. If the error is to
+    leave a resumed frame, it is raised in the frame, which may be inside of blocks."""
 
     __slots__ = (
         *(
@@ -80,33 +80,33 @@ class GraphFailure:
         code = captured.code
         self.name = f'{code.co_qualname} (File "{code.co_filename}", line {code.co_firstlineno})'
         self.latest = ""
-        self.code: Callable[[], CodeType | None] = lambda: None  # in which the graph is called
-        self.in_a_row = 0  # so many calls, without one between them in which it did not fail
-        self.alone = 0  # so many of these in which the program's own code did not fail
-        self.hit_count = 0  # how often the code had been chosen when the graph failed last
-        self.assumed = False  # what failed was a check of what was assumed about sizes
+        self.code: Callable[[], CodeType | None] = lambda: None  # the emitted code that calls the graph
+        self.in_a_row = 0  # failed calls in a row
+        self.alone = 0  # those of them in which the program's own code did not fail
+        self.hit_count = 0  # hits of the version at the last failure
+        self.assumed = False  # the failure was a check of an assumption about sizes
         resumption = resumption_of(code)
         self.goes_on = resumption is not None and bool(resumption.last_call)
-        self.passed_on = False  # the last error: the program's own code did nothing but raise it
+        self.passed_on = False  # whether the frame re-raised the last error unchanged
         self.modes = captured.entry_modes
         self.repeatable = captured.side_effects.repeatable
         self.places = {} if self.repeatable else _places(captured)
 
     def __call__(self, error: BaseException, states: Sequence[Callable[[], object]] = ()) -> bool:
         self.modes.restore()
-        torch.clear_autocast_cache()  # casts of a part of the program that is not run to its end
+        torch.clear_autocast_cache()  # the cache holds casts of an unfinished part of the program
         self.passed_on = False
         if self._begins_anew(error, states):
             return True
         if self.goes_on:
             self.passed_on = True
-            # the frame itself is shown once, as the program's own code
+            # the traceback shows the frame once, by the program's own code
             BaseException.with_traceback(error, error.__traceback__ and error.__traceback__.tb_next)
             native.raise_later(error)
         return self.goes_on
 
     def _begins_anew(self, error: BaseException, states: Sequence[Callable[[], object]]) -> bool:
-        self.assumed = type(error) is WrongAssumption  # which comes before the graph has written to anything
+        self.assumed = type(error) is WrongAssumption  # raised before the graph writes to any memory
         if not issubclass(type(error), Exception) or raised_by_signal_handler(error):
             return False
         if not self.assumed and _program_takes_part():
@@ -117,7 +117,7 @@ class GraphFailure:
         for put_back in states:
             put_back()
         counters.count("dynamo.failed_graphs")
-        if isinstance(error, StatorError) and not self.assumed:  # no operator of the program's
+        if isinstance(error, StatorError) and not self.assumed:  # not an error of the program's operators
             text = f"stator: a graph of {self.name} could not be run, and the call goes on eagerly: {error}"
             logs.warn_once(f"dynamo.failed_run:{self.name}", text)
         self.latest = _text(error)
@@ -145,11 +145,11 @@ class GraphFailure:
         text = f"stator: a graph of {self.name} failed {self.in_a_row} times in a row; what it was compiled for runs "
         text += f"eagerly from now on: {self.latest}"
         logs.log("graph_breaks", "%s", text)
-        if not self.alone:  # which was told before
+        if not self.alone:  # otherwise a warning was given before
             logs.warn_once(f"dynamo.given_up:{self.name}", text, stacklevel=3)
 
     def was_the_graph_s(self) -> None:
-        """The program's own code did not fail where the graph had, though nothing there handles errors."""
+        """The program's own code succeeded after the graph had failed, though no code of the program handles errors."""
         if self.assumed or self.passed_on:
             return
         counters.count("dynamo.failures_of_graphs_alone")
@@ -164,7 +164,8 @@ class GraphFailure:
             self._give_up()
 
     def _note(self, error: BaseException) -> str:
-        """The graph has changed something before it failed, maybe; so all that can be done is to say where."""
+        """Add to the error that the graph may have changed state before it failed, and the line of the failed
+        operator."""
         where = next((self.places[name] for name in _nodes_under_way(error) if name in self.places), None)
         if where is not None:
             return f"stator: raised in a compiled graph, by\n  {_shown(where)}"
@@ -174,7 +175,7 @@ class GraphFailure:
 
 
 def _text(error: BaseException) -> str:
-    """Its type and what it says, as far as no code of the program has to run for that."""
+    """Type and message of an error, without running the program's code."""
     said = BaseException.__dict__["args"].__get__(error)
     return ": ".join([class_name(type(error)), *(one for one in said if type(one) is str)])
 
@@ -187,7 +188,7 @@ def _places(captured: CapturedFrame) -> dict[str, UserPlace]:
     assert captured.graph is not None
     found = {}
     for node in captured.graph.graph.nodes:
-        switches = node.meta.get("example_value", node) is None  # a mode
+        switches = node.meta.get("example_value", node) is None  # a change of a mode
         if "place" in node.meta and not switches:
             found[node.name] = node.meta["place"]
     return found
@@ -201,13 +202,13 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _nodes_under_way(error: BaseException) -> Iterator[str]:
-    """Names of the nodes that ran when graphs that run as Python, a line for each node, raised this."""
+    """Names of the nodes that were running when a graph executed as Python, a line for each node, raised this error."""
     for frame, line in _frames(error):
         if frame.f_code.co_filename.startswith(_FX_FILE):
             yield linecache.getline(frame.f_code.co_filename, line).partition("=")[0].partition(":")[0].strip()
 
 
 def _program_takes_part() -> bool:
-    """Whether code of the program was told what the graph saved for a backward, as checkpointing is. It would be told
-    twice; and the error may be its own, to end a second forward that has gone far enough."""
+    """Whether the program's code observed the tensors saved for backward, as checkpointing does. A second run would
+    show them again, and the error may be checkpointing's own, which stops its recomputation early."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

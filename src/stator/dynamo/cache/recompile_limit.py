@@ -1,5 +1,5 @@
-"""Frames that go on together and were compiled too often: which of those inside would have to be compiled again by
-themselves, too, and are given up with the one around them. Works without torch; nothing is compiled here."""
+"""The recompile limit of joined frames: which inner caches are given up with the outer frame, because their versions
+would fail, too. Works without torch; nothing is compiled here."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stator.dynamo.ir.resume import closure_of
 
 @dataclass(frozen=True, slots=True)
 class InnerCache:
-    """What goes on inside of a frame, by itself.
+    """The continuation that a joined function resumes first.
 
-    cache: of its compiled versions.
-    names: which parameters of the frame are its, and what they are called there.
+    cache: the Cache of that continuation.
+    names: parameter of the joined function -> name of that parameter in the continuation.
     """
 
     cache: Any
@@ -29,8 +29,8 @@ class InnerCache:
 def failing_inner_caches(
     inside: InnerCache | None, versions: Sequence[Any], function: FunctionType, bound: Mapping[str, object]
 ) -> Iterator[tuple[Any, dict[str, object]]]:
-    """The caches of those inside, the outermost first, and their arguments: as long as none of these versions of the
-    frame around them would fit for what they rely on."""
+    """The inner caches, the outermost first, with their arguments, up to the first whose part of the guards holds in
+    some of these versions of the joined function."""
     names: Mapping[str, str] = dict.fromkeys(bound, "") if inside is None else inside.names
     while inside is not None:
         if any(_fits(version, names, function, bound) for version in versions):
@@ -42,13 +42,13 @@ def failing_inner_caches(
 
 
 def inner_sources(places: set[Source], names: Mapping[str, str]) -> set[Source]:
-    """Those that what goes on inside has, too, as it finds them."""
+    """The sources that the continuation has, too, by its own parameter names."""
     renamed = (_renamed(place, names) for place in places)
     return {place for place in renamed if place is not None}
 
 
 def _renamed(place: Source, names: Mapping[str, str]) -> Source | None:
-    """None: it is found by way of something else."""
+    """The source by the continuation's parameter names; None if the source is read from another parameter."""
     if isinstance(place, LocalSource):
         return LocalSource(names[place.name]) if place.name in names else None
     if isinstance(place, CallSource):
@@ -61,8 +61,9 @@ def _renamed(place: Source, names: Mapping[str, str]) -> Source | None:
 
 
 def _fits(version: Any, names: Mapping[str, str], function: FunctionType, bound: Mapping[str, object]) -> bool:
-    """Whether the guards seem to hold, but for those on what only the frames around have. What a version keeps of some
-    guards says nothing of whether they hold; but which guard fails first is known."""
+    """Whether the guards seem to hold, apart from those on the outer frames' parameters. Some guards in
+    `version.detail` are descriptions without the object and cannot be checked; but the index of the first failed guard
+    is exact."""
     others = bound.keys() - names.keys()
     values = tuple(bound.values())
     failure = version.guards.explain(values, function)
@@ -80,7 +81,7 @@ def _is_inside(guard: Guard, others: set[str]) -> bool:
 
 
 def _reads(place: object, names: set[str]) -> bool:
-    """Whether a place, or one of several, is found by way of one of these parameters."""
+    """Whether a source, or a source of a tuple, is read from one of these parameters."""
     if isinstance(place, LocalSource):
         return place.name in names
     if isinstance(place, tuple):

@@ -1,5 +1,6 @@
-"""Whom compiled versions of a frame are counted for: the object that it works for, and the function that it wraps. Many
-of them share one code, and are not to share its limit. Works without torch."""
+"""The objects for which compiled versions of a frame are counted: the instance that the frame works for, and the
+function that it wraps. Many owners share a code object, but each has a recompile limit of its own. Works without
+torch."""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ from stator.dynamo.host.naming import is_plain_class, qualified_name
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.resume import is_stack_name
 
-_DEEPEST = 8  # wrappers around one another that are told apart
-_MOST = 4  # objects that one frame works for
+_DEEPEST = 8  # nested wrappers that are distinguished
+_MOST = 4  # instances of an owner
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """instances: objects that can be referred to weakly, if there are some. sources: where guards find them; None:
-    there is no saying. wraps: the ids of the code of functions that closures of the frame lead to, or that wait on the
-    stack to be called; functions that are made anew for each call have the same code."""
+    """instances: objects that support weak references. sources: where guards find the instances; None: unknown. wraps:
+    ids of the code of functions in the frame's closures and of callables that wait on the stack; a function that is
+    created anew for each call keeps its code."""
 
     instances: tuple[object, ...] = ()
     wraps: tuple[int, ...] = ()
@@ -36,7 +37,7 @@ class Owner:
         return not self.instances and not self.wraps
 
     def receives(self, receiver: str) -> bool:
-        """Whether the frame is of a method of the first, rather than of a function that may be for many."""
+        """Whether the frame is a method of the first instance, rather than a function called for many objects."""
         return self.sources is None or self.sources[:1] == (LocalSource(receiver),)
 
     def described(self) -> str:
@@ -45,12 +46,12 @@ class Owner:
         return "one of the functions that it wraps"
 
     def noted(self, *, by_id: bool) -> NotedOwner:
-        """by_id: where a program that counts weak references is to find its own; that another object may come to have
-        this id has to do no harm."""
+        """by_id: keep ids, because a program that counts weak references must only find its own; a reused id must be
+        harmless."""
         return NotedOwner(tuple(id(one) if by_id else weakref.ref(one) for one in self.instances), self.wraps)
 
     def guards(self) -> list[Guard] | None:
-        """That hold for this one alone; None: there are none that would."""
+        """Guards that hold for this owner alone; None if no guards can express that."""
         if not self.instances or self.wraps or self.sources is None:
             return None
         found = zip(self.sources, self.instances, strict=True)
@@ -59,7 +60,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class NotedOwner:
-    """The same without holding the instances: weak references to them, or their ids."""
+    """An Owner without strong references: it holds weak references to the instances, or their ids."""
 
     instances: tuple[Any, ...]
     wraps: tuple[int, ...]
@@ -81,7 +82,7 @@ NOBODY = NotedOwner((), ())
 
 
 def owner_of(bound: Mapping[str, object], receiver: str, function: FunctionType | None) -> Owner:
-    """Of the frame of a function with these values of its parameters. receiver: the one that says whom it works for."""
+    """The owner of a frame with these arguments. `receiver` is the parameter that names the instance."""
     cells = [value for value in bound.values() if type(value) is CellType]
     if function is not None:
         cells += function.__closure__ or ()
@@ -96,7 +97,8 @@ def owner_of(bound: Mapping[str, object], receiver: str, function: FunctionType 
 
 
 def with_generators(bound: Mapping[str, object]) -> Mapping[str, object]:
-    """Also what generators among these hold that wait, as the iterator of a loop over layers."""
+    """The arguments, and the variables of suspended generators among them, such as the iterator of a loop over
+    layers."""
     generators = [name for name, value in bound.items() if type(value) is GeneratorType]
     if not generators or native is None:
         return bound
@@ -108,14 +110,14 @@ def with_generators(bound: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def first_instance(bound: Mapping[str, object]) -> object:
-    """The object by whose address csrc/cache.c tries some versions before others: `self`, or the first argument."""
+    """The object by whose address csrc/cache.c orders versions: `self`, or the first argument."""
     value = bound["self"] if "self" in bound else next(iter(bound.values()), None)
     return value if _is_instance(value) else None
 
 
 def _next_to_be_called(bound: Mapping[str, object]) -> object:
-    """The layer that a loop over layers comes to next, where the graph broke in the loop's body; or one that waits on
-    the stack to be called, or whose method does."""
+    """The next layer of a loop over layers, if the graph broke in the loop's body; or a layer (or the layer of a
+    method) that waits on the stack to be called."""
     for value in bound.values():
         if is_known_iterator(value):
             for item in next_items(value):
@@ -130,8 +132,8 @@ def _next_to_be_called(bound: Mapping[str, object]) -> object:
 
 
 def _instances(bound: Mapping[str, object], receiver: str) -> Iterator[tuple[Source, object]]:
-    """The receiver of a method call, and what can be called among the arguments, as modules; or the first object of the
-    program's among these."""
+    """The receiver of a method call and callable arguments such as modules; or the program's first object among
+    them."""
     given = [(source, value) for source, value in _arguments(bound) if _is_instance(value)]
     if receiver in bound and _can_be_referred_to(bound[receiver]):
         mine = bound[receiver]
@@ -158,7 +160,8 @@ def _can_be_referred_to(obj: object) -> bool:
 
 
 def _is_instance(obj: object) -> bool:
-    """Of a class of the program's. Functions and containers may be made anew for each call."""
+    """Whether the object is an instance of a program's class. (Functions and containers may be created anew for each
+    call.)"""
     kind = type(obj)
     if not _flags(kind) & _HEAP_TYPE or not is_plain_class(kind):
         return False
@@ -166,13 +169,13 @@ def _is_instance(obj: object) -> bool:
 
 
 _flags = type.__dict__["__flags__"].__get__
-_HEAP_TYPE = 1 << 9  # a class of a Python program
-_METHODS = (MethodType, BuiltinMethodType)  # made anew wherever they are read
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_METHODS = (MethodType, BuiltinMethodType)  # created anew at each attribute read
 _OTHERS = (type, tuple, list, dict, set, frozenset, str, bytes, int, float, complex, BaseException)
 
 
 def _wrapped(functions: Iterable[FunctionType]) -> Iterable[int]:
-    """The ids of the codes of these, and of those that they wrap."""
+    """The ids of the codes of these functions and of the functions that they wrap."""
     for function in functions:
         found: FunctionType | None = function
         depth = 0

@@ -1,1 +1,1 @@
-"""What a compiled version relies on: sources, guards on them, and the C guard tree that checks them."""
+"""The assumptions of a compiled version: sources, guards on them, and the C guard tree that checks them."""

@@ -1,7 +1,5 @@
-"""A truth that is computed from the data of tensors, as a guard computes it again: plain data and how it is run.
-
-What of a captured graph becomes one is found out in input_facts.py; no torch here.
-"""
+"""A boolean computed from tensor data that a guard computes again: the steps as data, and their execution.
+input_facts.py finds such parts of a captured graph. No torch here."""
 
 from __future__ import annotations
 
@@ -12,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class DataRef:
-    """Stands for a tensor among the arguments of a step: first the inputs are counted, then the steps."""
+    """A tensor among the arguments of a step, by number: the inputs first, then the results of the steps."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class DataGuardStep:
-    """One operator. `args` and `kwargs` hold Refs, also inside of tuples, lists and slices."""
+    """One operator. `args` and `kwargs` hold DataRefs, also inside of tuples, lists and slices."""
 
     function: Callable[..., Any]
     name: str
@@ -28,10 +26,8 @@ class DataGuardStep:
 
 
 class DataFact:
-    """Called with the inputs: the truth of what the last step gives, or None where a step fails on them.
-
-    Equal to another one that does the same.
-    """
+    """Called with the inputs: the truth of the last step's result, or None if a step fails. Facts with equal steps are
+    equal."""
 
     __slots__ = ("__name__", "_text", "steps")
 

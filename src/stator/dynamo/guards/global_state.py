@@ -1,7 +1,7 @@
-"""Reads torch's thread-wide and process-wide state, and tells the C extension how to read it in a few ns.
+"""Reads torch's thread-wide and process-wide state, and lets the C extension read it in a few ns.
 
-The C side reads through functions that libtorch exports; before they are trusted, an experiment changes each part of
-the state and looks whether the reading follows. Without them state guards compare in Python.
+The C code reads by functions that libtorch exports. Before they are trusted, an experiment changes each part of the
+state and checks that the reading changes. Without them, state guards compare in Python.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ SYMBOLS = (
     ("libtorch_cpu", "_ZN2at15get_num_threadsEv"),
 )
 AUTOGRAD_STATE_BYTES = 32
-_FOLLOWED_MODES = (DeviceContext,)  # other modes that see torch functions are to see those of the program
+_FOLLOWED_MODES = (DeviceContext,)  # other torch-function modes must see the program's operators
 
 
 def read_global_state() -> GlobalState:
-    """The state now, as the guard GLOBAL_STATE compares it. Takes some microseconds."""
+    """The present state, which the guard GLOBAL_STATE compares. Takes some microseconds."""
     modes = torch._C._len_torch_function_stack()
     observed = modes > 0 and _is_observed()
     return GlobalState(
@@ -62,13 +62,13 @@ def read_global_state() -> GlobalState:
 
 
 def _is_observed() -> bool:
-    """Whether a mode is on that is to see the torch functions of the program."""
+    """Whether a mode is on that must see the program's torch functions."""
     stack = range(torch._C._len_torch_function_stack())
     return any(type(torch._C._get_function_stack_at(at)) not in _FOLLOWED_MODES for at in stack)
 
 
 def is_ordinary(state: GlobalState) -> bool:
-    """Does the C snapshot say everything about `state`? (It sees that autocast or modes are on, not what they do.)"""
+    """Whether the C snapshot determines `state`. (It shows that autocast or modes are on, not their settings.)"""
     return not state.autocast and state.default_device is None and not state.observed
 
 
@@ -77,8 +77,8 @@ _trying = threading.Lock()
 
 
 def install_probes() -> bool:
-    """Let the C extension read the state directly. False when this torch does not allow it, while a mode would see the
-    experiments, and while another thread is trying: nobody waits (in a forked child, nobody might ever be done)."""
+    """Let the C extension read the state directly. False if this torch does not support it, if a mode would see the
+    experiments, or if another thread is trying (waiting could last forever in a forked child)."""
     global _trusted
     if _trusted is None and not _is_observed() and _trying.acquire(blocking=False):
         try:
@@ -145,12 +145,12 @@ def _autograd_changes() -> list[Callable[[], AbstractContextManager[Any]]]:
 
 
 def _functionalities() -> int:
-    """Mask of the bits of a dispatch key set behind those of its backends; `Dense` is the first of them."""
+    """Mask of the functionality bits of a dispatch key set, above the backend bits; `Dense` is the first of them."""
     return ~(torch._C.DispatchKeySet(torch._C.DispatchKey.Dense).raw_repr() - 1) & (2**64 - 1)
 
 
 def _probes_tell_the_truth() -> bool:
-    """Change each part of the state for a moment: exactly the reading of that part must follow, and come back."""
+    """Change each part of the state for a moment: the reading of exactly that part must change and return."""
     before = _read()
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     other_dtype = torch.float64 if dtype is not torch.float64 else torch.float32
@@ -187,8 +187,8 @@ def _read() -> dict[str, int]:
 
 
 def _follows(part: str, change: Callable[[], Any], back: Callable[[], Any], before: dict[str, int]) -> bool:
-    """`change` and `back` are of C, as is all that calls them here: no other thread, and no handler of a signal, runs
-    while the process has a default dtype that nobody has set."""
+    """`change` and `back` are C functions, as are their callers here: no other thread and no signal handler runs while
+    the process has a default dtype that the program did not set."""
     _, during, _, after = map(operator.call, (change, _native.read_state, back, _native.read_state))
     return during[part] != before[part] and after == before
 

@@ -1,4 +1,4 @@
-"""What a capture relied on, as pure data. A guard names a source, a kind, and what was found there."""
+"""Guards as pure data. A guard names a source, a kind of comparison, and the expected content."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from .source import Source
 
 
 class GuardKind(enum.Enum):
-    """How `expected` is compared with what the source holds now."""
+    """How `expected` is compared with the present content of the source."""
 
     IS = "is"  # the very same object (held weakly where possible: a dead object fails the guard)
     TYPE = "type is"  # type(x) is expected
-    # same exact type and equal; for int, float, str, bytes, bool, None, complex, dtype, device, enum, tuples of these
+    # equal, with equal exact type; for int, float, str, bytes, bool, None, complex, dtype, device, enum, tuples of
+    # these
     EQUALS = "=="
     TENSOR = "tensor"  # expected is a TensorGuard
     LENGTH = "len"  # len(x) == expected, for list, tuple, dict, set, deque
@@ -28,15 +29,16 @@ class GuardKind(enum.Enum):
     ALL_DISTINCT = "are distinct"  # expected is a tuple of Sources; no two hold the same object; the source is ignored
     SAME = "same object"  # expected is a Source; the two hold the same object
     GLOBAL_STATE = "state"  # expected is a GlobalState; the source is ignored
-    # expected is a tuple of Lookups of a class, whose source is its constant: what instances see is as it was
+    # expected is a tuple of Lookups in a class, which is the source's constant; instances see unchanged attributes
     LOOKUPS = "lookups"
     PREDICATE = "predicate"  # expected is a Python callable (x) -> bool; the slow last resort
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What a lookup of `name` in a class and its bases found. `found` is held where the very object counts: functions
-    and other descriptors. Else it counts only which class `owner` defines it. None and None: it is not there."""
+    """The result of looking `name` up in a class and its bases. `found` is set if object identity matters: for
+    functions and other descriptors. Otherwise only the defining class `owner` matters. None and None: the name is
+    absent."""
 
     name: str
     found: Any = None
@@ -48,7 +50,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class TensorGuard:
-    """Metadata of a tensor that compiled code relies on. None in `shape` or `stride` at a position: not relied on.
+    """Metadata of a tensor that compiled code relies on. None at a position of `shape` or `stride`: any number.
 
     dispatch_keys: None for those of an ordinary tensor, made in inference mode or not.
     """
@@ -64,24 +66,24 @@ class TensorGuard:
 
 @dataclass(frozen=True, slots=True)
 class GlobalState:
-    """Interpreter-wide torch state at capture."""
+    """torch's global state at capture."""
 
     grad_enabled: bool
     inference_mode: bool
     default_dtype: Any
     default_device: Any
     num_threads: int
-    deterministic: bool  # whether operators are to raise or to warn is asked by them, in each call
+    deterministic: bool  # whether nondeterministic operators raise or warn is read by them at each call
     autocast: tuple[tuple[str, bool, Any], ...]
     autocast_cache: bool
     torch_function_enabled: bool
-    observed: bool  # each operator: by a mode for dispatch or for torch functions, or by torch.jit.trace
+    observed: bool  # a dispatch mode, a torch-function mode or torch.jit.trace sees each operator
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One reliance. `place` is the user's line that caused it, for recompile reasons. `movable`: another capture, which
-    knows that there are other objects at this place in other calls, would do without."""
+    """An assumption. `place` is the user's line that needed it, for recompile reasons. `movable`: a capture that knows
+    of other objects at this source in other calls would not need the guard."""
 
     source: Source
     kind: GuardKind

@@ -1,8 +1,8 @@
-"""What a user's guard filter is shown of the guards of a compiled version, and which it keeps. At the user's own risk:
-what is not guarded any more may change without the compiled code noticing.
+"""The user's guard filter: shows it the guards of a compiled version, and keeps those it selects. At the user's own
+risk: compiled code does not notice changes that are no longer guarded.
 
 The filter is `options={"guard_filter_fn": f}`, with `f(records) -> list of bool`. Records have the fields that filters
-written for torch.compile read. Nothing here evaluates guards; values are read through the guard tree's own accessors.
+written for torch.compile read. Values are read by the guard tree's own accessors; no guard is evaluated here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What filters of torch.compiler ask about where a guarded value came from."""
+    """The questions that torch.compiler's filters ask about the origin of a guarded value."""
 
     source: Source
     through_module: bool
@@ -63,11 +63,11 @@ class OriginalGuard:
 
 @dataclass(frozen=True, slots=True)
 class GuardRecord:
-    """One guard, for a filter.
+    """A guard, as the filter sees it.
 
-    name: the source as a user would write it, such as `self.__dict__['scale']`. kind: how it is compared. guard_type:
-    torch.compile's word for that. value: what is there now, if `has_value`. is_global: read from a global or builtin
-    name. place: the user's line that relied on it.
+    name: the source as a user would write it, such as `self.__dict__['scale']`. kind: the kind of comparison.
+        guard_type: torch.compile's word for that. value: the present value, if `has_value`. is_global: read from a
+        global or builtin name. place: the user's line that needs the guard.
     """
 
     name: str
@@ -88,7 +88,7 @@ GuardFilter = Callable[[Sequence[GuardRecord]], Sequence[bool]]
 def kept_guards(
     guards: Sequence[Guard], keep: GuardFilter, function: FunctionType, bound: Mapping[str, object]
 ) -> Sequence[Guard]:
-    """The guards that the filter wants. Raises UsageError when it gives something else than one bool for each."""
+    """The guards that the filter keeps. Raises UsageError unless the filter returns one bool for each guard."""
     values = tuple(bound.values())
     records = [_record(guard, function, values) for guard in guards]
     try:
@@ -99,7 +99,7 @@ def kept_guards(
         raise CompileError("guard_filter_fn", f"{type(error).__name__}: {error}") from error
     if len(flags) != len(guards) or not all(isinstance(flag, bool) for flag in flags):
         raise UsageError(
-            f"guard_filter_fn must give one bool for each of {len(guards)} guards, not {len(flags)} of "
+            f"guard_filter_fn must return one bool for each of {len(guards)} guards, not {len(flags)} of "
             f"{', '.join(sorted({type(flag).__name__ for flag in flags})) or 'nothing'}"
         )
     return [guard for guard, flag in zip(guards, flags, strict=True) if flag]
@@ -128,7 +128,7 @@ def _record(guard: Guard, function: FunctionType, values: tuple[object, ...]) ->
 
 
 def _prefixes(source: Source) -> list[Source]:
-    """The source and what it goes through, outermost last."""
+    """The source and all its bases, from the root to the source."""
     found = [source]
     while (base := getattr(found[-1], "base", None)) is not None:
         found.append(base)
@@ -140,7 +140,7 @@ def _root(source: Source) -> Source:
 
 
 def _read(source: Source, function: FunctionType, values: tuple[object, ...]) -> list[object]:
-    """What the source holds, in a list; an empty one where there is nothing."""
+    """The content of the source, in a list; an empty list if there is none."""
     found: list[object] = []
 
     def see(value: object) -> bool:

@@ -1,8 +1,7 @@
 """Turns a list of guards into the C guard tree, and a failed guard into a sentence.
 
-Shared prefixes of sources become shared nodes. What tensors and torch's state need is registered by tensor_guards.py,
-so
-that this file works without torch. Nothing here evaluates a guard: that is csrc/guards.c.
+Shared prefixes of sources become shared nodes. tensor_guards.py registers the guards on tensors and torch's state, so
+this file works without torch. csrc/guard_*.c evaluate guards; nothing here does.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MAX_CALL_ARGUMENTS = 8
 
 @dataclass(slots=True)
 class GuardTreeBuilder:
-    """The tree under construction. `ordinal` is the index of the guard at work."""
+    """The tree under construction. `ordinal` is the index of the current guard."""
 
     tree: Any
     code: CodeType
@@ -43,7 +42,7 @@ class GuardTreeBuilder:
     ordinal: int = 0
 
     def node(self, source: Source) -> int:
-        """The node that reads `source`; made on first use."""
+        """The node that reads `source`; created on first use."""
         node = self.by_identity.get(id(source))
         if node is None:
             accessor = accessors.get(type(source))
@@ -53,7 +52,7 @@ class GuardTreeBuilder:
         return node
 
     def child(self, parent: int, access: int, key: Any = None, index: int = 0, identity: object = None) -> int:
-        """The child of `parent` by this accessor; `identity` stands for keys that are not told apart by equality."""
+        """The child of `parent` by this accessor; `identity` distinguishes keys that may compare equal."""
         path = (parent, access, type(key), key if identity is None else identity, index)
         node = self.by_path.get(path)
         if node is None:
@@ -82,11 +81,11 @@ def build_guard_tree(
     *,
     closure: Sequence[str] | None = None,
 ) -> Any:
-    """The C tree for `guards` over calls of `function`, whose `__closure__` holds the cells of the variables `closure`
-    (by default `co_freevars`; code that resumes a frame has more).
+    """The C tree of `guards` for calls of `function`. Its `__closure__` holds the cells of the variables `closure` (by
+    default `co_freevars`; resume code has more).
 
     `invalidated` is called (with a weak reference) when an object dies that an identity guard holds weakly: the tree
-    can then never hold again. Raises CompileError for a guard that cannot be expressed.
+    can then never hold again. Raises CompileError for a guard that no check can express.
     """
     code = function.__code__
     parameters = {name: index for index, name in enumerate(code.co_varnames[: bound_count(code)])}
@@ -98,7 +97,7 @@ def build_guard_tree(
 
 
 def bound_count(code: CodeType) -> int:
-    """How many leading local variables a call binds."""
+    """The number of leading local variables that a call binds."""
     star = bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
     return code.co_argcount + code.co_kwonlyargcount + star
 
@@ -208,14 +207,14 @@ PLAIN_TYPES: set[type] = {
 
 
 def register_plain_type(type_: type) -> None:
-    """Allow EQUALS for this type; its == must be written in C and have no effects."""
+    """Allow EQUALS for this type; its == must be written in C and free of side effects."""
     PLAIN_TYPES.add(type_)
     if _native is not None:
         _native.register_plain_type(type_)
 
 
 def is_plain(value: object) -> bool:
-    """Can EQUALS compare this without running user code?"""
+    """Whether EQUALS can compare this value without running user code."""
     if type(value) is tuple:
         return all(map(is_plain, value))
     if type(value) is slice:
@@ -223,7 +222,7 @@ def is_plain(value: object) -> bool:
     return type(value) in PLAIN_TYPES or issubclass(type(value), enum.Enum)
 
 
-# What is compared with what the guard expects, as it is: by the name of the native check.
+# Kinds whose native check compares `expected` itself, with the name of the check.
 PLAIN_CHECKS = {
     GuardKind.IS: "CHECK_IS",
     GuardKind.TYPE: "CHECK_TYPE",
@@ -245,7 +244,7 @@ for _kind, _check in PLAIN_CHECKS.items():
 
 @checkers.register(GuardKind.EQUALS)
 def _check_equals(builder: GuardTreeBuilder, guard: Guard) -> None:
-    if type(guard.expected) is CodeType:  # equal code is not the same
+    if type(guard.expected) is CodeType:  # distinct code objects compare equal, so code is compared by identity
         builder.check(guard, _native.CHECK_IS, guard.expected)
         return
     if not is_plain(guard.expected):
@@ -292,8 +291,8 @@ HELD_WEAKLY = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """Stands for an object in a kept guard, so that explanations keep nothing alive. `held`: a weak reference to it, if
-    somebody is going to ask."""
+    """A text in place of an object in a kept guard, so that explanations keep nothing alive. `held`: a weak reference
+    to the object, if the explanation needs it."""
 
     text: str
     held: Any = None
@@ -303,7 +302,7 @@ class ObjectName:
 
 
 def without_strong_references(guards: Sequence[Guard]) -> tuple[Guard, ...]:
-    """The guards without strong references to the objects they compare identities with."""
+    """The guards without strong references to objects whose identity they compare."""
     return tuple(map(_note, guards))
 
 
@@ -324,7 +323,7 @@ def _noted_lookup(lookup: Lookup) -> Lookup:
 
 
 def _weakly(value: Any) -> Any:
-    """A weak reference to a class or function; anything else as it is."""
+    """A weak reference to a class or function; any other value itself."""
     return weakref.ref(value) if isinstance(value, (type, FunctionType)) else value
 
 
@@ -333,7 +332,7 @@ def _held(value: Any) -> Any:
 
 
 def brief(value: object) -> str:
-    """A short text that never runs user code."""
+    """A short text for a value, made without running user code."""
     if type(value) in PLAIN_TYPES or (type(value) is tuple and is_plain(value)):
         text = safe_repr(value)
         return text if len(text) <= 80 else text[:77] + "..."
@@ -347,7 +346,7 @@ def brief(value: object) -> str:
 
 
 def describe_failure(guards: Sequence[Guard], failure: tuple[int] | tuple[int, object]) -> str:
-    """One line for what `GuardTree.explain` returned, e.g. `x: tensor shape [4] became [5] (relied on at File ...)`."""
+    """A line for a result of `GuardTree.explain`, e.g. `x: tensor shape [4] became [5] (relied on at File ...)`."""
     if failure[0] < 0:
         return "the objects that the guards refer to are gone"
     guard = guards[failure[0]]
@@ -391,7 +390,7 @@ def _describe_keys(guard: Guard, found: object) -> str:
 
 
 def _key_name(key: object) -> object:
-    """What stands for a key in an explanation: equal keys of one type have equal ones."""
+    """A text for a key in an explanation; equal keys of one type have equal texts."""
     return ObjectName(brief(key))
 
 

@@ -1,7 +1,7 @@
-"""Where a value came from, as pure data: a path from the frame's inputs to an object.
+"""The origin of a value as pure data: a path from the frame's inputs to an object.
 
-Sources are frozen and hashable; the same path is the same source. Turning a source into bytecode (dynamo/emit) or
-into a guard (dynamo/guard_tree) is somebody else's job.
+Sources are frozen and hashable; equal paths are equal sources. codegen/ turns sources into bytecode, and guard_tree.py
+turns them into guard tree nodes.
 """
 
 from __future__ import annotations
@@ -80,10 +80,8 @@ class BuiltinSource(Source):
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class ConstantSource(Source):
-    """An object fixed for the life of the compiled code (e.g. found by identity guard); never guarded itself.
-
-    Classes and functions are held weakly: what was relied on must not keep them alive.
-    """
+    """An object fixed for the life of the compiled code (e.g. found by identity guard); never guarded itself. Classes
+    and functions are held weakly, because assumptions must not keep them alive."""
 
     name: str
     held: Any
@@ -94,7 +92,7 @@ class ConstantSource(Source):
 
     @property
     def value(self) -> Any:
-        """The object; None when it is gone."""
+        """The object; None after its death."""
         return self.held() if type(self.held) is _Weakly else self.held
 
     def __str__(self) -> str:
@@ -111,13 +109,13 @@ class ConstantSource(Source):
 
 
 class _Weakly(weakref.ref):  # type: ignore[type-arg]
-    """Tells a source's own references from weak references of the program."""
+    """A subclass, to distinguish a source's own references from weak references of the program."""
 
     __slots__ = ()
 
 
 def _may_go(value: object) -> bool:
-    """Whether it is a class or function that a program may make and let go of."""
+    """Whether the value is a class or function that a program may create and drop."""
     return type(value) is FunctionType or (isinstance(value, type) and value.__flags__ & _HEAP_TYPE != 0)
 
 
@@ -125,7 +123,7 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two sources hold the same object, which is alive."""
+    """Whether two sources hold one and the same object, which is alive."""
     if type(one) is _Weakly and type(other) is _Weakly:
         return one is other or (one() is other() is not None)
     return one is other
@@ -154,10 +152,8 @@ class InstanceDictSource(Source):
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class ItemSource(Source):
-    """`base[key]` with a constant key, for (subclasses of) list, tuple, dict, read by the built-in's accessor.
-
-    A key that is an object compared by itself is held weakly where it can be.
-    """
+    """`base[key]` with a constant key, for (subclasses of) list, tuple, dict, read by the built-in's accessor. A key
+    that compares by identity is held weakly if possible."""
 
     base: Source
     held: Any
@@ -168,7 +164,7 @@ class ItemSource(Source):
 
     @property
     def key(self) -> Any:
-        """The key; None when it is gone."""
+        """The key; None after its death."""
         return self.held() if type(self.held) is _Weakly else self.held
 
     def __str__(self) -> str:
@@ -182,7 +178,7 @@ class ItemSource(Source):
         return hash((self.base, key if type(key) in _PLAIN_KEYS else id(self.key)))
 
     def __eq__(self, other: object) -> bool:
-        """Keys are the same object, or plain and equal: the == of others (of tensors) is their own affair."""
+        """Keys are identical, or plain and equal: the == of other keys (such as tensors) may run any code."""
         if type(other) is not ItemSource:
             return False
         one, another = self.held, other.held
@@ -191,7 +187,7 @@ class ItemSource(Source):
 
 
 def _weakly(key: Any) -> Any:
-    """Not so a set of constants: the program may have made it, to let go of it behind the look-up."""
+    """A frozenset of constants is held strongly, because the program may have created it only for the lookup."""
     if type(key) is frozenset and all(type(one) in _PLAIN_KEYS for one in key):
         return key
     try:
@@ -245,26 +241,26 @@ class CallSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class ReadSource(CallSource):
-    """A part of an object that has no name, read by a function; a number there may change from call to call."""
+    """An unnamed part of an object, read by a function; a number there may change from call to call."""
 
 
 _PLAIN_KEYS = (str, int, float, bool, bytes, tuple)
 
 
 def _key_text(key: Any) -> str:
-    """As a user would write it; other objects by their type, for their text may be long."""
+    """A plain key as a user would write it; other keys by type, because their repr may be long."""
     return repr(key) if type(key) in _PLAIN_KEYS or key is None else f"<{class_name(type(key))}>"
 
 
 def is_fixed(source: Source) -> bool:
-    """Whether a place is expected to hold the very same function from call to call: module and class level."""
+    """Whether a source is expected to hold one function for all calls: globals and class attributes."""
     return isinstance(source, (GlobalSource, ModuleGlobalSource)) or (
         isinstance(source, AttrSource) and isinstance(source.base, ConstantSource)
     )
 
 
 def is_in_local_class(source: Source) -> bool:
-    """Whether something of a class is read that a function defined."""
+    """Whether the source reads from a class that was defined inside a function."""
     if isinstance(source, CallSource):
         return any(map(is_in_local_class, source.args))
     base: Any = source

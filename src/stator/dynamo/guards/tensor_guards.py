@@ -1,7 +1,5 @@
-"""Guards on tensors and on torch's state: what the C guard tree needs to check them, and how their failure is told.
-
-Registers itself with guard_tree.py. Nothing here reads a tensor during a call; that is csrc/guards.c.
-"""
+"""Guards on tensors and on torch's state: their payload for the C guard tree, and the text of their failures. They are
+registered with guard_tree.py. Nothing here reads a tensor during a call; csrc/guard_tensors.c does."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from .global_state import install_probes, is_ordinary, read_global_state
 from .guard import GlobalState, Guard, GuardKind, TensorGuard
 from .guard_tree import GuardTreeBuilder, ObjectName, brief, checkers, describers, register_plain_type
 
-# subclasses may answer for themselves, so they are asked through their getters
+# subclasses may override metadata, so their getters are called
 READ_DIRECTLY: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 _OF_TYPES = (torch.qscheme, torch.finfo, torch.iinfo)
@@ -58,7 +56,7 @@ def _install_layout() -> bool:
 
 @functools.cache
 def _type_codes(dtype: torch.dtype, device: torch.device) -> tuple[int, int, int, int]:
-    """(dtype code, device code, dispatch keys of an ordinary dense tensor, and of one made in inference mode)."""
+    """(dtype code, device code, dispatch keys of an ordinary dense tensor, and of a tensor made in inference mode)."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._InferenceMode(False):
         dtype_code, device_code, keyset = _native.tensor_codes(torch.empty(0, dtype=dtype, device=device))
         with torch.inference_mode():
@@ -81,12 +79,12 @@ def _check_tensor(builder: GuardTreeBuilder, guard: Guard) -> None:
     metadata = (expected.dtype, expected.device, tuple(expected.shape), tuple(expected.stride), expected.requires_grad)
     codes = _codes(expected)
     builder.check(guard, _native.CHECK_TENSOR, (expected.python_type, (*metadata, codes)))
-    if codes is None:  # where keys are compared they have these bits
+    if codes is None:  # otherwise the dispatch keys contain these bits
         builder.check(guard, _native.CHECK_PREDICATE, _seen_as(expected))
 
 
 def _seen_as(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
-    """Whether a tensor is conjugated, and negated, lazily as is expected."""
+    """A predicate: whether a tensor has the expected lazy conjugate and negative bits."""
     keys = torch._C.DispatchKeySet.from_raw_repr(expected.dispatch_keys or 0)
     bits = keys.has(torch._C.DispatchKey.Conjugate), keys.has(torch._C.DispatchKey.Negative)
 
@@ -101,7 +99,7 @@ def _seen_as(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
 def _check_state(builder: GuardTreeBuilder, guard: Guard) -> None:
     expected: GlobalState = guard.expected
     now = read_global_state()
-    # the snapshot is of now: it stands for the expected state only if nothing has changed since the capture
+    # the snapshot reads the present state, which is the expected one only if nothing has changed since the capture
     fast = install_probes() and now == expected
     payload: object = _same_state(expected)
     if fast:

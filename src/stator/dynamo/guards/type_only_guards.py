@@ -1,6 +1,5 @@
-"""What is relied on where a frame has nothing to compile, call after call, though no two calls look alike: the types of
-its arguments. Which version that gives, and when, is decided in compiled_frames.py. Works without torch.
-"""
+"""Guards for frames that have nothing to compile in call after call, though no two calls look alike: only the types of
+the arguments. compiled_frames.py decides when they apply. Works without torch."""
 
 from __future__ import annotations
 
@@ -9,11 +8,11 @@ from collections.abc import Mapping
 from .guard import Guard, GuardKind
 from .source import LocalSource
 
-TENSORS: list[type] = []  # classes of what graphs work on (added by entry.py)
+TENSORS: list[type] = []  # the classes of tensors (entry.py adds them)
 
 
 def guards_on_types(bound: Mapping[str, object]) -> list[Guard]:
-    """Guards that hold for arguments of the same types, while tuples, lists and dicts without tensors stay so."""
+    """Guards that hold for arguments of these types, while tuples, lists and dicts without tensors contain none."""
     guards = [Guard(LocalSource(name), GuardKind.TYPE, type(value)) for name, value in bound.items()]
     for name, value in bound.items():
         if type(value) in _CONTAINERS and holds_no_tensor(value):
@@ -22,7 +21,7 @@ def guards_on_types(bound: Mapping[str, object]) -> list[Guard]:
 
 
 def holds_no_tensor(container: object) -> bool:
-    """Guard predicate: of a tuple, list or dict, not looking further down."""
+    """Guard predicate for a tuple, list or dict; nested containers are not inspected."""
     items = container.values() if type(container) is dict else container
     return not any(isinstance(item, tuple(TENSORS)) for item in items)  # type: ignore[attr-defined]
 
