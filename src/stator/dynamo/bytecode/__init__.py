@@ -1,6 +1,6 @@
-"""CPython bytecode as data: decode a code object into instructions, assemble instructions into a code object.
+"""CPython bytecode as data: decode a code object into instructions, and assemble instructions into a code object.
 
-Covers CPython 3.11 to 3.14. What differs between them is described in `version.py`; torch is never imported here.
+Covers CPython 3.11 to 3.14; `version.py` describes their differences. torch is never imported here.
 """
 
 from .assemble import BytecodeError, assemble

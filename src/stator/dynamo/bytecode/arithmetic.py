@@ -1,4 +1,4 @@
-"""The operators of arithmetic, by the symbols that instructions name them with. What they do to values is elsewhere."""
+"""The arithmetic operators by their symbols in instructions. Their effect on values is defined elsewhere."""
 
 from __future__ import annotations
 

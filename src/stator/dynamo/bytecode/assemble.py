@@ -15,7 +15,7 @@ _EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
 
 
 class BytecodeError(ValueError):
-    """The instructions cannot be encoded: a defect in what made them."""
+    """The instructions cannot be encoded: a defect in their generation."""
 
 
 def assemble(instructions: Sequence[Instruction], template: CodeType, **changes: Any) -> CodeType:
@@ -57,7 +57,7 @@ class OperandTables:
         self._local_index = {name: index for index, name in reversed(list(enumerate(self.variables)))}
         self._cell_index = dict(self._local_index)
         first_free = len(code.co_varnames) + len(cells)
-        # a free variable may share its name with a local (an inlined comprehension's), never with a cell
+        # a free variable may have the name of a local (of an inlined comprehension), never that of a cell
         self._cell_index.update((name, first_free + i) for i, name in enumerate(code.co_freevars))
 
     def index(self, kind: str, instruction: Instruction, hint: int | None) -> int:
@@ -114,7 +114,7 @@ class OperandTables:
 
 
 def _split_pairs(instructions: Sequence[Instruction], tables: OperandTables) -> Sequence[Instruction]:
-    """Instructions on two variables at once as two, where a variable is out of reach of the short operand."""
+    """Split instructions on two variables if the short operand cannot encode a variable."""
     split: list[Instruction] = []
     for instruction in instructions:
         if instruction.opname not in VERSION.pair_operands or tables.fits_pair(instruction.argval):
@@ -123,14 +123,14 @@ def _split_pairs(instructions: Sequence[Instruction], tables: OperandTables) -> 
         first, _, second = instruction.opname.partition("_FAST_")
         names = instruction.argval
         follower = Instruction(second, None, names[1], handler=instruction.handler, position=instruction.position)
-        # the same object stays the target of jumps and handlers
+        # this object must stay the target of jumps and handlers
         instruction.opname, instruction.arg, instruction.argval = f"{first}_FAST", None, names[0]
         split += [instruction, follower]
     return split
 
 
 def _load_cells(instructions: Sequence[Instruction], tables: OperandTables) -> None:
-    """Give what pushes cells the name that this version has for it."""
+    """Rename instructions that push cells to this version's name."""
     if VERSION.closure_load != "LOAD_CLOSURE":
         for instruction in instructions:
             if instruction.opname == "LOAD_CLOSURE":
@@ -161,7 +161,7 @@ def _operand(instruction: Instruction, tables: OperandTables) -> int:
 
 
 def _direct_jumps(instructions: Sequence[Instruction]) -> None:
-    """Give each jump the opname of its direction."""
+    """Choose the opname of each jump by its direction."""
     place = {id(instruction): index for index, instruction in enumerate(instructions)}
     for index, instruction in enumerate(instructions):
         if instruction.target is None:
@@ -182,7 +182,7 @@ def _prefixes(operand: int) -> int:
 
 
 def _place(instructions: Sequence[Instruction], operands: list[int]) -> tuple[list[int], int]:
-    """Set jump operands; (first code unit of each instruction incl. its prefixes, units in all)."""
+    """Set jump operands; returns (first code unit of each instruction incl. its prefixes, number of units)."""
     numbers = [opcode.opmap[instruction.opname] for instruction in instructions]
     place = {id(instruction): index for index, instruction in enumerate(instructions)}
     jumps = [
@@ -201,12 +201,12 @@ def _place(instructions: Sequence[Instruction], operands: list[int]) -> tuple[li
             distance = starts[destination] - (starts[index] + lengths[index])
             operands[index] = abs(distance)
             needed = 1 + CACHES[numbers[index]] + _prefixes(operands[index])
-            if needed > lengths[index]:  # only ever grow, so that this ends
+            if needed > lengths[index]:  # lengths only grow, so the loop ends
                 lengths[index] = needed
                 grew = True
         if not grew:
             break
-    # a jump whose prefix turned out not to be needed keeps the room: its operand is encoded with that many prefixes
+    # a jump whose prefix proved unnecessary keeps its room: its operand is encoded with that many prefixes
     for index, _ in jumps:
         if lengths[index] != 1 + CACHES[numbers[index]] + _prefixes(operands[index]):
             raise BytecodeError(f"jump {instructions[index]!r} shrank while being placed")
@@ -289,7 +289,7 @@ def _position_runs(
 
 
 def _location(position: Position, units: int, line: int) -> tuple[bytes, int]:
-    """One entry of the table and the line that the next is relative to."""
+    """One entry of the table, and the line to which the next entry is relative."""
     size = units - 1
     here, end_line, column, end_column = position
     if here is None:

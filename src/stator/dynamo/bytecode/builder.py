@@ -1,4 +1,4 @@
-"""Writes instructions by what they do; the differences between interpreter versions end here."""
+"""Writes instructions by their meaning, and hides the differences between interpreter versions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CodeBuilder:
         self.add("LOAD_CONST", argval=value)
 
     def load(self, name: str) -> None:
-        """-> local variable. On 3.12+ an unbound variable raises as it should."""
+        """-> local variable. On 3.12+ an unbound variable raises UnboundLocalError."""
         self.add("LOAD_FAST" if VERSION.number < (3, 12) else "LOAD_FAST_CHECK", argval=name)
 
     def load_bound(self, name: str) -> None:
@@ -148,12 +148,12 @@ class CodeBuilder:
     # ---- calls ----
 
     def before_callee(self) -> None:
-        """Stands before the instructions that push a callable."""
+        """Call this before writing the instructions that push a callable."""
         if not VERSION.callee_first:
             self.null()
 
     def after_callee(self) -> None:
-        """Stands behind the instructions that push a callable, before its arguments."""
+        """Call this after writing the instructions that push a callable, before its arguments."""
         if VERSION.callee_first:
             self.null()
 
@@ -188,21 +188,21 @@ class CodeBuilder:
     # ---- exceptions ----
 
     def begin_handler(self) -> None:
-        """exception -> what was handled before, exception; the exception is being handled"""
+        """exception -> previously handled exception, exception; the exception becomes the handled one"""
         self.add("PUSH_EXC_INFO")
 
     def end_handler(self) -> None:
-        """what was handled before -> ; it is being handled again"""
+        """previously handled exception -> ; it becomes the handled one again"""
         self.add("POP_EXCEPT")
 
     def reraise(self) -> None:
-        """exception -> ; without an entry of its own in the traceback"""
+        """exception -> ; adds no entry to the traceback"""
         self.add("RERAISE", 0, 0)
 
     # ---- control flow ----
 
     def label(self) -> Instruction:
-        """A place to jump to, not yet in the code: `append` it where it belongs."""
+        """A jump target that is not yet in the code: `append` it at its place."""
         return Instruction("NOP", position=self.position)
 
     def jump(self, target: Instruction) -> Instruction:
@@ -226,5 +226,5 @@ class CodeBuilder:
         self.add("RETURN_VALUE")
 
     def resume(self) -> None:
-        """The instruction every function begins with (behind its cells)."""
+        """The instruction with which every function begins (behind its cells)."""
         self.add("RESUME", 0, 0)

@@ -15,7 +15,7 @@ _Meaning = Callable[[int, "_Tables"], tuple[Any, int]]
 
 
 class _Tables:
-    """The code object's tables that operands index."""
+    """The tables of a code object that operands index."""
 
     __slots__ = ("consts", "first_free", "names", "variables")
 
@@ -28,7 +28,7 @@ class _Tables:
 
 
 def decode(code: CodeType) -> list[Instruction]:
-    """Every instruction of `code` in order, unspecialised, without EXTENDED_ARG and CACHE entries."""
+    """Every instruction of `code` in order, unspecialized, without EXTENDED_ARG and CACHE entries."""
     tables = _Tables(code)
     data = code.co_code
     positions = list(code.co_positions())
@@ -60,7 +60,7 @@ def decode(code: CodeType) -> list[Instruction]:
 
 
 def code_units(code: CodeType) -> list[int]:
-    """Where each instruction that `decode` gives stands in the code, in units of two bytes, behind its prefixes."""
+    """The code unit (of two bytes, behind the prefixes) of each instruction that `decode` returns."""
     data = code.co_code
     units: list[int] = []
     unit = 0

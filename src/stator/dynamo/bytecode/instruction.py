@@ -1,4 +1,4 @@
-"""The instruction record that decoding gives and assembling takes. Plain data, no knowledge of encodings."""
+"""The instruction record that decoding returns and assembling takes. Plain data, without encodings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Position(NamedTuple):
-    """Where an instruction stands in the source file; None where the compiler did not say."""
+    """The place of an instruction in the source file; None where the compiler recorded nothing."""
 
     line: int | None = None
     end_line: int | None = None
@@ -20,8 +20,8 @@ NOWHERE = Position()
 
 @dataclass(eq=False, slots=True)
 class Handler:
-    """What happens when an instruction raises: the stack is cut to `depth` entries, the offset of the instruction is
-    pushed if `lasti`, then the exception, and control goes to `target`."""
+    """The exception handler of an instruction: the interpreter cuts the stack to `depth` entries, pushes the
+    instruction's offset if `lasti`, pushes the exception, and jumps to `target`."""
 
     target: Instruction
     depth: int
@@ -58,7 +58,7 @@ class Instruction:
         return self.position.line
 
     def copy(self) -> Instruction:
-        """A copy that shares `target` and `handler` (to be redirected by the caller)."""
+        """A copy with shared `target` and `handler`, which the caller may redirect."""
         return Instruction(
             self.opname, self.arg, self.argval, self.flags, self.target, self.handler, self.position, self.index
         )
@@ -71,5 +71,5 @@ class Instruction:
 
 
 def leads_back(instruction: Instruction) -> bool:
-    """Whether the operand counts backwards. (From 3.14 on, END_ASYNC_FOR names the place where its loop begins.)"""
+    """Whether the operand counts backward. (From 3.14 on, END_ASYNC_FOR names the start of its loop.)"""
     return "BACKWARD" in instruction.opname or instruction.opname == "END_ASYNC_FOR"

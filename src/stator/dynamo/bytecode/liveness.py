@@ -1,4 +1,4 @@
-"""Which local variables may still be read from a point on, and which are bound there whatever way led to it."""
+"""Liveness of local variables: which may still be read from a point on, and which are bound on every path to it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ _READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD
 
 
 def live_locals(instructions: Sequence[Instruction], index: int) -> frozenset[str]:
-    """Names of variables that are read on some path before they are assigned, from instruction `index` on.
-
-    A variable that is deleted counts as read, for deleting one that is unbound raises.
-    """
+    """Names of variables that are read on some path before they are assigned, from instruction `index` on. Deleting a
+    variable counts as a read, because deleting an unbound variable raises."""
     place = {id(instruction): number for number, instruction in enumerate(instructions)}
     live: list[frozenset[str]] = [frozenset()] * len(instructions)
     changed = True
-    while changed:  # backwards, until nothing is added; a pass more for each level of loops
+    while changed:  # backward passes until nothing is added; nested loops need more passes
         changed = False
         for number in range(len(instructions) - 1, -1, -1):
             instruction = instructions[number]
@@ -59,9 +57,9 @@ def _before(instruction: Instruction, after: frozenset[str]) -> frozenset[str]:
 
 
 def always_bound(instructions: Sequence[Instruction], index: int, parameters: frozenset[str]) -> frozenset[str]:
-    """Names of variables that are bound before instruction `index`, on every path to it from the start of the code."""
+    """Names of variables that are bound before instruction `index`, on every path from the start of the code."""
     place = {id(instruction): number for number, instruction in enumerate(instructions)}
-    # the variables of inlined comprehensions are put back as they were, bound or not
+    # inlined comprehensions restore their variables to the previous state, bound or unbound
     cleared = {instruction.argval for instruction in instructions if instruction.opname == "LOAD_FAST_AND_CLEAR"}
     bound: dict[int, frozenset[str]] = {}
     work = [(0, parameters - cleared)]
@@ -88,7 +86,7 @@ def always_bound(instructions: Sequence[Instruction], index: int, parameters: fr
 
 
 def _bound_after(instruction: Instruction, names: frozenset[str]) -> frozenset[str]:
-    """What is loaded is bound, too, where it goes on."""
+    """A variable that was loaded without an error is bound, too."""
     name, operand = instruction.opname, instruction.argval
     if name == "DELETE_FAST":
         return names - {operand}

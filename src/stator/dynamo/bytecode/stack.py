@@ -1,4 +1,4 @@
-"""What follows from following every path: the depth of the value stack, and which instructions can be reached."""
+"""Data flow over all paths: the depth of the value stack, and the reachable instructions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from .instruction import Instruction
 
 ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RERAISE", "RAISE_VARARGS", "INTERPRETER_EXIT"})
-NAMES_A_PLACE = frozenset({"END_ASYNC_FOR"})  # in its operand from 3.14 on, and goes on behind itself
+NAMES_A_PLACE = frozenset({"END_ASYNC_FOR"})  # from 3.14 on its operand names a place, but it does not jump
 UNCONDITIONAL = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
 
 
 def stack_effect(instruction: Instruction, operand: int, *, jump: bool) -> int:
-    """Change of depth on the way taken. `operand` is the encoded one."""
-    if instruction.opname == "RETURN_GENERATOR":  # the caller gets the generator; what is sent to start it is pushed
+    """The change of depth, with or without the jump. `operand` is the encoded one."""
+    if instruction.opname == "RETURN_GENERATOR":  # the caller gets the generator; the value sent to start it is pushed
         return 1
     number = opcode.opmap[instruction.opname]
     return dis.stack_effect(number, operand if number >= opcode.HAVE_ARGUMENT else None, jump=jump)
 
 
 def stack_depths(instructions: Sequence[Instruction], operands: Sequence[int]) -> tuple[dict[int, int], int]:
-    """({id(instruction): depth before it}, greatest depth). Instructions that cannot be reached are left out."""
+    """({id(instruction): depth before it}, greatest depth). Unreachable instructions are left out."""
     place = {id(instruction): index for index, instruction in enumerate(instructions)}
     depths: dict[int, int] = {}
     deepest = 0
@@ -54,7 +54,7 @@ def stack_depths(instructions: Sequence[Instruction], operands: Sequence[int]) -
 
 
 def reachable(instructions: Sequence[Instruction], entry: Instruction) -> list[Instruction]:
-    """The instructions that can run when control is at `entry`, exception handlers included, in their order."""
+    """The instructions that can run from `entry` on, exception handlers included, in code order."""
     place = {id(instruction): index for index, instruction in enumerate(instructions)}
     found: set[int] = set()
     work = [place[id(entry)]]

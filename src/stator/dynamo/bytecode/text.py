@@ -43,14 +43,14 @@ def _operand_text(instruction: Instruction, place: dict[int, int]) -> str:
     return f"{text} (flags {instruction.flags})" if instruction.flags else text
 
 
-# read past metaclasses, whose properties are the program's
+# read past metaclasses, which may define properties
 _class_name = type.__dict__["__name__"].__get__
 _qualified_name = type.__dict__["__qualname__"].__get__
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
 def _short(value: object) -> str:
-    """A repr that cannot flood a dump or fail: large objects are named by type."""
+    """A repr that is short and cannot fail: large objects are named by type."""
     if isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(item, _PLAIN) for item in value)):
         text = repr(value)
         return text if len(text) <= 80 else text[:77] + "..."

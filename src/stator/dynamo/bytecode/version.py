@@ -1,7 +1,5 @@
-"""One description per CPython version: operand layout, calling convention, caches. Data only.
-
-Tables that the running interpreter publishes itself (`opcode`) are read from it.
-"""
+"""One description per CPython version: operand layout, calling convention, caches. Data only. Tables that the running
+interpreter publishes (`opcode`) are read from it."""
 
 from __future__ import annotations
 
@@ -13,22 +11,22 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What decoding, assembling and emitting need to know about one version.
+    """The properties of a version that decoding, assembling and emitting depend on.
 
-    flag_bits: for instructions whose operand is an index, how many low bits are flags.
-    compare_shift: bits below the operator in COMPARE_OP's operand.
+    flag_bits: for instructions whose operand is an index, the number of low bits that are flags.
+    compare_shift: the number of bits below the operator in COMPARE_OP's operand.
     callee_first: a call's stack is callable, NULL, arguments (3.13); else NULL, callable, arguments.
-    keywords: how keyword names are passed: "KW_NAMES" before the call, or "CALL_KW" taking a tuple from the stack.
-    precall: a PRECALL instruction stands before each CALL.
-    closure_load: the instruction that pushes a cell itself. Decoded code calls it LOAD_CLOSURE where the cell is that
-        of a free variable, which may share its name with a local.
-    conditional_jumps: truth of "jump if" condition -> opname of the forward jump.
-    backward_twins: forward jump -> the backward instruction with the same condition.
-    plain_yield: the operand of a YIELD_VALUE that no `yield from` does and after which closing runs the frame.
-    borrowing: load that pushes a borrowed reference -> the load that owns it. The former holds only where the compiler
-        put it, so that decoded code has the latter.
+    keywords: the way of keyword names: "KW_NAMES" before the call, or "CALL_KW" taking a tuple from the stack.
+    precall: a PRECALL instruction precedes each CALL.
+    closure_load: the instruction that pushes a cell itself. Decoded code uses LOAD_CLOSURE for the cell of a free
+        variable, which may have the name of a local.
+    jump_if_true, jump_if_false, jump_if_none, jump_if_not_none: the opnames of the forward jumps.
+    backward_twins: forward jump -> the backward instruction with that condition.
+    plain_yield: the operand of a YIELD_VALUE outside of `yield from`, after which closing runs the frame.
+    borrowing: load that pushes a borrowed reference -> the load that owns it. A borrowing load is valid only where the
+        compiler put it, so decoded code has the owning load.
     item_operator: the BINARY_OP that reads an item; None: BINARY_SUBSCR does.
-    spread_null: CALL_FUNCTION_EX always takes a mapping, or NULL, and has no flag that says so.
+    spread_null: CALL_FUNCTION_EX always takes a mapping or NULL, without a flag for it.
     """
 
     number: tuple[int, int]

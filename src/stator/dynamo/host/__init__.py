@@ -1,1 +1,1 @@
-"""What the running process is asked and told: its state, its names, its hooks. Nothing here knows a capture."""
+"""The running process: its state, its names, and the frame hook. Nothing here knows captures."""

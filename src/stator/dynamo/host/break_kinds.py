@@ -1,4 +1,4 @@
-"""The kinds of graph breaks and what a user can do about each; docs/graph-breaks.md says the same with what was met."""
+"""The kinds of graph breaks, with a hint for each. docs/graph-breaks.md lists them with their causes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ HINTS: dict[str, str] = {
     "reconstruct": "use it up before the graph ends",
 }
 
-# Kinds of refusals of later stages, some of which capture meets while it follows an operator.
+# Kinds of errors of later stages, some of which capture meets while it runs an operator's shape rule.
 REFUSAL_HINTS: dict[str, str] = {
     "operator-without-shape-rule": "register it with torch.library.register_fake",
     "mutating-operator": "register it with torch.library.register_fake",
@@ -94,5 +94,5 @@ REFUSAL_HINTS: dict[str, str] = {
 
 
 def break_hint(kind: str, hint: str | None) -> str | None:
-    """The hint that a break came with, or what helps against its kind in general."""
+    """The hint of the break itself, or the general hint for its kind."""
     return hint or HINTS.get(kind) or REFUSAL_HINTS.get(kind)

@@ -1,4 +1,4 @@
-"""Code objects that stator runs instead of a user's: marked, so that no frame hook compiles them again."""
+"""Marks the code objects that stator runs in place of a user's, so that no frame hook compiles them again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def _mark_unhooked(code: CodeType) -> None:
     native.mark_code(code, True)
 
 
-code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]  # called with each of these code objects
+code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]  # called with each marked code object
 
 
 def mark_as_ours(code: CodeType) -> None:
-    """Tell every hook that stator runs this code."""
+    """Tell every frame hook that stator runs this code."""
     for mark in code_marks:
         mark(code)

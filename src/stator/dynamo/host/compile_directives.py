@@ -1,7 +1,8 @@
-"""What a program said about single functions: record it as one operation, call it once, follow another one instead,
-leave it out of graphs. Our own marks, and those that libraries set through torch.compiler, read without importing it.
+"""Marks on single functions: record a call as one operation, call the function once, follow a substitute, or keep it
+out of graphs. Covers stator's own marks and those set by torch.compiler, which are read without importing
+torch._dynamo.
 
-What a mark leads to is decided in calling.py; nothing here captures.
+calling.py acts on the marks; nothing here captures.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .compile_status import DISABLED_MARK
 
 
 class Treatment(enum.Enum):
-    """How a call of a marked function is captured."""
+    """The way in which a call of a marked function is captured."""
 
     IN_GRAPH = "one operation of the graph, not followed"
     CONSTANT = "called once while capturing; its result is a constant"
@@ -38,23 +39,24 @@ class Mark:
     reason: str = ""
 
 
-_marks: dict[int, tuple[Any, Mark]] = {}  # by id: weak reference to the function (or, where there is none, itself)
+_marks: dict[int, tuple[Any, Mark]] = {}  # by id: (weak reference to the function, or the function itself, mark)
 
 
 def set_mark(function: Any, mark: Mark) -> None:
-    """Mark a function for good; a later mark takes the place of an earlier one."""
+    """Mark a function permanently; a later mark replaces an earlier one."""
     if isinstance(function, MethodType):
         function = function.__func__
     key = id(function)
     try:
         held: Any = weakref.ref(function, lambda _: _marks.pop(key, None))
     except TypeError:
-        held = function  # method descriptors live as long as their class
+        held = function  # method descriptors have no weak references, and live as long as their class
     _marks[key] = held, mark
 
 
 def mark_of(function: Any) -> Mark | None:
-    """The mark of a function, class or C function; ours before those of torch.compiler. Asks the function nothing."""
+    """The mark of a function, class or C function; stator's marks precede those of torch.compiler. Runs no code of the
+    function."""
     found = _marks.get(id(function))
     if found is not None:
         return found[1]
@@ -65,7 +67,7 @@ def mark_of(function: Any) -> Mark | None:
 
 
 def disabled(function: Any) -> str | None:
-    """How a Python function or method opted out: "frame" (it alone), "recursive" (all that it calls too), or None."""
+    """The opt-out of a Python function or method: "frame" (its own frame), "recursive" (its callees, too), or None."""
     if type(function) is MethodType:
         function = function.__func__
     if type(function) is not FunctionType:
@@ -79,8 +81,8 @@ def disabled(function: Any) -> str | None:
 
 
 def frame_disabled_by_torch(callee: Any) -> Any:
-    """The function or method behind what torch.compiler.disable(recursive=False) gave: its own frames are to run as
-    they are. None for anything else. (The wrapper's file is one under which nothing is compiled.)"""
+    """The original of a wrapper by torch.compiler.disable(recursive=False), whose own frames run eagerly; None for
+    other callables. (The wrapper itself is in a file that stator skips.)"""
     if disabled(callee) != "frame":
         return None
     wrapper = callee.__func__ if type(callee) is MethodType else callee
@@ -93,36 +95,37 @@ def frame_disabled_by_torch(callee: Any) -> Any:
 
 
 def made_by_torch_compile(function: FunctionType) -> bool:
-    """What torch.compile gave bears the name and the module of what it was given: asked is where its code is from."""
+    """Whether torch.compile made the function. Such a function has the original's name and module, so the origin of
+    its globals decides."""
     return function.__globals__.get("__name__") == "torch._dynamo.eval_frame"
 
 
-# The reasons that torch.compile gives for what it disables of torch's own, for itself alone.
+# The reasons with which torch disables functions of its own for torch.compile alone.
 REASONS_OF_TORCH = frozenset(("don't trace into fused optimizer",))
 
 
 def unwrap_torch_disable(function: FunctionType) -> Any:
-    """What torch.compiler.disable was given, or torch's own way to call that, or the function itself."""
+    """The original of a function wrapped by torch.compiler.disable (or by torch's lazy wrapper), else the function."""
     if function.__code__ is _DISABLED_LATER:
         return dict(zip(_DISABLED_LATER.co_freevars, function.__closure__ or (), strict=True))["fn"].cell_contents
     return function.__dict__.get("_torchdynamo_orig_callable", function)
 
 
-# Importing torch's own compiler puts such a function in the place of torch.manual_seed.
+# The lazy wrapper. Importing torch._dynamo replaces torch.manual_seed by such a wrapper.
 _DISABLED_LATER = torch._disable_dynamo(lambda: None).__code__
 
 
 def disabled_reason(function: FunctionType) -> str:
-    """What was given as the reason, or an empty text."""
+    """The reason given for the opt-out, or an empty text."""
     given = function.__dict__.get("_torchdynamo_disable_msg") or function.__dict__.get(f"{DISABLED_MARK}_reason")
     return str(given) if given else ""
 
 
-# ---- what torch.compiler was told ----
+# ---- marks by torch.compiler ----
 
 _CONSTANT = Mark(Treatment.CONSTANT)
 _IN_GRAPH = Mark(Treatment.IN_GRAPH)
-_OUTSIDE = Mark(Treatment.OUTSIDE, reason="torch.compiler was told to keep it out of graphs")
+_OUTSIDE = Mark(Treatment.OUTSIDE, reason="torch.compiler keeps the function out of graphs")
 
 
 def _of_torch(function: Any) -> Mark | None:
@@ -146,12 +149,12 @@ def _of_torch(function: Any) -> Mark | None:
 
 
 def _ids(rules: Any, name: str) -> Any:
-    """The ids in one of torch's tables of functions; empty as long as nobody has put one there."""
+    """The ids in one of torch's tables of functions; empty if torch has not created the table."""
     return getattr(getattr(rules, name, None), "function_ids", None) or ()
 
 
 def substitute_of_torch(function: Any) -> Mark | None:
-    """What torch.compiler.substitute_in_graph was given for a function that we would not know how to follow."""
+    """The substitute registered by torch.compiler.substitute_in_graph, for a function without a handler in stator."""
     functions = sys.modules.get("torch._dynamo.variables.functions")
     polyfilled = getattr(functions, "PolyfilledFunctionVariable", None)
     if polyfilled is None:

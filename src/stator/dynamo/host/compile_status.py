@@ -1,19 +1,16 @@
-"""What user code may ask about compilation, what it is told, and the name of the mark by which it opts out (read by
-compile_directives.py).
-"""
+"""The question whether code is being compiled, and the name of the opt-out mark (read by compile_directives.py)."""
 
 from __future__ import annotations
 
 from .native_status import native as _native
 
-# set on functions that must run as they are: "frame" for the function alone, "recursive" for all that it calls too
+# attribute of functions that opt out: "frame" for the function alone, "recursive" for its callees, too
 DISABLED_MARK = "_stator_disabled"
 
 
 def is_compiling() -> bool:
-    """True inside code that is being captured, and in what was compiled from it; False in code that runs eagerly.
+    """True inside captured and compiled code; False in code that runs eagerly.
 
-    Capture answers calls of this function by the constant True; called for real, it says whether a compilation is under
-    way in this thread.
+    Capture answers a call with the constant True. A real call returns whether this thread is compiling.
     """
     return _native is not None and _native.compiling_depth() > 0

@@ -1,8 +1,7 @@
-"""Which trace functions belong to debuggers: under those compiled functions run eagerly, line by line, as a person who
-steps through them or sets breakpoints expects. Under coverage and profilers they run compiled, unless all lines are
-asked for.
+"""Recognizes the trace functions of debuggers. Under a debugger compiled functions run eagerly, line by line, so that
+stepping and breakpoints work. Under coverage tools and profilers they run compiled, unless `cover_lines` is on.
 
-Under sys.monitoring (3.12) a debugger is who uses DEBUGGER_ID; csrc/switches.c looks there itself.
+With sys.monitoring (3.12) a debugger is the user of DEBUGGER_ID; csrc/switches.c checks that itself.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _MODULES = ("pydevd", "_pydevd", "debugpy", "pudb")
 
 
 def is_debugger(trace_function: Any) -> bool:
-    """Whether what was given to sys.settrace is the standard library's Bdb, something made from it, or pydevd's."""
+    """Whether a trace function belongs to the standard library's Bdb, to a subclass, or to pydevd."""
     owner = getattr(trace_function, "__self__", None)
     if isinstance(owner, bdb.Bdb):
         return True
@@ -27,7 +26,7 @@ def is_debugger(trace_function: Any) -> bool:
 
 def cover_lines(on: bool = True) -> bool:
     """Run originals wherever lines are traced (`sys.settrace`; from CPython 3.12 on also the tool COVERAGE_ID of
-    `sys.monitoring`), in the whole process. Returns what it was before."""
+    `sys.monitoring`), in the whole process. Returns the previous setting."""
     return _native.set_covering(on) if _native is not None else False
 
 

@@ -1,7 +1,5 @@
-"""Calls a function with the frame hook on, so that frames which cannot be seen beforehand get compiled too.
-
-The hook itself is csrc/frame_hook.c; here is only which code it leaves alone.
-"""
+"""Calls a function with the frame hook on, so that frames that capture cannot foresee are compiled, too. The hook
+itself is csrc/frame_hook.c; this file chooses the code that the hook skips."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ STATOR_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(
 
 
 def skip_files(*prefixes: str, with_callees: bool = False) -> None:
-    """Add file name prefixes of code that is run as it is. What it calls is still looked at, unless `with_callees`."""
+    """Skip code in files with these prefixes. Its callees are still compiled, unless `with_callees`."""
     global _left_alone, _unhooked
     if with_callees:
         _unhooked = tuple(dict.fromkeys((*_unhooked, *prefixes)))
@@ -29,36 +27,36 @@ def skip_files(*prefixes: str, with_callees: bool = False) -> None:
 
 
 def skip_recursively(code: CodeType) -> None:
-    """Frames of this code, and all that they call, run without the hook."""
+    """Frames of this code, and their callees, run without the hook."""
     if _native is not None:
         _native.mark_code(code, True)
 
 
 def skip_frame(code: CodeType) -> None:
-    """Frames of this code run as they are; what they call is still looked at."""
+    """Frames of this code run eagerly; their callees are still compiled."""
     if _native is not None:
         _native.mark_code(code, False)
 
 
 def always_compile(code: CodeType) -> None:
-    """Frames of this code are compiled although its file is left alone."""
+    """Frames of this code are compiled although their file is skipped."""
     if _native is not None:
         _native.ask_about(code)
 
 
 def is_skipped(code: CodeType) -> bool:
-    """Is this code of the standard library, of torch or of the like, which the hook runs as it is?"""
+    """Whether the hook skips this code, such as code of the standard library or of torch."""
     return code.co_filename.startswith(_left_alone)
 
 
 def active() -> bool:
-    """Is the hook on in this thread?"""
+    """Whether the hook is on in this thread."""
     return _native is not None and _native.hook_callback() is not None
 
 
 @contextmanager
 def entries_off() -> Iterator[None]:
-    """Compiled functions that are called in this thread meanwhile run their originals."""
+    """In this block, compiled functions called by this thread run their originals."""
     if _native is None:
         yield
         return
@@ -74,7 +72,7 @@ def _call_plainly(callback: Any, function: Callable[..., Any], /, *args: Any, **
 
 
 # call_with_hook(callback, function, *args, **kwargs). For each Python function whose frame starts in this thread during
-# the call, `callback(function)` gives the Cache of its code (entry.make_hook_callback), or None to leave it alone. A
+# the call, `callback(function)` returns the Cache of its code (entry.make_hook_callback), or None to skip the frame. A
 # callback of None turns the hook off during the call.
 call_with_hook: Callable[..., Any] = _native.call_with_hook if _native is not None else _call_plainly
 
@@ -84,7 +82,7 @@ _unhooked: tuple[str, ...] = ()
 
 def _standard_folders() -> list[str]:
     paths = sysconfig.get_paths()
-    # the standard library's folder holds site-packages, whose packages are users' code: so its parts, not the whole
+    # single folders, because the standard library's folder contains site-packages with users' code
     folders = [STATOR_FOLDER, "<frozen ", "<eval_with_key>", "<attrs generated"]
     for root in dict.fromkeys((paths["stdlib"], paths["platstdlib"])):
         if os.path.isdir(root):
@@ -100,7 +98,7 @@ def _standard_folders() -> list[str]:
 
 
 skip_files(*_standard_folders())
-# what runs compiled graphs, and compiles backward graphs when they are first needed, maybe under a call at a break
+# torch code that runs compiled graphs, and that compiles backward graphs on first use, maybe inside a call at a break
 skip_files(
     "<stator ",
     *(os.path.join(STATOR_FOLDER, name) + os.sep for name in ("prims", "graph", "runtime", "aot", "inductor")),

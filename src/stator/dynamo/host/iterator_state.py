@@ -1,4 +1,4 @@
-"""What built-in iterators will give, read without advancing them. No torch here, and nothing of capture."""
+"""The upcoming items of built-in iterators, read without advancing them. No torch here, and no capture."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ READABLE = frozenset((*_PLAIN_ITERATORS, enumerate, zip))
 
 
 def is_known_iterator(obj: object) -> bool:
-    """Whether its class is one of READABLE. (A class of the program may be hashed by code of its metaclass.)"""
+    """Whether the object's class is in READABLE. (Compared by identity: a metaclass of the program may define
+    __hash__.)"""
     return type(type(obj)) is type and type(obj) in READABLE
 
 
 def _ahead(iterator: Any) -> tuple[Any, int, int]:
-    """(sequence, where in it the next item stands, step). Of a dictionary or set the sequence is a list of the rest."""
+    """(sequence, index of the next item, step). For a dictionary or set, the sequence is a list of the remaining
+    items."""
     made_by, arguments, *state = iterator.__reduce__()
     first = state[0] if state and state[0] is not None else 0
     return arguments[0], first, -1 if made_by is reversed else 1
 
 
 def is_readable(iterator: Any) -> bool:
-    """Whether it can be told what comes next: not once the size of its dictionary or set has changed."""
+    """Whether the next item can be predicted; not after the size of the dictionary or set has changed."""
     try:
         iterator.__reduce__()
     except RuntimeError:
@@ -45,22 +47,22 @@ def is_readable(iterator: Any) -> bool:
 
 
 def has_upcoming(iterator: Any, index: int) -> bool:
-    """Whether next(iterator) gives another item after `index` others."""
+    """Whether next(iterator) returns another item after `index` others."""
     sequence, first, step = _ahead(iterator)
     return 0 <= first + index * step < len(sequence)
 
 
 def upcoming(iterator: Any, index: int) -> Any:
-    """What next(iterator) gives after `index` other items. Raises IndexError when it ends before that."""
+    """The result of next(iterator) after `index` other items. Raises IndexError if the iterator ends before."""
     sequence, first, step = _ahead(iterator)
     if first + index * step < 0:
         raise IndexError(index)
-    kind: Any = list if isinstance(sequence, list) else type(sequence)  # past an override in a subclass of list
+    kind: Any = list if isinstance(sequence, list) else type(sequence)  # past overrides in a subclass
     return kind.__getitem__(sequence, first + index * step)
 
 
 def next_items(iterator: Any) -> list[Any]:
-    """What the next item is, or is made of; not necessarily all of it."""
+    """The next item or its parts; not necessarily all of them."""
     if not is_readable(iterator):
         return []
     if type(iterator) not in (enumerate, zip):
@@ -70,8 +72,7 @@ def next_items(iterator: Any) -> list[Any]:
 
 
 def iterated_container(iterator: Any) -> Any:
-    """The list, dictionary or set that an iterator walks over; None where the program could not change it, or at the
-    end."""
+    """The list, dictionary or set that an iterator walks over; None if the program cannot change it, or at the end."""
     for referred in gc.get_referents(iterator):
         if isinstance(referred, (list, dict, set)):
             return referred
@@ -88,12 +89,12 @@ def iterated_count(iterator: Any) -> int:
 
 
 def enumerate_count(iterator: Any) -> int:
-    """The number that comes next."""
+    """The next number of enumerate()."""
     return iterator.__reduce__()[1][1]
 
 
 def is_strict(iterator: Any) -> bool:
-    """Was this zip() made with strict=True?"""
+    """Whether this zip() has strict=True."""
     return len(iterator.__reduce__()) > 2
 
 
@@ -103,10 +104,10 @@ def advance(iterator: Any, steps: int) -> None:
 
 
 def set_position(iterator: Any, position: int) -> None:
-    """Of an iterator over a list, forwards or backwards: the index of its next item."""
+    """Set the index of the next item of a list iterator, forward or reversed."""
     iterator.__setstate__(position)
 
 
 def keys_in_order(real: dict[Any, Any]) -> list[Any]:
-    """The keys of a dictionary, past any override. An OrderedDict has an order of its own (move_to_end)."""
+    """The keys of a dictionary, past any override. An OrderedDict has its own order (move_to_end)."""
     return list(OrderedDict.__iter__(real) if isinstance(real, OrderedDict) else dict.__iter__(real))

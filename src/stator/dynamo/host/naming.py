@@ -1,6 +1,5 @@
-"""The names of classes, and what they are made of, read past their metaclasses: `cls.__module__` and its like may be
-properties of the program's. Never here: names of functions and modules, which are plain.
-"""
+"""Names and properties of classes, read past their metaclasses: `cls.__module__` may be a property of the program's
+metaclass. Functions and modules are not covered, because their names are plain attributes."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ _module = type.__dict__["__module__"].__get__
 
 
 def module_of(cls: type) -> str:
-    """The module that the class itself names; "" where it was deleted, or is no text."""
+    """The class's own `__module__`; "" if it was deleted or is no text."""
     try:
         found = _module(cls)
     except AttributeError:
@@ -25,7 +24,8 @@ def full_name(cls: type) -> str:
 
 
 def is_plain_class(cls: type) -> bool:
-    """Whether reading, hashing and comparing the class runs nothing of the program: its metaclass leaves it to type."""
+    """Whether reading, hashing and comparing the class runs no code of the program: its metaclass overrides none of
+    it."""
     for base in resolution_order(type(cls)):
         if base is type or base in OF_C:
             return True
@@ -34,5 +34,5 @@ def is_plain_class(cls: type) -> bool:
     return False
 
 
-OF_C: list[type] = []  # metaclasses in C that read what they find without asking it (added by entry.py)
+OF_C: list[type] = []  # metaclasses in C whose attribute lookup runs no user code (entry.py adds them)
 _ASKED = ("__hash__", "__eq__", "__getattribute__", "__mro__", "__dict__", "__class__", "__bases__", "__flags__")

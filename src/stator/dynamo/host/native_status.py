@@ -1,4 +1,4 @@
-"""Whether the C extension is there. Without it stator says so once and programs run eagerly."""
+"""The availability of the C extension. Without it stator warns once, and programs run eagerly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def available() -> bool:
 
 
 def warn_if_missing() -> None:
-    """The one clear message, given once per process."""
+    """Warn once per process that the extension is missing."""
     if native is None:
         logs.warn_once(
             "native.missing",

@@ -1,7 +1,7 @@
-"""Numbers of NumPy as torch takes them: which types count as numbers, how each becomes an int or a float, and which
-functions of numbers are pure; constants as texts and as constants of code.
+"""NumPy's numbers as torch takes them: the types that count as numbers, their conversion to int or float, and the pure
+functions on numbers. Also constants as text and in code objects.
 
-To operators on tensors they are Python numbers (they promote no type). No arrays here.
+Operators on tensors treat these numbers as Python numbers (without type promotion). No arrays here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64
 
 
 def _converters() -> dict[type, Callable[[Any], Any]]:
-    numpy = sys.modules.get("numpy")  # torch has imported it, where there is one
+    numpy = sys.modules.get("numpy")  # imported by torch, if installed
     if numpy is None:
         return {}
     floats = {getattr(numpy, name): float for name in _FLOATS}
@@ -33,36 +33,36 @@ def numpy_numbers() -> tuple[type, ...]:
 
 
 def plain_converter(kind: type) -> Callable[[Any], Any] | None:
-    """What makes an int or float of a number of this type; None unless it is one of NumPy's."""
+    """The function that converts a number of this type to an int or float; None unless the type is NumPy's."""
     return _CONVERTERS.get(kind)
 
 
 def is_numpy_number(obj: Any) -> bool:
-    """Is this a number of NumPy's?"""
+    """Whether the object is a number of NumPy."""
     return type(obj) in _CONVERTERS
 
 
 def is_numpy_bool(obj: Any) -> bool:
-    """Is this what comparing NumPy's numbers gives?"""
+    """Whether the object is a boolean of NumPy."""
     return module_of(type(obj)) == "numpy" and class_name(type(obj)) in ("bool", "bool_")
 
 
 def is_pure_function(function: Any) -> bool:
-    """Is this a universal function written in C, such as numpy.sqrt? Those that numpy.frompyfunc makes of Python code,
-    which may do anything, take and give objects alone."""
+    """Whether this is a universal function written in C, such as numpy.sqrt. Those made from Python code by
+    numpy.frompyfunc, which may do anything, take and return only objects."""
     if module_of(type(function)) != "numpy" or class_name(type(function)) != "ufunc":
         return False
     return any("O" not in kinds for kinds in function.types)
 
 
 def with_fresh_tuples(constant: Any) -> Any:
-    """The same in tuples of its own. Code interns the strings in the tuples that it is made with, in place: it would
-    change those of the program."""
+    """The constant with copies of its tuples. A new code object interns the strings in its tuples in place, which
+    would change the program's tuples."""
     return tuple([with_fresh_tuples(item) for item in constant]) if type(constant) is tuple else constant
 
 
 def safe_repr(value: Any) -> str:
-    """`repr(value)` of something plain; there may be a limit to the digits of an int that can be shown."""
+    """`repr(value)` of a plain value, also of an int beyond the limit of digits."""
     try:
         return repr(value)
     except ValueError:
@@ -70,7 +70,7 @@ def safe_repr(value: Any) -> str:
 
 
 def is_python_class(cls: type) -> bool:
-    """Whether it is a class written in Python: each of its instances is an object that may have attributes."""
+    """Whether the class is written in Python, so that its instances may have attributes."""
     return bool(cls.__flags__ & _HEAP_TYPE)
 
 

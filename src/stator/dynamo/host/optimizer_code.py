@@ -1,4 +1,4 @@
-"""Which code is torch's own of optimizers. What optimizers do is elsewhere (handlers/optimizer_calls/optimizers.py)."""
+"""Recognizes the code of torch.optim. handlers/optimizer_calls/optimizers.py captures optimizers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ if TYPE_CHECKING:
 
 
 def in_optimizers(context: CaptureContext) -> bool:
-    """Whether the function that is being followed is of torch.optim. Closures that it calls are not."""
+    """Whether the function being followed belongs to torch.optim. Closures that optimizers call do not."""
     module = context.frames[-1].globals.names.get("__name__") if context.frames else None
     return isinstance(module, str) and module.startswith("torch.optim.")

@@ -1,4 +1,4 @@
-"""How compiled functions are pickled; csrc/entry.c asks here. Works without torch. Modules are not its business."""
+"""The pickling of compiled functions, called by csrc/entry.c. Works without torch. Modules are pickled elsewhere."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def reduce_entry(entry: Any) -> Any:
-    """What pickle makes of a compiled function: the name under which it is found, as of functions; where its name finds
-    another, it is pickled as its original, since what is compiled belongs to this process."""
+    """The pickle form of a compiled function: its qualified name, as for any function. If the name leads to another
+    object, the original function is pickled, because compiled code belongs to this process."""
     found: Any = sys.modules.get(entry.__module__)
     for name in entry.__qualname__.split("."):
         found = getattr(found, name, None)

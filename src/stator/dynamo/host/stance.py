@@ -1,7 +1,7 @@
-"""What happens where something would have to be compiled, as the program chose: the stance, and blocks in which nothing
-may be compiled again. Both belong to the context (contextvars): a thread or task of its own has its own.
+"""The stance, by which a program chooses what happens when something has to be compiled, and blocks that forbid
+recompilation. Both are context variables, so each thread and task has its own.
 
-Only "force_eager" is looked at in C, at every call; the rest matters to the cache alone (compiled_frames.py).
+C code checks only "force_eager", at every call; the cache (compiled_frames.py) checks the other stances.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ def current_stance() -> str:
 
 
 def set_stance(stance: str) -> Token[str]:
-    """Choose in this context. Raises UsageError for a name that is none."""
+    """Set the stance in this context. Raises UsageError for an unknown name."""
     if stance not in STANCES:
         raise UsageError(f"unknown stance {stance!r}; known stances: {', '.join(STANCES)}")
     if stance == FORCE_EAGER:
         if _native is not None:
-            _native.watch_stance()  # from now on every call looks at the variable
-        return _stance.set(FORCE_EAGER)  # this very object is what C compares with
+            _native.watch_stance()  # from now on every call reads the variable
+        return _stance.set(FORCE_EAGER)  # C compares by identity with this object
     return _stance.set(stance)
 
 
 def reset_stance(token: Token[str]) -> None:
-    """Back to what it was; in another context than the one it was set in, to the value it had."""
+    """Restore the stance before `token`; in another context than the token's, set the stance that the token
+    remembers."""
     try:
         _stance.reset(token)
     except ValueError:
@@ -53,7 +54,7 @@ def reset_stance(token: Token[str]) -> None:
 
 
 class AssertNoRecompile:
-    """The block that `stator.assert_no_recompile()` gives."""
+    """The context manager of `stator.assert_no_recompile()`."""
 
     def __init__(self) -> None:
         self.error: RecompileError | None = None
@@ -67,12 +68,12 @@ class AssertNoRecompile:
     ) -> None:
         _watching.set(tuple(block for block in _watching.get() if block is not self))
         found, self.error = self.error, None
-        if found is not None and kind is None:  # raised where it happened, and caught by somebody in the block
+        if found is not None and kind is None:  # it was raised at the recompilation, and the program caught it
             raise found
 
 
 def refuse_recompile(frame: str, reasons: Sequence[str]) -> None:
-    """Raise RecompileError where a block asserts that nothing is compiled again."""
+    """Raise RecompileError inside a block that forbids recompilation."""
     blocks = _watching.get()
     if blocks:
         error = RecompileError(frame, reasons, "stator.assert_no_recompile()")

@@ -1,12 +1,11 @@
-"""Whether the built-in functions are those that the compiler was written for: it is Python, too, and a program may put
-others in their place. It runs as it is meanwhile. Never here: what captured code makes of changed built-ins.
-"""
+"""Checks that the built-in functions are the original ones. The compiler itself is Python and relies on them; while a
+program replaces them, the program runs eagerly. The capture of replaced built-ins is not decided here."""
 
 from __future__ import annotations
 
 import builtins
 
-# what programs do replace, and no part of the compiler relies on
+# replaceable functions, on which no part of the compiler relies
 _FREE = (
     "print",
     "input",
