@@ -46,7 +46,7 @@ ARENA_SHARE = 0.002
 
 
 # What changes a graph and its inputs before it is traced, and wraps the compiled callable; the outermost first
-WRAPPERS = (aot.carry_numbers, aot.see_memory)
+WRAPPERS = (aot.carry_numbers, aot.read_lazy_inputs)
 
 
 def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
@@ -114,12 +114,12 @@ def _ahead_of_time(
         memory_budget=memory_budget,
     )
 
-    def compile_apart(graph: fx.GraphModule, inputs: Sequence[Any], otherwise: aot.Otherwise) -> Compiled:
-        return (train if aot.needs_grad(graph, inputs) else infer)(graph, inputs, otherwise=otherwise)
+    def compile_disjoint(graph: fx.GraphModule, inputs: Sequence[Any], run_overlapping: aot.RunOverlapping) -> Compiled:
+        return (train if aot.needs_grad(graph, inputs) else infer)(graph, inputs, run_overlapping=run_overlapping)
 
     def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        graph, inputs, wrap = aot.wrapped(WRAPPERS, graph, inputs)
-        return wrap(aot.with_shared_memory(graph, inputs, compile_apart))
+        graph, inputs, wrap = aot.apply_wrappers(WRAPPERS, graph, inputs)
+        return wrap(aot.with_shared_memory(graph, inputs, compile_disjoint))
 
     return aot.compile_around(gm, example_inputs, compile_whole)
 

@@ -1,23 +1,25 @@
-"""FX graphs of torch calls to functional ATen graphs, and the wrapper that replays mutation and aliasing."""
+"""Compiles FX graphs of torch calls as functional ATen graphs, and replays mutation, aliasing and gradients around
+these."""
 
 from stator.graph.functionalization.functionalize import Keep
 
-from .lazy_inputs import see_memory
-from .number_inputs import carry_numbers
+from .runtime.conjugated_inputs import read_lazy_inputs
 from .runtime.eager import keep_all, run_eagerly
-from .runtime.shared_memory import Otherwise, with_shared_memory
+from .runtime.number_inputs import carry_numbers
+from .runtime.shared_memory import RunOverlapping, with_shared_memory
+from .runtime.wrappers import apply_wrappers
 from .split.split_graph import compile_around
-from .trace.grad import needs_grad
 from .trace.inference import CompileGraph, Rewrite, compile_inference
+from .trace.needs_grad import needs_grad
 from .trace.randomness import functionalize_random
 from .training import compile_training
-from .wrappers import wrapped
 
 __all__ = [
     "CompileGraph",
     "Keep",
-    "Otherwise",
     "Rewrite",
+    "RunOverlapping",
+    "apply_wrappers",
     "carry_numbers",
     "compile_around",
     "compile_inference",
@@ -25,8 +27,7 @@ __all__ = [
     "functionalize_random",
     "keep_all",
     "needs_grad",
+    "read_lazy_inputs",
     "run_eagerly",
-    "see_memory",
     "with_shared_memory",
-    "wrapped",
 ]

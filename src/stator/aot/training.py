@@ -1,10 +1,10 @@
-"""Compiling a program that needs gradients: one forward and one backward graph inside an autograd function.
-
-What the graphs contain is decided in joint.py and partition.py; replay of effects is that of inference.
+"""Compiles a program that needs gradients: one forward and one backward graph inside an autograd function.
+trace/joint.py and partition/ make the graphs; effects are replayed as in inference.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,17 +16,17 @@ from torch import fx
 from stator.base import counters, dumps, logs
 from stator.base.errors import Unsupported
 from stator.graph.functionalization.functionalize import Keep
+from stator.graph.ir.captured_tensors import captured_tensors
 from stator.graph.ir.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
 from stator.graph.printer import print_graph
 from stator.graph.subgraphs.custom_autograd import run_noting_choices
 
 from .autograd.autograd_step import CompiledStep
-from .autograd.running import effects_left, run_step_of_shown, runner, views_of_views
-from .partition.missing_tangents import saved_otherwise
-from .partition.partition import Partition, partition
+from .autograd.step_runner import effects_left, run_step_of_shown, runner, views_of_views
+from .partition.forward_backward_sets import divide_joint
+from .partition.partition import Partition, partition, saved_names, split
 from .runtime.replay import is_flat, with_effects
-from .runtime.shared_memory import Otherwise, OverlappingInputs
-from .trace.captured import captured_tensors
+from .runtime.shared_memory import OverlappingInputs, RunOverlapping
 from .trace.inference import (
     CompileGraph,
     Rewrite,
@@ -40,6 +40,9 @@ from .trace.inference import (
 from .trace.joint import Joint
 from .trace.retrace import RetraceableProgram
 
+# The most tangents for which all combinations of missing tangents are tried
+_MOST_TANGENTS = 5
+
 
 def compile_training(
     function: Callable[..., Any],
@@ -50,16 +53,18 @@ def compile_training(
     rewrite: Rewrite | None = None,
     memory_budget: float = 1.0,
     shown: int = 0,
-    otherwise: Otherwise | None = None,
+    run_overlapping: RunOverlapping | None = None,
 ) -> Callable[..., Any]:
-    """Compile a graph of torch calls (or any callable) that may need gradients, in the grad mode of now.
+    """Compile a graph of torch calls (or any callable) that may need gradients, in the present grad mode.
 
-    Returns a callable with the same arguments, results, effects and gradients. The forward is compiled at once, a
-    backward when it is first asked for. compile_graph: see `compile_inference`; memory_budget: see `partition`;
-    otherwise: see `shared_memory.CompileApart`, by default `function` itself.
+    Returns a callable with equal arguments, results, effects and gradients. The forward compiles at once, a backward
+    when
+    it first runs. compile_graph: see `compile_inference`; memory_budget: see `partition`; run_overlapping: see
+    `shared_memory.CompileDisjoint`, by default `function` runs eagerly.
 
-    shown: so many results, the last ones, are tensors that exist, computed again: the callable takes those after its
-    arguments, in the same order, and returns the other results alone, which autograd then sees computed from them.
+    shown: the last so many results are tensors that exist already. The callable takes these behind its arguments, in
+    order,
+    and returns only the other results, which autograd then sees computed from these tensors.
 
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `function` itself then.
     """
@@ -70,11 +75,11 @@ def compile_training(
         program = RetraceableProgram(function, example_inputs, captured, keep, rewrite)
         joint, chooses = run_noting_choices(partial(_trace, program, tensors))
     if not joint.differentiable and not shown:
-        return _compile_without_gradients(program, joint, tensors, compile_graph, otherwise)
+        return _compile_without_gradients(program, joint, tensors, compile_graph, run_overlapping)
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     with counters.timed("partition"):
         parts = partition(joint, memory_budget)
-        if chooses and (more := saved_otherwise(program, joint, parts)):
+        if chooses and (more := _saved_for_missing_tangents(program, joint, parts)):
             parts = partition(joint, memory_budget, more)
     differentiable = frozenset(joint.differentiable)
     parts.forward.meta["mutated"] = [
@@ -83,7 +88,7 @@ def compile_training(
     _show(parts)
     compile_again = partial(compile_training, memory_budget=memory_budget)
     step = CompiledStep(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
-    return _run_of_shown(step, shown) if shown else _run(step, tensors, otherwise)
+    return _run_of_shown(step, shown) if shown else _run(step, tensors, run_overlapping)
 
 
 def _compile_without_gradients(
@@ -91,9 +96,9 @@ def _compile_without_gradients(
     joint: Joint,
     tensors: Sequence[torch.Tensor],
     compile_graph: CompileGraph,
-    otherwise: Otherwise | None,
+    run_overlapping: RunOverlapping | None,
 ) -> Callable[..., Any]:
-    """Gradients may have been taken inside, and views may have a history: what was traced is the program."""
+    """Compile a trace without differentiable results: it may take gradients inside, and return views with a history."""
 
     def compile_views(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
         inner = compile_graph(graph, inputs)
@@ -107,7 +112,7 @@ def _compile_without_gradients(
         program.captured,
         program.merge_equal,
         compile_views,
-        otherwise,
+        run_overlapping,
     )
 
 
@@ -119,26 +124,28 @@ def _show(parts: Partition) -> None:
         logs.log("graph", "backward graph:\n%s", print_graph(parts.backward))
 
 
-def _run(step: CompiledStep, tensors: Sequence[torch.Tensor], otherwise: Otherwise | None) -> Callable[..., Any]:
-    """What is called in the place of the program."""
+def _run(
+    step: CompiledStep, tensors: Sequence[torch.Tensor], run_overlapping: RunOverlapping | None
+) -> Callable[..., Any]:
+    """The callable that replaces the program."""
     program, traced = step.program, step.joint.traced
     inner = _with_gradients(runner(step))
     only_tensors = len(tensors) == len(program.inputs) and not program.captured
     if only_tensors and traced.is_plain and is_flat(traced):
         return inner
     equalities = equalities_of(tensors) if program.merge_equal else None
-    return wrap(program.function, traced, _with_effects(step, inner), equalities, program.captured, otherwise)
+    return wrap(program.function, traced, _with_effects(step, inner), equalities, program.captured, run_overlapping)
 
 
 def _run_of_shown(step: CompiledStep, shown: int) -> Callable[..., Any]:
-    """The same where some results, the last ones, are there already: see `compile_training`."""
+    """Like `_run`, where the last results exist already: see `compile_training`."""
     inner = _with_gradients(partial(run_step_of_shown, step, _places_of_shown(step.joint, shown)))
     run = _with_effects(step, inner)
     return lambda *arguments: run(arguments)[:-shown]
 
 
 def _with_gradients(inner: Callable[..., Any]) -> Callable[..., Any]:
-    """Also where grad mode is off: the program switches it on for what is differentiable."""
+    """Turn grad mode on around `inner`: the program itself turns it on for its differentiable results."""
     return inner if torch.is_grad_enabled() else torch.enable_grad()(inner)
 
 
@@ -147,7 +154,7 @@ def _with_effects(step: CompiledStep, inner: Callable[..., Any]) -> Callable[[Se
 
 
 def _places_of_shown(joint: Joint, count: int) -> tuple[int, ...]:
-    """Positions of the last results, as those of `Joint.results`. Raises Unsupported where they are not their own."""
+    """Positions of the last results, as in `Joint.results`. Raises Unsupported where others share their memory."""
     traced = joint.traced
     first = len(traced.outputs) - count
     others = {output.position for output in traced.outputs[:first] if isinstance(output, (Fresh, ViewOfOutput))}
@@ -165,7 +172,7 @@ def _places_of_shown(joint: Joint, count: int) -> tuple[int, ...]:
 
 
 def _trace(program: RetraceableProgram, tensors: Sequence[torch.Tensor]) -> Joint:
-    """Trace with every input on its own; if one that shares memory is written to, again with equal inputs merged."""
+    """Trace with distinct inputs. If a written input shares memory, trace again with equal inputs merged."""
     joint = program.trace()
     if _are_separate(joint.traced, tensors):
         return joint
@@ -177,8 +184,10 @@ def _trace(program: RetraceableProgram, tensors: Sequence[torch.Tensor]) -> Join
 
 
 def _are_separate(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
-    """Whether inputs that are written to lie apart from others, and none is one part of what autograd follows with
-    another input as another part: the write would give both new histories."""
+    """Whether `inference.are_separate` holds, and no written storage belongs to several inputs that autograd tracks.
+
+    A write would give each of these inputs a new history.
+    """
     if not are_separate(traced, tensors, merged):
         return False
     owners: defaultdict[int, set[int]] = defaultdict(set)
@@ -187,3 +196,25 @@ def _are_separate(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool 
     written = {tensors[index].untyped_storage()._cdata for index, _ in traced.mutated}
     shared = {storage for storage in written if len(owners[storage]) > 1}
     return not any(tensor.requires_grad and tensor.untyped_storage()._cdata in shared for tensor in tensors)
+
+
+def _saved_for_missing_tangents(program: RetraceableProgram, joint: Joint, parts: Partition) -> frozenset[str]:
+    """Names of values that backwards with missing tangents need and `parts`, made for all tangents, lacks.
+
+    Custom functions without materialized gradients see which tangents are missing, and may then compute other values.
+    Raises Unsupported where the forward does not compute such a value, or where there are too many tangents to try.
+    """
+    if len(joint.tangents) > _MOST_TANGENTS:
+        raise Unsupported("custom-function", "set_materialize_grads(False) in a graph of many results")
+    known = frozenset(saved_names(parts))
+    more: set[str] = set()
+    for count in range(1, len(joint.tangents)):
+        for positions in itertools.combinations(joint.tangents, count):
+            other = program.trace(positions)
+            sides = divide_joint(other)
+            found = split(other, sides, [node for node in sides.nodes if f"saved_{node.name}" in known | more])
+            more.update(set(saved_names(found)) - known)
+    lacking = more - {f"saved_{node.name}" for node in joint.graph.graph.nodes}
+    if lacking:
+        raise Unsupported("custom-function", "a backward that needs other values where a result has no gradient")
+    return frozenset(more)

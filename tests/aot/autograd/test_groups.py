@@ -20,7 +20,7 @@ from torch import nn
 
 import stator
 from stator.aot.autograd.autograd_step import CompiledStep
-from stator.aot.trace.groups import Progress
+from stator.aot.trace.input_groups import BackwardProgress
 from stator.base import counters
 
 Run = Callable[..., Any]
@@ -348,7 +348,7 @@ def test_tangents_are_not_kept() -> None:
     waiting: list[int] = []
 
     def fails(gradient: torch.Tensor) -> None:
-        waiting.extend(len(one.found) for one in gc.get_objects() if type(one) is Progress)
+        waiting.extend(len(one.found) for one in gc.get_objects() if type(one) is BackwardProgress)
         raise ValueError("no")
 
     for one in given:
@@ -356,7 +356,7 @@ def test_tangents_are_not_kept() -> None:
     with pytest.raises(ValueError, match="no"):
         (results[0].sum() + results[1].sum()).backward()
     assert waiting == [2]  # of three groups
-    assert not any(type(one) is Progress for one in gc.get_objects())
+    assert not any(type(one) is BackwardProgress for one in gc.get_objects())
 
 
 def test_nothing_is_kept_when_a_backward_has_run() -> None:

@@ -7,7 +7,7 @@ import random
 import networkx
 import pytest
 
-from stator.aot.partition.cut import INFINITE, FlowNetwork
+from stator.aot.partition.min_cut import INFINITE, FlowNetwork
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import stator
-from stator.aot.runtime.gradient_memory import in_others
+from stator.aot.runtime.gradient_memory import aliasing_gradients
 
 Function = Callable[..., torch.Tensor]
 PROGRAMS: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
@@ -65,10 +65,10 @@ def test_what_shares_memory_is_found() -> None:
     memory = torch.zeros(20)
     whole, left, middle, right, empty = memory[:], memory[:10], memory[5:15], memory[10:], memory[:0]
     other = torch.zeros(3)
-    assert in_others([left, right, other, empty], range(4), []) == []
-    assert in_others([left, middle, right], range(3), []) == [1]
-    assert in_others([left, left, other], range(3), []) == []
-    assert in_others([left, other], range(2), [whole]) == [0]
-    assert in_others([whole, left], range(2), [left]) == [0]
-    assert in_others([whole, other], [0, None, 1], [whole]) == []
-    assert in_others([whole, whole.view(4, 5)], range(2), [whole]) == [1]
+    assert aliasing_gradients([left, right, other, empty], range(4), []) == []
+    assert aliasing_gradients([left, middle, right], range(3), []) == [1]
+    assert aliasing_gradients([left, left, other], range(3), []) == []
+    assert aliasing_gradients([left, other], range(2), [whole]) == [0]
+    assert aliasing_gradients([whole, left], range(2), [left]) == [0]
+    assert aliasing_gradients([whole, other], [0, None, 1], [whole]) == []
+    assert aliasing_gradients([whole, whole.view(4, 5)], range(2), [whole]) == [1]

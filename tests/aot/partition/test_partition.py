@@ -10,7 +10,7 @@ from tests.aot.partition import joint_graphs
 from tests.aot.partition.joint_graphs import HandMade, Writer, aten
 from torch import fx
 
-from stator.aot.partition.forward_backward_sets import divide, read_by_backward
+from stator.aot.partition.forward_backward_sets import divide_joint, read_by_backward
 from stator.aot.partition.partition import Partition, SavedInput, SavedOutput
 from stator.aot.partition.partition import split as split_graph
 from stator.base.errors import CompileError
@@ -30,7 +30,7 @@ def check(joint: HandMade, split: Partition | None = None) -> Partition:
     Without `split`, what eager's backward reads is kept.
     """
     if split is None:
-        sides = divide(joint)
+        sides = divide_joint(joint)
         split = split_graph(joint, sides, read_by_backward(sides))
     verify(split.forward)
     verify(split.backward)
@@ -229,4 +229,4 @@ def test_a_value_that_needs_a_tangent_is_refused() -> None:
     x, tangent = w.primal(3), w.tangent(3)
     value = w.call(aten.mul.Tensor, x, tangent)
     with pytest.raises(CompileError, match="only the backward can compute"):
-        divide(w.joint([value], [tangent]))
+        divide_joint(w.joint([value], [tangent]))

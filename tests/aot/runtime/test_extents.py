@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from stator.aot.runtime.overlap_check import Extents
+from stator.aot.runtime.overlap_check import InputSpans
 
 
 def apart(tensors: list[torch.Tensor], written: list[int]) -> bool:
-    return Extents(tensors, written).lie_apart(tensors)
+    return InputSpans(tensors, written).are_disjoint(tensors)
 
 
 def test_tensors_of_their_own_lie_apart() -> None:
@@ -48,7 +48,7 @@ def test_interleaved_views_are_said_to_meet() -> None:
 
 def test_layouts_are_those_of_the_first_call() -> None:
     first = [torch.ones(4), torch.ones(4)]
-    extents = Extents(first, [0])
+    extents = InputSpans(first, [0])
     base = torch.ones(6)
-    assert extents.lie_apart([torch.ones(4), torch.ones(4)])
-    assert not extents.lie_apart([base[:4], base[2:]])
+    assert extents.are_disjoint([torch.ones(4), torch.ones(4)])
+    assert not extents.are_disjoint([base[:4], base[2:]])

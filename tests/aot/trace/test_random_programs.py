@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from tests.aot.trace.random_views import Program, aliasing, combinations, make_inputs, values_of, views_of, writes_to
 from torch import fx
 
-from stator.aot import Otherwise, compile_inference, keep_all, run_eagerly, with_shared_memory
+from stator.aot import RunOverlapping, compile_inference, keep_all, run_eagerly, with_shared_memory
 from stator.base.errors import Unsupported
 from stator.graph.verifier import verify
 
 
-def _compile(compile_graph: Any, gm: fx.GraphModule, inputs: Any, otherwise: Otherwise) -> Any:
-    return compile_inference(gm, inputs, compile_graph, keep=keep_all, otherwise=otherwise)
+def _compile(compile_graph: Any, gm: fx.GraphModule, inputs: Any, run_overlapping: RunOverlapping) -> Any:
+    return compile_inference(gm, inputs, compile_graph, keep=keep_all, run_overlapping=run_overlapping)
 
 
 @settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

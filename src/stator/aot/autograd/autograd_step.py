@@ -1,7 +1,6 @@
-"""A compiled forward and its compiled backward graphs, as autograd needs them (step_function.py).
+"""A compiled forward and its compiled backward graphs, for the autograd function of step_function.py.
 
-A backward is compiled when it is first needed, for the tangents that then exist; what the graphs contain is not decided
-here.
+A backward is compiled when it is first needed, for the tangents that then exist.
 """
 
 from __future__ import annotations
@@ -14,17 +13,23 @@ from typing import Any
 
 import torch
 
-from stator.aot.lazy_inputs import compile_lying
-from stator.aot.partition.partition import Partition, SavedInput, divide, saved_names, split
-from stator.aot.runtime.backward import CompiledBackward, CompileGraph, dropped_unused, is_plain
-from stator.aot.runtime.replaced_data import as_they_were, refused, replaced
-from stator.aot.runtime.saved_state import Kept, note_freed, reading_tangents, saved_values, unchanged_inputs
+from stator.aot.partition.forward_backward_sets import divide_joint
+from stator.aot.partition.partition import Partition, SavedInput, saved_names, split
+from stator.aot.runtime.backward import CompiledBackward, CompileGraph, drop_unused_saved, is_plain
+from stator.aot.runtime.conjugated_inputs import compile_on_memory
+from stator.aot.runtime.replaced_data import primals_on_old_memory, replaced_primals, replacement_error
+from stator.aot.runtime.saved_state import RetainedValues, note_freed, saved_values, tangents_by_saved, unchanged_inputs
 from stator.aot.trace.batched_grads import is_batched, row_by_row
-from stator.aot.trace.groups import pending, progress
-from stator.aot.trace.joint import Joint
-from stator.aot.trace.joint_analysis import overwritten
-from stator.aot.trace.output_autograd_nodes import Linked, Reference, hooked_inside, not_looked_at, unchanged
-from stator.aot.trace.retrace import RetraceableProgram, apart
+from stator.aot.trace.input_groups import pending_values, progress_of
+from stator.aot.trace.joint import Joint, overwritten
+from stator.aot.trace.output_autograd_nodes import (
+    LinkedResults,
+    Reference,
+    refuse_observed_results,
+    refuse_partial_hooks,
+    unchanged_results,
+)
+from stator.aot.trace.retrace import RetraceableProgram, alias_primals
 from stator.base import counters, logs
 from stator.base.errors import CompileError, StatorError, Unsupported
 from stator.base.locks import fork_safe_lock
@@ -35,8 +40,10 @@ from stator.graph.subgraphs.generators import random_devices, replay_random_numb
 
 @dataclass(frozen=True, slots=True)
 class GradientRequest:
-    """Gradients that a backward computes: of the forward values at these positions by forward values (`targets`) or by
-    primals (by all of them where `by` is None). stops: values where gradients stop, see `linked.gradients_between`."""
+    """Gradients that a backward computes: of the forward values at `positions`, by the forward values `targets` or by
+    the
+    primals `by` (None: all primals). stops: values where gradients stop, see `output_autograd_nodes.gradients_between`.
+    """
 
     positions: tuple[int, ...]
     targets: tuple[int, ...] | None = None
@@ -44,15 +51,15 @@ class GradientRequest:
     by: frozenset[int] | None = None
 
 
-# of a backward to be differentiated again: which results of the forward it may be differentiated by, and what is known
-# of the tangents
+# The request of a twice differentiable backward, the results of the forward that it may be differentiated by, and facts
+# of its tangents
 _SecondKey = tuple[GradientRequest, tuple[int, ...], tuple[Any, ...]]
-# compile_training itself, handed over: a backward that is differentiated is compiled like any other program
+# compile_training itself: a backward that is differentiated is compiled like any other program
 CompileTraining = Callable[..., Callable[..., Any]]
 
 
 class CompiledStep:
-    """A program compiled for training: its forward, and what makes its backwards."""
+    """A program compiled for training: its forward, and its backwards, compiled on demand."""
 
     def __init__(
         self,
@@ -70,7 +77,7 @@ class CompiledStep:
         self.mutated = frozenset(index for index, _ in joint.traced.mutated)
         self.overwritten = overwritten(joint)
         saved_inputs = {saved.index for saved in parts.saved if isinstance(saved, SavedInput)}
-        # whose memory may not be replaced
+        # inputs whose memory may not be replaced before the backward
         self.placed = tuple(sorted(saved_inputs | (joint.savers.inputs - self.mutated)))
         self.devices = random_devices(joint.graph)
         self.behind = {one.position: one.behind for one in joint.links if not joint.is_view(one.position)}
@@ -79,7 +86,7 @@ class CompiledStep:
         self.groups = joint.groups
         self.results = [position for position in joint.results if position < joint.value_count]
         self.leads_to_made = joint.leads_to_made and not joint.groups
-        self.kept_places: dict[int, list[int] | None] = {}  # by what was freed: see `_kept`
+        self.kept_places: dict[int, list[int] | None] = {}  # see `_kept`
         self.is_single = joint.value_count == 1 and self.results == [0]
         self.is_plain = self.is_single and not (
             self.constant_positions
@@ -97,14 +104,16 @@ class CompiledStep:
         self.backwards: dict[GradientRequest, CompiledBackward] = {GradientRequest(joint.tangents): whole}
         self.second: dict[_SecondKey, Callable[..., Any] | None] = {}
 
-    def request(self, positions: tuple[int, ...], looked_at: bool, by: frozenset[int] | None = None) -> GradientRequest:
-        """looked_at: gradients of results that others were computed from have been there already."""
-        return GradientRequest(positions, None, self.stops if looked_at else (), by)
+    def request(
+        self, positions: tuple[int, ...], is_observed: bool, by: frozenset[int] | None = None
+    ) -> GradientRequest:
+        """observed: gradients of results that others were computed from were handed out by the nodes of these."""
+        return GradientRequest(positions, None, self.stops if is_observed else (), by)
 
     @functools.cached_property
     def readers(self) -> tuple[int, ...]:
-        """For each saved value the values, as bits, whose tangents the backward uses it with."""
-        return reading_tangents(self.parts.backward, len(self.names))
+        """For each saved value, the values whose tangents the backward combines it with, as bits."""
+        return tangents_by_saved(self.parts.backward, len(self.names))
 
     def backward_for(self, request: GradientRequest) -> CompiledBackward:
         found = self.backwards.get(request)
@@ -115,26 +124,27 @@ class CompiledStep:
         return found
 
     def _trace_backward(self, request: GradientRequest) -> CompiledBackward:
-        """Trace again with other tangents, and compute the backward from the values that the forward saves anyway.
+        """Trace again for other tangents, and compute the backward from the values that the forward saves anyway.
 
-        Tangents that are missing are not the same as zeros: what only they lead to has no gradient at all, and zero
-        times infinity is not zero. Forward nodes have the same names each time the same program is traced.
+        A missing tangent differs from zeros: values that only it leads to get no gradient, and zero times infinity is
+        not
+        zero. Forward nodes get equal names in every trace of a program.
         """
         with counters.timed("aot"):
             try:
                 joint = self.program.trace(request.positions, request.targets, request.stops, request.by)
-            except Unsupported as error:  # the hook is called now, in eager too
+            except Unsupported as error:  # eager calls the hook now, too: raise the hook's own error
                 if is_failure_of_hook(error.__cause__):
                     raise error.__cause__ from None  # type: ignore[misc]
                 raise
-            sides = divide(joint)
+            sides = divide_joint(joint)
             known = set(self.names)
             parts = split(joint, sides, [node for node in sides.nodes if f"saved_{node.name}" in known])
         names = saved_names(parts)
         missing = [name for name in names if name not in known]
         if missing:
             raise CompileError("aot", f"a backward needs {', '.join(missing)}, which the forward did not save")
-        read = dropped_unused(parts.backward, len(names))
+        read = drop_unused_saved(parts.backward, len(names))
         reads = [self.names.index(names[at]) for at in read]
         return CompiledBackward(parts.backward, reads, joint.gradients, self.compile_graph)
 
@@ -142,7 +152,8 @@ class CompiledStep:
         return sum([1 << place for place, at in enumerate(self.joint.differentiable) if at in positions])
 
     def _kept(self, freed: int) -> list[int] | None:
-        """Which saved values are still needed when these values cannot be differentiated any more; None if none can."""
+        """Positions of the saved values that are still needed once `freed` is freed; None if no value is
+        differentiable."""
         if freed not in self.kept_places:
             left = ~freed & ((1 << len(self.joint.differentiable)) - 1)
             needed = [at for at, readers in enumerate(self.readers) if readers & left]
@@ -150,11 +161,13 @@ class CompiledStep:
         return self.kept_places[freed]
 
     def gradients_of_group(self, step_node: Any, index: int) -> Sequence[torch.Tensor | None]:
-        """Of one group of primals, when all tangents are there that lead to it: usually all that will come. Those of
-        groups that need no others are computed with them, and kept until their nodes run."""
-        state = progress(step_node)
+        """Gradients of one group of primals, once all tangents that lead to it have arrived, or will not.
+
+        Groups whose tangents have all arrived are computed together, and their gradients kept until their nodes run.
+        """
+        state = progress_of(step_node)
         if index not in state.found:
-            waiting = pending(step_node, state)
+            waiting = pending_values(step_node, state)
             able = [
                 at
                 for at, group in enumerate(self.groups)
@@ -163,7 +176,7 @@ class CompiledStep:
             given = {at: one for at, one in state.arrived.items() if one is not None}
             led_to = [at for at in able if not given.keys().isdisjoint(self.groups[at].positions)]
             if not torch.is_grad_enabled() and not state.open.issuperset(led_to):
-                able = [at for at in able if at in state.open]  # those whose nodes run
+                able = [at for at in able if at in state.open]  # groups whose nodes run
             needed = state.open.intersection(able)
             state.done.update(able)
             positions = {position for at in able for position in self.groups[at].positions}
@@ -179,7 +192,7 @@ class CompiledStep:
                 by = None
                 if len(able) < len(self.groups):
                     by = frozenset(primal for at in able for primal in self.groups[at].primals)
-                request = self.request(present, looked_at(step_node), by)
+                request = self.request(present, is_observed(step_node), by)
                 found = (*self.gradients(step_node, request, tangents, last=not state.open), None)
             for at in needed:
                 state.found[at] = [found[primal] for primal in self.groups[at].primals]
@@ -188,11 +201,13 @@ class CompiledStep:
     def gradients(
         self, step_node: Any, request: GradientRequest, present: list[torch.Tensor], last: bool = True
     ) -> Sequence[torch.Tensor | None]:
-        """Per primal. present: the tangents. last: whether the running backward needs no others of this call."""
+        """Gradients per primal. present: the tangents.
+        last: whether the running backward needs no more gradients of this call.
+        """
         values = self._bits(request.positions)
         saved = saved_values(step_node, values)
-        kept: Kept | None = step_node.kept
-        moved = replaced(step_node)
+        kept: RetainedValues | None = step_node.kept
+        moved = replaced_primals(step_node)
         run_eagerly = self._ready_to_run_eagerly(step_node, moved) if moved else None
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             freed = note_freed(step_node, self.joint.savers.freed_by(values))
@@ -210,15 +225,16 @@ class CompiledStep:
     def _ready_to_run_eagerly(
         self, step_node: Any, moved: Sequence[int]
     ) -> Callable[[GradientRequest, Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]:
-        """What computes gradients per primal as eager does where other memory was put in the place of these primals."""
-        drawn_otherwise = self.devices and self.program.rewrite is not None
+        """A function that computes gradients per primal as eager does, where the memory of primals `moved` was
+        replaced."""
+        draws_other_numbers = self.devices and self.program.rewrite is not None
         computed_again = any(
             "checkpoint" in node.meta for node in self.joint.graph.graph.nodes
-        )  # by eager, from new data
-        if torch.is_grad_enabled() or step_node.kept is not None or drawn_otherwise or computed_again:
-            raise refused(step_node.primals[moved[0]][0])
+        )  # eager would compute checkpoints again from the new data
+        if torch.is_grad_enabled() or step_node.kept is not None or draws_other_numbers or computed_again:
+            raise replacement_error(step_node.primals[moved[0]][0])
         given, states = step_node.primals, step_node.states
-        primals = as_they_were(step_node, self.joint.graph.graph, moved)
+        primals = primals_on_old_memory(step_node, self.joint.graph.graph, moved)
 
         def run(request: GradientRequest, tangents: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
             by = request.by
@@ -235,19 +251,18 @@ class CompiledStep:
         return run
 
     def _free(self, step_node: Any, freed: int, saved: Sequence[Any]) -> None:
-        """What nothing needs that can still be differentiated when this was freed in eager."""
+        """Free the saved values that no differentiable value needs after eager's backward has freed `freed`."""
         places = self._kept(freed)
         if self.parts.saved:
-            step_node.kept = None if places is None else Kept.of(places, saved)
+            step_node.kept = None if places is None else RetainedValues.of(places, saved)
             step_node.maybe_clear_saved_tensors()
         if places is None:
             step_node.primals = step_node.places = ()
 
     def twice_differentiable(self, request: GradientRequest, step_node: Any, tangents: Sequence[Any]) -> list[Any]:
-        """Gradients per primal that can be differentiated again: the backward is a program compiled like any other.
+        """Gradients per primal that can be differentiated again: the backward is compiled like any other program.
 
-        It computes the forward once more, with the random numbers that were drawn then. step_node: autograd's node of
-        the call.
+        It computes the forward again, with the random numbers of the forward. step_node: autograd's node of the call.
         """
         found = iter(self._run_again(request, step_node, tangents))
         return [
@@ -256,12 +271,12 @@ class CompiledStep:
         ]
 
     def gradients_between(self, step_node: Any, position: int, tangent: torch.Tensor) -> Sequence[Any]:
-        """What reaches the results right behind the value at this position, which has this tangent."""
+        """Gradients of the results right behind the value at this position, which has this tangent."""
         behind = self.behind[position]
         request = GradientRequest((position,), behind, behind)
         saved = saved_values(step_node, self._bits(request.positions))
-        if moved := replaced(step_node):
-            raise refused(step_node.primals[moved[0]][0])
+        if moved := replaced_primals(step_node):
+            raise replacement_error(step_node.primals[moved[0]][0])
         if not torch.is_grad_enabled():
             try:
                 backward = self.backward_for(request)
@@ -274,18 +289,18 @@ class CompiledStep:
         return self._run_again(request, step_node, [tangent])
 
     def _run_again(self, request: GradientRequest, step_node: Any, tangents: Sequence[torch.Tensor]) -> Sequence[Any]:
-        """Run `Program.gradients`. They can be differentiated by results of the forward that still exist."""
+        """Run `RetraceableProgram.gradients`, differentiable by those results of the forward that still exist."""
         again = torch.is_grad_enabled()
         if again and is_batched(tangents):
             return row_by_row(partial(self._run_again, request, step_node), tangents)
         primals = unchanged_inputs(step_node.primals)
-        linked: Linked | None = step_node.linked
+        linked: LinkedResults | None = step_node.linked
         results: Sequence[Reference] = step_node.results
-        shown = unchanged(results) if again else {}
+        shown = unchanged_results(results) if again else {}
         gradients = partial(
             self.program.gradients, self.joint, request.positions, request.targets, request.stops, request.by
         )
-        plain = all(map(is_plain, tangents))  # not batched by vmap, nor of a subclass: the operators know what to do
+        plain = all(map(is_plain, tangents))  # operators handle tensors that vmap batches, and subclasses
         run = None
         if plain:
             key = request, tuple(shown), tuple([_compiled_for(tangent) for tangent in tangents])
@@ -294,12 +309,12 @@ class CompiledStep:
             if run is not None:
                 found = run(*primals, *tangents, *shown.values())
             else:
-                found = gradients()(*apart(primals), *tangents)
+                found = gradients()(*alias_primals(primals), *tangents)
         if again and plain and self.joint.has_hooks:
-            return hooked_inside(step_node, found)
+            return refuse_partial_hooks(step_node, found)
         hooks = step_node.hooks if linked is None else {**step_node.hooks, **linked.hooks}
         missed = (run is None and shown) or any(called and at not in shown for at, called in hooks.items())
-        return not_looked_at(step_node, results, found) if plain and missed else found
+        return refuse_observed_results(step_node, results, found) if plain and missed else found
 
     def _compiled_gradients(
         self, key: _SecondKey, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor], shown: int
@@ -321,12 +336,13 @@ class CompiledStep:
                 rewrite=self.program.rewrite,
                 shown=shown,
             )
-            return compile_lying(gradients, arguments, compile_function)
-        except Exception as error:  # a defect of ours must not end the user's backward
+            return compile_on_memory(gradients, arguments, compile_function)
+        except Exception as error:  # a defect of the compiler must not end the user's backward
             if raised_by_signal_handler(error):
                 raise
             kind = "" if isinstance(error, StatorError) else f"{type(error).__name__}: "
-            if self.devices and self.program.rewrite is not None:  # eager would draw other numbers than the forward did
+            # running eagerly would draw other random numbers than the forward
+            if self.devices and self.program.rewrite is not None:
                 raise RuntimeError(
                     "stator: the backward of a compiled graph with random numbers cannot be differentiated again: "
                     f"{kind}{error}; compile with the option exact_random, or run this part eagerly (stator.disable)"
@@ -340,9 +356,10 @@ class CompiledStep:
 
 
 def _compiled_for(tangent: torch.Tensor) -> tuple[bool, tuple[int, ...], int]:
-    """What a compiled second derivative relies on: whether it is differentiated by the tangent, and the layout."""
+    """Facts of a tangent that a compiled second derivative relies on: requires_grad, strides, dispatch keys."""
     return tangent.requires_grad, tangent.stride(), torch._C._dispatch_keys(tangent).raw_repr()
 
 
-def looked_at(step_node: Any) -> bool:
-    return step_node.linked is not None and step_node.linked.looked_at
+def is_observed(step_node: Any) -> bool:
+    """Whether gradients of the call's results are observed in the running backward."""
+    return step_node.linked is not None and step_node.linked.observed

@@ -1,4 +1,4 @@
-"""The autograd function around a compiled step: what a call holds for its backward, and how the backward is entered."""
+"""The autograd function around a compiled step: keeps what the backward of a call needs, and enters the backward."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from typing import Any
 import torch
 
 from stator.aot.partition.partition import SavedInput
-from stator.aot.runtime.replaced_data import places_of
-from stator.aot.runtime.saved_state import ANY, NOTHING, versions_of
-from stator.aot.trace.groups import NotLedTo
-from stator.aot.trace.output_autograd_nodes import refer_to, refuse_hooks
+from stator.aot.runtime.replaced_data import memory_of
+from stator.aot.runtime.saved_state import NOTHING_FREED, UNCHECKED_VERSION, versions_of
+from stator.aot.trace.input_groups import HiddenFromAutograd
+from stator.aot.trace.output_autograd_nodes import references_to, refuse_hooks
 from stator.graph.subgraphs.generators import states_of
 from stator.runtime.host import below_autograd
 
-from .autograd_step import CompiledStep, looked_at
+from .autograd_step import CompiledStep, is_observed
 
 
 class StepFunction(torch.autograd.Function):
-    """Ties a `Step` to autograd: apply(step, *primals) -> the forward values."""
+    """Ties a `CompiledStep` to autograd: apply(step, *primals) -> the forward values."""
 
     @staticmethod
     def forward(ctx: Any, step: CompiledStep, *primals: torch.Tensor) -> tuple[Any, ...]:
-        if step.is_plain:  # small programs, where fixed costs are seen: the same as below, without what they lack
+        if step.is_plain:  # a short path for small programs, where fixed costs matter
             ctx.materialize_grads, ctx.step = False, step
             value = step.forward(*primals)[0]
             ctx.results = [(0, weakref.ref(value), value._version)]
             try:
-                if len(primals) == 1:  # a comprehension is a call
+                if len(primals) == 1:  # a comprehension costs a call
                     ctx.primals = [(primals[0], primals[0]._version)]
                 else:
                     ctx.primals = [(primal, primal._version) for primal in primals]
-            except RuntimeError:  # of tensors made in inference mode
+            except RuntimeError:  # tensors made in inference mode have no version
                 ctx.primals = versions_of(primals)
             return (value,)
         if step.devices:
             ctx.states = states_of(step.devices)
         if step.leads_to_made:
             primals = primals[:-1]
-        apart: set[int] = set()  # primals that autograd is not told of, by id
+        apart: set[int] = set()  # ids of primals that autograd does not see
         if step.joint.unreached:
-            given, primals = primals, tuple([one.tensor if type(one) is NotLedTo else one for one in primals])
+            given, primals = primals, tuple([one.tensor if type(one) is HiddenFromAutograd else one for one in primals])
             apart = {id(one) for one, was in zip(primals, given, strict=True) if was is not one}
         copies = {index: _before_writing(step, index, primals[index]) for index in step.mutated}
         results = step.forward(*primals)
-        if step.is_single:  # the most frequent, and where fixed costs are seen
+        if step.is_single:  # the most frequent case; fixed costs matter
             value = results[0]
             values: tuple[Any, ...] = (value,)
             ctx.results = [(0, weakref.ref(value), value._version)]
         else:
             values = _distinct(results[: step.joint.value_count], apart)
-            ctx.results = refer_to(values, step.results)
+            ctx.results = references_to(values, step.results)
         ctx.step = step
         ctx.set_materialize_grads(False)
-        if step.groups:  # values get nodes of their own: see groups.py
+        if step.groups:  # values get nodes of their own: see input_groups.py
             ctx.mark_non_differentiable(*[value for value in values if isinstance(value, torch.Tensor)])
             values += (torch.empty(0, device="cpu"),)
             results = [one.detach() if isinstance(one, torch.Tensor) else one for one in results]  # no cycle
@@ -70,8 +70,9 @@ class StepFunction(torch.autograd.Function):
                 ]
             )
         if step.placed:
-            ctx.places = places_of(primals)
-        # for a backward that is differentiated itself; not what this very program writes to: it may get our history
+            ctx.places = memory_of(primals)
+        # For a backward that is differentiated. Written inputs are replaced with copies, because they may get
+        # the history of this step.
         known = versions_of(primals)
         for index, copy in copies.items():
             known[index] = copy
@@ -84,27 +85,31 @@ class StepFunction(torch.autograd.Function):
         of_values = [(at, tangents[at]) for at in step.joint.differentiable]
         positions = tuple([at for at, tangent in of_values if tangent is not None])
         present = [tangent for _, tangent in of_values if tangent is not None]
-        if not present:  # what leads here was computed without it
+        if not present:  # no value of this step has a tangent
             return (None,) * len(ctx.needs_input_grad)
         del tangents, of_values
-        found = step.gradients(ctx, step.request(positions, looked_at(ctx)), present)
+        found = step.gradients(ctx, step.request(positions, is_observed(ctx)), present)
         return (None, *found, None) if step.leads_to_made else (None, *found)
 
 
 def _note_hooks(step_node: Any, tensor: torch.Tensor) -> None:
-    """What `Tensor.register_hook` calls when the first hook is registered on a result."""
+    """`Tensor.register_hook` calls this for the first hook on a result."""
     torch._C._FunctionBase._register_hook_dict(step_node, tensor)  # type: ignore[attr-defined]
     step_node.hooks = {**step_node.hooks, tensor.output_nr: tensor._backward_hooks}
 
 
 def _describe_nodes() -> None:
-    """What nodes of calls have that most of them have no own of. hooks: those on results, by position. groups: nodes of
-    the groups of inputs. value_nodes: those before them, by position. progress: of backwards that are running."""
+    """Default attributes of the nodes of calls, which most calls leave as they are.
+
+    hooks: on results, by position. groups: nodes of the groups of inputs. value_nodes: the nodes before these, by
+    position.
+    progress: of running backwards.
+    """
     node_type: Any = StepFunction._backward_cls  # type: ignore[attr-defined]
     node_type.states = node_type.places = node_type.groups = ()
     node_type.linked = node_type.kept = node_type.differentiated = None
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
-    node_type.freed = NOTHING
+    node_type.freed = NOTHING_FREED
     node_type._register_hook_dict = _note_hooks
     node_type.register_prehook = node_type.register_hook = refuse_hooks
 
@@ -113,23 +118,26 @@ _describe_nodes()
 
 
 def _before_writing(step: CompiledStep, index: int, primal: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """What a primal that the program writes to is now, for a backward that is differentiated, and its version."""
+    """The old contents and version of a primal that the program writes to, for a backward that is differentiated."""
     if index in step.overwritten and not primal.requires_grad:
-        return primal, ANY
+        return primal, UNCHECKED_VERSION
     with torch.enable_grad():
         return primal.clone(), 0
 
 
 def _distinct(values: Sequence[Any], apart: set[int]) -> tuple[Any, ...]:
-    """The values as objects of their own: one that is also the new content of an input is there twice. And none that is
-    one of `apart`, by id: autograd would take the very tensor for a fresh one, and no longer let it require grad."""
+    """The values as distinct tensors, also distinct from the tensors whose ids are in `apart`.
+
+    A result that is also the new contents of an input occurs twice. Autograd would take a tensor of `apart` for a fresh
+    result and drop its requires_grad.
+    """
     if not apart and (len(values) == 1 or len(set(map(id, values))) == len(values)):
         return tuple(values)
     seen = set(apart)
     made = []
     for value in values:
         if isinstance(value, torch.Tensor) and id(value) in seen:
-            with below_autograd():  # nobody's view
+            with below_autograd():  # below autograd the alias is no view
                 value = torch.ops.aten.alias.default(value)
         seen.add(id(value))
         made.append(value)

@@ -1,1 +1,1 @@
-"""Which values the forward saves, and which the backward computes again."""
+"""Decides which values the forward saves and which the backward computes again, and splits the joint graph."""

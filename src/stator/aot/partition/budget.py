@@ -1,6 +1,6 @@
-"""What to keep for the backward under a memory budget: several choices are made, and the cheapest that fits is taken.
+"""Chooses what to keep for the backward under a memory budget: the cheapest of several candidates that fits.
 
-What a choice needs is estimated on the graph, in liveness.py; the choices themselves are cuts of recompute.py.
+liveness.py estimates the memory of a choice on the graph; recompute.py makes choices as minimum cuts.
 """
 
 from __future__ import annotations
@@ -12,27 +12,30 @@ from itertools import accumulate
 from torch import fx
 
 from .costs import bytes_of
-from .forward_backward_sets import JointGraph, Sides, read_by_backward
+from .forward_backward_sets import ForwardBackwardSets, JointGraph, read_by_backward
 from .liveness import estimate_peak
 from .recompute import DEAREST, HOLDING, HOLDING_AT_PEAK, Problem, SavedChoice
 
-# Prices of a held byte that are tried; recomputing a product of inner size k costs about k / 16 per byte
+# Prices of a held byte to try; recomputing a product of inner size k costs about k / 16 per byte
 _PRICES = tuple(float(1 << power) for power in range(1, 13))
 _FRACTIONS = (0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125)
 _SEGMENTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 _KNAPSACK_UNITS = 256
-# More is computed again only in a step that would need more than this share of the memory that it needs in eager ...
+# More is computed again only in a step that needs more than this share of the memory of eager ...
 _NOTICEABLE = 0.8
-# ... and where the peak falls by this share of itself: below that nothing but time would be paid
+# ... and where the peak falls by this share: less is not worth the time
 _WORTHWHILE = 0.05
 
 
-def choose(joint: JointGraph, sides: Sides, memory_budget: float = 1.0) -> SavedChoice:
-    """What to keep. memory_budget: 1 for what is fastest, 0 for the lowest peak of a step, linear in bytes between; of
-    the bytes that are kept, where the peak does not depend on them.
+def choose(joint: JointGraph, sides: ForwardBackwardSets, memory_budget: float = 1.0) -> SavedChoice:
+    """What to keep.
 
-    Library calls (products, convolutions, attention, sorting) are computed again only for budgets below 1 and in
-    checkpoint regions; random numbers never. Raises ValueError for a budget outside of [0, 1].
+    memory_budget: 1 for what is fastest, 0 for the lowest peak of a step, linear in bytes between. Where the peak does
+    not
+    depend on the kept bytes, the budget is for these. Library calls (products, convolutions, attention, sorting) are
+    computed again only for budgets below 1 and in checkpoint regions; random numbers never. Raises ValueError for a
+    budget
+    outside of [0, 1].
     """
     if not 0.0 <= memory_budget <= 1.0:
         raise ValueError(f"memory_budget must lie between 0 and 1, not {memory_budget}")
@@ -53,7 +56,7 @@ def choose(joint: JointGraph, sides: Sides, memory_budget: float = 1.0) -> Saved
 
 
 def _fewest_kept(choices: Sequence[SavedChoice], fastest: SavedChoice, memory_budget: float) -> SavedChoice:
-    """Of choices with about one peak, which is what the backward itself computes, as in one that is differentiated."""
+    """Among choices of about equal peak the cheapest that keeps few bytes: the backward itself makes the peak."""
     least = min(choice.saved_bytes for choice in choices)
     room = least + memory_budget * (fastest.saved_bytes - least)
     fitting = [choice for choice in choices if choice.saved_bytes <= room]
@@ -75,7 +78,7 @@ def _fastest(problem: Problem, plain: SavedChoice, lean: SavedChoice) -> SavedCh
 
 
 def _eager_peak(problem: Problem) -> int:
-    """Eager keeps all that its backward reads."""
+    """The peak of eager, which keeps all that its backward reads."""
     callers = problem.shown | set(problem.sides.primals)
     return estimate_peak(
         problem.sides,
@@ -86,10 +89,11 @@ def _eager_peak(problem: Problem) -> int:
 
 
 def _by_price(problem: Problem, fastest: SavedChoice) -> Iterator[SavedChoice]:
-    """Choices that hold a part of the bytes that the fastest does.
+    """Choices that hold a part of the bytes that the fastest choice holds.
 
-    A byte that is held is made dearer until the choice fits. As equal layers all flip at one price, there is room left
-    then: a knapsack fills it with values of the choice at the price just below.
+    The price of a held byte rises until the choice fits. Equal layers all flip at one price, which leaves room: a
+    knapsack
+    fills it with values of the choice at the next lower price.
     """
     choices = [fastest, *(problem.solve(price) for price in (*_PRICES, DEAREST))]
     yield from choices
@@ -103,7 +107,7 @@ def _by_price(problem: Problem, fastest: SavedChoice) -> Iterator[SavedChoice]:
 
 
 def _filled(problem: Problem, below: SavedChoice, above: SavedChoice, most: int) -> SavedChoice:
-    """`below` and as much of what `above` holds as fits into `most` bytes."""
+    """`below`, and as many of the values that `above` holds as fit into `most` bytes."""
     kept = set(below.saved)
     items = [node for node in above.saved if node not in kept]
     gains = [problem.cost_of(node, {*above.saved, *below.saved}) for node in items]
@@ -113,7 +117,7 @@ def _filled(problem: Problem, below: SavedChoice, above: SavedChoice, most: int)
 
 
 def _by_segments(problem: Problem, fastest: SavedChoice) -> Iterator[SavedChoice]:
-    """Choices that keep what crosses a few places of the forward, and compute what lies between them again.
+    """Choices that keep the values crossing a few places of the forward, and compute the values between again.
 
     T. Chen et al., "Training deep nets with sublinear memory cost", 2016: the backward then holds the values of one
     segment at a time. The places are where least crosses, about evenly spaced in bytes that the fastest choice keeps.
@@ -126,7 +130,7 @@ def _by_segments(problem: Problem, fastest: SavedChoice) -> Iterator[SavedChoice
 
 
 class _Crossings:
-    """Which values of the forward are computed before a place and read after it. Places are positions of nodes."""
+    """Which forward values are computed before a place and read after it. Places are positions of nodes."""
 
     def __init__(self, problem: Problem, fastest: SavedChoice) -> None:
         nodes = [node for node in problem.sides.nodes if node in problem.sides.forward and node.op == "call_function"]
@@ -135,7 +139,7 @@ class _Crossings:
         changes = [0] * (len(nodes) + 1)
         for node, candidate in problem.candidates.items():
             if node in order and candidate.keep is not None:
-                # one of several results exists from where its operator runs
+                # one of several results exists from the place of its operator
                 first = order[node.all_input_nodes[0] if node.target is operator.getitem else node]
                 last = max((order[reader] for reader in problem.readers[node]), default=order[node])
                 self.spans.append((first, last, node))
@@ -149,7 +153,7 @@ class _Crossings:
         self.before = list(accumulate(kept))  # bytes that the fastest choice keeps from before each place
 
     def places(self, count: int) -> list[int]:
-        """Places that make `count` segments, or fewer when some would be empty."""
+        """Places that make `count` segments, or fewer where some would be empty."""
         total = self.before[-1]
         found: list[int] = []
         for number in range(1, count):
@@ -166,7 +170,7 @@ class _Crossings:
 def fill_knapsack(gains: list[int], sizes: list[int], room: int) -> list[int]:
     """Positions of the items to take: about the greatest sum of gains with sizes that fit into `room`.
 
-    Sizes are rounded up to a 512th of the room.
+    Sizes are rounded up to a 256th of the room.
     """
     unit = max(1, -(-room // _KNAPSACK_UNITS))
     units = room // unit

@@ -1,6 +1,6 @@
 """What computing a node again costs, and what keeping its result costs: rough numbers, in bytes of memory traffic.
 
-Only their order matters. Compute is expressed as the bytes a core could have moved meanwhile. No graph is changed here.
+Only the order of the numbers matters. Compute counts as the bytes that a core could have moved meanwhile.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def _hint(size: Any) -> int:
 
 
 def is_library_call(node: fx.Node) -> bool:
-    """Whether the node runs as a kernel of its own: its operands and results must be in memory."""
+    """Whether the node runs as a kernel of its own, with operands and results in memory."""
     if not isinstance(node.target, OpOverload):
         return False
     return computing_cost(node) is None
 
 
 def computing_cost(node: fx.Node) -> int | None:
-    """The cost of computing a node again next to its use; None for what runs as a kernel of its own."""
+    """The cost of computing a node again next to its use; None for nodes that run as kernels of their own."""
     if node.target is operator.getitem or node.op == "get_attr":
         return 0
     assert isinstance(node.target, OpOverload)

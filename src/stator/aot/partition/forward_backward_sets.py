@@ -1,6 +1,5 @@
-"""Which nodes of a joint graph must run in the forward, which must run in the backward, and which may do either.
-
-Facts of the graph only: what is worth keeping is decided in budget.py, the graphs are built in partition.py.
+"""Which nodes of a joint graph must run in the forward, which in the backward, and which in either.
+budget.py decides what is worth keeping; partition.py builds the two graphs.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from stator.prims.record import TensorMeta
 
 
 class JointGraph(Protocol):
-    """What is needed of a joint graph.
+    """The facts of a joint graph that partitioning reads.
 
     graph: placeholders are the primals, then the tangents; the output is a flat tuple of `value_count` forward values
     and then gradients. Nodes recorded while autograd ran have meta["backward"].
@@ -36,11 +35,11 @@ class JointGraph(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class ForwardBackwardSets:
     """A joint graph, divided.
 
-    forward: what eager's forward computes, as far as it is used; random operators even if nobody uses them.
-    backward: what can only run in the backward, in order: it depends on a tangent, or draws random numbers there.
+    forward: nodes that eager's forward computes, as far as used; random operators even if unused.
+    backward: nodes that can only run in the backward, in order: they depend on a tangent, or draw random numbers there.
     Nodes in neither depend on the forward alone, but eager's backward computes them: they may run on either side.
     """
 
@@ -53,7 +52,7 @@ class Sides:
     backward: tuple[fx.Node, ...]
 
     def crossings(self) -> list[tuple[fx.Node, fx.Node | None]]:
-        """What the backward reads that is not its own, with the node that reads it (None: it is a gradient)."""
+        """Values of the forward that the backward reads, with the reading node (None: the value is a gradient)."""
         own = {*self.backward, *self.tangents}
         found: list[tuple[fx.Node, fx.Node | None]] = []
         for user in self.backward:
@@ -61,8 +60,8 @@ class Sides:
         return found + [(gradient, None) for gradient in self.gradients if gradient not in own]
 
 
-def divide(joint: JointGraph) -> Sides:
-    """Tell forward from backward. Raises CompileError when a forward value needs something of the backward."""
+def divide_joint(joint: JointGraph) -> ForwardBackwardSets:
+    """Tell forward from backward. Raises CompileError when a forward value depends on the backward."""
     nodes = tuple(joint.graph.graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
     primals, tangents = placeholders[: joint.primal_count], placeholders[joint.primal_count :]
@@ -76,10 +75,10 @@ def divide(joint: JointGraph) -> Sides:
     for node in forward & pinned:
         raise CompileError("aot", f"a forward value depends on {node.name}, which only the backward can compute")
     backward = tuple(node for node in nodes if node in needed and node in pinned and node.op == "call_function")
-    return Sides(nodes, tuple(primals), tuple(tangents), values, gradients, frozenset(forward), backward)
+    return ForwardBackwardSets(nodes, tuple(primals), tuple(tangents), values, gradients, frozenset(forward), backward)
 
 
-def read_by_backward(sides: Sides) -> list[fx.Node]:
+def read_by_backward(sides: ForwardBackwardSets) -> list[fx.Node]:
     """The memory of the forward that eager's backward reads, in graph order."""
     read: set[fx.Node] = set()
     waiting = [used for used, _ in sides.crossings()]
@@ -98,12 +97,12 @@ def read_by_backward(sides: Sides) -> list[fx.Node]:
 
 
 def can_be_saved(node: fx.Node) -> bool:
-    """Whether a value can be handed from forward to backward: one tensor."""
+    """Whether the forward can hand the value to the backward: it is one tensor."""
     return node.op != "get_attr" and isinstance(node.meta["val"], TensorMeta)
 
 
 def draws_numbers(node: fx.Node) -> bool:
-    """Whether running a node again would give something else."""
+    """Whether running a node again would give other numbers."""
     return is_random_call(node.target, node.args, node.kwargs)
 
 
@@ -113,7 +112,7 @@ def is_backward(node: fx.Node) -> bool:
 
 
 def must_run(node: fx.Node) -> bool:
-    """Whether leaving the node away would be noticed although nobody uses it."""
+    """Whether the node has an effect although nothing uses its result."""
     target = node.target
     if not isinstance(target, OpOverload):
         return False
@@ -121,7 +120,7 @@ def must_run(node: fx.Node) -> bool:
 
 
 def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes and all that they are computed from."""
+    """The nodes and all nodes that they are computed from."""
     found = set(nodes)
     waiting = list(found)
     while waiting:
@@ -133,7 +132,7 @@ def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def _descendants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes and all that is computed from them, but the graph's output."""
+    """The nodes and all nodes computed from them, except the graph's output."""
     found = set(nodes)
     waiting = list(found)
     while waiting:

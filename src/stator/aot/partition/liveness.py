@@ -1,4 +1,4 @@
-"""In which order a backward computes what it needs, and how much memory a step holds then. Estimates, on the graph."""
+"""In which order a backward computes its nodes, and how much memory a step then holds: estimates, on the graph."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stator.graph.ir.memory import memory_root
 from stator.graph.ir.schema import op_info
 
 from .costs import bytes_of, is_library_call
-from .forward_backward_sets import Sides
+from .forward_backward_sets import ForwardBackwardSets
 
 
-def demand_order(sides: Sides, given: Collection[fx.Node]) -> list[fx.Node]:
-    """What the gradients need and is not given, each forward value just before its first use."""
+def demand_order(sides: ForwardBackwardSets, given: Collection[fx.Node]) -> list[fx.Node]:
+    """The nodes that the gradients need beyond `given`, each forward node just before its first use."""
     order: dict[fx.Node, None] = {}
     for root in (*sides.backward, *sides.gradients):
         stack = [root]
@@ -34,13 +34,18 @@ def demand_order(sides: Sides, given: Collection[fx.Node]) -> list[fx.Node]:
     return list(order)
 
 
-def estimate_peak(sides: Sides, saved: Iterable[fx.Node], held: Callable[[fx.Node], int], compiled: bool = True) -> int:
+def estimate_peak(
+    sides: ForwardBackwardSets, saved: Iterable[fx.Node], held: Callable[[fx.Node], int], compiled: bool = True
+) -> int:
     """The most bytes that the backward holds at one time, kept values included.
 
-    held: what keeping a value adds to what is alive anyway. Values that are only read once, by an operator that can be
-    fused with theirs, are taken to need no memory. compiled: nor do values whose readers run before the next library
-    call, sums and the like are written where a dying operand is, and a gradient that is larger than what it alone still
-    needs is computed once there is room. Otherwise everything gets memory of its own at once, as in eager.
+    held: the bytes that keeping a value adds to what is alive anyway. A value read once, by an operator that can be
+    fused
+    with its own, takes no memory. compiled: neither does a value whose readers run before the next library call; sums
+    and
+    the like reuse the memory of a dying operand; and a gradient larger than the values that it alone still needs is
+    computed
+    once there is room. Otherwise every value gets memory of its own at once, as in eager.
     """
     kept = set(saved)
     order = demand_order(sides, {*kept, *sides.tangents})
@@ -57,7 +62,7 @@ def estimate_peak(sides: Sides, saved: Iterable[fx.Node], held: Callable[[fx.Nod
     calls = [*accumulate(runs_alone, initial=0)]  # library calls before each position
     sizes = {node: held(node) for node in kept}
     alive = most = sum(sizes.values())
-    later = 0  # bytes of gradients beyond what computing them later keeps alive
+    later = 0  # bytes of delayed gradients, less the bytes that the delay keeps alive
     for position, node in enumerate(order):
         gone = [name for name in dying.get(position, ()) if name not in returned and name in sizes]
         if node.op == "call_function" and memory_root(node) is node:
@@ -84,5 +89,5 @@ _ROWS = frozenset(("index_put", "_unsafe_index_put", "index_add", "scatter", "sc
 
 
 def _adds_rows(node: fx.Node) -> bool:
-    """Whether the node changes a few places of its first operand, which a kernel does where that lies."""
+    """Whether the node changes a few places of its first operand, which a kernel does in place."""
     return isinstance(node.target, OpOverload) and op_info(node.target).name in _ROWS

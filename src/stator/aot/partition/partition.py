@@ -1,6 +1,5 @@
-"""One joint graph to a forward and a backward graph, given which values are kept between them.
-
-Which values are worth keeping is decided in budget.py; nothing here weighs costs, runs or compiles a graph.
+"""Splits one joint graph into a forward and a backward graph, given the values kept between them.
+budget.py decides which values are worth keeping.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta
 
 from .budget import choose
-from .forward_backward_sets import JointGraph, Sides, ancestors, divide, draws_numbers
+from .forward_backward_sets import ForwardBackwardSets, JointGraph, ancestors, divide_joint, draws_numbers
 from .liveness import demand_order
 
 aten = torch.ops.aten
@@ -37,7 +36,7 @@ class SavedInput:
 
 @dataclass(frozen=True, slots=True)
 class SavedOutput:
-    """Output `position` of the forward graph; also one of its values when that is below the number of values."""
+    """Output `position` of the forward graph; one of its values if below the number of values."""
 
     position: int
 
@@ -47,12 +46,12 @@ Saved = SavedInput | SavedOutput
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """forward: the joint graph's primals to its values, then saved values that are no values.
+    """forward: from the joint graph's primals to its values, then the saved values that are no values.
 
     backward: placeholders are the saved values in the order of `saved`, then the tangents; outputs are the gradients.
-    Both have their name as meta["part"]. Of the backward, meta["again"] names the operators of the forward that it runs
-    again, and meta["held"] tells the placeholders that others keep alive anyway: inputs of the forward, and tangents.
-    The placeholder of a saved value is called `saved_` and what the joint graph calls the value.
+    Both graphs have their name as meta["part"]. Of the backward, meta["again"] names the forward operators that it runs
+    again, and meta["held"] lists the placeholders that others keep alive anyway: inputs of the forward, and tangents.
+    The placeholder of a saved value is called `saved_` and the value's name in the joint graph.
     """
 
     forward: fx.GraphModule
@@ -67,20 +66,20 @@ def saved_names(parts: Partition) -> list[str]:
 
 
 def partition(joint: JointGraph, memory_budget: float = 1.0, also: Collection[str] = ()) -> Partition:
-    """Split a joint graph into what runs forward and what runs backward.
+    """Split a joint graph into a forward and a backward graph.
 
-    also: names of values that are saved in any case, as the placeholders of the backward have them.
+    also: values to save in any case, by the names of their placeholders in the backward.
     memory_budget: from 1 (the default: keep what makes both together fastest) to 0 (the lowest peak that computing
-    values again can give), linear in bytes of the estimated peak. Raises ValueError when it is outside of that.
+    values again can give), linear in bytes of the estimated peak. Raises ValueError outside of that range.
     """
-    sides = divide(joint)
+    sides = divide_joint(joint)
     choice = choose(joint, sides, memory_budget)
     counters.largest("memory:saved", choice.saved_bytes)
     saved = {*choice.saved, *[node for node in sides.nodes if f"saved_{node.name}" in also]}
     return split(joint, sides, saved)
 
 
-def split(joint: JointGraph, sides: Sides, saved: Iterable[fx.Node]) -> Partition:
+def split(joint: JointGraph, sides: ForwardBackwardSets, saved: Iterable[fx.Node]) -> Partition:
     """Build both graphs. The backward computes again whatever it needs of the forward that is not in `saved`.
 
     saved: primals, and forward values that own their memory (`memory_root` of themselves). Raises CompileError when
@@ -98,21 +97,21 @@ def split(joint: JointGraph, sides: Sides, saved: Iterable[fx.Node]) -> Partitio
 
 
 class _Handover:
-    """Decides how each saved value reaches the backward, so that nobody can change it unseen on the way.
+    """Decides how each saved value reaches the backward, so that no write to it goes unnoticed.
 
-    A value that the caller gets to see is handed over as that very tensor: writing to it is then noticed, as in eager.
-    Where that is impossible, a copy is.
+    A value that the caller can see is handed over as that very tensor: autograd then notices writes, as in eager. Where
+    that is impossible, a copy is handed over.
     """
 
-    def __init__(self, joint: JointGraph, sides: Sides) -> None:
+    def __init__(self, joint: JointGraph, sides: ForwardBackwardSets) -> None:
         self.primals = {node: index for index, node in enumerate(sides.primals)}
         self.values = sides.values
-        self.extra: list[tuple[fx.Node, bool]] = []  # outputs behind the values: node, and whether to copy it
+        self.extra: list[tuple[fx.Node, bool]] = []  # outputs behind the values: (node, whether to copy it)
         self.saved: list[Saved] = []
         self.mutated = frozenset(index for index, _ in joint.traced.mutated)
         written = {position for _, position in joint.traced.mutated}
         self.shown: dict[fx.Node, list[int]] = {}  # memory -> positions of the values that lie there
-        self.overwritten: set[fx.Node] = set()  # memory of what becomes the new contents of an input
+        self.overwritten: set[fx.Node] = set()  # memory that becomes the new contents of an input
         for position, value in enumerate(sides.values):
             if isinstance(value, fx.Node):
                 root = memory_root(value)
@@ -121,7 +120,7 @@ class _Handover:
                     self.overwritten.add(root)
 
     def hand_over(self, node: fx.Node) -> fx.Node:
-        """Save `node`; returns what is handed over for it: the node itself or a view of all its memory."""
+        """Save `node`; returns the node that is handed over: `node` itself, or a view of all its memory."""
         index = self.primals.get(node)
         if index is not None and index not in self.mutated:
             self.saved.append(SavedInput(index))
@@ -139,7 +138,7 @@ class _Handover:
         return node
 
     def layout_of(self, shown: fx.Node) -> TensorMeta:
-        """What the backward gets for a value that was handed over."""
+        """The layout in which the backward receives a handed-over value."""
         given = self.primals.get(shown)
         meta = shown.meta["val"]
         return meta if given is not None and given not in self.mutated else _as_fresh(meta)
@@ -150,13 +149,13 @@ class _Handover:
 
 
 class _Backward:
-    """The backward graph while it is being built: saved values, then tangents, then nodes on demand, in order."""
+    """The backward graph under construction: saved values, then tangents, then nodes on demand, in order."""
 
-    def __init__(self, joint: JointGraph, sides: Sides, handed: _Handover) -> None:
+    def __init__(self, joint: JointGraph, sides: ForwardBackwardSets, handed: _Handover) -> None:
         self.joint, self.sides, self.handed = joint, sides, handed
         self.graph = fx.Graph()
         self.made: dict[fx.Node, fx.Node] = {}
-        self.recovered: list[tuple[fx.Node, fx.Node]] = []  # (what was saved, the placeholder that shows its memory)
+        self.recovered: list[tuple[fx.Node, fx.Node]] = []  # (saved node, placeholder of the view of its memory)
 
     def receive(self, node: fx.Node) -> None:
         shown = self.handed.hand_over(node)
@@ -181,7 +180,7 @@ class _Backward:
         _finish(self.graph, [self.made[gradient] for gradient in self.sides.gradients])
 
     def _needed(self) -> list[fx.Node]:
-        """What the gradients need and is not handed over, in an order that computes it late."""
+        """The nodes that the gradients need and that are not handed over, each as late as possible."""
         order = demand_order(self.sides, {*self.made, *(node for node, _ in self.recovered), *self.sides.tangents})
         for node in order:
             if node in self.sides.forward and draws_numbers(node):
@@ -215,7 +214,7 @@ class _Backward:
         return module
 
 
-def _forward(joint: JointGraph, sides: Sides, handed: _Handover) -> fx.GraphModule:
+def _forward(joint: JointGraph, sides: ForwardBackwardSets, handed: _Handover) -> fx.GraphModule:
     graph = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
     needed = ancestors((*(node for node, _ in handed.extra), *sides.forward))
@@ -239,13 +238,13 @@ def _finish(graph: fx.Graph, outputs: list[Any]) -> None:
 
 
 def _module(joint: JointGraph, graph: fx.Graph, name: str) -> fx.GraphModule:
-    module = LazyGraphModule(joint.graph, graph, name)  # its Python code is made when somebody asks for it
+    module = LazyGraphModule(joint.graph, graph, name)  # generates its Python code on demand
     module.meta["part"] = name
     return module
 
 
 def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    """A copy with the strides of the original: views of it may depend on them."""
+    """A copy with the strides of the original, on which views of it may depend."""
     meta = node.meta["val"]
     if is_dense(meta.shape, meta.stride):
         copied = graph.call_function(aten.clone.default, (node,))
@@ -263,7 +262,7 @@ def _as_fresh(meta: TensorMeta) -> TensorMeta:
 
 
 def _recover(graph: fx.Graph, node: fx.Node, shown: fx.Node) -> fx.Node:
-    """A saved value from a view of all its memory."""
+    """A saved value, from a view of all its memory."""
     meta = node.meta["val"]
     recovered = graph.call_function(aten.as_strided.default, (shown, list(meta.shape), list(meta.stride)))
     recovered.meta["val"] = TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device, 0, 0)
@@ -271,7 +270,7 @@ def _recover(graph: fx.Graph, node: fx.Node, shown: fx.Node) -> fx.Node:
 
 
 def _shows_everything(view: fx.Node, root: fx.Node) -> bool:
-    """Whether every element of `root` can be reached through `view`, which starts where it starts."""
+    """Whether every element of `root` can be reached through `view`, which starts at the same element."""
     one, other = view.meta["val"], root.meta["val"]
     if one.dtype is not other.dtype or math.prod(one.shape) != math.prod(other.shape):
         return False

@@ -1,7 +1,7 @@
 """Which values of the forward to keep for the backward, and which to compute again there.
 
-A minimum cut decides: a value is kept (cost: memory and its traffic), or computed again (cost: arithmetic), or not
-needed. Costs are in costs.py, cuts in cut.py, choices for a memory budget in budget.py.
+A minimum cut decides for each value: keep it (cost: memory and traffic), compute it again (cost: arithmetic), or
+neither. Costs are in costs.py, cuts in min_cut.py, choices for a memory budget in budget.py.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from stator.graph.ir.cleanup import is_copy_of_input
 from stator.graph.ir.memory import memory_root
 
 from .costs import TENSOR, bytes_of, computing_cost, is_library_call, library_cost
-from .cut import INFINITE, FlowNetwork
-from .forward_backward_sets import JointGraph, Sides, can_be_saved, draws_numbers, is_backward
+from .forward_backward_sets import ForwardBackwardSets, JointGraph, can_be_saved, draws_numbers, is_backward
+from .min_cut import INFINITE, FlowNetwork
 
-# What a byte that is kept costs beside its traffic: its page is fetched and zeroed anew in every step
+# The price of a kept byte beside its traffic: its page is fetched and zeroed anew in every step
 HOLDING = 1.0
-# The same where kept values make the peak. Computing values again that fuse with their readers is then worth it up to
-# where it begins to cost time: steps of residual and window-attention networks measured the same for 1 to 2.2
+# The price of a kept byte where kept values make the peak. Computing values again that fuse with their readers is then
+# worth it up to where it begins to cost time: steps of residual and window-attention networks measured the same for 1
+# to 2.2
 HOLDING_AT_PEAK = 2.2
-# So much that any arithmetic is cheaper than keeping
+# A price at which any arithmetic is cheaper than keeping
 DEAREST = float(1 << 30)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedChoice:
-    """saved: values to keep, in graph order. saved_bytes: of those that would be dead otherwise.
+    """saved: values to keep, in graph order. saved_bytes: bytes of the values that would be dead otherwise.
 
-    recompute_cost: of what the backward computes again, in the unit of costs.py.
+    recompute_cost: of the nodes that the backward computes again, in the unit of costs.py.
     """
 
     saved: tuple[fx.Node, ...]
@@ -44,8 +45,9 @@ class SavedChoice:
 class RecomputeCandidate:
     """One piece of memory, or an operator with several results.
 
-    reads: what computing it reads. again: cost of computing it in the backward (None: impossible). keep: cost of the
-    traffic for keeping it (None: impossible). held: bytes that stay in memory only because it is kept.
+    reads: the values it is computed from. again: cost of computing it in the backward (None: impossible). keep: cost of
+    the
+    traffic for keeping it (None: impossible). held: bytes that stay in memory only if it is kept.
     """
 
     reads: tuple[fx.Node, ...]
@@ -57,7 +59,7 @@ class RecomputeCandidate:
 class Problem:
     """What may be kept and what may be computed again. Views belong to the memory that they show."""
 
-    def __init__(self, joint: JointGraph, sides: Sides, library_again: bool) -> None:
+    def __init__(self, joint: JointGraph, sides: ForwardBackwardSets, library_again: bool) -> None:
         self.sides = sides
         self.library_again = library_again
         self.roots: dict[fx.Node, fx.Node] = {}
@@ -122,7 +124,7 @@ class Problem:
         if node in self.overwritten:
             keep, held = TENSOR + 3 * size, size
         if not can_be_saved(node) or is_backward(node):
-            keep = None  # what eager's backward computes stays there: other tangents need other parts of it
+            keep = None  # nodes of eager's backward stay there: other tangents need other parts of them
         region = node.meta.get("checkpoint")
         if region is not None and not draws_numbers(node):
             if self._leaves(node, region):
@@ -146,7 +148,7 @@ class Problem:
         return cost
 
     def _is_stored(self, node: fx.Node) -> bool:
-        """Whether the forward has this in memory anyway, rather than in registers between fused operators."""
+        """Whether the forward stores the value anyway, instead of holding it in registers between fused operators."""
         if node in self.shown or len(self.readers[node]) > 1:
             return True
         producer = (
@@ -155,13 +157,13 @@ class Problem:
         return is_library_call(producer) or any(map(is_library_call, self.readers[node]))
 
     def _leaves(self, node: fx.Node, region: int) -> bool:
-        """Whether a value of a checkpoint region is read outside of it."""
+        """Whether a value of a checkpoint region is read outside of the region."""
         return node in self.shown or any(user.meta.get("checkpoint") != region for user in self.readers[node])
 
     # -- solving --------------------------------------------------------------------------------------------------
 
     def solve(self, holding: float, free: Collection[fx.Node] = ()) -> SavedChoice:
-        """The cheapest choice when a byte that is held costs `holding`. free: values that are kept at no cost."""
+        """The cheapest choice at a price of `holding` per held byte. free: values that are kept at no cost."""
         network = FlowNetwork()
         entries = {node: network.vertex() for node in self.candidates}
         exits = {node: network.vertex() for node in self.candidates}
@@ -177,7 +179,7 @@ class Problem:
         return self.settle(node for node in self.candidates if not again[entries[node]] and again[exits[node]])
 
     def settle(self, kept: Iterable[fx.Node]) -> SavedChoice:
-        """Leave away what nobody reads, and count."""
+        """Drop unused values from the kept ones, and count bytes and cost."""
         possible, saved, cost = set(kept), set(), 0
         seen: set[fx.Node] = set()
         waiting = list(self.wanted)
@@ -196,11 +198,11 @@ class Problem:
         return SavedChoice(ordered, sum(self.candidates[node].held for node in saved), cost)
 
     def held(self, node: fx.Node) -> int:
-        """Bytes that are in memory only because a value is kept."""
+        """Bytes that are in memory only because the value is kept."""
         return self.candidates[node].held
 
     def cost_of(self, node: fx.Node, kept: set[fx.Node]) -> int:
-        """What computing one kept value again would cost, if all others are kept."""
+        """The cost of computing one kept value again, if all others are kept."""
         cost, waiting, seen = 0, [node], set()
         while waiting:
             at = waiting.pop()

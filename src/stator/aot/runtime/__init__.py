@@ -1,1 +1,1 @@
-"""What surrounds compiled graphs when they run: inputs, outputs, saved values."""
+"""Around compiled graphs when they run: inputs, outputs and saved values."""

@@ -1,4 +1,6 @@
-"""One compiled backward graph: the layouts it expects, and how it is run. When one is made is not decided here."""
+"""Compiles one backward graph for the layouts of its inputs, and runs it.
+autograd/autograd_step.py decides when a backward is compiled.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,16 @@ from stator.prims.record import TensorMeta
 from stator.runtime.launch import dispatch_keys
 
 from .eager import run_eagerly
-from .gradient_memory import in_others, with_copies
+from .gradient_memory import aliasing_gradients, with_copies
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
 
 
 class CompiledBackward:
-    """One compiled backward graph: for one set of forward values that have a tangent.
+    """One compiled backward graph, for one set of forward values that have a tangent.
 
-    reads: which of the saved values it takes. gradients: per primal the position of its gradient, or None. metas: the
-    layouts it expects of its tangents.
+    reads: positions of the saved values that it takes. gradients: per primal the position of its gradient, or None.
+    metas: the layouts of the tangents that the graph expects.
     """
 
     def __init__(
@@ -39,17 +41,17 @@ class CompiledBackward:
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self.saved_metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[: len(reads)])
         self.metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[len(reads) :])
-        self.strides: tuple[tuple[int, ...], ...] = ()  # of the saved values, as compiled for
+        self.strides: tuple[tuple[int, ...], ...] = ()  # strides of the saved values that the graph was compiled for
         self.compiled: Callable[..., Sequence[Any]] | None = None
-        self.copied: list[int] | None = None  # of its results: known when it has run
-        self.deterministic = False  # what was compiled is, whatever the order in which threads come to it
+        self.copied: list[int] | None = None  # positions of results that alias others; None before the first run
+        self.deterministic = False  # whether the compiled code is deterministic
 
     def can_run(self, saved: Sequence[torch.Tensor | None]) -> bool:
-        """Whether all is there that it reads."""
+        """Whether all saved values that the graph reads are still there."""
         return all(saved[index] is not None for index in self.reads)
 
     def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor]) -> list[Any]:
-        """Gradients per primal. Empties `saved`, so that its tensors can be freed as the backward proceeds."""
+        """Gradients per primal. Empties `saved`, so that each tensor can be freed after its last use."""
         arguments = [saved[index] for index in self.reads]
         saved.clear()
         plain = True
@@ -63,42 +65,45 @@ class CompiledBackward:
         if plain and (self.compiled is None or self.deterministic or not torch.are_deterministic_algorithms_enabled()):
             run = self.compiled or self._compile(arguments)
             self._lay_out(arguments, self.strides)
-        else:  # batched by vmap, a subclass, or to be deterministic by now: operators know what to do, kernels do not
+        # Kernels read plain memory. Operators also handle tensors that vmap batches, subclasses, and a later
+        # switch to deterministic algorithms.
+        else:
             self._lay_out(arguments, [meta.stride for meta in self.saved_metas])
             run = run_eagerly(self.graph, arguments)
         compiled = run is self.compiled
-        # held while it is found out what lies in them: else other results could lie there, when they are gone
+        # Keep the tangents alive until aliasing is known: freed memory could be reused for results.
         held = arguments[len(self.reads) :] if plain and (self.copied is None or not compiled) else ()
         if getattr(run, "boxed", False):
-            saved = tangents = tangent = None  # type: ignore[assignment]  # only the list holds them now
+            saved = tangents = tangent = None  # type: ignore[assignment]  # from here on only the list holds them
             results = run(arguments)
         else:
             results = run(*arguments)
         copied = self.copied if compiled else None
         if copied is None:
-            copied = in_others(results, self.gradients, held) if plain else []
+            copied = aliasing_gradients(results, self.gradients, held) if plain else []
             self.copied = copied if compiled else self.copied
         if copied:
             results = with_copies(results, copied)
         return [None if position is None else results[position] for position in self.gradients]
 
     def _lay_out(self, arguments: list[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
-        """Bring saved values, which come first, into a layout; hooks may have given them another."""
+        """Bring the saved values, which come first, into these layouts: saved-tensor hooks may have changed them."""
         for at, wanted in enumerate(strides):
             if arguments[at].stride() != wanted:
                 arguments[at] = _laid_out(arguments[at], wanted)
 
     def _compile(self, arguments: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
-        """Compile for the layouts that the saved values have: those of the forward's choice."""
-        self.graph.meta["boxed"] = True  # a compiler that can takes one list, which it empties as it goes
+        """Compile for the present layouts of the saved values, which the forward has chosen."""
+        self.graph.meta["boxed"] = True  # ask for a function that takes one list and empties it
         self.strides = tuple([tensor.stride() for tensor in arguments[: len(self.reads)]])
         self.deterministic = torch.are_deterministic_algorithms_enabled()
         self.graph.meta["given_strides"] = self.strides
         try:
-            with dumps.compilation("backward"):  # by now the folder of the forward is closed
+            with dumps.compilation("backward"):
                 dumps.write("22_backward.py", lambda: print_graph(self.graph))
                 self.compiled = self.compile_graph(self.graph, arguments)
-        except Exception as error:  # a defect of ours must not end the user's backward: the graph itself is right
+        # A defect of the compiler must not end the user's backward: the traced graph itself is right.
+        except Exception as error:
             if raised_by_signal_handler(error):
                 raise
             kind = "" if isinstance(error, StatorError) else f"{type(error).__name__}: "
@@ -116,14 +121,14 @@ _BATCHED = (_KEY.FuncTorchBatched, _KEY.FuncTorchGradWrapper)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor has memory of its own: no subclass, and not batched by one of torch's two vmaps."""
+    """Whether the tensor owns ordinary memory: it is no subclass, and neither of torch's two vmaps batches it."""
     keys = torch._C._dispatch_keys(tensor)
     return type(tensor) is torch.Tensor and keys.has(_KEY.Dense) and not any(keys.has(key) for key in _BATCHED)
 
 
 @functools.cache
 def _ordinary_keys(device: torch.device) -> int:
-    """The dispatch keys of a tensor that is neither lazily conjugated nor negated nor zero, nor batched."""
+    """The dispatch keys of a plain tensor: not lazily conjugated or negated, no zero tensor, not batched."""
     return torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
 
 
@@ -133,8 +138,8 @@ def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return made.copy_(tensor)
 
 
-def dropped_unused(backward: fx.GraphModule, saved_count: int) -> list[int]:
-    """Remove the saved values that a backward does not read from its placeholders; the places of the others."""
+def drop_unused_saved(backward: fx.GraphModule, saved_count: int) -> list[int]:
+    """Remove the placeholders of saved values that the backward does not read. Returns the positions of the others."""
     placeholders = [node for node in backward.graph.nodes if node.op == "placeholder"]
     left = [at for at, node in enumerate(placeholders) if node.users or at >= saved_count]
     for at in set(range(saved_count)).difference(left):

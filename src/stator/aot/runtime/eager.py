@@ -1,4 +1,4 @@
-"""The simplest compiler of functional graphs: none. Runs the traced ATen graph operator by operator."""
+"""The backend without code generation: runs a functional ATen graph operator by operator."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stator.runtime.host import below_autograd
 
 
 def run_eagerly(graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
-    """A `compile_graph` for `compile_inference`: the generated Python function of the graph itself.
+    """A `compile_graph` that returns the graph's own generated Python function.
 
-    It runs below autograd: what it returns is then nobody's view, as with compiled kernels.
+    The function runs below autograd, so that its results are no views for autograd, as those of compiled kernels.
     """
     _LazyGraphModule.force_recompile(graph)
     forward = graph.forward
@@ -29,8 +29,6 @@ def run_eagerly(graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -
 
 
 def keep_all(operator: OpOverload) -> bool:
-    """A `keep` for it: nothing is decomposed that need not be.
-
-    as_strided_scatter must be: it fails on tensors that require grad and are not contiguous.
-    """
+    """A `keep` for `run_eagerly`: decompose only as_strided_scatter, which fails on non-contiguous tensors that require
+    grad."""
     return operator is not torch.ops.aten.as_strided_scatter.default

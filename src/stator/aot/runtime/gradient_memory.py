@@ -1,8 +1,8 @@
-"""Gradients that lie in each other's memory, or in that of what came from behind.
+"""Finds gradients that lie in the memory of other gradients or of tangents, and copies them.
 
-Autograd takes a gradient for its own, and adds later ones to it in place, where nobody else holds the tensor; it does
-not look who else has the memory. In eager the operators in front of a view are often still to be run, and hold what it
-was made of; in front of a backward that is one node there are none. So gradients of ours have memory of their own.
+Autograd accumulates in place into a gradient that only autograd holds, without asking who else uses its memory. In
+eager
+the nodes between two gradients usually hold such a tensor; behind a compiled backward, which is one node, nothing does.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 
-def in_others(results: Sequence[Any], positions: Iterable[int | None], tangents: Sequence[torch.Tensor]) -> list[int]:
-    """Positions of gradients, among the results of a backward, that lie in the memory of other ones or of tangents.
+def aliasing_gradients(
+    results: Sequence[Any], positions: Iterable[int | None], tangents: Sequence[torch.Tensor]
+) -> list[int]:
+    """Positions of gradients that lie in the memory of other gradients or of tangents.
 
-    One tensor that is there twice, or is a tangent itself, does not count: autograd sees that somebody else holds it.
-    Of gradients that lie in each other's memory one is left out.
+    A tensor that is returned twice, or that is itself a tangent, does not count: autograd sees its second holder. Of
+    gradients that share memory one is left out, because it may keep that memory.
     """
     behind = [(span, tangent) for tangent in tangents if (span := _span(tangent)) is not None]
     found, spans = [], []
@@ -39,7 +41,7 @@ def in_others(results: Sequence[Any], positions: Iterable[int | None], tangents:
 
 
 def with_copies(results: Sequence[Any], positions: Iterable[int]) -> list[Any]:
-    """The results, those at these positions in memory of their own."""
+    """The results, with copies at these positions."""
     separated = list(results)
     for position in positions:
         separated[position] = results[position].clone()
@@ -51,7 +53,8 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _span(tensor: Any) -> tuple[int, int] | None:
-    """The addresses of the first byte and behind the last. None where a tensor has no elements, or not in memory."""
+    """The addresses of the first byte and of the byte behind the last; None for tensors without elements or strided
+    memory."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or not tensor.numel():
         return None
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

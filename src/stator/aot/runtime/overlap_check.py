@@ -1,6 +1,6 @@
-"""Whether tensors that are written to lie apart from all others in memory: the check of every call, made quick.
+"""Whether inputs that a graph writes to overlap others in memory: the check of every call.
 
-`Extents` is for inputs whose layouts are known; where it says no, `lie_apart` looks closer.
+`InputSpans` is quick, for inputs of known layouts. Where its answer is no, `are_disjoint` looks at the elements.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from stator.prims.record import TensorMeta
 from stator.prims.shared_memory import may_meet
 
 
-class Extents:
-    """How many bytes each input spans from its first element, and which are written to; for fixed layouts."""
+class InputSpans:
+    """How many bytes each input spans from its first element, and which inputs are written to; for fixed layouts."""
 
     __slots__ = ("sizes", "written")
 
@@ -23,8 +23,8 @@ class Extents:
         chosen = frozenset(written)
         self.written = [at in chosen for at in range(len(tensors))]
 
-    def lie_apart(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether no tensor that is written to shares a byte with the span of another one; given twice counts too."""
+    def are_disjoint(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether no written tensor shares a byte with the span of another. A tensor given twice overlaps itself."""
         starts = [tensor.data_ptr() for tensor in tensors]
         sizes, written = self.sizes, self.written
         end = end_of_written = 0
@@ -44,19 +44,19 @@ class Extents:
 
 
 def byte_span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The address of the first byte of a tensor's elements, and of the one behind their last."""
+    """The address of the first byte of a tensor's elements, and of the byte behind the last."""
     start = tensor.data_ptr()
     return start, start + _span(tensor)
 
 
-def lie_apart(tensors: Sequence[torch.Tensor], written: Sequence[bool]) -> bool:
-    """Whether no tensor that is written to shares an element with another one, as far as is easily seen.
+def are_disjoint(tensors: Sequence[torch.Tensor], written: Sequence[bool]) -> bool:
+    """Whether no written tensor shares an element with another, as far as is easily decided.
 
-    Columns of one matrix lie apart although what they span overlaps.
+    Columns of one matrix are disjoint although their spans overlap.
     """
     spans = [byte_span(tensor) for tensor in tensors]
     order = sorted((at for at, (start, end) in enumerate(spans) if end > start), key=lambda at: spans[at])
-    reaching: list[int] = []  # those before that reach to where the next one begins
+    reaching: list[int] = []  # earlier tensors whose span reaches to the next start
     for at in order:
         start = spans[at][0]
         reaching = [other for other in reaching if spans[other][1] > start]
@@ -68,7 +68,7 @@ def lie_apart(tensors: Sequence[torch.Tensor], written: Sequence[bool]) -> bool:
 
 
 def _may_meet(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether some element of two tensors could be the same; of two storages whose memory overlaps, too."""
+    """Whether two tensors may share an element, also where two storages overlap."""
     item = first.element_size()
     distance, rest = divmod(second.data_ptr() - first.data_ptr(), item)
     if rest or second.element_size() != item:
@@ -81,7 +81,7 @@ def _meta(tensor: torch.Tensor, offset: int) -> TensorMeta:
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """Bytes from the first element to the end of the last one in memory."""
+    """Bytes from the first element to the end of the last."""
     if not tensor.numel():
         return 0
     elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,10 +1,11 @@
-"""Inputs in whose place other memory was put (`param.data = new`) between a forward and its backward: autograd does not
-notice that.
+"""Inputs whose memory was replaced (`param.data = new`) between a forward and its backward.
 
-Eager then reads the new contents where an operator saved the very tensor, and the old ones where it saved a view of it
-or something computed from it. A compiled backward computes other values again: it cannot tell them apart. So the
-forward notes the memory of its inputs, and such a backward runs as in eager: the program operator by operator on the
-old memory, then the new one put in place, then the engine. What eager saves is not known here.
+Autograd does not notice a replacement. Eager's backward then reads new contents where an operator saved the very
+tensor,
+and old contents where it saved a view or a computed value. A compiled backward recomputes values and cannot tell these
+apart. So the forward notes the memory of its inputs, and such a backward runs as in eager: the program runs operator by
+operator on the old memory, the new memory is put in place, and autograd's engine runs. trace/eager_saved_tensors.py
+finds what eager saves.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from torch import fx
 Place = tuple[int, torch.UntypedStorage]
 
 
-def places_of(primals: Sequence[torch.Tensor]) -> list[Place]:
-    """Where each begins, and the memory: kept alive, as eager keeps what it saved a view of."""
+def memory_of(primals: Sequence[torch.Tensor]) -> list[Place]:
+    """Each tensor's address and storage. Holding the storage keeps it alive, as eager keeps what it saved a view of."""
     return [(primal.data_ptr(), primal.untyped_storage()) for primal in primals]
 
 
-def replaced(step_node: Any) -> list[int]:
-    """The primals that have other memory by now; empty unless one of them is among those that matter."""
+def replaced_primals(step_node: Any) -> list[int]:
+    """The primals whose memory was replaced; empty unless one of the step's `placed` is among them."""
     primals, places = step_node.primals, step_node.places
     if not places or not primals or not any(_is_elsewhere(step_node, at) for at in step_node.step.placed):
         return []
-    written = step_node.step.mutated  # of these a copy is kept
+    written = step_node.step.mutated  # the step keeps copies of these
     return [at for at in range(len(primals)) if at not in written and _is_elsewhere(step_node, at)]
 
 
@@ -36,15 +37,18 @@ def _is_elsewhere(step_node: Any, index: int) -> bool:
     return bool(step_node.primals[index][0].data_ptr() != step_node.places[index][0])
 
 
-def as_they_were(step_node: Any, graph: fx.Graph, moved: Collection[int]) -> list[torch.Tensor]:
-    """Stand-ins for the primals, on the memory that these had in the forward; leaves. graph: its placeholders begin
-    with the primals. Raises RuntimeError where one was written to, or cannot be made again."""
+def primals_on_old_memory(step_node: Any, graph: fx.Graph, moved: Collection[int]) -> list[torch.Tensor]:
+    """Leaves that stand in for the primals, on the memory of the forward.
+
+    graph: its placeholders begin with the primals. Raises RuntimeError where a primal was written to, or cannot be
+    rebuilt.
+    """
     metas = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
     found = []
     for at, (primal, version) in enumerate(step_node.primals):
         written = version >= 0 and primal._version != version
         if at in moved and (written or primal.is_conj() or primal.is_neg()):
-            raise refused(primal)
+            raise replacement_error(primal)
         if written:
             raise RuntimeError(
                 "stator: inputs of a compiled graph were written to, and the data of others replaced (`.data = ...`), "
@@ -60,7 +64,7 @@ def _on(place: Place, meta: Any, primal: torch.Tensor) -> torch.Tensor:
     return made.set_(storage, (address - storage.data_ptr()) // made.element_size(), meta.shape, meta.stride)
 
 
-def refused(primal: torch.Tensor) -> RuntimeError:
+def replacement_error(primal: torch.Tensor) -> RuntimeError:
     return RuntimeError(
         f"stator: the data of a tensor of shape {list(primal.shape)} was replaced (`.data = ...`) between the forward "
         "of a compiled graph and its backward, which needs it; replace it before or after both, or run this part "

@@ -1,6 +1,6 @@
-"""What surrounds a compiled functional graph when it runs: writing mutated inputs back and rebuilding aliased outputs.
+"""Runs a functional graph with the effects of the original program: writes inputs back and rebuilds aliased outputs.
 
-One small closure per effect; a graph without effects gets none and is called directly.
+Each effect is one small closure. A graph without effects is called directly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stator.graph.ir.traced import (
 )
 
 Inner = Callable[..., Sequence[Any]]
-# make(inputs, results, made) -> one of the user's outputs; `made` holds those that are made before it
+# make(inputs, results, made) -> one of the outputs of the user; `made` holds the outputs made before it
 Make = Callable[[Sequence[torch.Tensor], Sequence[Any], list[Any]], Any]
 makers: Registry[type, Callable[[Any], Make]] = Registry("output kind")
 
@@ -102,10 +102,11 @@ def _viewer(geometry: Geometry) -> Callable[[torch.Tensor], torch.Tensor]:
 def with_effects(
     traced: Traced, inner: Inner, differentiable: frozenset[int] = frozenset()
 ) -> Callable[[Sequence[torch.Tensor]], Any]:
-    """A function of all the graph's inputs (one sequence) that yields the user's outputs, effects included.
+    """A function of one sequence of all inputs that returns the user's outputs and applies the effects.
 
-    differentiable: positions of the values that autograd follows; an input that gets one of them as its new contents
-    gets its history too. Where `inner` returns None for new contents it has written them itself.
+    differentiable: positions of values that autograd tracks; an input that gets such a value as its new contents also
+    gets
+    its history. Where `inner` returns None for new contents, it has written them itself.
     """
     mutated = tuple(
         (index, position, position in differentiable, traced.announced.get(index, 0))
@@ -121,7 +122,7 @@ def with_effects(
     def run(inputs: Sequence[torch.Tensor]) -> Any:
         if mutated and not torch.is_inference_mode_enabled():
             for index in places:
-                if inputs[index].is_inference():  # before `inner` writes to it
+                if inputs[index].is_inference():  # raise before `inner` writes
                     raise RuntimeError(_OF_INFERENCE_MODE)
         results = inner(*inputs)
         written: list[torch.Tensor] = []
@@ -132,13 +133,13 @@ def with_effects(
                 continue
             with torch.set_grad_enabled(with_history):
                 (place if announced else place.data).copy_(contents)
-            written += [place] * (announced - 1)  # one more was counted now
+            written += [place] * (announced - 1)  # copy_ has counted one write
         if written:
             _say_written(written)
         made: list[Any] = [None] * len(ordered)
         for at, make in ordered:
             made[at] = make(inputs, results, made)
-        for change in layouts:  # behind what is made as a view of the input that came
+        for change in layouts:  # layouts change last: views above are views of the original input
             _lay_out(inputs[change.index], change)
         return build(made)
 
@@ -146,7 +147,7 @@ def with_effects(
 
 
 def _lay_out(tensor: torch.Tensor, change: NewLayout) -> None:
-    """As in place by the operators of the program, which autograd counts as writes."""
+    """Change the layout in place, counting as many writes as the program's own operators would."""
     geometry, count = change.geometry, change.count
     if geometry is not None:
         with torch.no_grad():
@@ -156,7 +157,7 @@ def _lay_out(tensor: torch.Tensor, change: NewLayout) -> None:
 
 
 def _after_others(output: Output) -> int:
-    """What is made of other outputs is made behind them; what is the same as one behind that."""
+    """The order of making outputs: views of other outputs come behind these, and repeated outputs come last."""
     return 2 if isinstance(output, SameAs) else 1 if isinstance(output, ViewOfResult) else 0
 
 
@@ -167,7 +168,7 @@ _OF_INFERENCE_MODE = (
 
 
 def _say_written(tensors: list[torch.Tensor]) -> None:
-    """To autograd, which is not to find other values than it saved. Inference tensors have no version."""
+    """Increment the version counters, so that autograd finds changed saved values. Inference tensors have none."""
     torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
@@ -186,7 +187,7 @@ def _make(output: Any, history: History) -> Make:
             tensor = make(inputs, results, made)
         if history is History.DATA:
             return tensor.data
-        # a view is said to require grad although nothing was recorded: so in eager
+        # In eager such a view requires grad although nothing was recorded.
         if history is History.DETACHED or (history is History.NONE and tensor.requires_grad):
             return tensor.detach()
         return tensor
@@ -195,7 +196,7 @@ def _make(output: Any, history: History) -> Make:
 
 
 def _builder(traced: Traced) -> Callable[[list[Any]], Any]:
-    """Put the leaves of the user's result together: a tuple for the flat output of a graph."""
+    """Builds the user's result from its leaves: a tuple for the flat output of a graph."""
     if is_flat(traced):
         return tuple
     spec = traced.spec

@@ -1,4 +1,4 @@
-"""What a call keeps for its backward: saved values and inputs, and which of them are still needed after a backward."""
+"""Saved values and inputs that a call keeps for its backward, and which of them later backwards still need."""
 
 from __future__ import annotations
 
@@ -9,43 +9,45 @@ from typing import Any
 import torch
 from torch import fx
 
-ANY = -1  # a version that nobody asks for
-# Values that cannot be differentiated any more, as bits: since before the last backward; which backward that is; by it
+UNCHECKED_VERSION = -1  # the version of inputs that are not checked
+# Values, as bits, that cannot be differentiated again: (freed before the last backward, id of that backward, freed by
+# it)
 Freed = tuple[int, int | None, int]
-NOTHING: Freed = (0, None, 0)
+NOTHING_FREED: Freed = (0, None, 0)
 
 
 def saved_values(step_node: Any, values: int) -> list[Any]:
-    """What the forward saved, for a backward of these values. RuntimeError when eager would have freed it, or when it
-    was written to."""
-    if values & freed(step_node):
+    """The forward's saved values, for a backward of `values`.
+
+    Raises RuntimeError where eager would have freed them, or where one was written to.
+    """
+    if values & freed_values(step_node):
         raise _freed_twice()
     step: Any = step_node.step
-    kept: Kept | None = step_node.kept
+    kept: RetainedValues | None = step_node.kept
     if kept is not None:
         return kept.saved(len(step.names))
     return list(step_node.saved_tensors) if step.parts.saved else []
 
 
-def freed(step_node: Any) -> int:
+def freed_values(step_node: Any) -> int:
     """The values whose saved tensors eager has freed before the running backward."""
-    if step_node.freed is NOTHING:  # in the first backward
+    if step_node.freed is NOTHING_FREED:  # in the first backward
         return 0
     before, task, last = step_node.freed
     return before if task == torch._C._current_graph_task_id() else before | last  # type: ignore[no-any-return]
 
 
 def note_freed(step_node: Any, values: int) -> int:
-    """Note that these values cannot be differentiated any more behind the running backward. Returns all of which that
-    is true then."""
+    """Note that these values cannot be differentiated again after the running backward. Returns all such values."""
     before, task, last = step_node.freed
     running = torch._C._current_graph_task_id()
     step_node.freed = (before, task, last | values) if task == running else (before | last, running, values)
     return before | last | values  # type: ignore[no-any-return]
 
 
-def reading_tangents(backward: fx.GraphModule, saved_count: int) -> tuple[int, ...]:
-    """For each saved value that a backward graph reads the tangents that it is used with, as bits.
+def tangents_by_saved(backward: fx.GraphModule, saved_count: int) -> tuple[int, ...]:
+    """For each saved value of a backward graph, the tangents that it is combined with, as bits.
 
     backward: the placeholders are `saved_count` saved values, then the tangents.
     """
@@ -71,18 +73,20 @@ def reading_tangents(backward: fx.GraphModule, saved_count: int) -> tuple[int, .
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Saved values, by position, with their versions when they were kept."""
+class RetainedValues:
+    """Saved values that later backwards need, by position, with their versions when they were retained."""
 
     values: dict[int, tuple[torch.Tensor, int]]
 
     @staticmethod
-    def of(positions: Iterable[int], saved: Sequence[Any]) -> Kept:
-        """Without their history, which would make a cycle."""
-        return Kept({at: (saved[at].detach(), saved[at]._version) for at in positions if saved[at] is not None})
+    def of(positions: Iterable[int], saved: Sequence[Any]) -> RetainedValues:
+        """Retain detached values: their history would make a reference cycle."""
+        return RetainedValues(
+            {at: (saved[at].detach(), saved[at]._version) for at in positions if saved[at] is not None}
+        )
 
     def saved(self, count: int) -> list[Any]:
-        """The saved values by position, as far as kept. Raises RuntimeError when one was written to."""
+        """The saved values by position, None where not retained. Raises RuntimeError where one was written to."""
         found: list[Any] = [None] * count
         for at, (value, version) in self.values.items():
             if value._version != version:
@@ -96,7 +100,7 @@ class Kept:
 
 
 def _freed_twice() -> RuntimeError:
-    """Autograd's error."""
+    """Autograd's own error for a second backward."""
     return RuntimeError(
         "Trying to backward through the graph a second time (or directly access saved tensors after they have already "
         "been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). "
@@ -106,19 +110,19 @@ def _freed_twice() -> RuntimeError:
 
 
 def versions_of(primals: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
-    """Beside each the version it is at, which those that were made in inference mode do not have."""
+    """Each primal with its version; tensors made in inference mode have none."""
     try:
         return [(primal, primal._version) for primal in primals]
     except RuntimeError:
-        return [(primal, ANY if primal.is_inference() else primal._version) for primal in primals]
+        return [(primal, UNCHECKED_VERSION if primal.is_inference() else primal._version) for primal in primals]
 
 
 def unchanged_inputs(primals: Sequence[tuple[torch.Tensor, int]]) -> list[torch.Tensor]:
-    """The primals as the forward saw them. Raises RuntimeError when they are not what they were."""
+    """The primals as the forward saw them. Raises RuntimeError where one was written to since."""
     found = []
     for entry in primals:
         primal, version = entry
-        if version == ANY:
+        if version == UNCHECKED_VERSION:
             found.append(primal.detach())
             continue
         if primal._version != version:

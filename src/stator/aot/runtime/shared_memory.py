@@ -1,8 +1,8 @@
-"""Graphs that write to inputs which share memory with others: compiled as graphs of what those are views of.
+"""Compiles graphs that write to inputs overlapping others in memory.
 
-Inputs that overlap are made in the graph, as views of one input that spans them all; what the graph writes through one
-of them is then seen through the others as in any other graph. Of tensors without a history for autograd. How graphs are
-traced and compiled is not known here.
+The overlapping inputs become views, made in the graph, of one input that spans them all. A write through one view is
+then visible through the others, as in any graph. This works only for tensors that autograd does not track. How graphs
+are traced and compiled is the caller's choice.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.aot.trace.captured import captured_tensors
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, Unsupported
 from stator.graph.fake.fake_tensor import FakeTensor
+from stator.graph.ir.captured_tensors import captured_tensors
 from stator.graph.ir.graph_text import PlainGraphModule
 from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.prims.layout import contiguous_strides
 
-from .overlap_check import byte_span, lie_apart
+from .overlap_check import are_disjoint, byte_span
 
-Otherwise = Callable[[Mapping[int, int], Sequence[Any]], Any]
-# (graph, inputs, otherwise) -> callable of the inputs. otherwise(written, inputs) is what it calls where the inputs
-# share memory in another way than those that it was compiled for; see `OverlappingInputs.written`.
-CompileApart = Callable[[fx.GraphModule, Sequence[Any], Otherwise], Callable[..., Any]]
+RunOverlapping = Callable[[Mapping[int, int], Sequence[Any]], Any]
+# (graph, inputs, run_overlapping) -> callable of the inputs. The callable calls run_overlapping(written, inputs) where
+# inputs overlap in another way than when it was compiled; `written`: see `OverlappingInputs`.
+CompileDisjoint = Callable[[fx.GraphModule, Sequence[Any], RunOverlapping], Callable[..., Any]]
 
-# Ways of sharing memory that a graph is compiled for; in others it runs eagerly.
+# The most ways of overlapping that one graph is compiled for; in others it runs eagerly.
 _MOST_WAYS = 8
 
 
 class OverlappingInputs(Unsupported):
-    """A graph writes to an input that shares memory with another one.
+    """A graph writes to an input that shares memory with another input.
 
-    written: by position among the tensors that the graph is given, how many writes autograd is told of.
+    written: per tensor input that is written to, by position, how many writes autograd is told of.
     """
 
     def __init__(self, written: Mapping[int, int]) -> None:
@@ -49,14 +49,14 @@ class OverlappingInputs(Unsupported):
         self.written = dict(written)
 
 
-def with_shared_memory(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_apart: CompileApart) -> Any:
-    """Compile a graph of tensors that may share memory with each other, in other ways in later calls.
+def with_shared_memory(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_disjoint: CompileDisjoint) -> Any:
+    """Compile a graph whose tensor inputs may overlap, differently in later calls.
 
-    Raises what `compile_apart` raises, where these inputs cannot be taken together either.
+    Raises the errors of `compile_disjoint` where these inputs cannot become views of one tensor either.
     """
-    shared = _Shared(gm, compile_apart)
+    shared = _OverlapVersions(gm, compile_disjoint)
     try:
-        return compile_apart(gm, example_inputs, shared.run)
+        return compile_disjoint(gm, example_inputs, shared.run)
     except OverlappingInputs as error:
         shared.compile(error, example_inputs)
         written = error.written
@@ -68,8 +68,10 @@ def with_shared_memory(gm: fx.GraphModule, example_inputs: Sequence[Any], compil
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Tensors that overlap. positions: among all tensors. starts: where each begins, in elements of what spans them.
-    length: elements of that. related: whether autograd knows them as views of one tensor."""
+    """Tensors that overlap. positions: among all tensors. starts: where each begins, in elements of the spanning
+    tensor.
+    length: elements of the spanning tensor. related: whether autograd knows the tensors as views of one tensor.
+    """
 
     positions: tuple[int, ...]
     starts: tuple[int, ...]
@@ -77,7 +79,7 @@ class _Group:
     related: bool
 
     def base(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One tensor over the memory of all: a view of what they are views of, or one that is related to none."""
+        """A tensor that spans the group: a view of the common base, or a tensor that is unrelated to the members."""
         first = tensors[self.positions[0]]
         begin = first.storage_offset() - self.starts[0]
         if self.related:
@@ -91,7 +93,8 @@ def _root(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _groups(tensors: Sequence[torch.Tensor], written: Mapping[int, int]) -> tuple[_Group, ...]:
-    """What overlaps with a tensor that is written to. Raises Unsupported for what cannot be views of one tensor."""
+    """The groups of tensors that overlap a written tensor. Raises Unsupported where a group cannot be views of one
+    tensor."""
     spans = [byte_span(tensor) for tensor in tensors]
     runs: list[list[int]] = []
     reach = 0
@@ -104,7 +107,7 @@ def _groups(tensors: Sequence[torch.Tensor], written: Mapping[int, int]) -> tupl
     overlapping = (
         sorted(run)
         for run in runs
-        if len(run) > 1 and not lie_apart([tensors[at] for at in run], [at in written for at in run])
+        if len(run) > 1 and not are_disjoint([tensors[at] for at in run], [at in written for at in run])
     )
     return tuple([_group(members, tensors) for members in overlapping])
 
@@ -119,7 +122,7 @@ def _group(members: Sequence[int], tensors: Sequence[torch.Tensor]) -> _Group:
             raise _refused("autograd follows one of them, or it was made in inference mode")
         if tensor.dtype is not first.dtype or tensor.untyped_storage()._cdata != first.untyped_storage()._cdata:
             raise _refused("they differ in dtype, or memory from elsewhere is two storages")
-    # as_strided, by which tensors with gaps are made, counts from where the storage begins
+    # as_strided, which makes members with gaps, counts from the start of the storage.
     begin = min(tensor.storage_offset() for tensor in chosen) if all(map(_is_dense, chosen)) else 0
     starts = tuple([int(tensor.storage_offset() - begin) for tensor in chosen])
     item = first.element_size()
@@ -140,7 +143,7 @@ def _outermost_first(tensor: torch.Tensor) -> list[int]:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether it is a permuted row-major tensor, dimensions of size one included."""
+    """Whether the tensor is a permuted row-major tensor, dimensions of size one included."""
     order = _outermost_first(tensor)
     sizes = [tensor.shape[dim] for dim in order]
     return [tensor.stride(dim) for dim in order] == list(contiguous_strides(sizes))
@@ -150,17 +153,17 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Itself:
-    """Stands among a graph's results for the tensor at this position among those that the program is given."""
+class _GroupMember:
+    """Replaces a result that is itself an input tensor; `position` counts the tensor inputs."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Ending:
+class _EndOfGraph:
     """Runs at the end of the graph, on its results, the members of each group, and the spanning tensors.
 
-    Raises Unsupported where more would have to be replayed than new contents.
+    Raises Unsupported where replay would need more than new contents.
     """
 
     groups: tuple[_Group, ...]
@@ -174,7 +177,7 @@ class _Ending:
         if any((tuple(one.shape), one.stride()) != layout for one, layout in zip(members, self.layouts, strict=True)):
             raise _refused("it changes the layout of one of them")
         positions = [position for group in self.groups for position in group.positions]
-        given = {id(member): _Itself(position) for position, member in zip(positions, members, strict=True)}
+        given = {id(member): _GroupMember(position) for position, member in zip(positions, members, strict=True)}
         named = tuple([given.get(id(one), one) for one in results])
         apart = [base for group, base in zip(self.groups, bases, strict=True) if not group.related]
         if any(_shares(one, base) for one in named for base in apart):
@@ -189,9 +192,9 @@ def _shares(result: Any, base: torch.Tensor) -> bool:
 def _over_bases(
     gm: fx.GraphModule, groups: Sequence[_Group], tensors: Sequence[torch.Tensor], places: Sequence[int]
 ) -> fx.GraphModule:
-    """A copy of the graph that takes what spans each group, behind its other inputs, in the place of the members.
+    """A copy of the graph that takes the spanning tensors, behind its other inputs, instead of the members.
 
-    places: of the tensors, among all inputs.
+    places: positions of the tensors among all inputs.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     members = {position: placeholders[places[position]] for group in groups for position in group.positions}
@@ -209,7 +212,7 @@ def _over_bases(
         raise _refused("its results are no flat tuple")
     chosen = [tensors[position] for position in members]
     layouts = tuple([(tuple(tensor.shape), tensor.stride()) for tensor in chosen])
-    ending = graph_target(_Ending(tuple(groups), layouts), "end_of_shared_memory")
+    ending = graph_target(_EndOfGraph(tuple(groups), layouts), "end_of_shared_memory")
     checked = graph.call_function(ending, (tuple(results), [copied[node] for node in members.values()], bases))
     graph.output(tuple([graph.call_function(operator.getitem, (checked, at)) for at in range(len(results))]))
     module = PlainGraphModule(gm, graph)
@@ -234,15 +237,15 @@ def _member(graph: fx.Graph, base: fx.Node, start: int, tensor: torch.Tensor) ->
 _Way = tuple[_Group, ...]
 
 
-class _Shared:
-    """A graph, compiled for each way in which its inputs share memory, up to a limit."""
+class _OverlapVersions:
+    """A graph, compiled for each way in which its inputs overlap, up to a limit."""
 
-    def __init__(self, gm: fx.GraphModule, compile_apart: CompileApart) -> None:
-        self.gm, self.compile_apart = gm, compile_apart
+    def __init__(self, gm: fx.GraphModule, compile_disjoint: CompileDisjoint) -> None:
+        self.gm, self.compile_disjoint = gm, compile_disjoint
         self.ways: dict[_Way, Callable[..., Any]] = {}
 
     def run(self, written: Mapping[int, int], args: Sequence[Any]) -> Any:
-        """Run the graph, compiled for the way in which these inputs share memory."""
+        """Run the version for the way in which these inputs overlap."""
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         try:
             way = _groups(tensors, written)
@@ -265,7 +268,7 @@ class _Shared:
         return compiled(*args)
 
     def compile(self, error: OverlappingInputs, args: Sequence[Any]) -> None:
-        """Compile for the way in which these share memory; `error` is raised where none is to be seen."""
+        """Compile for the way in which these inputs overlap; raises `error` where no overlap is found."""
         way = _groups([value for value in args if isinstance(value, torch.Tensor)], error.written)
         if not way:
             raise error
@@ -274,7 +277,7 @@ class _Shared:
     def _compiled(self, way: _Way, written: Mapping[int, int], args: Sequence[Any]) -> Callable[..., Any]:
         counters.count("aot_shared_memory")
         if not way:
-            return self.compile_apart(self.gm, args, self.run)
+            return self.compile_disjoint(self.gm, args, self.run)
         if captured_tensors(self.gm, args):
             raise _refused("the graph holds tensors of its own")
         places = [at for at, value in enumerate(args) if isinstance(value, torch.Tensor)]
@@ -288,10 +291,10 @@ class _Shared:
             others = [value for at, value in enumerate(args) if at not in within]
             return [*others, *[group.base(tensors) for group in way]]
 
-        def lie_otherwise(written: Mapping[int, int], args: Sequence[Any]) -> Any:
+        def overlap_again(written: Mapping[int, int], args: Sequence[Any]) -> Any:
             raise AssertionError("what spans tensors that overlap shares memory with no other tensor")
 
-        inner = self.compile_apart(_over_bases(self.gm, way, tensors, places), over_bases(args), lie_otherwise)
+        inner = self.compile_disjoint(_over_bases(self.gm, way, tensors, places), over_bases(args), overlap_again)
 
         def run(*args: Any) -> Any:
             results = inner(*over_bases(args))
@@ -299,6 +302,6 @@ class _Shared:
             announced = [tensors[position] for position in apart for _ in range(written.get(position, 0))]
             if announced:
                 torch.autograd.graph.increment_version(announced)
-            return tuple([tensors[one.position] if type(one) is _Itself else one for one in results])
+            return tuple([tensors[one.position] if type(one) is _GroupMember else one for one in results])
 
         return run

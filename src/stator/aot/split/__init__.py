@@ -1,1 +1,1 @@
-"""Graphs that are compiled in several parts."""
+"""Graphs that are compiled in several pieces."""

@@ -1,6 +1,5 @@
-"""Parts of a graph as graphs of their own: what they take and give, and one compiled version for each layout of inputs.
-
-Where a graph is divided is decided in split_graph.py.
+"""Pieces of a graph as graphs of their own, each compiled once per layout of its inputs.
+split_graph.py decides where a graph is divided.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from stator.graph.ir.graph_text import PlainGraphModule
 
 CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
-# What a graph calls to change the state of torch that its operators run in.
+# Functions that a graph calls to change the state of torch that its operators run in.
 SETTERS = frozenset(
     (
         torch._C._set_grad_enabled,
@@ -37,8 +36,10 @@ _DEVICES = ("cpu", "cuda")
 class GraphPiece:
     """Some nodes of a graph as a graph of its own.
 
-    inputs: nodes of the whole whose values it takes, in order. outputs: those whose values it returns as a tuple; None
-    for the last part, which returns what the whole returns. Python floats (`meta["gives_float"]`) come out in tensors.
+    inputs: nodes of the whole graph whose values the piece takes, in order. outputs: nodes whose values it returns as a
+    tuple; None for the last piece, which returns the results of the whole. Python floats (`meta["gives_float"]`) leave
+    a
+    piece as tensors.
     """
 
     module: fx.GraphModule
@@ -47,7 +48,7 @@ class GraphPiece:
 
     @staticmethod
     def of(gm: fx.GraphModule, nodes: Sequence[fx.Node], setters: Sequence[fx.Node]) -> GraphPiece:
-        """setters: nodes that run first, so that the part runs in the state of torch of its place in the whole."""
+        """setters: nodes that run first and bring torch into the state that the piece has within the whole graph."""
         own = set(nodes)
         graph = fx.Graph()
         inputs: list[fx.Node] = []
@@ -81,7 +82,7 @@ class GraphPiece:
         return GraphPiece(module, inputs, outputs)
 
     def names(self) -> str:
-        """Of its operators, as far as a line of text holds them."""
+        """The names of its first operators."""
         called = [name_of(node) for node in self.module.graph.nodes if node.op.startswith("call_")]
         return ", ".join(called[:8]) + (", ..." if len(called) > 8 else "")
 
@@ -93,12 +94,12 @@ class GraphPiece:
             values[node] = result.item() if node.meta.get("gives_float") else result
 
     def run(self, *args: Any) -> Any:
-        """Operator by operator, in ATen."""
+        """Run operator by operator, in ATen."""
         return self.module.forward(*args)
 
 
 def _given_out(graph: fx.Graph, node: fx.Node, copy: fx.Node) -> fx.Node:
-    """What a part returns for a node of the whole: traced code has no numbers but in tensors."""
+    """The result that a piece returns for a node of the whole: traced code has numbers only in tensors."""
     if not node.meta.get("gives_float"):
         return copy
     made = graph.call_function(torch.scalar_tensor, (copy,), {"dtype": torch.float64, "device": torch.device("cpu")})
@@ -106,8 +107,8 @@ def _given_out(graph: fx.Graph, node: fx.Node, copy: fx.Node) -> fx.Node:
     return made
 
 
-class Versions:
-    """A part, compiled for each layout of its inputs that comes, up to a limit."""
+class PieceVersions:
+    """A piece, compiled for each layout of its inputs, up to a limit."""
 
     def __init__(self, part: GraphPiece, compile_part: CompileWhole, most: int) -> None:
         self.part, self.compile_part, self.most = part, compile_part, most
@@ -119,7 +120,7 @@ class Versions:
         return self.version_for(args)(*args)
 
     def version_for(self, args: Sequence[Any]) -> Callable[..., Any]:
-        """What runs the part for inputs of this layout."""
+        """The compiled piece for inputs of this layout."""
         key = _layouts(args) if self.computes else None
         run = None if key is None else self.versions.get(key)
         if run is not None:
@@ -158,7 +159,7 @@ def _compiled_or_eager(part: GraphPiece, args: Sequence[Any], compile_part: Comp
 
 
 def _with_flat_inputs(module: fx.GraphModule, args: Sequence[Any]) -> tuple[list[Any], fx.GraphModule]:
-    """The inputs with tuples and lists among them taken apart, and the graph for them, in which floats may change."""
+    """The inputs with tuples and lists flattened, and a graph that takes them, in which floats may change."""
     if not any(isinstance(value, (tuple, list, float)) for value in args):
         return list(args), module
     graph = fx.Graph()
@@ -190,7 +191,7 @@ def _with_flat_inputs(module: fx.GraphModule, args: Sequence[Any]) -> tuple[list
 
 
 def _nested(value: Any, leaves: Iterator[Any]) -> Any:
-    """The structure of `value` with other leaves, as plain tuples and lists."""
+    """The structure of `value`, as plain tuples and lists, with other leaves."""
     if isinstance(value, (tuple, list)):
         kind = list if isinstance(value, list) else tuple
         return kind([_nested(item, leaves) for item in value])
@@ -198,7 +199,7 @@ def _nested(value: Any, leaves: Iterator[Any]) -> Any:
 
 
 def _layouts(args: Sequence[Any]) -> Any:
-    """All that compiled code relies on of its inputs; None for inputs that it cannot take."""
+    """All facts of the inputs that compiled code relies on; None for inputs that cannot be compiled."""
     key: list[Any] = [torch.is_grad_enabled()]
     first: dict[int, int] = {}
     for position, value in enumerate(pytree.tree_leaves(list(args))):
@@ -234,7 +235,7 @@ def name_of(node: fx.Node) -> str:
 
 @contextmanager
 def state_put_back() -> Iterator[None]:
-    """Parts leave the state of torch as it is at their end; the whole leaves it as its caller has it."""
+    """Restore torch's state at the end: pieces leave the state of their last node."""
     grad_mode = torch.is_grad_enabled()
     autocast = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _DEVICES]
     cached = torch.is_autocast_cache_enabled()

@@ -1,8 +1,8 @@
-"""Graphs that are compiled in parts, around operators that run in ATen between them.
+"""Compiles a graph in pieces, around operators that run in ATen between the pieces.
 
-There are two reasons: the sizes of an operator's results depend on data (`meta["data_dependent"]`), or the operator
-cannot be traced. Operators on tensors of sizes that depend on data are parts of their own, so that what computes on
-other tensors is compiled once. How graphs are traced and compiled is not known here.
+A graph is split where the sizes of an operator's results depend on data (`meta["data_dependent"]`), and where an
+operator cannot be traced. Operators on tensors of data-dependent sizes form pieces of their own, so that the operators
+on other tensors compile once.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
 from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.subgraphs.custom_autograd import GradientHook
 
-from .graph_pieces import SETTERS, CompileWhole, GraphPiece, Versions, computes, name_of, state_put_back
+from .graph_pieces import SETTERS, CompileWhole, GraphPiece, PieceVersions, computes, name_of, state_put_back
 
-# Fewer operators than these between operators on tensors of unknown sizes are compiled with those.
+# Runs of fewer operators between operators on tensors of unknown sizes are compiled with these.
 _FEWEST = 4
-# Different layouts of its inputs that a part is compiled for; for others it runs operator by operator.
+# Layouts of its inputs that a piece is compiled for; for others it runs operator by operator.
 _MOST_LAYOUTS = 8
-# The same of a part whose inputs have sizes that depend on data.
+# Layouts that a piece with inputs of data-dependent sizes is compiled for.
 _MOST_SIZES = 4
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def compile_around(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: CompileWhole) -> Any:
-    """Compile a graph as a whole where that is possible, else around operators; a callable with the same arguments and
-    results. Parts behind the first one are compiled when they first run.
+    """Compile a graph as a whole where possible, else in pieces; a callable with equal arguments and results.
 
-    Raises StatorError for a graph that cannot be compiled as a whole and has no operator that is to blame.
+    Pieces behind the first one compile when they first run. Raises StatorError for a graph that cannot be compiled as a
+    whole, if no operator can be named as the cause.
     """
     nodes = list(gm.graph.nodes)
     apart = [node for node in nodes if computes(node) and node.meta.get("data_dependent")]
@@ -61,7 +61,7 @@ def compile_around(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_wh
 
 
 def _culprit(error: StatorError, nodes: Sequence[fx.Node]) -> fx.Node | None:
-    """The operator that could not be traced; the error may name a node of a copy of the graph."""
+    """The operator that could not be traced; the error may name its copy in another graph."""
     origin: Any = error.origin
     if not isinstance(origin, fx.Node) or not computes(origin):
         return None
@@ -72,8 +72,7 @@ def _culprit(error: StatorError, nodes: Sequence[fx.Node]) -> fx.Node | None:
 
 
 def _looks_at_history(nodes: Sequence[fx.Node]) -> bool:
-    """Whether some node does something to the history of a tensor that may go through several parts: hooks it, or
-    makes it a leaf."""
+    """Whether a node hooks a tensor or makes it a leaf: the tensor's history may span several pieces."""
     return any(
         isinstance(getattr(node.target, "graph_callable", None), GradientHook)
         or (node.op == "call_method" and node.target in _OF_HISTORY)
@@ -86,7 +85,7 @@ _OF_HISTORY = frozenset(("requires_grad_", "detach_"))
 
 
 def _switches_by_context(gm: fx.GraphModule) -> bool:
-    """Whether the graph enters and leaves modes in other ways than by setters: those cannot be entered again."""
+    """Whether the graph switches modes by entering and leaving contexts, which a piece cannot repeat."""
     entering = ("_enter_", "_exit_", "enter_", "exit_")
     return any(
         node.op == "call_function"
@@ -97,7 +96,7 @@ def _switches_by_context(gm: fx.GraphModule) -> bool:
 
 
 class _SplitGraph:
-    """`steps`: each a part, with what runs it, and the nodes whose values nothing needs behind it."""
+    """`steps`: each a piece, the function that runs it, and the nodes whose values are dead behind it."""
 
     def __init__(
         self,
@@ -120,8 +119,8 @@ class _SplitGraph:
                 logs.log("graph_breaks", "%s runs in ATen between compiled parts of its graph", name_of(members[0]))
                 parts.append((part, part.run))
                 continue
-            versions = Versions(part, compile_part, _MOST_SIZES if kind == "unknown" else _MOST_LAYOUTS)
-            if not parts:  # an error of the toolchain comes now
+            versions = PieceVersions(part, compile_part, _MOST_SIZES if kind == "unknown" else _MOST_LAYOUTS)
+            if not parts:  # compile the first piece now, so that an error of the toolchain is raised now
                 versions.version_for(part.load(dict(zip(self.placeholders, example_inputs, strict=True))))
             parts.append((part, versions))
         needed: set[fx.Node] = set()
@@ -150,7 +149,7 @@ class _SplitGraph:
 
 
 def _runs(nodes: Sequence[fx.Node], apart: Collection[fx.Node]) -> Iterator[tuple[str, list[fx.Node]]]:
-    """What runs together, in order: an operator "alone" with what picks parts of its result, else what is compiled."""
+    """Runs of nodes in order: an operator "alone" with the nodes that pick its results, else nodes to compile."""
     runs: list[tuple[str, list[fx.Node]]] = []
     taken: set[fx.Node] = set()
     divided = False
@@ -158,7 +157,7 @@ def _runs(nodes: Sequence[fx.Node], apart: Collection[fx.Node]) -> Iterator[tupl
         if node.op in ("placeholder", "get_attr") or node in taken:
             continue
         divided = divided or node in apart
-        # autograd's engine goes back through the parts before, which only it can
+        # only autograd's engine goes back through earlier pieces
         if node in apart or (divided and node.target is torch.autograd.grad):
             members = [node, *[user for user in node.users if picks_a_part(user)]]
             taken.update(members)
@@ -172,7 +171,7 @@ def _runs(nodes: Sequence[fx.Node], apart: Collection[fx.Node]) -> Iterator[tupl
 
 
 def _merged(runs: list[tuple[str, list[fx.Node]]]) -> list[tuple[str, list[fx.Node]]]:
-    """Short runs go to the one before where that is compiled; the output is a run of its own, if it must be."""
+    """Merge short runs into the compiled run before them. The output stands alone only if it must."""
     merged: list[tuple[str, list[fx.Node]]] = []
     for at, (kind, members) in enumerate(runs):
         computing = sum(map(computes, members))
@@ -187,7 +186,7 @@ def _merged(runs: list[tuple[str, list[fx.Node]]]) -> list[tuple[str, list[fx.No
 
 
 def _is_of_unknown_size(node: fx.Node) -> bool:
-    """Whether it makes, or takes, a tensor of a size or a number that only the run can tell."""
+    """Whether the node makes or takes a tensor or number whose size or value only the run can tell."""
     return node.op != "output" and (_is_unknown(node) or any(map(_is_unknown, node.all_input_nodes)))
 
 
@@ -204,7 +203,7 @@ def _holds_unknown(example: Any) -> bool:
 
 
 def picks_a_part(node: fx.Node) -> bool:
-    """Whether the node takes one of several results of an operator: that may be done at once."""
+    """Whether the node takes one of several results of an operator, which needs no compilation."""
     if node.op != "call_function" or len(node.args) != 2:
         return False
     if node.target is operator.getitem:

@@ -1,1 +1,1 @@
-"""From a graph of torch calls to functional graphs: analysis of inputs, forward and joint tracing."""
+"""Graphs of torch calls become functional graphs: forward graphs, and joint graphs of forward and backward."""

@@ -1,7 +1,4 @@
-"""What nodes of autograd lead to, along their edges: places, as bits of a number.
-
-Which places are of interest is not known here.
-"""
+"""Walks the edges of autograd nodes and collects which marked places each node reaches, as bits of a number."""
 
 from __future__ import annotations
 
@@ -10,19 +7,18 @@ from typing import Any
 
 import torch
 
-Edge = tuple[Any, int]  # a node, and which of its inputs
+Edge = tuple[Any, int]  # a node, and the index of its input
 NOTHING: tuple[int, bool] = (0, True)
 
 
-def reached(
+def reachable_places(
     starts: Iterable[Any],
     ends: Callable[[Any], int] = lambda node: 0,
     passes: Callable[[Edge], tuple[int, bool]] = lambda edge: NOTHING,
 ) -> dict[Any, int]:
-    """For each node that is come to the places behind it; each node after those behind it.
+    """For each visited node the places behind it, as bits. Every node comes after the nodes behind it.
 
-    ends: the places that a node is which leads on to nothing. passes: the places that an edge comes to, and whether
-    what is behind it counts as well.
+    ends: the place of a node without edges. passes: the places of an edge, and whether what lies behind it counts too.
     """
     masks: dict[Any, int] = {}
     todo = list(starts)
@@ -46,8 +42,10 @@ def reached(
 
 
 def leaf_places(primals: Mapping[int, torch.Tensor], others: int) -> Callable[[Any], int]:
-    """The place of a leaf, for `reached`. primals: by place. others: the place of all leaves that are none of these:
-    those that the program itself has made."""
+    """The place of a leaf, for `reachable_places`.
+
+    primals: by place. others: the one place of all other leaves, which the program itself made.
+    """
     bits = {id(primal): 1 << at for at, primal in primals.items()}
 
     def place(node: Any) -> int:

@@ -1,7 +1,4 @@
-"""Tangents that are batched (`torch.autograd.grad(..., is_grads_batched=True)`): taken apart, and results put together.
-
-What is computed with a row is not known here.
-"""
+"""Unbatches the tangents of `torch.autograd.grad(..., is_grads_batched=True)`, and batches the results again."""
 
 from __future__ import annotations
 
@@ -15,15 +12,17 @@ _BATCHED = "Batched"
 
 
 def is_batched(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether one of them is batched by autograd."""
+    """Whether autograd batches one of the tensors."""
     return any(torch._C._dispatch_keys(tensor).has(_BATCHED) for tensor in tensors)
 
 
 def row_by_row(run: Callable[[list[torch.Tensor]], Sequence[Any]], tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """`run` of each row of tensors, some of which are batched, outside of the batching; its results, which are tensors
-    or None, are batched in the same way. A result that is None in some rows counts as zero there."""
-    with outside() as level:
-        # one that is the same in all rows gets one row
+    """Call `run` for each row of the tensors, outside of batching, and batch its results in the same way.
+
+    Some tensors may be unbatched. Results are tensors or None; None in some rows only counts as zeros there.
+    """
+    with outside_batching() as level:
+        # a tensor that is equal in all rows gets one row
         stacked = [torch._remove_batch_dim(tensor, level, 1, 0) for tensor in tensors]
         count = max(tensor.shape[0] for tensor in stacked)
         columns = [[*tensor.unbind()] * (1 if tensor.shape[0] == count else count) for tensor in stacked]
@@ -34,8 +33,8 @@ def row_by_row(run: Callable[[list[torch.Tensor]], Sequence[Any]], tensors: Sequ
 
 
 @contextmanager
-def outside() -> Iterator[int]:
-    """Outside of all levels of autograd's batching; gives the innermost."""
+def outside_batching() -> Iterator[int]:
+    """Leave all levels of autograd's batching; yields the innermost level."""
     level = torch._C._vmapmode_increment_nesting()
     for _ in range(level):
         torch._C._vmapmode_decrement_nesting()

@@ -1,7 +1,7 @@
-"""What autograd's nodes of a traced program save when the program runs in eager mode.
+"""Finds what the autograd nodes of a traced program save when the program runs in eager mode.
 
-A compiled step is one node for many, and saves other values. From here it knows which of its results could still be
-differentiated after a backward of others, and which inputs eager would read when the backward runs.
+A compiled step is one node instead of many, and saves other values. These facts say which results can still be
+differentiated after a backward of others, and which inputs eager reads when the backward runs.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ import torch
 
 from stator.graph.fake.fake_mode import FakeStorage, FakeTensor
 
-from .autograd_reachability import reached
+from .autograd_reachability import reachable_places
 
 
 @dataclass(frozen=True, slots=True)
-class Savers:
-    """Sets of values are bits of a number: each value by its place among those that can be differentiated.
+class EagerSaves:
+    """What eager saves. Sets of values are bits of a number: each value by its place among the differentiable ones.
 
-    freed_with: per value, the values that lead to a node which saves something and to which this value leads, too: a
-    backward of this value frees what those need. inputs: indices of the inputs that were saved themselves, not as a
-    view: a backward reads what is in them when it runs.
+    freed_with: per value, the values that share a saving node with it; a backward of this value frees what those need.
+    inputs: indices of inputs that eager saves themselves, not as views; a backward reads their contents when it runs.
     """
 
     freed_with: tuple[int, ...]
     inputs: frozenset[int]
 
     def freed_by(self, values: int) -> int:
-        """The values that cannot be differentiated any more after a backward of these."""
+        """The values that cannot be differentiated again after a backward of `values`."""
         found = 0
         for place, others in enumerate(self.freed_with):
             if values >> place & 1:
@@ -39,19 +38,20 @@ class Savers:
         return found
 
 
-NONE = Savers((), frozenset())
+NO_SAVES = EagerSaves((), frozenset())
 
 
-def find_savers(handles: Sequence[torch.Tensor], inputs: Mapping[int, int]) -> Savers:
-    """handles: the tensors by which autograd knows the values that can be differentiated. inputs: the index of an input
-    by the id of its storage."""
-    order = list(reached([handle.grad_fn for handle in handles]))
+def find_eager_saves(handles: Sequence[torch.Tensor], inputs: Mapping[int, int]) -> EagerSaves:
+    """handles: the tensors through which autograd knows the differentiable values.
+    inputs: the index of an input by the id of its storage.
+    """
+    order = list(reachable_places([handle.grad_fn for handle in handles]))
     coming: dict[Any, int] = {}
     for place, handle in enumerate(handles):
         coming[handle.grad_fn] = coming.get(handle.grad_fn, 0) | 1 << place
     freed_with = [0] * len(handles)
     read: set[int] = set()
-    for node in reversed(order):  # each node after all that lead to it
+    for node in reversed(order):  # each node comes after all nodes that lead to it
         values = coming.get(node, 0)
         for edge, _ in node.next_functions:
             if edge is not None:
@@ -63,7 +63,7 @@ def find_savers(handles: Sequence[torch.Tensor], inputs: Mapping[int, int]) -> S
         for place in range(len(handles)):
             if values >> place & 1:
                 freed_with[place] |= values
-    return Savers(tuple(freed_with), frozenset(read))
+    return EagerSaves(tuple(freed_with), frozenset(read))
 
 
 @functools.cache
@@ -74,17 +74,17 @@ def _names_of_saved(kind: type) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """The storage of something that was saved, and whether that is an input itself."""
+    """The storage of a saved tensor, and whether the tensor is itself an input."""
 
     storage: FakeStorage
     is_input: bool
 
 
 def _saved_by(node: Any) -> list[_Saved] | None:
-    """The fake tensors among what a node has saved; None if it has saved no tensor at all."""
+    """The fake tensors that a node has saved; None if it saved no tensor at all."""
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         found: Sequence[Any] = [_unpacked(node, "saved_tensors")]
-    elif type(node).__name__ == "CopySlices":  # has a node inside, which is not shown, and is freed with it
+    elif type(node).__name__ == "CopySlices":  # its inner node is hidden, and is freed with it
         return []
     else:
         kind: Any = type(node)
@@ -96,5 +96,5 @@ def _saved_by(node: Any) -> list[_Saved] | None:
 def _unpacked(node: Any, name: str) -> Any:
     try:
         return getattr(node, name)
-    except RuntimeError:  # the program itself has written to it since: autograd will say so
+    except RuntimeError:  # the program wrote to the value since: autograd reports that itself
         return False

@@ -1,6 +1,5 @@
-"""Compiling an FX graph for inference: analyse its inputs, trace it, hand it to a compiler, wrap what comes back.
-
-Nothing of autograd is handled here: see `needs_grad`, which the caller asks first.
+"""Compiles a graph for inference: analyses its inputs, traces it, compiles it, and wraps the compiled callable.
+`needs_grad` decides when this is enough; training.py handles the rest.
 """
 
 from __future__ import annotations
@@ -11,20 +10,19 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.aot.runtime.overlap_check import Extents, lie_apart
+from stator.aot.runtime.overlap_check import InputSpans, are_disjoint
 from stator.aot.runtime.replay import is_flat, with_effects
-from stator.aot.runtime.shared_memory import Otherwise, OverlappingInputs
+from stator.aot.runtime.shared_memory import OverlappingInputs, RunOverlapping
 from stator.base import counters, dumps, logs
 from stator.base.errors import Unsupported
 from stator.graph.functionalization.functionalize import Keep
+from stator.graph.ir.captured_tensors import captured_tensors
 from stator.graph.ir.traced import Traced
 from stator.graph.printer import print_graph
 from stator.graph.tracing.tracer import trace
 
-from .captured import captured_tensors
-
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
-# Applied in place to each whole functional graph (joint or inference) once it is traced
+# Changes each functional graph (joint or inference) in place, once it is traced
 Rewrite = Callable[[fx.GraphModule], object]
 
 
@@ -35,15 +33,14 @@ def compile_inference(
     *,
     keep: Keep,
     rewrite: Rewrite | None = None,
-    otherwise: Otherwise | None = None,
+    run_overlapping: RunOverlapping | None = None,
 ) -> Callable[..., Any]:
-    """Compile a graph of torch calls, or any callable; returns a callable with the same arguments and results.
+    """Compile a graph of torch calls, or any callable; returns a callable with equal arguments and results.
 
-    compile_graph: given the functional ATen graph and the tensors for its placeholders, returns a callable of those
-    tensors that returns a tuple with one tensor per output of the graph. When nothing is mutated or aliased, what it
-    returns is returned as it is.
+    compile_graph: takes the functional ATen graph and tensors for its placeholders; returns a callable of those tensors
+    that returns a tuple with one tensor per output. Without mutation and aliasing that callable itself is returned.
 
-    otherwise: see `shared_memory.CompileApart`; by default `gm` itself.
+    run_overlapping: see `shared_memory.CompileDisjoint`; by default `gm` runs eagerly.
 
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `gm` itself then.
     """
@@ -54,7 +51,7 @@ def compile_inference(
         traced, merged = _trace(gm, example_inputs, captured, tensors, keep)
         if rewrite is not None:
             rewrite(traced.graph)
-    return compile_traced(gm, traced, len(example_inputs), tensors, captured, merged, compile_graph, otherwise)
+    return compile_traced(gm, traced, len(example_inputs), tensors, captured, merged, compile_graph, run_overlapping)
 
 
 def compile_traced(
@@ -65,23 +62,24 @@ def compile_traced(
     captured: Sequence[torch.Tensor],
     merged: bool,
     compile_graph: CompileGraph,
-    otherwise: Otherwise | None = None,
+    run_overlapping: RunOverlapping | None = None,
 ) -> Callable[..., Any]:
-    """Compile what tracing `gm` gave, where autograd has nothing to record when it runs.
+    """Compile a traced graph, where autograd has nothing to record when it runs.
 
-    tensors: those for the placeholders. merged: whether one given twice counts as one input. The rest as for
+    tensors: those for the placeholders. merged: whether a tensor given twice is one input. The other arguments are
+    those of
     `compile_inference`.
     """
     dumps.write("21_forward.py", lambda: print_graph(traced.graph))
     if logs.enabled("graph"):
         logs.log("graph", "forward graph:\n%s", print_graph(traced.graph))
-    traced.graph.meta["mutated"] = list(traced.mutated)  # which a compiler may write itself
+    traced.graph.meta["mutated"] = list(traced.mutated)  # a compiler may write these itself
     inner = compile_graph(traced.graph, tensors)
     only_tensors = len(tensors) == argument_count and not captured
     if only_tensors and traced.is_plain and is_flat(traced):
         return inner
     run = with_effects(traced, inner)
-    return wrap(gm, traced, run, equalities_of(tensors) if merged else None, captured, otherwise)
+    return wrap(gm, traced, run, equalities_of(tensors) if merged else None, captured, run_overlapping)
 
 
 def refuse_dynamic(example_inputs: Sequence[Any]) -> None:
@@ -100,7 +98,7 @@ def _trace(
     tensors: Sequence[torch.Tensor],
     keep: Keep,
 ) -> tuple[Traced, bool]:
-    """Trace with every input on its own; if one that shares memory is written to, again with equal inputs merged."""
+    """Trace with distinct inputs. If a written input shares memory, trace again with equal inputs merged."""
     traced = trace(gm, example_inputs, keep=keep, captured=captured)
     if are_separate(traced, tensors):
         return traced, False
@@ -116,18 +114,18 @@ def writes_of(traced: Traced) -> dict[int, int]:
 
 
 def writes_are_private(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
-    """Whether no input that is written to shares an element with another input.
+    """Whether no written input shares an element with another input.
 
-    merged: the very same tensor given twice is one input.
+    merged: a tensor given twice is one input.
     """
     first = equalities_of(tensors) if merged else range(len(tensors))
     chosen = frozenset(first[index] for index, _ in traced.mutated)
     kept = [at for at, one in enumerate(first) if one == at]
-    return lie_apart([tensors[at] for at in kept], [at in chosen for at in kept])
+    return are_disjoint([tensors[at] for at in kept], [at in chosen for at in kept])
 
 
 def are_separate(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
-    """The same, and what has its layout changed is given once."""
+    """Whether writes are private, and each input whose layout changes is given only once."""
     if not traced.mutated and not traced.layouts:
         return True
     if traced.layouts and not merged and equalities_of(tensors) != list(range(len(tensors))):
@@ -136,7 +134,7 @@ def are_separate(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool =
 
 
 def equalities_of(tensors: Sequence[Any]) -> list[int]:
-    """For each tensor the position of the first that is the same object."""
+    """For each tensor the position of the first that is identical to it."""
     first: dict[int, int] = {}
     return [first.setdefault(id(tensor), position) for position, tensor in enumerate(tensors)]
 
@@ -147,12 +145,13 @@ def wrap(
     run: Callable[[Sequence[torch.Tensor]], Any],
     equalities: list[int] | None,
     captured: Sequence[torch.Tensor],
-    otherwise: Otherwise | None = None,
+    run_overlapping: RunOverlapping | None = None,
 ) -> Callable[..., Any]:
-    """Add captured tensors, drop Python numbers, check that inputs lie and share memory as they did.
+    """Add captured tensors, drop Python numbers, and check that inputs lie and overlap as when they were traced.
 
-    run: takes all tensors, returns the user's result. equalities: which inputs were the same object, where the graph
-    relies on that. otherwise: see `shared_memory.CompileApart`; by default `gm`.
+    run: takes all tensors, returns the user's result. equalities: which inputs were identical, where the graph relies
+    on
+    that. run_overlapping: see `shared_memory.CompileDisjoint`; by default `gm` runs eagerly.
     """
     placed = tuple(captured)
 
@@ -176,11 +175,11 @@ def wrap(
     inner = call
     if traced.mutated or traced.layouts:
         eagerly = _eagerly(gm)
-        inner = _where_inputs_lie_apart(otherwise or eagerly, eagerly, traced, run, equalities, tensors_of)
+        inner = _checking_overlap(run_overlapping or eagerly, eagerly, traced, run, equalities, tensors_of)
     return call_in_place if traced.fixed_offsets else inner
 
 
-def _eagerly(gm: Callable[..., Any]) -> Otherwise:
+def _eagerly(gm: Callable[..., Any]) -> RunOverlapping:
     def run(written: Mapping[int, int], args: Sequence[Any]) -> Any:
         logs.warn_once(
             "aot:overlapping-inputs",
@@ -191,30 +190,30 @@ def _eagerly(gm: Callable[..., Any]) -> Otherwise:
     return run
 
 
-def _where_inputs_lie_apart(
-    otherwise: Otherwise,
-    eagerly: Otherwise,
+def _checking_overlap(
+    run_overlapping: RunOverlapping,
+    eagerly: RunOverlapping,
     traced: Traced,
     run: Callable[[Sequence[torch.Tensor]], Any],
     equalities: list[int] | None,
     tensors_of: Callable[[Sequence[Any]], list[torch.Tensor]],
 ) -> Callable[..., Any]:
-    """`run` where inputs share memory as they did when it was compiled."""
-    extents: Extents | None = None
+    """`run`, where inputs overlap as when the graph was compiled; else `run_overlapping`."""
+    extents: InputSpans | None = None
     written = writes_of(traced)
 
     def call_checked(*args: Any) -> Any:
         nonlocal extents
         tensors = tensors_of(args)
         if extents is None:
-            extents = Extents(tensors, (index for index, _ in traced.mutated))
+            extents = InputSpans(tensors, (index for index, _ in traced.mutated))
         if traced.layouts and equalities_of(tensors) != (equalities or list(range(len(tensors)))):
-            return eagerly(written, args)  # the layout of another input changes, too, or of one less
-        if equalities is None and extents.lie_apart(tensors):
+            return eagerly(written, args)  # more or fewer inputs change their layout
+        if equalities is None and extents.are_disjoint(tensors):
             return run(tensors)
         same = equalities is None or equalities_of(tensors) == equalities
         if same and writes_are_private(traced, tensors, merged=equalities is not None):
             return run(tensors)
-        return otherwise(written, args)
+        return run_overlapping(written, args)
 
     return call_checked

@@ -1,10 +1,11 @@
-"""Tracing forward and backward together: a graph of torch calls to one functional graph of values and gradients.
+"""Traces forward and backward together: a graph of torch calls becomes one functional graph of values and gradients.
 
-Traces through the autograd engine, which runs on fake tensors. How the joint graph is split is not known here.
+The trace runs through the autograd engine, on fake tensors. partition/ splits the joint graph.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
+from stator.graph.ir.captured_tensors import owned_tensors_replaced
 from stator.graph.ir.traced import Traced
 from stator.graph.subgraphs.custom_autograd import gradient_hooks, is_failure_of_hook
 from stator.graph.tracing.tracer import close_graph, placeholder_names, run_function
@@ -27,37 +29,37 @@ from stator.prims.layout import preserved_strides
 from stator.prims.onednn import without_onednn
 from stator.prims.record import TensorMeta
 
-from .captured import owned_tensors_replaced
-from .eager_saved_tensors import NONE, Savers, find_savers
-from .groups import InputGroup, find_groups
+from .differentiable_values import DifferentiableValues, find_values
+from .eager_saved_tensors import NO_SAVES, EagerSaves, find_eager_saves
+from .input_groups import InputGroup, find_groups
 from .output_autograd_nodes import Link, gradients_between
-from .values import Values, find_values
 
 
 @dataclass(slots=True)
 class Joint:
-    """A functional graph of ATen operators that computes what a program returns and its gradients.
+    """A functional graph of ATen operators that computes the results of a program and its gradients.
 
     graph: placeholders are the primals (tensor inputs, then captured tensors), then the tangents; the output is a flat
         tuple of `value_count` forward values, then the gradients. Nodes of the backward have meta["backward"].
-    primal_count: how many placeholders are primals.
-    value_count: how many outputs are forward values: user outputs, bases of aliased ones, contents of mutated inputs.
+    primal_count: the number of placeholders that are primals.
+    value_count: the number of forward values: user outputs, bases of aliased outputs, contents of mutated inputs.
     differentiable: positions of the forward values that autograd can differentiate.
-    results: positions of the values that the caller gets as they are; and, counted on behind the values, of outputs
-        that are views, if `links` has them.
-    links: between results and others that they were computed from, in the order in which they are made.
-    written: where others were computed from an input that was written to, the position of its contents and its index.
-    has_hooks: whether the program has gradient hooks of its own. They are parts of the gradients.
-    groups: primals by which of `differentiable` lead to them, for autograd; none where these are all the same. Known of
-        a joint that has all tangents, as is what follows.
-    unreached: primals that require grad and that nothing leads to.
-    leads_to_made: whether something leads to leaves that the program has made. They count as one more primal, behind
-        the others, in `groups`.
+    results: positions of the values that the caller receives; views among the outputs, if `links` has them, are counted
+        behind the values.
+    links: autograd edges between results and earlier results, in the order in which they are made.
+    written: for inputs that were written to and that results depend on: position of the contents -> input index.
+    has_hooks: whether the program has gradient hooks of its own; the gradients include them.
+    groups: primals grouped by the differentiable values that lead to them; empty where all values lead to all primals.
+        Only a joint graph with all tangents knows this and the next three facts.
+    unreached: primals that require grad and that no value leads to.
+    leads_to_made: whether a value leads to leaves that the program made. In `groups` these are one more primal, behind
+    the
+        others.
     savers: what eager would save.
     tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
-    gradients: for each primal (or forward value that was differentiated by) the position of its gradient among the
-        outputs after the values, or None.
-    traced: how the values become what the program returns, and what it writes to.
+    gradients: for each primal (or target value) the position of its gradient among the outputs behind the values, or
+    None.
+    traced: how the values become the results of the program, and what the program writes to.
     """
 
     graph: fx.GraphModule
@@ -71,18 +73,18 @@ class Joint:
     groups: tuple[InputGroup, ...]
     unreached: tuple[int, ...]
     leads_to_made: bool
-    savers: Savers
+    savers: EagerSaves
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     traced: Traced
 
     @property
     def links_effects(self) -> bool:
-        """Whether `links` has views, or what is written to inputs."""
+        """Whether `links` contains views, or contents written to inputs."""
         return bool(self.written) or any(self.is_view(one.position) for one in self.links)
 
     def is_view(self, position: int) -> bool:
-        """Whether the position is that of an output which is a view."""
+        """Whether the position belongs to an output that is a view."""
         return position >= self.value_count
 
 
@@ -98,24 +100,25 @@ def trace_joint(
     stops: Sequence[int] = (),
     by: frozenset[int] | None = None,
 ) -> Joint:
-    """Trace a GraphModule of torch calls, or any callable, in the grad mode of now, and differentiate it.
+    """Trace a GraphModule of torch calls, or any callable, in the present grad mode, and differentiate it.
 
-    The arguments are those of `graph.tracer.trace`. wanted: the forward values to give a tangent to; all that can have
-    one when None. targets: forward values to differentiate by, in place of the primals. by: these primals alone; all
-    of them when None. stops: see `gradients_between`.
+    The first arguments are those of `graph.tracer.trace`. wanted: the forward values that get a tangent; None for all
+    differentiable ones. targets: forward values to differentiate by, instead of the primals. by: the primals to
+    differentiate by; None for all. stops: see `gradients_between`.
     Raises Unsupported for what cannot be traced, CompileError when the traced code itself fails.
     """
     tracer = _JointTracer(keep)
     leaves, spec = pytree.tree_flatten(list(example_inputs))
     names = placeholder_names(function, leaves)
-    grad_mode = torch.is_grad_enabled()  # which leaving inference mode would switch on
+    grad_mode = torch.is_grad_enabled()  # leaving inference mode would switch it on
     with ExitStack() as stack:
         stack.callback(tracer.forget)
         stack.enter_context(torch._C._InferenceMode(False))
         if not keep(torch.ops.aten.mkldnn_rnn_layer.default):
-            stack.enter_context(without_onednn())  # its recurrent layers keep for the backward what only it can read
+            # oneDNN recurrent layers save a workspace that only their own backward reads
+            stack.enter_context(without_onednn())
         stack.enter_context(torch.set_grad_enabled(grad_mode))
-        if torch.is_anomaly_enabled():  # it looks at numbers, of which there are none
+        if torch.is_anomaly_enabled():  # anomaly mode reads numbers, which fake tensors lack
             stack.enter_context(torch.autograd.set_detect_anomaly(False))
         stack.enter_context(_without_saved_tensors_hooks())
         primals: list[FakeTensor] = []
@@ -143,7 +146,7 @@ def trace_joint(
 
 @contextmanager
 def _without_saved_tensors_hooks() -> Iterator[None]:
-    """The caller's hooks are for what the compiled forward saves, not for what autograd saves while it is traced."""
+    """Suspend the caller's saved-tensor hooks: they are for the compiled forward, not for the trace."""
     hooks = []
     while (top := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(top)
@@ -157,7 +160,7 @@ def _without_saved_tensors_hooks() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which gradients: see `trace_joint`."""
+    """Which gradients to trace; see `trace_joint`."""
 
     positions: Sequence[int] | None
     targets: Sequence[int] | None
@@ -165,7 +168,7 @@ class _Wanted:
     by: frozenset[int] | None
 
 
-# Lookups in a table that may ask for a sparse gradient of it, and the position of that argument.
+# Embedding lookups that may ask for a sparse gradient of their table: the position of that argument.
 SPARSE_GRADIENTS = {
     torch.ops.aten.embedding.default: 4,
     torch.ops.aten._embedding_bag.default: 5,
@@ -173,7 +176,7 @@ SPARSE_GRADIENTS = {
 
 
 def _refuse_sparse_gradients(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """While the operator is known that asks for one: in the backward it is not."""
+    """Refuse in the forward, because the backward does not know the operator."""
     at = SPARSE_GRADIENTS[func]
     sparse = args[at] if len(args) > at else kwargs.get("sparse", False)
     if sparse and args[0].requires_grad and torch.is_grad_enabled():
@@ -181,12 +184,12 @@ def _refuse_sparse_gradients(func: OpOverload, args: tuple[Any, ...], kwargs: di
 
 
 class _JointTracer(FunctionalTracer):
-    """A tracer that marks what it records while `in_backward`."""
+    """A tracer that marks the nodes recorded while `in_backward`."""
 
     def __init__(self, keep: Keep) -> None:
         super().__init__(keep)
         self.in_backward = False
-        self.requiring: frozenset[int] = frozenset()  # primals that require grad before anything is written to them
+        self.requiring: frozenset[int] = frozenset()  # primals that require grad before the program writes
         self.entries: dict[int, Any] = {}  # the first grad_fn of inputs that are no leaves, by id(fake)
 
     def forget(self) -> None:
@@ -207,11 +210,11 @@ class _JointTracer(FunctionalTracer):
 
 
 class _Entry(torch.autograd.Function):
-    """Gives a tensor that is not a leaf a history, so that writing to it in place is what it is in eager."""
+    """Gives a non-leaf tensor a history, so that in-place writes to it behave as in eager."""
 
     @staticmethod
     def forward(ctx: Any, primal: torch.Tensor, holder: list[FakeTensor]) -> torch.Tensor:
-        ctx.set_materialize_grads(False)  # no gradient is not a gradient of zeros
+        ctx.set_materialize_grads(False)  # keep None apart from zeros
         return holder[0]
 
     @staticmethod
@@ -222,10 +225,10 @@ class _Entry(torch.autograd.Function):
 def _add_primal(
     tracer: _JointTracer, real: torch.Tensor, name: str, primals: list[FakeTensor], merge_equal: bool
 ) -> FakeTensor:
-    """A placeholder; appends what to differentiate by to `primals` and returns what the program gets."""
+    """Add a placeholder. Appends the tensor to differentiate by to `primals`; returns the program's argument."""
     known = tracer.inputs.copy() if merge_equal else ()
     fake = tracer.add_input(real, name, merge_equal)
-    if any(earlier is fake for earlier in known):  # the same tensor again: its whole gradient belongs to the first
+    if any(earlier is fake for earlier in known):  # identical to an earlier input, which gets the whole gradient
         primals.append(tracer.bind(tracer.make(fake.meta), tracer.input_nodes[-1]))
         return fake
     if not real.requires_grad:
@@ -253,7 +256,7 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, has_ho
         leads = _leads(tracer, primals, values)
         if has_hooks:
             _refuse_hooks(values, leads)
-    if leads.groups:  # each value gets a node of its own, and the base of a view before it
+    if leads.groups:  # give each value a node of its own; the base of a view comes first
         linked = {one.position for one in links}
         links = (*[Link(at, ()) for at in values.differentiable if at not in linked], *links)
     tangents = values.differentiable if wanted.positions is None else tuple(sorted(wanted.positions))
@@ -281,9 +284,11 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, has_ho
     )
 
 
-def _refuse_hooks(values: Values, leads: _Leads) -> None:
-    """Raise Unsupported where autograd would call the program's hooks at nodes of the results, between those of the
-    caller, or could see the program as several nodes: a hook is for the sum of what comes from all of them."""
+def _refuse_hooks(values: DifferentiableValues, leads: _Leads) -> None:
+    """Raise Unsupported where hooks of the program sit on results, or where autograd sees several nodes.
+
+    A hook must get the sum of all gradients, and must be called in order with the hooks of the caller.
+    """
     hooked = any(handle is not None and handle._backward_hooks for handle in values.handles)
     if hooked or values.links or leads.groups:
         raise Unsupported("gradient-hooks", "gradient hooks on results, or behind results that autograd tells apart")
@@ -291,24 +296,24 @@ def _refuse_hooks(values: Values, leads: _Leads) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Leads:
-    """What values lead to: see `Joint`."""
+    """What the values lead to; see `Joint`."""
 
     groups: tuple[InputGroup, ...]
     unreached: tuple[int, ...]
     to_made: bool
-    savers: Savers
+    savers: EagerSaves
 
 
-_NO_LEADS = _Leads((), (), False, NONE)
+_NO_LEADS = _Leads((), (), False, NO_SAVES)
 
 
-def _leads(tracer: _JointTracer, primals: Sequence[FakeTensor], values: Values) -> _Leads:
+def _leads(tracer: _JointTracer, primals: Sequence[FakeTensor], values: DifferentiableValues) -> _Leads:
     requiring = {index: primals[index] for index in tracer.requiring}
     handles = values.differentiated
     groups, unreached = find_groups(handles, requiring, len(primals))
     if len(groups) == 1 and set(groups[0].positions) == set(values.differentiable):
         groups = ()
-    savers = find_savers(tuple(handles.values()), tracer.input_storages)
+    savers = find_eager_saves(tuple(handles.values()), tracer.input_storages)
     to_made = len(primals) not in unreached
     return _Leads(groups, tuple([at for at in unreached if at < len(primals)]), to_made, savers)
 
@@ -318,7 +323,7 @@ def _is_real(leaf: Any) -> bool:
 
 
 def _is_differentiable(tracer: _JointTracer, handle: FakeTensor | None) -> bool:
-    """Whether a forward value depends, for autograd, on what requires grad: not what was written past autograd."""
+    """Whether, for autograd, a value depends on a tensor that requires grad."""
     return handle is not None and handle.grad_fn is not None and handle.grad_fn is not tracer.entries.get(id(handle))
 
 
@@ -330,12 +335,12 @@ def _differentiate(
     metas: Sequence[TensorMeta],
     wanted: _Wanted,
 ) -> list[fx.Node | None]:
-    """Record the backward; returns a node or None for the gradient of each primal, or of each target."""
+    """Record the backward. Returns a node or None for the gradient of each primal, or of each target."""
     sought_by = tracer.requiring if wanted.by is None else wanted.by & tracer.requiring
     asked = [index in sought_by for index in range(len(primals))]
     differentiated = [primal for primal, one in zip(primals, asked, strict=True) if one]
     tangents = {position: _add_tangent(tracer, metas[position], index) for index, position in enumerate(positions)}
-    if not positions or not differentiated:  # they lead to leaves that the program made, if anywhere
+    if not positions or not differentiated:  # the values lead at most to leaves that the program made
         return [None] * len(primals)
     roots: Any = [handles[position] for position in positions]
     sought: Any = differentiated if wanted.targets is None else [handles[target] for target in wanted.targets]
@@ -343,13 +348,13 @@ def _differentiate(
     stops: Any = [(handles[position], given.get(id(handles[position]))) for position in wanted.stops]
     tracer.origin = tracer.place = None
     tracer.in_backward = True
-    # what is there before and after it: a write would be lost
+    # tensors that outlive the backward: a write to one would be lost
     lasting = [*tracer.inputs, *tangents.values(), *[handle for handle in handles if handle is not None]]
     versions = [fake.fake_storage.version for fake in lasting]
     with _autocast_off():
         try:
             found = gradients_between(roots, list(tangents.values()), sought, stops)
-        except Exception as error:  # what a formula needs was written to, say, or there is no formula
+        except Exception as error:  # for example: a saved value was overwritten, or a formula is missing
             refused = isinstance(error, RuntimeError) or is_failure_of_hook(error)
             if refused and not raised_by_signal_handler(error):
                 raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
@@ -369,7 +374,7 @@ def _differentiate(
 
 
 def _add_tangent(tracer: FunctionalTracer, meta: TensorMeta, index: int) -> FakeTensor:
-    """A placeholder after the primals, laid out as what eager computes from the value element by element."""
+    """A placeholder behind the primals, with the layout of a gradient that eager computes elementwise."""
     last = next(node for node in reversed(tracer.graph.nodes) if node.op == "placeholder")
     with tracer.graph.inserting_after(last):
         node = tracer.graph.placeholder(f"tangent_{index}")
@@ -380,9 +385,37 @@ def _add_tangent(tracer: FunctionalTracer, meta: TensorMeta, index: int) -> Fake
 
 @contextmanager
 def _autocast_off() -> Iterator[None]:
-    """A backward runs outside of the autocast region that its forward ran in."""
+    """Turn autocast off: a backward runs outside of the autocast region of its forward."""
     with ExitStack() as stack:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield
+
+
+def overwritten(joint: Joint) -> frozenset[int]:
+    """Inputs that are written to past autograd, and whose old contents no gradient depends on: running statistics."""
+    output = next(iter(reversed(joint.graph.graph.nodes)))
+    needed: set[fx.Node] = set()
+    todo = [node for node in output.args[0][joint.value_count :] if isinstance(node, fx.Node)]  # type: ignore[index]
+    while todo:
+        node = todo.pop()
+        if node not in needed:
+            needed.add(node)
+            todo += _inputs_of(node)
+    placeholders = [node for node in joint.graph.graph.nodes if node.op == "placeholder"]
+    differentiable = set(joint.differentiable)
+    return frozenset(
+        index
+        for index, position in joint.traced.mutated
+        if position not in differentiable and placeholders[index] not in needed
+    )
+
+
+def _inputs_of(node: fx.Node) -> list[fx.Node]:
+    """What a node depends on. Of batch norm in training all but the new statistics depends on the batch alone."""
+    if node.target is operator.getitem and node.args[1] in (0, 1, 2):
+        source: Any = node.args[0]
+        if source.target is torch.ops.aten._native_batch_norm_legit_functional.default and source.args[5]:
+            return [part for part in source.args[:3] if isinstance(part, fx.Node)]
+    return node.all_input_nodes

@@ -1,10 +1,10 @@
-"""Results of a graph that has several, as autograd knows them: as nodes of their own.
+"""Gives each of several results of a compiled graph an autograd node of its own.
 
-One autograd function makes all results of a compiled graph, so that autograd sees no way from one to another. Behind it
-each result gets a node that leads to the results it was computed from. Usually nothing flows there: the compiled
-backward knows what flows inside of it. When somebody looks (hooks, retained gradients, `torch.autograd.grad` by a
-result), each node computes what reaches the results right behind it, autograd sums up, shows and changes that as in
-eager, and the rest of the backward starts from there. What is compiled for that is not known here.
+One autograd function makes all results, so autograd sees no edge from one result to another. Behind that function each
+result gets a node with edges to the results it was computed from. Usually no gradient flows along these edges: the
+compiled backward computes everything inside. When somebody observes a result's gradient (hooks, retained gradients,
+`torch.autograd.grad` by a result), each node computes the gradients of the results right behind it; autograd adds them
+up, shows and changes them as in eager; and the rest of the backward starts from there.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from torch.utils.hooks import RemovableHandle
 
 from stator.runtime.host import below_autograd
 
-from .autograd_reachability import NOTHING, Edge, reached
-from .groups import nobody, progress, will_run
+from .autograd_reachability import NOTHING, Edge, reachable_places
+from .input_groups import dummy_leaf, progress_of, will_run
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Something that the caller gets, or a forward value that it is made from, and what it was computed from.
+    """A result, or a forward value that a result is made from, and the results it was computed from.
 
-    position: of a forward value, which gets a node of its own; or, counted on behind those, of an output that is a
-    view, which has one. behind: positions of the results that it was computed from without another result in between.
+    position: of a forward value, which gets a node; or, counted behind these, of a view among the outputs, which has
+    one.
+    behind: positions of the results that the value was computed from directly, with no other result in between.
     """
 
     position: int
@@ -43,11 +44,12 @@ class Link:
 def find_links(
     handles: Sequence[torch.Tensor | None], results: Iterable[int], bases: Mapping[int, int] | None = None
 ) -> tuple[Link, ...]:
-    """The links of forward values, those behind a value before it: of all results if there are several values, so that
-    hooks of one are not called when only others have gradients.
+    """The links, each behind the links it depends on.
 
-    handles: what autograd knows the values by, and views behind them; None for those that it does
-    not. results: positions of what the caller gets. bases: for views what has to be there before.
+    With several values every result gets a link, so that the hooks of one are not called when only others have
+    gradients.
+    handles: the tensors through which autograd knows values and views, or None. results: positions of what the caller
+    receives. bases: for each view, the value that must exist before it.
     """
     places: dict[tuple[Any, int], int] = {}
     for position in results:
@@ -62,7 +64,7 @@ def find_links(
         place = places.get(edge)
         return NOTHING if place is None else (1 << place, False)
 
-    masks = reached(starts.values(), passes=ends_at)
+    masks = reachable_places(starts.values(), passes=ends_at)
     behind = {at: tuple([to for to in places.values() if masks[start] >> to & 1]) for at, start in starts.items()}
     linked = {at for at, found in behind.items() if found}.union(places.values())
     before = {view: (base,) for view, base in (bases or {}).items() if base in linked}
@@ -74,7 +76,7 @@ def find_links(
                 place(earlier)
             ordered[position] = Link(position, behind[position])
 
-    # in the order of eager's nodes, in which autograd calls hooks of what does not depend on another
+    # Autograd calls hooks of independent results in the order of eager's nodes.
     for position in sorted(linked, key=lambda at: starts[at]._sequence_nr() if at in starts else -1):
         place(position)
     return tuple(ordered.values())
@@ -87,11 +89,13 @@ def gradients_between(
     stops: Sequence[tuple[torch.Tensor, torch.Tensor | None]],
     create_graph: bool = False,
 ) -> list[torch.Tensor | None]:
-    """Gradients of the roots, which have these tangents, by the tensors that are sought.
+    """Gradients of the roots, with these tangents, by the tensors in `sought`.
 
-    stops: tensors on the way with the gradient that flows on from there, whatever arrives; None: nothing does. For one
-    that is sought, what arrives is returned. Hooks of a stop are not called: what arrives has not been through them,
-    and what flows on has.
+    stops: tensors on the way, each with the gradient that flows on from it, whatever arrives; None lets nothing flow
+    on.
+    For a stop in `sought` the arriving gradient is returned. Hooks of a stop are not called: the arriving gradient has
+    not
+    passed them, and the gradient that flows on has.
     """
     arrived: dict[int, torch.Tensor] = {}
     with ExitStack() as stack:
@@ -106,7 +110,7 @@ def gradients_between(
 
 @contextmanager
 def _stopped(tensor: Any, hook: Callable[[torch.Tensor | None], torch.Tensor | None]) -> Iterator[None]:
-    """With this hook in the place of those that the tensor has."""
+    """Replace the tensor's hooks with this hook for a while."""
     hooks = tensor._backward_hooks
     before = {} if hooks is None else dict(hooks)
     for key in before:
@@ -129,16 +133,16 @@ def _replaced(
     return torch.zeros_like(gradient) if tangent is None else tangent
 
 
-# A result by its position, which is not kept alive, and its version
+# The position of a result, a weak reference to it, and its version
 Reference = tuple[int, "weakref.ref[torch.Tensor]", int]
 
 
-def refer_to(values: Sequence[Any], positions: Iterable[int]) -> list[Reference]:
+def references_to(values: Sequence[Any], positions: Iterable[int]) -> list[Reference]:
     return [(at, weakref.ref(values[at]), values[at]._version) for at in positions]
 
 
-def unchanged(references: Iterable[Reference]) -> dict[int, torch.Tensor]:
-    """The results that are still what they were, by position."""
+def unchanged_results(references: Iterable[Reference]) -> dict[int, torch.Tensor]:
+    """The results that still exist and were not written to, by position."""
     found = {}
     for position, reference, version in references:
         tensor = reference()
@@ -147,54 +151,57 @@ def unchanged(references: Iterable[Reference]) -> dict[int, torch.Tensor]:
     return found
 
 
-class Linked:
-    """What the nodes of one call share.
+class LinkedResults:
+    """State that the nodes of one call share.
 
-    tensors: the results that others were computed from; they are not kept alive. hooks: of results that were hooked, by
-    position, the dictionary that autograd has their hooks from, which outlives the result, as the hooks do.
+    tensors: weak references to the results that others were computed from. hooks: by position of a hooked result,
+    autograd's
+    dictionary of its hooks, which outlives the result, as the hooks do.
     """
 
-    __slots__ = ("_looked_at", "_task", "hooks", "tensors")
+    __slots__ = ("_observed", "_task", "hooks", "tensors")
 
     def __init__(self) -> None:
         self.tensors: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: dict[int, dict[Any, Any]] = {}
         self._task: int | None = None
-        self._looked_at = False
+        self._observed = False
 
     def watch(self, tensors: Mapping[int, Any]) -> None:
-        """To be called when these have their nodes, before the caller gets them: all that others were computed from."""
+        """Watch results that others were computed from. Call this once they have nodes, before the caller gets them."""
         for position, tensor in tensors.items():
             self.tensors[position] = weakref.ref(tensor)
             if isinstance(tensor.grad_fn, _LINK_NODE) and tensor.grad_fn.linked is self:
-                continue  # which says so when the first hook comes
-            if tensor._backward_hooks is None:  # as the first hook would
+                continue  # its node reports the first hook
+            if tensor._backward_hooks is None:  # as registering the first hook does
                 tensor._backward_hooks = OrderedDict()
                 tensor.grad_fn._register_hook_dict(tensor)
             self.hooks[position] = tensor._backward_hooks
 
-    def look(self) -> bool:
-        """Whether somebody looks at gradients of these results in the backward that is running; decided once in each,
-        when the first gradient comes that has a result behind it."""
+    def observe(self) -> bool:
+        """Whether gradients of these results are observed in the running backward.
+
+        Decided once per backward, when the first gradient arrives that has a result behind it.
+        """
         task = torch._C._current_graph_task_id()
         if task != self._task:
-            self._task, self._looked_at = task, self.are_looked_at()
-        return self._looked_at
+            self._task, self._observed = task, self.are_observed()
+        return self._observed
 
     @property
-    def looked_at(self) -> bool:
-        """The same for those in front of whom it was decided; False where it did not have to be."""
-        return self._looked_at and self._task == torch._C._current_graph_task_id()
+    def observed(self) -> bool:
+        """The decision of `observe` in the running backward; False where none was needed."""
+        return self._observed and self._task == torch._C._current_graph_task_id()
 
-    def are_looked_at(self) -> bool:
+    def are_observed(self) -> bool:
         if any(hooks and at in self.tensors for at, hooks in self.hooks.items()):
             return True
         alive = [tensor for tensor in (reference() for reference in self.tensors.values()) if tensor is not None]
         if any(tensor.retains_grad for tensor in alive):
             return True
-        if will_run(_everywhere()):  # a backward to all leaves: there are no others whose gradient is asked for
+        if will_run(_everywhere()):  # a backward to all leaves: no result was asked for
             return False
-        # one that leads to what is asked for runs, and so does one that is asked for itself
+        # the engine runs the node of a result that was asked for, or that leads to one
         return any(will_run(tensor.grad_fn) for tensor in alive if tensor.grad_fn is not None)
 
 
@@ -204,25 +211,28 @@ _NOBODYS_NODE: list[Any] = []
 def _everywhere() -> Any:
     if not _NOBODYS_NODE:
         with torch.enable_grad():
-            _NOBODYS_NODE.append(nobody.view_as(nobody).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+            _NOBODYS_NODE.append(dummy_leaf.view_as(dummy_leaf).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
     return _NOBODYS_NODE[0]
 
 
-# above(step_node, position, tangent) -> what reaches the results right behind the value at this position
+# above(step_node, position, tangent) -> gradients of the results right behind the value at this position
 Above = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
 
-# What keeps the node of the call, where it is not the first that the value's leads to; how many results are behind the
-# value
+# A tensor that keeps the node of the call alive, where that is not the first node behind the value; and the number of
+# results behind the value
 Call = tuple[torch.Tensor | None, int]
 
 
 class _LinkFunction(torch.autograd.Function):
-    """apply(above, linked, position, call, value, *results behind it, nobody, *places before groups): the value, with a
-    node of its own. The places are there where the value has no node that leads to inputs (see `groups`)."""
+    """apply(above, linked, position, call, value, *results behind it, dummy_leaf, *group nodes): the value with its own
+    node.
+
+    The nodes of input groups are given where the node of the call leads to no inputs; see `input_groups`.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, above: Above, linked: Linked, position: int, call: Call, value: torch.Tensor, *_: Any
+        ctx: Any, above: Above, linked: LinkedResults, position: int, call: Call, value: torch.Tensor, *_: Any
     ) -> torch.Tensor:
         ctx.above, ctx.linked, ctx.position, ctx.call = above, linked, position, call
         ctx.set_materialize_grads(False)
@@ -234,49 +244,50 @@ class _LinkFunction(torch.autograd.Function):
         (tangent,) = tangents
         holder, behind = ctx.call
         gradients: Sequence[Any] = ()
-        if behind and tangent is not None and ctx.linked.look():
+        if behind and tangent is not None and ctx.linked.observe():
             step_node = ctx.next_functions[0][0] if holder is None else holder.grad_fn
             gradients = ctx.above(step_node, ctx.position, tangent)
         if holder is not None:
-            progress(holder.grad_fn).arrived[ctx.position] = tangent
+            progress_of(holder.grad_fn).arrived[ctx.position] = tangent
             tangent = None
         rest = len(ctx.needs_input_grad) - 5 - len(gradients)
         return None, None, None, None, tangent, *gradients, *[None] * rest
 
 
-_apply = super(torch.autograd.Function, _LinkFunction).apply  # without the preparations for functions of other kinds
+_apply = super(torch.autograd.Function, _LinkFunction).apply  # skips the handling of functorch and of setup_context
 
 
-def link(
+def add_link_node(
     above: Above,
-    linked: Linked,
+    linked: LinkedResults,
     position: int,
     value: torch.Tensor,
     behind: Sequence[torch.Tensor],
     holder: torch.Tensor | None = None,
     places: Sequence[torch.Tensor] = (),
 ) -> None:
-    """Give a value a node of its own, in place, with edges to the tensors it was computed from, and to the places.
+    """Give a value, in place, a node with edges to the results it was computed from and to the group nodes.
 
-    holder: keeps the node of the call, where that is not the value's.
+    holder: a tensor that keeps the node of the call alive, where that is not the node of the value.
     """
     version = value._version
-    ends = (nobody,) if behind or (holder is not None and not places) else ()
+    ends = (dummy_leaf,) if behind or (holder is not None and not places) else ()
     _apply(above, linked, position, (holder, len(behind)), value, *behind, *ends, *places)
-    torch._C._autograd._unsafe_set_version_counter((value,), (version,))  # nothing was written
+    # mark_dirty counted a write that did not happen
+    torch._C._autograd._unsafe_set_version_counter((value,), (version,))
 
 
 _LINK_NODE: Any = _LinkFunction._backward_cls  # type: ignore[attr-defined]
 
 
 def _note_hooks(node: Any, tensor: torch.Tensor) -> None:
-    """What `Tensor.register_hook` calls when the first hook is registered on a result."""
+    """`Tensor.register_hook` calls this for the first hook on a result."""
     torch._C._FunctionBase._register_hook_dict(node, tensor)  # type: ignore[attr-defined]
     node.linked.hooks[node.position] = tensor._backward_hooks
 
 
 def refuse_hooks(node: Any, hook: Callable[..., Any]) -> NoReturn:
-    """In the place of the methods of a node that register hooks."""
+    """Replaces the methods that register hooks on a node."""
     raise RuntimeError(
         "stator: a hook is registered on an autograd node of a compiled graph (grad_fn.register_hook, "
         "register_prehook); that node stands for many of eager's. Use Tensor.register_hook, or run this part eagerly "
@@ -288,11 +299,11 @@ _LINK_NODE._register_hook_dict = _note_hooks
 _LINK_NODE.register_prehook = _LINK_NODE.register_hook = refuse_hooks
 
 
-class _NotLookedAt(torch.autograd.Function):
-    """apply(step_node, results, count, *gradients, *results): the gradients, which must not be differentiated by the
+class _RefuseObserved(torch.autograd.Function):
+    """apply(step_node, results, count, *gradients, *results): the gradients, whose backward must not be observed at
     results.
 
-    They were computed from the inputs of the graph once more; autograd sees no way from them to its results.
+    They were computed from the inputs again, so autograd sees no edge from them to the results.
     """
 
     @staticmethod
@@ -312,19 +323,19 @@ class _NotLookedAt(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        results = unchanged(ctx.results).values()
+        results = unchanged_results(ctx.results).values()
         hooked = any(ctx.hooks.values()) or (ctx.linked is not None and any(ctx.linked.hooks.values()))
         if hooked or _asked(results) or any(result._backward_hooks or result.retains_grad for result in results):
             raise RuntimeError(
-                "stator: a backward of a compiled graph is differentiated again, and somebody looks at the gradient of "
-                "a result (hooks, a retained gradient, torch.autograd.grad) which was dropped, or whose gradients "
-                "could not be compiled; run this part eagerly (stator.disable)"
+                "stator: a backward of a compiled graph is differentiated again, and the gradient of a result is "
+                "observed (hooks, a retained gradient, torch.autograd.grad), but the result was dropped, or its "
+                "gradients could not be compiled; run this part eagerly (stator.disable)"
             )
         return None, None, None, *tangents, *[None] * (len(ctx.needs_input_grad) - 3 - ctx.count)
 
 
 def _asked(results: Iterable[torch.Tensor]) -> bool:
-    """Whether the running backward ends at one of these results: it does not go on to what made it."""
+    """Whether the running backward ends at one of these results, without going on to its inputs."""
     nodes = [result.grad_fn for result in results if result.grad_fn is not None]
     return any(
         will_run(node) and not any(will_run(edge[0]) for edge in node.next_functions if edge[0] is not None)
@@ -332,11 +343,11 @@ def _asked(results: Iterable[torch.Tensor]) -> bool:
     )
 
 
-class _HookedInside(torch.autograd.Function):
-    """apply(step_node, *gradients): the gradients, of a program that has gradient hooks of its own.
+class _RefusePartialHooks(torch.autograd.Function):
+    """apply(step_node, *gradients): the gradients of a program with gradient hooks of its own.
 
-    They were computed from the inputs once more. Such a hook would see parts where eager's sees a sum, if they were
-    differentiated together with the results themselves, or with gradients of another backward.
+    They were computed from the inputs again. Differentiated together with the results, or with gradients of another
+    backward, such a hook would see parts where eager's sees the sum.
     """
 
     @staticmethod
@@ -362,16 +373,16 @@ class _HookedInside(torch.autograd.Function):
         return None, *tangents
 
 
-def hooked_inside(step_node: Any, gradients: Sequence[Any]) -> Sequence[Any]:
-    """The gradients, which raise when the program's own hooks would see only a part of what comes to them."""
-    found: Sequence[Any] = _HookedInside.apply(step_node, *gradients)
+def refuse_partial_hooks(step_node: Any, gradients: Sequence[Any]) -> Sequence[Any]:
+    """The gradients; they raise where the program's own hooks would see only a part of a gradient."""
+    found: Sequence[Any] = _RefusePartialHooks.apply(step_node, *gradients)
     return found
 
 
-def not_looked_at(step_node: Any, results: Sequence[Reference], gradients: Sequence[Any]) -> Sequence[Any]:
-    """The gradients, which raise when they are differentiated in a backward that looks at results of the graph."""
+def refuse_observed_results(step_node: Any, results: Sequence[Reference], gradients: Sequence[Any]) -> Sequence[Any]:
+    """The gradients; they raise in a backward in which results of the graph are observed."""
     if not torch.is_grad_enabled():
         return gradients
-    shown = unchanged(results).values()
-    found: Sequence[Any] = _NotLookedAt.apply(step_node, results, len(gradients), *gradients, *shown)
+    shown = unchanged_results(results).values()
+    found: Sequence[Any] = _RefuseObserved.apply(step_node, results, len(gradients), *gradients, *shown)
     return found

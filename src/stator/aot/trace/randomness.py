@@ -1,9 +1,8 @@
-"""Random operators of a functional ATen graph become functions of a seed that is drawn once in each call of the graph.
+"""Replaces random operators of a functional ATen graph with functions of a seed, drawn once in each call of the graph.
 
-Works on a whole joint or inference graph, before anything is computed again, merged or moved: all that is left of
-randomness then is the seed. Which numbers the `stator::` operators give is told in prims/operators/random.py, how
-kernels compute
-them in inductor. What is not replaced here draws from torch's generator when it runs, in the order of the program.
+This rewrites a whole joint or inference graph before anything is recomputed, merged or moved: afterwards only the seed
+is random. prims/operators/random.py defines the numbers of the `stator::` operators, inductor their kernels. Operators
+that are not replaced draw from torch's generator when they run, in program order.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from stator.prims.type_promotion import computation_dtype
 
 aten = torch.ops.aten
 
-# How one operator is computed from a seed: (draw, *its arguments, tensors as fakes) -> what it returns, by ATen and
-# `stator::` operators; or NotImplemented for a case that stays with the library: what eager refuses, and rare dtypes.
+# (draw, *arguments of the operator, tensors as fakes) -> its results, computed by ATen and `stator::` operators; or
+# NotImplemented for rare dtypes and for arguments that eager refuses, which stay with torch.
 Replacement = Callable[..., Any]
 replacements: Registry[OpOverload, Replacement] = Registry("replacement of a random operator")
 REAL = frozenset(random.NORMAL_DTYPES)
@@ -40,10 +39,11 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def functionalize_random(gm: fx.GraphModule) -> fx.GraphModule:
-    """Replace the random operators that have a rule here, in place; returns `gm`.
+    """Replace the random operators that have a rule, in place; returns `gm`.
 
-    Every node needs meta["val"]; new nodes inherit the rest of the meta of those they replace. One seed per device is
-    drawn before all else, and the n-th operator gets stream n: equal graphs get equal streams.
+    Every node needs meta["val"]; new nodes inherit the other meta of the nodes they replace. One seed per device is
+    drawn
+    first, and the n-th operator gets stream n: equal graphs get equal streams.
     """
     found = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in replacements]
     if not found:
@@ -64,7 +64,7 @@ def functionalize_random(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 class Draw:
-    """Rewrites the nodes of one graph. `meta` is the layout of the (first) result of the operator being replaced."""
+    """Rewrites the nodes of one graph. `meta`: the layout of the (first) result of the operator being replaced."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
@@ -91,7 +91,7 @@ class Draw:
         if isinstance(value, TensorMeta):
             self._substitute(node, parts[0], value)
             return
-        for user in list(node.users):  # each takes one of several results
+        for user in list(node.users):  # each user takes one of several results
             which: Any = user.args[1]
             self._substitute(user, parts[which], metas[which])
         self.graph.erase_node(node)
@@ -103,12 +103,12 @@ class Draw:
     def _substitute(self, node: fx.Node, new: FakeTensor, meta: TensorMeta) -> None:
         made = new.meta
         assert made.shape == meta.shape and made.dtype is meta.dtype and same_strides(made, meta), (node, made, meta)
-        new.node.meta["val"] = meta  # strides of dimensions of size one included
+        new.node.meta["val"] = meta  # with the strides of dimensions of size one
         node.replace_all_uses_with(new.node, propagate_meta=False)
         self.graph.erase_node(node)
 
     def _inherit(self, before: fx.Node, node: fx.Node) -> None:
-        """Give new nodes the meta of the one they replace, and names that follow from its name alone."""
+        """Give new nodes the meta of the replaced node, and names derived from the replaced node's name."""
         inherited = {name: value for name, value in node.meta.items() if name != "val"}
         seeds = [seed.node for seed in self.seeds.values()]
         made = before.next
@@ -121,7 +121,7 @@ class Draw:
     # ---- what replacements are made of -----------------------------------------------------------------------------
 
     def seed(self, device: torch.device) -> FakeTensor:
-        """The seed of this call of the graph, drawn before anything else."""
+        """The seed of this call of the graph, drawn before all other operators."""
         found = self.seeds.get(device)
         if found is None:
             first = next(node for node in self.graph.nodes if node.op != "placeholder")
@@ -134,7 +134,7 @@ class Draw:
         return self.stream - 1
 
     def _placed(self, make: Callable[[Sequence[Any]], Any], meta: TensorMeta) -> Any:
-        """A result with the strides of `meta`: numbers are dealt out in the order of memory."""
+        """A result with the strides of `meta`: numbers are assigned in memory order."""
         shape, strides = meta.shape, meta.stride
         order = list(range(len(shape)))
         if is_dense(shape, strides):
@@ -145,7 +145,7 @@ class Draw:
         return aten.permute.default(made, [order.index(dim) for dim in range(len(order))])
 
     def uniform(self, meta: TensorMeta, dtype: torch.dtype, open: bool = False) -> Any:
-        """In [0, 1), or (0, 1) if `open`, of the shape and strides of `meta`."""
+        """Numbers in [0, 1), or (0, 1) if `open`, with the shape and strides of `meta`."""
         seed, stream = self.seed(meta.device), self._next()
         return self._placed(lambda size: random.uniform(seed, stream, size, dtype, open), meta)
 
@@ -154,7 +154,7 @@ class Draw:
         return self._placed(lambda size: random.normal(seed, stream, size, dtype), meta)
 
     def bernoulli(self, meta: TensorMeta, p: float) -> Any:
-        """Booleans of the shape and strides of `meta`."""
+        """Booleans with the shape and strides of `meta`."""
         seed, stream = self.seed(meta.device), self._next()
         return self._placed(lambda size: random.bernoulli(seed, stream, size, p), meta)
 
@@ -163,12 +163,12 @@ class Draw:
         return self._placed(lambda size: random.integers(seed, stream, size, low, high), meta)
 
     def require(self, condition: Any, message: str) -> None:
-        """Raise RuntimeError, when the graph runs, unless all elements are True: what eager refuses."""
+        """Raise eager's RuntimeError, when the graph runs, unless all elements are True."""
         aten._assert_async.msg(aten.all.default(condition), message)
 
 
 def replaces(names: str) -> Callable[[Replacement], Replacement]:
-    """Decorator: register a replacement for ATen overloads, those that this version of torch has."""
+    """Decorator: register a replacement for ATen overloads, as far as this version of torch has them."""
     return replacements.register(*overloads(names))
 
 
@@ -286,7 +286,7 @@ def _geometric(draw: Draw, self: Any, p: float, **_options: Any) -> Any:
 
 
 def _integers(draw: Draw, low: int, high: int) -> Any:
-    """From low to high - 1, where the dtype holds these exactly."""
+    """Integers from low to high - 1, if the dtype holds these exactly."""
     meta = draw.meta
     limits = _exact_limits(meta.dtype)
     if limits is None or not low < high or low < limits[0] or high - 1 > limits[1]:
@@ -382,7 +382,7 @@ def _native_dropout(draw: Draw, input: Any, p: float, train: bool | None) -> Any
 def _rrelu(
     draw: Draw, self: Any, noise: Any, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, *_: Any
 ) -> Any:
-    """Negative elements are scaled by a slope each; the noise holds the slopes, and 1 for the others."""
+    """Negative elements are multiplied by a random slope; the noise holds the slopes, and 1 elsewhere."""
     meta = draw.meta
     if not training or meta.dtype not in REAL or not lower <= upper:
         return NotImplemented

@@ -1,4 +1,4 @@
-"""A program that can be traced again, after its inputs are gone: with other tangents, or to differentiate it twice."""
+"""A program that can be traced again after its inputs are gone: for other tangents, or to differentiate it twice."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from torch.utils import _pytree as pytree
 
 from stator.graph.fake.fake_mode import FakeMode
 from stator.graph.functionalization.functionalize import Keep
+from stator.graph.ir.captured_tensors import owned_tensors_replaced
 from stator.graph.ir.traced import Fresh, ViewOfInput, ViewOfOutput
 
-from .batched_grads import outside
-from .captured import owned_tensors_replaced
+from .batched_grads import outside_batching
 from .inference import Rewrite
 from .joint import Joint, trace_joint
 from .output_autograd_nodes import gradients_between
 
 
 @dataclass(frozen=True, slots=True)
-class Ambience:
-    """The state of torch that a program runs in and that its operators ask for: it has to be the same each time."""
+class TorchState:
+    """The state of torch that operators of a program depend on. Each trace of a program runs in equal state."""
 
     grad_mode: bool
     default_dtype: torch.dtype
-    autocast: tuple[tuple[str, bool, torch.dtype], ...]  # device, whether it is on, and the dtype
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]  # device, whether autocast is on, and its dtype
 
     @staticmethod
-    def current() -> Ambience:
+    def current() -> TorchState:
         autocast = tuple(
             (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
         )
-        return Ambience(torch.is_grad_enabled(), torch.get_default_dtype(), autocast)
+        return TorchState(torch.is_grad_enabled(), torch.get_default_dtype(), autocast)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -44,16 +44,17 @@ class Ambience:
             for device, enabled, dtype in self.autocast:
                 if (enabled, dtype) != (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)):
                     stack.enter_context(torch.autocast(device, dtype, enabled))
-            if now is not self.default_dtype:  # all threads see it: only where the program itself changed it meanwhile
+            # The default dtype is process-wide: set it only where the program has changed it since.
+            if now is not self.default_dtype:
                 stack.callback(torch.set_default_dtype, now)
                 torch.set_default_dtype(self.default_dtype)
             yield
 
 
 class RetraceableProgram:
-    """A function with stand-ins (fake tensors) for its inputs, and the state of torch that it runs in.
+    """A function, fake tensors in place of its inputs, and the state of torch that it runs in.
 
-    captured: tensors that it reaches by itself. merge_equal: whether a tensor given twice counts as one input.
+    captured: tensors that the function reaches by itself. merge_equal: whether a tensor given twice is one input.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class RetraceableProgram:
         self.keep = keep
         self.rewrite = rewrite
         self.merge_equal = False
-        self.ambience = Ambience.current()
+        self.torch_state = TorchState.current()
 
     def trace(
         self,
@@ -81,10 +82,11 @@ class RetraceableProgram:
         stops: Sequence[int] = (),
         by: frozenset[int] | None = None,
     ) -> Joint:
-        """The joint graph, with tangents for the forward values at the positions `wanted` (None: for all), and
-        gradients of the primals (of these alone: `by`) or of the forward values `targets`. stops: see
-        `linked.gradients_between`."""
-        with self.ambience.restored(), outside():
+        """The joint graph, with tangents for the forward values `wanted` (None: all), and gradients of the primals (of
+        `by`
+        alone, if given) or of the forward values `targets`. stops: see `output_autograd_nodes.gradients_between`.
+        """
+        with self.torch_state.restored(), outside_batching():
             joint = trace_joint(
                 self.function,
                 self.inputs,
@@ -110,12 +112,15 @@ class RetraceableProgram:
         shown: Sequence[int] = (),
         handles: Mapping[int, torch.Tensor] | None = None,
     ) -> Callable[..., tuple[torch.Tensor | None, ...]]:
-        """The backward as a function that can be differentiated itself.
+        """The backward as a function that can be differentiated again.
 
-        Takes the primals (inputs, then captured tensors), then tangents of the forward values at `positions`; returns
-        the gradients of the primals that require grad (of these alone: `by`), or of the forward values `targets`; None
-        for those the values do not depend on; then the forward values `shown`. stops: forward values where gradients
-        stop, see `linked.gradients_between`. handles: what `handles` gave for these primals, instead of running it.
+        It takes the primals (inputs, then captured tensors), then tangents of the forward values at `positions`. It
+        returns the
+        gradients of the primals that require grad (of `by` alone, if given) or of the forward values `targets`, None
+        where the
+        values do not depend on them; then the forward values `shown`. stops: forward values where gradients stop, see
+        `output_autograd_nodes.gradients_between`. handles: the result of `self.handles` for these primals, if already
+        known.
         """
         given_handles = handles
         count = sum(isinstance(value, torch.Tensor) for value in self.inputs) + len(self.captured)
@@ -137,9 +142,11 @@ class RetraceableProgram:
         return gradients_of
 
     def handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Run the program again, in its own ambience, on copies of what it writes to: the tensors behind its forward
-        values by position, outputs that are views behind those."""
-        with self.ambience.restored():
+        """Run the program again, in its own state of torch, on copies of what it writes to.
+
+        Returns the tensors behind its forward values by position; views among the outputs are counted behind these.
+        """
+        with self.torch_state.restored():
             return self._handles(joint, primals)
 
     def _handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
@@ -167,8 +174,10 @@ class RetraceableProgram:
         return handles
 
 
-def apart(primals: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The same tensors in places of their own for autograd: gradients by one of them contain nothing that leads there
-    through another one which was made of it, and call none of its hooks."""
+def alias_primals(primals: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Aliases of the primals, for autograd separate tensors.
+
+    Gradients by an alias contain nothing that flows through other primals, and call none of their hooks.
+    """
     with torch.enable_grad():
         return [torch.ops.aten.alias.default(primal) if primal.requires_grad else primal for primal in primals]

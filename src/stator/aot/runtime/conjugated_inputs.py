@@ -1,8 +1,8 @@
-"""Programs some of whose inputs are conjugated or negated lazily, as programs of the memory behind them.
+"""Rewrites programs with lazily conjugated or negated inputs as programs of the memory behind these.
 
-Compiled code reads memory: it is given the same memory seen as it is, and conjugates it itself. What it returns of such
-an input, or writes to it, is a view of that memory, or a write to it, as in eager. Which bits an input has is fixed:
-those who call again with others compile again. Nothing is traced or compiled here.
+Compiled code reads memory. It takes views without the lazy bits, and applies the bits itself. A result that views such
+an input, or a write to it, then reaches the same memory as in eager. The bits of an input are fixed: inputs with other
+bits compile again.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from torch import fx
 from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.ir.graph_text import PlainGraphModule
 
-from .wrappers import Wrapped, unchanged
+from .wrappers import WrappedGraph, no_wrap
 
 aten = torch.ops.aten
-Bits = tuple[Any, ...]  # the views, each its own inverse, that lead from the memory to what is seen
+LazyBits = tuple[Any, ...]  # conj and neg views, each its own inverse
 
 
-def see_memory(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Wrapped:
-    """A graph as one whose inputs are seen as they lie in memory; a wrapper."""
-    bits = [bits_of(value) for value in example_inputs]
+def read_lazy_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> WrappedGraph:
+    """A wrapper: replaces lazily conjugated or negated inputs with views of their memory."""
+    bits = [lazy_bits_of(value) for value in example_inputs]
     if not any(bits):
-        return gm, example_inputs, unchanged
+        return gm, example_inputs, no_wrap
     themselves = [entry for entry in _returned_inputs(gm) if bits[entry[1]]]
 
     def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            results = inner(*as_they_lie(args, bits))
+            results = inner(*memory_views(args, bits))
             if not themselves:
                 return results
             results = list(results)
@@ -41,57 +41,59 @@ def see_memory(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Wrapped:
 
         return call
 
-    return _seeing(gm, bits), as_they_lie(example_inputs, bits), wrap
+    return _seeing(gm, bits), memory_views(example_inputs, bits), wrap
 
 
-def compile_lying(
+def compile_on_memory(
     function: Callable[..., Any],
     arguments: Sequence[Any],
     compile_function: Callable[[Callable[..., Any], Sequence[Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """Compile any function that returns none of its arguments as one that sees memory. What is compiled may take more
-    arguments behind those."""
-    bits = [bits_of(value) for value in arguments]
+    """Compile a function of lazily conjugated or negated tensors as a function of their memory.
+
+    The function must return none of its arguments. The compiled function may take more arguments behind these.
+    """
+    bits = [lazy_bits_of(value) for value in arguments]
     if not any(bits):
         return compile_function(function, arguments)
 
     def seeing(*lying: Any) -> Any:
-        return function(*map(seen_with, lying, bits))
+        return function(*map(toggle_bits, lying, bits))
 
-    inner, count = compile_function(seeing, as_they_lie(arguments, bits)), len(bits)
-    return lambda *values: inner(*as_they_lie(values[:count], bits), *values[count:])
+    inner, count = compile_function(seeing, memory_views(arguments, bits)), len(bits)
+    return lambda *values: inner(*memory_views(values[:count], bits), *values[count:])
 
 
-def bits_of(value: Any) -> Bits:
-    """Those of a tensor; none of anything else."""
+def lazy_bits_of(value: Any) -> LazyBits:
+    """The lazy views of a tensor; none for other values."""
     if not isinstance(value, torch.Tensor):
         return ()
     return (aten._conj.default,) * value.is_conj() + (aten._neg_view.default,) * value.is_neg()
 
 
-def seen_with(value: Any, bits: Bits) -> Any:
-    """What lies in memory as it is seen; and the other way round."""
+def toggle_bits(value: Any, bits: LazyBits) -> Any:
+    """Apply the lazy views, each of which is its own inverse."""
     for view in bits:
         value = view(value)
     return value
 
 
 def as_input(value: torch.Tensor) -> torch.Tensor:
-    """It stands for an input of the program."""
+    """Mark a traced tensor as an input of the program."""
     if isinstance(value, FakeTensor):
         value.of_input = True
     return value
 
 
-def as_they_lie(values: Sequence[Any], bits: Sequence[Bits]) -> list[Any]:
-    """The values without their bits, as views that autograd follows; one that is given twice is one view."""
+def memory_views(values: Sequence[Any], bits: Sequence[LazyBits]) -> list[Any]:
+    """The values without their lazy bits, as views that autograd tracks. A value given twice becomes one view."""
     views: dict[int, Any] = {}
     found = []
     for value, own in zip(values, bits, strict=True):
         if own:
             if id(value) not in views:
                 with torch.enable_grad():
-                    view = views[id(value)] = seen_with(value, own)
+                    view = views[id(value)] = toggle_bits(value, own)
                 if view.requires_grad and aten._conj.default in own:
                     view.register_hook(_conjugated_at_once)
             value = views[id(value)]
@@ -100,12 +102,12 @@ def as_they_lie(values: Sequence[Any], bits: Sequence[Bits]) -> list[Any]:
 
 
 def _conjugated_at_once(gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient of what lies there, such that its conjugate, which is the input's, is none that is lazy."""
+    """The view's gradient such that the input's gradient, its conjugate, is not lazy."""
     return gradient.conj().resolve_conj().conj()
 
 
-def _seeing(gm: fx.GraphModule, bits: Sequence[Bits]) -> fx.GraphModule:
-    """A copy of the graph that makes the views of its placeholders."""
+def _seeing(gm: fx.GraphModule, bits: Sequence[LazyBits]) -> fx.GraphModule:
+    """A copy of the graph that applies the lazy views to its placeholders."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -128,7 +130,7 @@ def _seeing(gm: fx.GraphModule, bits: Sequence[Bits]) -> fx.GraphModule:
 
 
 def _returned_inputs(gm: fx.GraphModule) -> list[tuple[int, int]]:
-    """(position among the results, index) of inputs that a graph returns themselves, or as what was written to them."""
+    """(position among the results, index) of inputs that a graph returns unchanged or after writing to them."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     indices = {node: index for index, node in enumerate(placeholders)}
     examples = {

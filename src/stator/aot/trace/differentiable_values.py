@@ -1,6 +1,6 @@
-"""Values of a traced program as autograd knows them: which can be differentiated, and how results are linked.
+"""Which values of a traced program autograd can differentiate, and how its results are linked.
 
-What they lead to, and their gradients, are found in joint.py.
+joint.py computes what the values lead to, and their gradients.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from .output_autograd_nodes import Link, find_links
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
-    """See `Joint` for what has the same name there.
+class DifferentiableValues:
+    """Fields named as in `Joint` mean what they mean there.
 
-    handles: by position, the tensor through which autograd knows each of the `count` forward values, and each output
-    that is a view; None where it knows none.
+    handles: by position, the tensor through which autograd knows each of the `count` forward values, then each output
+    that
+    is a view; None where autograd knows none.
     """
 
     handles: Sequence[FakeTensor | None]
@@ -37,14 +38,16 @@ class Values:
         return {at: handle for at, handle in found if handle is not None}
 
 
-def find_values(described: DescribedOutputs, known: Sequence[FakeTensor | None], leaves: Sequence[Any]) -> Values:
-    """known: the tensors through which autograd knows the forward values. leaves: what the program returns."""
+def find_values(
+    described: DescribedOutputs, known: Sequence[FakeTensor | None], leaves: Sequence[Any]
+) -> DifferentiableValues:
+    """known: the tensors through which autograd knows the forward values. leaves: the results of the program."""
     count = len(known)
     fresh = list(dict.fromkeys(output.position for output in described.outputs if isinstance(output, Fresh)))
     views, bases = _views(described, leaves, count)
     handles = [*known, *[views.get(count + at) for at in range(len(leaves))]]
     results, links, written = _linked(described, handles, fresh, views, bases)
-    return Values(
+    return DifferentiableValues(
         handles,
         count,
         tuple([position for position, handle in enumerate(known) if handle is not None]),
@@ -61,21 +64,21 @@ def _linked(
     views: Mapping[int, FakeTensor],
     bases: Mapping[int, int],
 ) -> tuple[list[int], tuple[Link, ...], dict[int, int]]:
-    """Results, links and what is written to inputs, as `Joint` has them."""
+    """Results, links and written inputs, as `Joint` has them."""
     count = len(described.handles)
     results = [at for at in fresh if handles[at] is not None]
     written = {at: index for index, at in described.mutated if handles[at] is not None}
     links = find_links(handles, (*results, *written, *views), bases)
     if any(at >= count or (at in written and one.position < count) for one in links for at in one.behind):
         return [*results, *[one.position for one in links if one.position >= count]], links, written
-    # nothing that the graph returns was computed from these, as far as autograd knows
+    # for autograd, no result was computed from these
     return results, find_links(handles[:count], results), {}
 
 
 def _views(
     described: DescribedOutputs, leaves: Sequence[Any], count: int
 ) -> tuple[dict[int, FakeTensor], dict[int, int]]:
-    """Outputs that are views for autograd too, by their positions behind `count` values; and of which values."""
+    """Outputs that autograd sees as views, by their positions behind `count` values; and the values they view."""
     contents = dict(described.mutated)
     views: dict[int, FakeTensor] = {}
     bases: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Minimum cuts of directed graphs with integer capacities, by Dinic's algorithm. Knows nothing of tensors.
+"""Minimum cuts of directed graphs with integer capacities, by Dinic's algorithm.
 
 Y. Dinitz, "Algorithm for solution of a problem of maximum flow in networks with power estimation", 1970. Written out
 because this takes some 10 ms for ResNet-50, where networkx takes 50 (Boykov-Kolmogorov) to 350 (its default), and the
@@ -21,8 +21,8 @@ class FlowNetwork:
 
     def __init__(self) -> None:
         self.edges: list[list[int]] = [[], []]  # per vertex: numbers of the edges that leave it
-        self.heads: list[int] = []  # per edge; edge n ^ 1 is the way back of edge n
-        self.capacities: list[int] = []  # what is left of each edge
+        self.heads: list[int] = []  # per edge; edge n ^ 1 is the reverse of edge n
+        self.capacities: list[int] = []  # residual capacity per edge
 
     def vertex(self) -> int:
         self.edges.append([])
@@ -37,7 +37,7 @@ class FlowNetwork:
         self.capacities += (capacity, 0)
 
     def sink_side(self) -> list[bool]:
-        """Saturate the network; for each vertex whether it lies on the sink's side of the minimum cut next to the sink.
+        """Saturate the network; per vertex, whether it lies on the sink's side of the minimum cut next to the sink.
 
         Raises ValueError when every cut is infinite.
         """
@@ -48,7 +48,7 @@ class FlowNetwork:
         return self._reaches_sink()
 
     def _levels(self) -> list[int] | None:
-        """Distances from the source in what is left; None when the sink cannot be reached any more."""
+        """Distances from the source in the residual network; None when the sink is out of reach."""
         levels = [-1] * len(self.edges)
         levels[self.SOURCE] = 0
         waiting = deque((self.SOURCE,))
@@ -63,7 +63,7 @@ class FlowNetwork:
         return levels if levels[self.SINK] >= 0 else None
 
     def _augment(self, levels: list[int], positions: list[int]) -> bool:
-        """Push flow along one shortest path. positions: per vertex the first of its edges that may still lead on."""
+        """Push flow along one shortest path. positions: per vertex its first edge that may still lead on."""
         edges, heads, capacities = self.edges, self.heads, self.capacities
         path: list[int] = []
         at = self.SOURCE

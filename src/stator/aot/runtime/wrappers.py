@@ -1,4 +1,4 @@
-"""Wrappers: stages that change a graph and its inputs before it is compiled, and wrap what comes back."""
+"""Wrappers: stages that change a graph and its inputs before compilation, and wrap the compiled callable."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from torch import fx
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
-Wrapped = tuple[fx.GraphModule, Sequence[Any], Wrap]
-Wrapper = Callable[[fx.GraphModule, Sequence[Any]], Wrapped]
+WrappedGraph = tuple[fx.GraphModule, Sequence[Any], Wrap]
+Wrapper = Callable[[fx.GraphModule, Sequence[Any]], WrappedGraph]
 
 
-def unchanged(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """What a wrapper gives that has nothing to do."""
+def no_wrap(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """The wrap of a stage that has nothing to do."""
     return compiled
 
 
-def wrapped(wrappers: Sequence[Wrapper], gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Wrapped:
-    """Several wrappers as one, the outermost first."""
+def apply_wrappers(wrappers: Sequence[Wrapper], gm: fx.GraphModule, example_inputs: Sequence[Any]) -> WrappedGraph:
+    """Apply several wrappers, the outermost first."""
     wraps: list[Wrap] = []
     for wrapper in wrappers:
         gm, example_inputs, wrap = wrapper(gm, example_inputs)

@@ -1,7 +1,6 @@
-"""Graphs that take Python numbers which change, as graphs of tensors only: they travel as zero-dim tensors on the CPU.
+"""Turns Python numbers that change between calls into zero-dim CPU tensors, so that graphs take only tensors.
 
-What a number means to an operator is kept (it promotes no type); see `stator.graph.fake.number_stand_ins`. Nothing is
-compiled here.
+The number keeps its meaning to operators: it promotes no type. See `stator.graph.fake.number_stand_ins`.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from torch import fx
 from stator.graph.fake.number_stand_ins import number_from_tensor
 from stator.graph.ir.graph_text import PlainGraphModule
 
-from .wrappers import Wrapped, unchanged
+from .wrappers import WrappedGraph, no_wrap
 
 
-def carry_numbers(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Wrapped:
-    """A graph some of whose inputs may be Python numbers as one that takes tensors there; a wrapper.
+def carry_numbers(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> WrappedGraph:
+    """A wrapper: replaces the number inputs of a graph with tensors.
 
-    The numbers are the placeholders with `meta["number"]`. Other Python values among the inputs stay what they are.
+    The numbers are the placeholders with `meta["number"]`. Other Python inputs stay as they are.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     positions = [at for at, node in enumerate(placeholders) if node.meta.get("number")]
     if not positions:
-        return gm, example_inputs, unchanged
+        return gm, example_inputs, no_wrap
 
     def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: inner(*_carried(args, positions))
@@ -44,7 +43,7 @@ def _carried(args: Sequence[Any], positions: Sequence[int]) -> list[Any]:
 
 
 def _reading_tensors(gm: fx.GraphModule, positions: Sequence[int]) -> fx.GraphModule:
-    """A copy of the graph whose placeholders at these positions are tensors, and are read before they are used."""
+    """A copy of the graph that takes tensors at these positions and reads numbers from them."""
     graph = fx.Graph()
     result = graph.graph_copy(gm.graph, {})
     graph.output(result)

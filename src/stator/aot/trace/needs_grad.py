@@ -1,4 +1,4 @@
-"""Whether autograd would have something to record when a graph runs. Nothing is traced here."""
+"""Decides whether autograd would record anything when a graph runs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import fx
 
-from .captured import captured_tensors
+from stator.graph.ir.captured_tensors import captured_tensors
 
 _GRAD_SWITCHES = (torch.enable_grad, torch.set_grad_enabled, torch._C._set_grad_enabled)
 
 
 def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[object]) -> bool:
-    """Whether running `gm` on these inputs, in the grad mode of now, could yield tensors that require grad.
+    """Whether running `gm` on these inputs, in the present grad mode, could yield tensors that require grad.
 
-    So when a tensor that it is given or holds requires grad while grad mode is on (or is switched on inside), and when
-    it asks for a tensor that requires grad itself, or transforms a function.
+    True where an input or a captured tensor requires grad while grad mode is on (or switched on inside), where the
+    graph
+    itself asks for a tensor that requires grad, and where it transforms a function by autograd.
     """
     if any(_asks_for_grad(node) or _is_transform(node.target) for node in gm.graph.nodes):
         return True
@@ -33,7 +34,7 @@ def _asks_for_grad(node: fx.Node) -> bool:
 
 
 def _nodes_with_grad_mode(gm: fx.GraphModule) -> Iterator[bool]:
-    """For each node that computes something, whether grad mode is on when it runs."""
+    """For each computing node, whether grad mode is on when it runs."""
     grad_mode = torch.is_grad_enabled()
     for node in gm.graph.nodes:
         if node.op == "call_function" and node.target in _GRAD_SWITCHES:

@@ -1,7 +1,4 @@
-"""Running a compiled step: its forward, tied to its backward; and what the caller gets, tied to what it comes from.
-
-What nodes between results compute is known in autograd_step.py, when they do in output_autograd_nodes.py.
-"""
+"""Runs a compiled step: ties the forward's values to the backward, and results to the results they come from."""
 
 from __future__ import annotations
 
@@ -13,23 +10,24 @@ from typing import Any
 import torch
 
 from stator.aot.runtime.replay import makers
-from stator.aot.trace.groups import NotLedTo, apply_group, nobody
+from stator.aot.trace.input_groups import HiddenFromAutograd, apply_group, dummy_leaf
 from stator.aot.trace.joint import Joint
-from stator.aot.trace.output_autograd_nodes import Link, Linked, link, refer_to
+from stator.aot.trace.output_autograd_nodes import Link, LinkedResults, add_link_node, references_to
 from stator.graph.ir.traced import Fresh, History, Output, Traced, ViewOfInput, ViewOfOutput
 
 from .autograd_step import CompiledStep
 from .step_function import StepFunction
 
-_apply = super(torch.autograd.Function, StepFunction).apply  # without the preparations for functions of other kinds
+_apply = super(torch.autograd.Function, StepFunction).apply  # skips the handling of functorch and of setup_context
 
 
 def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
-    """Takes the primals of a step and gives its forward values, tied to its backward, then views that are linked (None
+    """A function of the primals of a step that returns its forward values, tied to its backward, then linked views
+    (None
     for other outputs).
 
-    Inputs that others were computed from after they were written to are written here (`effects_left`). It raises
-    RuntimeError inside of transforms of torch.func.
+    It also writes the inputs that results depend on after the write (see `effects_left`). It raises RuntimeError inside
+    transforms of torch.func.
     """
 
     def run_plain(*primals: torch.Tensor) -> Sequence[Any]:
@@ -51,25 +49,28 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
 
 
 def _say_why(step: CompiledStep, primals: Sequence[torch.Tensor]) -> None:
+    """Raise the error of autograd functions inside torch.func, which explains itself."""
     if torch._C._are_functorch_transforms_active():
-        StepFunction.apply(step, *primals)  # raises what says it
+        StepFunction.apply(step, *primals)
 
 
 def _values(step: CompiledStep, primals: Sequence[torch.Tensor]) -> Sequence[Any]:
-    """What the autograd function of the step gives; its node does not lead to inputs that nothing depends on."""
+    """The results of the step's autograd function. Its node does not lead to inputs that no value depends on."""
     if not step.joint.unreached and not step.leads_to_made:
         return _apply(step, *primals)  # type: ignore[no-any-return]
     arguments: list[Any] = list(primals)
     for index in step.joint.unreached:
-        arguments[index] = NotLedTo(primals[index])
+        arguments[index] = HiddenFromAutograd(primals[index])
     if step.leads_to_made:
-        arguments.append(nobody)
+        arguments.append(dummy_leaf)
     return _apply(step, *arguments)  # type: ignore[no-any-return]
 
 
 def run_step_of_shown(step: CompiledStep, places: Sequence[int], *tensors: torch.Tensor) -> Sequence[Any]:
-    """As `runner` makes it, where results at these places were computed before, in another step: the tensors behind the
-    primals are those, and what is computed from such results is computed from them for autograd."""
+    """Like `runner`, where another step has already computed the results at `places`.
+
+    These results come behind the primals. For autograd, values that depend on such results are computed from them.
+    """
     primals = tensors[: -len(places)]
     values = _values(step, primals)
     shown = dict(zip(places, tensors[-len(places) :], strict=True))
@@ -79,7 +80,7 @@ def run_step_of_shown(step: CompiledStep, places: Sequence[int], *tensors: torch
 def _tied(
     step: CompiledStep, values: Sequence[Any], primals: Sequence[torch.Tensor], shown: Mapping[int, torch.Tensor]
 ) -> Sequence[Any]:
-    """shown: results that are there already, by position."""
+    """shown: results that exist already, by position."""
     joint = step.joint
     holder = None
     if joint.groups:
@@ -88,17 +89,19 @@ def _tied(
     node = None if seer is None else seer.grad_fn
     if node is None:  # nothing requires grad
         return _linked(joint, None, None, values, primals, shown) if joint.links_effects else values
-    linked = node.linked = Linked()
+    linked = node.linked = LinkedResults()
     seen = _linked(joint, step, linked, values, primals, shown, holder)
     linked.watch({at: seen[at] for at in step.stops})
     if shown or joint.links_effects or joint.groups:
-        node.results = refer_to(seen, joint.results)
+        node.results = references_to(seen, joint.results)
     return seen if joint.links_effects else seen[: joint.value_count]
 
 
 def views_of_views(joint: Joint, inner: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
-    """What runs the graph of a program whose results for autograd are views of inputs, some of them of others: gives
-    the forward values, then these views (`effects_left`)."""
+    """Runs a graph whose differentiable results are only views of inputs, some of them views of other results.
+
+    Returns the forward values, then these views (see `effects_left`).
+    """
 
     def run(*inputs: torch.Tensor) -> Sequence[Any]:
         return tuple(_linked(joint, None, None, inner(*inputs), inputs, {}))
@@ -109,16 +112,15 @@ def views_of_views(joint: Joint, inner: Callable[..., Sequence[Any]]) -> Callabl
 def _linked(
     joint: Joint,
     step: CompiledStep | None,
-    linked: Linked | None,
+    linked: LinkedResults | None,
     values: Sequence[Any],
     primals: Sequence[torch.Tensor],
     shown: Mapping[int, torch.Tensor],
     holder: torch.Tensor | None = None,
 ) -> list[Any]:
-    """What autograd knows the values by, and views behind them: one after the other, each with edges to those before
-    it. Without a step nothing is differentiable.
+    """The values and the views behind them as autograd knows them, made in order, each with edges to earlier ones.
 
-    holder: keeps the node of the call, where the values have none.
+    Without a step nothing is differentiable. holder: keeps the node of the call alive, where the values have none.
     """
     seen = [*values, *[None] * len(joint.traced.outputs)]
     for position, tensor in shown.items():
@@ -136,7 +138,7 @@ def _linked(
             continue
         if step is not None and linked is not None and (at in places or seen[at].requires_grad):
             behind = [seen[earlier] for earlier in one.behind]
-            link(step.gradients_between, linked, at, seen[at], behind, holder, places.get(at, ()))
+            add_link_node(step.gradients_between, linked, at, seen[at], behind, holder, places.get(at, ()))
             nodes[at] = weakref.ref(seen[at].grad_fn)
         index = joint.written.get(at)
         if index is not None:
@@ -151,9 +153,9 @@ def _linked(
 def _before_groups(
     step: CompiledStep, holder: torch.Tensor, primals: Sequence[torch.Tensor]
 ) -> dict[int, list[torch.Tensor]]:
-    """Nodes for the groups of inputs: the places before them, for each value."""
+    """Makes the nodes of the groups of inputs; for each value the tensors of these nodes."""
     places: dict[int, list[torch.Tensor]] = {position: [] for position in step.joint.differentiable}
-    nodes, leaves = [], (*primals, nobody)
+    nodes, leaves = [], (*primals, dummy_leaf)
     for index, group in enumerate(step.joint.groups):
         place = apply_group((holder,), index, *[leaves[at] for at in group.primals])
         nodes.append(weakref.ref(place.grad_fn))
@@ -165,7 +167,7 @@ def _before_groups(
 
 
 def _view(joint: Joint, one: Link) -> Callable[..., Any]:
-    """Makes a view from its base; from the view right behind it, where it is a view of a view that the caller gets."""
+    """A function that makes a view from its base, or from the view right behind it, if the caller receives that too."""
     count, outputs = joint.value_count, joint.traced.outputs
     output: Any = outputs[one.position - count]
     for earlier in one.behind:
@@ -183,7 +185,7 @@ def _place(output: ViewOfInput | ViewOfOutput) -> tuple[bool, int]:
 
 
 def effects_left(joint: Joint) -> Traced:
-    """What remains to be done with what a `runner` returns."""
+    """The effects that remain to be applied to what a `runner` returns."""
     count, traced = joint.value_count, joint.traced
     if not joint.links_effects:
         return traced
