@@ -58,13 +58,11 @@ def compile_training(
     """Compile a graph of torch calls (or any callable) that may need gradients, in the present grad mode.
 
     Returns a callable with equal arguments, results, effects and gradients. The forward compiles at once, a backward
-    when
-    it first runs. compile_graph: see `compile_inference`; memory_budget: see `partition`; run_overlapping: see
+    when it first runs. compile_graph: see `compile_inference`; memory_budget: see `partition`; run_overlapping: see
     `shared_memory.CompileDisjoint`, by default `function` runs eagerly.
 
     shown: the last so many results are tensors that exist already. The callable takes these behind its arguments, in
-    order,
-    and returns only the other results, which autograd then sees computed from these tensors.
+    order, and returns only the other results, which autograd then sees computed from these tensors.
 
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `function` itself then.
     """

@@ -41,8 +41,8 @@ from stator.graph.subgraphs.generators import random_devices, replay_random_numb
 @dataclass(frozen=True, slots=True)
 class GradientRequest:
     """Gradients that a backward computes: of the forward values at `positions`, by the forward values `targets` or by
-    the
-    primals `by` (None: all primals). stops: values where gradients stop, see `output_autograd_nodes.gradients_between`.
+    the primals `by` (None: all primals). stops: values where gradients stop, see
+    `output_autograd_nodes.gradients_between`.
     """
 
     positions: tuple[int, ...]
@@ -127,8 +127,7 @@ class CompiledStep:
         """Trace again for other tangents, and compute the backward from the values that the forward saves anyway.
 
         A missing tangent differs from zeros: values that only it leads to get no gradient, and zero times infinity is
-        not
-        zero. Forward nodes get equal names in every trace of a program.
+        not zero. Forward nodes get equal names in every trace of a program.
         """
         with counters.timed("aot"):
             try:

@@ -23,8 +23,7 @@ _apply = super(torch.autograd.Function, StepFunction).apply  # skips the handlin
 
 def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
     """A function of the primals of a step that returns its forward values, tied to its backward, then linked views
-    (None
-    for other outputs).
+    (None for other outputs).
 
     It also writes the inputs that results depend on after the write (see `effects_left`). It raises RuntimeError inside
     transforms of torch.func.

@@ -31,11 +31,9 @@ def choose(joint: JointGraph, sides: ForwardBackwardSets, memory_budget: float =
     """What to keep.
 
     memory_budget: 1 for what is fastest, 0 for the lowest peak of a step, linear in bytes between. Where the peak does
-    not
-    depend on the kept bytes, the budget is for these. Library calls (products, convolutions, attention, sorting) are
-    computed again only for budgets below 1 and in checkpoint regions; random numbers never. Raises ValueError for a
-    budget
-    outside of [0, 1].
+    not depend on the kept bytes, the budget is for these. Library calls (products, convolutions, attention, sorting)
+    are computed again only for budgets below 1 and in checkpoint regions; random numbers never. Raises ValueError for a
+    budget outside of [0, 1].
     """
     if not 0.0 <= memory_budget <= 1.0:
         raise ValueError(f"memory_budget must lie between 0 and 1, not {memory_budget}")
@@ -92,8 +90,7 @@ def _by_price(problem: Problem, fastest: SavedChoice) -> Iterator[SavedChoice]:
     """Choices that hold a part of the bytes that the fastest choice holds.
 
     The price of a held byte rises until the choice fits. Equal layers all flip at one price, which leaves room: a
-    knapsack
-    fills it with values of the choice at the next lower price.
+    knapsack fills it with values of the choice at the next lower price.
     """
     choices = [fastest, *(problem.solve(price) for price in (*_PRICES, DEAREST))]
     yield from choices

@@ -40,12 +40,9 @@ def estimate_peak(
     """The most bytes that the backward holds at one time, kept values included.
 
     held: the bytes that keeping a value adds to what is alive anyway. A value read once, by an operator that can be
-    fused
-    with its own, takes no memory. compiled: neither does a value whose readers run before the next library call; sums
-    and
-    the like reuse the memory of a dying operand; and a gradient larger than the values that it alone still needs is
-    computed
-    once there is room. Otherwise every value gets memory of its own at once, as in eager.
+    fused with its own, takes no memory. compiled: neither does a value whose readers run before the next library call;
+    sums and the like reuse the memory of a dying operand; and a gradient larger than the values that it alone still
+    needs is computed once there is room. Otherwise every value gets memory of its own at once, as in eager.
     """
     kept = set(saved)
     order = demand_order(sides, {*kept, *sides.tangents})

@@ -46,8 +46,7 @@ class RecomputeCandidate:
     """One piece of memory, or an operator with several results.
 
     reads: the values it is computed from. again: cost of computing it in the backward (None: impossible). keep: cost of
-    the
-    traffic for keeping it (None: impossible). held: bytes that stay in memory only if it is kept.
+    the traffic for keeping it (None: impossible). held: bytes that stay in memory only if it is kept.
     """
 
     reads: tuple[fx.Node, ...]

@@ -1,8 +1,8 @@
 """Finds gradients that lie in the memory of other gradients or of tangents, and copies them.
 
 Autograd accumulates in place into a gradient that only autograd holds, without asking who else uses its memory. In
-eager
-the nodes between two gradients usually hold such a tensor; behind a compiled backward, which is one node, nothing does.
+eager the nodes between two gradients usually hold such a tensor; behind a compiled backward, which is one node, nothing
+does.
 """
 
 from __future__ import annotations

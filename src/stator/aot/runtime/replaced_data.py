@@ -1,11 +1,10 @@
 """Inputs whose memory was replaced (`param.data = new`) between a forward and its backward.
 
 Autograd does not notice a replacement. Eager's backward then reads new contents where an operator saved the very
-tensor,
-and old contents where it saved a view or a computed value. A compiled backward recomputes values and cannot tell these
-apart. So the forward notes the memory of its inputs, and such a backward runs as in eager: the program runs operator by
-operator on the old memory, the new memory is put in place, and autograd's engine runs. trace/eager_saved_tensors.py
-finds what eager saves.
+tensor, and old contents where it saved a view or a computed value. A compiled backward recomputes values and cannot
+tell these apart. So the forward notes the memory of its inputs, and such a backward runs as in eager: the program runs
+operator by operator on the old memory, the new memory is put in place, and autograd's engine runs.
+trace/eager_saved_tensors.py finds what eager saves.
 """
 
 from __future__ import annotations

@@ -105,8 +105,7 @@ def with_effects(
     """A function of one sequence of all inputs that returns the user's outputs and applies the effects.
 
     differentiable: positions of values that autograd tracks; an input that gets such a value as its new contents also
-    gets
-    its history. Where `inner` returns None for new contents, it has written them itself.
+    gets its history. Where `inner` returns None for new contents, it has written them itself.
     """
     mutated = tuple(
         (index, position, position in differentiable, traced.announced.get(index, 0))

@@ -38,8 +38,7 @@ class GraphPiece:
 
     inputs: nodes of the whole graph whose values the piece takes, in order. outputs: nodes whose values it returns as a
     tuple; None for the last piece, which returns the results of the whole. Python floats (`meta["gives_float"]`) leave
-    a
-    piece as tensors.
+    a piece as tensors.
     """
 
     module: fx.GraphModule

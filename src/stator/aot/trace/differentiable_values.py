@@ -21,8 +21,7 @@ class DifferentiableValues:
     """Fields named as in `Joint` mean what they mean there.
 
     handles: by position, the tensor through which autograd knows each of the `count` forward values, then each output
-    that
-    is a view; None where autograd knows none.
+    that is a view; None where autograd knows none.
     """
 
     handles: Sequence[FakeTensor | None]

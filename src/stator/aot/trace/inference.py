@@ -67,8 +67,7 @@ def compile_traced(
     """Compile a traced graph, where autograd has nothing to record when it runs.
 
     tensors: those for the placeholders. merged: whether a tensor given twice is one input. The other arguments are
-    those of
-    `compile_inference`.
+    those of `compile_inference`.
     """
     dumps.write("21_forward.py", lambda: print_graph(traced.graph))
     if logs.enabled("graph"):
@@ -150,8 +149,7 @@ def wrap(
     """Add captured tensors, drop Python numbers, and check that inputs lie and overlap as when they were traced.
 
     run: takes all tensors, returns the user's result. equalities: which inputs were identical, where the graph relies
-    on
-    that. run_overlapping: see `shared_memory.CompileDisjoint`; by default `gm` runs eagerly.
+    on that. run_overlapping: see `shared_memory.CompileDisjoint`; by default `gm` runs eagerly.
     """
     placed = tuple(captured)
 

@@ -16,8 +16,7 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[object]) -> bool:
     """Whether running `gm` on these inputs, in the present grad mode, could yield tensors that require grad.
 
     True where an input or a captured tensor requires grad while grad mode is on (or switched on inside), where the
-    graph
-    itself asks for a tensor that requires grad, and where it transforms a function by autograd.
+    graph itself asks for a tensor that requires grad, and where it transforms a function by autograd.
     """
     if any(_asks_for_grad(node) or _is_transform(node.target) for node in gm.graph.nodes):
         return True

@@ -92,10 +92,8 @@ def gradients_between(
     """Gradients of the roots, with these tangents, by the tensors in `sought`.
 
     stops: tensors on the way, each with the gradient that flows on from it, whatever arrives; None lets nothing flow
-    on.
-    For a stop in `sought` the arriving gradient is returned. Hooks of a stop are not called: the arriving gradient has
-    not
-    passed them, and the gradient that flows on has.
+    on. For a stop in `sought` the arriving gradient is returned. Hooks of a stop are not called: the arriving gradient
+    has not passed them, and the gradient that flows on has.
     """
     arrived: dict[int, torch.Tensor] = {}
     with ExitStack() as stack:
@@ -155,8 +153,7 @@ class LinkedResults:
     """State that the nodes of one call share.
 
     tensors: weak references to the results that others were computed from. hooks: by position of a hooked result,
-    autograd's
-    dictionary of its hooks, which outlives the result, as the hooks do.
+    autograd's dictionary of its hooks, which outlives the result, as the hooks do.
     """
 
     __slots__ = ("_observed", "_task", "hooks", "tensors")

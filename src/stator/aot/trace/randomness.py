@@ -42,8 +42,7 @@ def functionalize_random(gm: fx.GraphModule) -> fx.GraphModule:
     """Replace the random operators that have a rule, in place; returns `gm`.
 
     Every node needs meta["val"]; new nodes inherit the other meta of the nodes they replace. One seed per device is
-    drawn
-    first, and the n-th operator gets stream n: equal graphs get equal streams.
+    drawn first, and the n-th operator gets stream n: equal graphs get equal streams.
     """
     found = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in replacements]
     if not found:

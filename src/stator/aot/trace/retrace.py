@@ -83,8 +83,7 @@ class RetraceableProgram:
         by: frozenset[int] | None = None,
     ) -> Joint:
         """The joint graph, with tangents for the forward values `wanted` (None: all), and gradients of the primals (of
-        `by`
-        alone, if given) or of the forward values `targets`. stops: see `output_autograd_nodes.gradients_between`.
+        `by` alone, if given) or of the forward values `targets`. stops: see `output_autograd_nodes.gradients_between`.
         """
         with self.torch_state.restored(), outside_batching():
             joint = trace_joint(
@@ -115,12 +114,10 @@ class RetraceableProgram:
         """The backward as a function that can be differentiated again.
 
         It takes the primals (inputs, then captured tensors), then tangents of the forward values at `positions`. It
-        returns the
-        gradients of the primals that require grad (of `by` alone, if given) or of the forward values `targets`, None
-        where the
-        values do not depend on them; then the forward values `shown`. stops: forward values where gradients stop, see
-        `output_autograd_nodes.gradients_between`. handles: the result of `self.handles` for these primals, if already
-        known.
+        returns the gradients of the primals that require grad (of `by` alone, if given) or of the forward values
+        `targets`, None where the values do not depend on them; then the forward values `shown`. stops: forward values
+        where gradients stop, see `output_autograd_nodes.gradients_between`. handles: the result of `self.handles` for
+        these primals, if already known.
         """
         given_handles = handles
         count = sum(isinstance(value, torch.Tensor) for value in self.inputs) + len(self.captured)
