@@ -1,4 +1,4 @@
-"""What users call. Everything here checks what it is given and hands it to the stages below; no stage lives here."""
+"""The functions that users call. They check arguments and pass them to the stages below."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ def compile(
     options: Mapping[str, object] | None = None,
     disable: bool = False,
 ) -> Any:
-    """Compile a function, method, nn.Module or callable object; compilation happens when it is first called.
+    """Compile a function, method, nn.Module or callable object; compilation happens at the first call.
 
     Also a decorator, with or without arguments. A module comes back as a module: isinstance, state_dict, attributes,
     hooks, `.to`, `.train`, deepcopy and pickling behave as before, and parameters are shared with the original.
 
     fullgraph: raise when the whole call cannot be one graph, instead of running parts of it eagerly.
-    dynamic: True asks for code for all sizes; sizes are specialised at present, which is said once.
+    dynamic: True asks for code for all sizes; sizes are specialised at present, and a warning says so once.
     backend: a name from `list_backends()`, or a callable `(gm: fx.GraphModule, example_inputs: list[Tensor])` that
         returns a callable from the same inputs to a tuple or list. Backends written for torch.compile work unchanged.
     mode, options: for built-in backends see `stator.base.config`; other backends get them as keyword arguments.
-    disable: give `model` back as it is.
+    disable: return `model` unchanged.
 
-    Raises UsageError for unknown names and for what cannot be called. Errors in compiling never reach the program,
-    except under fullgraph: they are warned about once, and the function runs eagerly.
+    Raises UsageError for unknown names and for objects that cannot be called. Errors in compiling never reach the
+    program, except under fullgraph: a warning reports each once, and the function runs eagerly.
     """
-    make_converter = _check(fullgraph, dynamic, backend, mode, options)
+    make_compiler = _check(fullgraph, dynamic, backend, mode, options)
     if model is None:
-        return lambda decorated: decorated if disable else _compile(decorated, make_converter)
+        return lambda decorated: decorated if disable else _compile(decorated, make_compiler)
     if not callable(model):
         raise UsageError(f"stator.compile takes a function or module, not {type(model).__name__}: {model!r}")
-    return model if disable else _compile(model, make_converter)
+    return model if disable else _compile(model, make_compiler)
 
 
 def _check(
@@ -83,7 +83,7 @@ def _check(
     mode: str | None,
     options: Mapping[str, object] | None,
 ) -> Callable[[], FrameCompiler]:
-    """Check what the user chose now, not at the first call; return what makes the converter of each compiled thing."""
+    """Check the user's choices now, not at the first call. Returns a factory: each target gets its own compiler."""
     resolved, chosen = resolve_backend(backend, mode, options)
     if dynamic:
         logs.warn_once(
@@ -95,30 +95,30 @@ def _check(
     return lambda: FrameCompiler(settings)
 
 
-def _compile(target: Any, make_converter: Callable[[], FrameCompiler]) -> Any:
+def _compile(target: Any, make_compiler: Callable[[], FrameCompiler]) -> Any:
     if not native_status.available():
         native_status.warn_if_missing()
         return target
     if isinstance(target, torch.nn.Module):
-        return compile_module(target, make_converter)
+        return compile_module(target, make_compiler)
     if isinstance(target, type):
-        return _compile_class(target, make_converter)
-    return compiled_call(target, make_converter())
+        return _compile_class(target, make_compiler)
+    return compiled_call(target, make_compiler())
 
 
-def _compile_class(cls: type, make_converter: Callable[[], FrameCompiler]) -> type:
-    """A class whose instances are compiled: its `__call__` is replaced."""
+def _compile_class(cls: type, make_compiler: Callable[[], FrameCompiler]) -> type:
+    """Compile the calls of all instances of a class by replacing its `__call__`."""
     call = original_of(cls.__call__)  # type: ignore[operator]
     if not isinstance(call, FunctionType):
         raise UsageError(
             f"instances of {cls.__qualname__} have no __call__ written in Python; compile a function instead"
         )
-    cls.__call__ = make_converter().entry(call)  # type: ignore[assignment]
+    cls.__call__ = make_compiler().entry(call)  # type: ignore[assignment]
     return cls
 
 
 def reset() -> None:
-    """Forget everything compiled in this process, decisions to run eagerly, and warnings already given.
+    """Forget all compiled code of this process, decisions to run eagerly, and warnings already given.
 
     Compiled functions and modules stay usable; they compile again when called.
     """

@@ -1,4 +1,4 @@
-"""Backends by name: what turns a captured graph into a callable. How it compiles is the pipeline's or the user's."""
+"""Backends by name: functions that compile a captured graph, built in, registered, or installed by packages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CompiledGraph = Callable[..., Sequence[Any]]
 Backend = Callable[..., CompiledGraph]  # (gm, example_inputs) -> callable returning a tuple or list
 Factory = Callable[[str | None, Mapping[str, object] | None], tuple[Backend, Options]]
 
-_ENTRY_POINT_GROUP = "torch_dynamo_backends"  # where packages list backends for torch.compile; they work here unchanged
+_ENTRY_POINT_GROUP = "torch_dynamo_backends"  # packages list backends for torch.compile here; they work unchanged
 
 _built_in: Registry[str, Factory] = Registry("backend")
 _registered: Registry[str, Backend] = Registry("backend")
 
 
 def list_backends() -> list[str]:
-    """Names that `stator.compile(backend=...)` knows: built in, registered, and installed by other packages."""
+    """The names that `stator.compile(backend=...)` knows: built in, registered, and installed by other packages."""
     return sorted({*_built_in, *_registered, *_installed()})
 
 
@@ -37,7 +37,8 @@ def register_backend(backend: Backend, /, name: str | None = None) -> Backend: .
 def register_backend(backend: None = None, /, name: str | None = None) -> Callable[[Backend], Backend]: ...
 def register_backend(backend: Backend | None = None, /, name: str | None = None) -> Any:
     """Give a backend a name: `register_backend(f)`, `register_backend(f, name="x")`, or as a decorator with or without
-    `name`. The name defaults to the function's own. Raises UsageError when the name is taken."""
+    `name`. The name defaults to the function's own. Raises UsageError when the name is taken.
+    """
     if backend is None:
         return lambda function: register_backend(function, name=name)
     chosen = name or getattr(backend, "__name__", None)
@@ -52,10 +53,10 @@ def register_backend(backend: Backend | None = None, /, name: str | None = None)
 def resolve_backend(
     backend: str | Backend, mode: str | None = None, options: Mapping[str, object] | None = None
 ) -> tuple[Backend, Options]:
-    """The backend as a callable (gm, example_inputs), and the options for everything before it.
+    """The backend as a callable (gm, example_inputs), and the options for all stages before it.
 
-    Built-in backends have their mode and options checked. Any other backend gets them as keyword arguments, as
-    torch.compile would hand them over. Raises UsageError for an unknown name and for what is not a backend.
+    Mode and options of built-in backends are checked. Any other backend gets them as keyword arguments, as from
+    torch.compile. Raises UsageError for an unknown name, and for an object that is no backend.
     """
     if isinstance(backend, str):
         factory = _built_in.get(backend)
@@ -75,7 +76,7 @@ def resolve_backend(
 
 
 def backend_name(backend: str | Backend) -> str:
-    """For messages."""
+    """The name of a backend, for messages."""
     return backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
 
 
@@ -97,7 +98,7 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 def _with_keywords(backend: Backend, keywords: dict[str, Any]) -> Backend:
-    """Backends of the program get plain graph modules, whose code is there; ours read the graph."""
+    """Backends from outside get plain graph modules with generated code; built-in backends read the graph."""
 
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         compiled = backend(_plain(gm), example_inputs, **keywords)
@@ -107,8 +108,10 @@ def _with_keywords(backend: Backend, keywords: dict[str, Any]) -> Backend:
 
 
 def _checked(compiled: Any, results: int, name: str) -> Any:
-    """What a backend of the program made. It has to return a tuple or list: a tensor in the place of one would be taken
-    apart along its first dimension."""
+    """Check that the callable of a backend from outside returns a tuple or list.
+
+    A single tensor would silently be taken apart along its first dimension.
+    """
     if not callable(compiled):
         return compiled
 
@@ -134,7 +137,7 @@ def _plain(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _pipeline() -> Any:
-    """The pipeline, loaded when first compiled for: importing stator must stay cheap."""
+    """The pipeline, imported for the first compilation: importing stator must stay cheap."""
     return importlib.import_module("stator.pipeline")
 
 
@@ -154,16 +157,19 @@ def _inductor(mode: str | None, options: Mapping[str, object] | None) -> tuple[B
     return (lambda gm, inputs: _pipeline().inductor_backend(gm, inputs, options=chosen)), chosen
 
 
-def observed(
+def observing_backend(
     observe: Callable[[fx.GraphModule, CompiledGraph], CompiledGraph], options: Mapping[str, object] | None = None
 ) -> Backend:
-    """The backend "inductor" with `observe(graph, compiled)` called for every functional graph that it compiles; what
-    it returns runs instead. graph.meta["peak"] tells what memory that will need, unless it runs by operators."""
+    """The backend "inductor", which calls `observe(graph, compiled)` for every functional graph that it compiles.
+
+    The callable that `observe` returns runs instead. graph.meta["peak"] holds the memory that the graph needs, unless
+    it runs operator by operator.
+    """
     chosen = make_options(None, options)
     return lambda gm, inputs: _pipeline().inductor_backend(gm, inputs, options=chosen, observe=observe)
 
 
 def run_eagerly(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
-    """The captured graph, run op by op."""
+    """The captured graph, run operator by operator."""
     _LazyGraphModule.force_recompile(gm)
     return gm.forward

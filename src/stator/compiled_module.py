@@ -1,6 +1,7 @@
-"""A compiled nn.Module that stays the module: a subclass of its class, sharing its attributes, whose call is compiled.
+"""A compiled nn.Module that still is the module: a subclass of its class that shares its attributes; its call is
+compiled.
 
-Nothing here captures or compiles; the entry is made by the caller's converter.
+`dynamo` captures and compiles the call.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ _CALL, _COMPILE, _FORWARD = "_stator_call", "_stator_compile", "_stator_forward"
 
 
 class CompiledModule:
-    """Mixed into the class of a compiled module. The instance has the very `__dict__` of the original: parameters,
-    buffers, submodules, hooks, flags and methods are read and written through, in both directions."""
+    """Mixed into the class of a compiled module. The instance shares the `__dict__` of the original: parameters,
+    buffers, submodules, hooks, flags and methods are read and written through, in both directions.
+    """
 
     __slots__ = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Made classes are not the user's: registration in the user's `__init_subclass__` must not see them."""
+        """Keeps generated classes from the user's `__init_subclass__`, which may register classes."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """An independent module, compiled in the same way."""
+        """An independent module, compiled with equal settings."""
         made = compile_module(copy.deepcopy(original_of(self), memo), getattr(self, _COMPILE))
         memo[id(self)] = made
         return made
@@ -40,11 +42,11 @@ class CompiledModule:
         return compile_module(copy.copy(original_of(self)), getattr(self, _COMPILE))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickled as the original module: what is compiled belongs to this process."""
+        """Pickles the original module: compiled code belongs to this process."""
         original = original_of(self)
         reduced = original.__reduce_ex__(protocol)
         if reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
-            # pickle insists that __newobj__ makes the class of what it was asked to pickle
+            # pickle requires that __newobj__ makes the class of the pickled object
             return (copyreg._reconstructor, (type(original), object, None), *reduced[2:])  # type: ignore[attr-defined]
         return reduced
 
@@ -53,7 +55,7 @@ class CompiledModule:
 
 
 class _CallSignature:
-    """`inspect.signature` of an instance, which cannot be read off a compiled call; classes keep their own."""
+    """`inspect.signature` of an instance, which a compiled call does not show; classes keep their own."""
 
     def __get__(self, instance: Any, owner: type) -> inspect.Signature:
         if instance is None:
@@ -62,15 +64,17 @@ class _CallSignature:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Bound methods are made anew each time they are asked for."""
+    """Identity, also of bound methods, which Python makes anew at each access."""
     if isinstance(one, MethodType) and isinstance(other, MethodType):
         return one.__func__ is other.__func__ and one.__self__ is other.__self__
     return one is other
 
 
 class _Forward:
-    """`forward` of a compiled module: compiled too, also where one was set on the instance. The original, and what its
-    own code calls, see the plain one."""
+    """`forward` of a compiled module, compiled too, also where `forward` was set on the instance.
+
+    The original module, and the code of its own methods, see the plain `forward`.
+    """
 
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
@@ -89,12 +93,12 @@ class _Forward:
         del original_of(instance).forward
 
 
-# made classes lead to the user's, so only who has an instance holds one
+# Weak values: a generated class refers to the user's class, so only its instances may keep it alive.
 _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
 
-def compile_module(module: torch.nn.Module, make_converter: Callable[[], FrameCompiler]) -> torch.nn.Module:
-    """`module`, compiled. `make_converter` gives the settings; each compiled module has a converter of its own."""
+def compile_module(module: torch.nn.Module, make_compiler: Callable[[], FrameCompiler]) -> torch.nn.Module:
+    """`module`, compiled. `make_compiler` makes a frame compiler with the chosen settings for each compiled module."""
     module = original_of(module)
     cls = type(module)
     reference = _classes.get(cls)
@@ -105,14 +109,14 @@ def compile_module(module: torch.nn.Module, make_converter: Callable[[], FrameCo
     compiled: Any = object.__new__(made)
     object.__setattr__(compiled, "__dict__", module.__dict__)
     object.__setattr__(compiled, ORIGINAL, module)
-    object.__setattr__(compiled, _COMPILE, make_converter)
-    object.__setattr__(compiled, _CALL, compiled_call(module, make_converter()))
+    object.__setattr__(compiled, _COMPILE, make_compiler)
+    object.__setattr__(compiled, _CALL, compiled_call(module, make_compiler()))
     return compiled
 
 
 def _make_class(cls: type) -> type:
     body = {
-        # not in the shared __dict__, where the original would see them
+        # slots, because the original shares the __dict__
         "__slots__": (_CALL, ORIGINAL, _COMPILE, _FORWARD),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
@@ -123,6 +127,6 @@ def _make_class(cls: type) -> type:
         "_get_name": lambda self: original_of(self)._get_name(),
     }
     made = type(cls)(cls.__name__, (CompiledModule, cls), body)
-    # looked up on the class, bound by the slot's descriptor: a call goes straight to the entry
+    # The slot's descriptor on the class binds a call directly to the entry.
     setattr(made, "__call__", getattr(made, _CALL))  # noqa: B010
     return made

@@ -1,5 +1,5 @@
-"""How a program steers compilation from within: what to leave alone, what to take as it is, what to do instead of
-compiling. Checks what it is given and notes it; what follows from that is decided in dynamo.
+"""Directives by which a program steers its compilation: what to leave alone, to record whole, or to replace.
+This file checks and notes the directives; dynamo obeys them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _CO_SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC
 
 
 class set_stance(ContextDecorator):
-    """What to do where something would have to be compiled.
+    """Choose what to do where code would have to be compiled.
 
-    "default": compile. "force_eager": run everything eagerly (what is compiled is kept for later).
-    "eager_on_recompile": use what is compiled, run eagerly where nothing fits. "fail_on_recompile": use what is
-    compiled, raise RecompileError where nothing fits.
+    "default": compile. "force_eager": run everything eagerly (compiled code is kept for later). "eager_on_recompile":
+    use compiled code, run eagerly where no version fits. "fail_on_recompile": use compiled code, raise RecompileError
+    where no version fits.
 
     `set_stance(name)` as a statement holds from then on, `with set_stance(name):` in the block, and `@set_stance(name)`
     while the function runs (for a coroutine function, in its coroutine). A stance belongs to the thread or asyncio task
@@ -61,14 +61,14 @@ class set_stance(ContextDecorator):
         stances.reset_stance(self._tokens.pop())
 
     def _undo(self) -> None:
-        """A decorator holds while its function runs, not from here on."""
+        """As a decorator the stance holds only while its function runs: undo the statement."""
         first, self._first = self._first, None
         if first is not None:
             stances.reset_stance(first)
 
 
 def _in_block(function: Any, block: Callable[[], Any], reason: str) -> Any:
-    """The function, each call of which is in a block of its own; captured code does not follow it for that reason."""
+    """Wrap a function so that each call runs in a block of its own. Captured code ends its graph there."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -87,21 +87,21 @@ def _in_block(function: Any, block: Callable[[], Any], reason: str) -> Any:
 
 
 def _run_as_it_is(wrapper: Any, reason: str) -> Any:
-    """Captured code cannot follow a change of the stance: the graph ends before the call."""
+    """End the graph before a call of the wrapper, because captured code cannot follow a change of the stance."""
     set_mark(wrapper, Mark(Treatment.OUTSIDE, reason=reason))
     return wrapper
 
 
 class assert_no_recompile(AssertNoRecompile):
-    """A block, or a function, in which nothing that was compiled may be compiled again:
+    """A block, or a function, in which no compiled code may be compiled again:
 
         with stator.assert_no_recompile():
             for batch in batches:
                 model(batch)
 
-    Where the guards of all versions fail, RecompileError is raised instead of compiling. It says which guard failed,
-    with the old and the new value. When the program catches it, it is raised at the end of the block. Code that runs
-    for the first time may be compiled. The assertion belongs to the thread or asyncio task of the block.
+    Where the guards of all versions fail, RecompileError is raised instead of compiling. The error names the failed
+    guard, with the old and the new value. If the program catches the error, it is raised again at the end of the block.
+    Code that runs for the first time may be compiled. The assertion belongs to the thread or asyncio task of the block.
 
     `@stator.assert_no_recompile()` makes a block of each call (of a coroutine function, of its coroutine).
     """
@@ -117,10 +117,10 @@ class assert_no_recompile(AssertNoRecompile):
 class disable(ContextDecorator):
     """Keep code from being compiled: `@disable`, `@disable()`, `disable(fn)`, or `with disable():`.
 
-    recursive: what the function calls is left alone too; otherwise only the function itself.
-    reason: shown where a graph breaks at it.
+    recursive: leave all functions that the function calls alone too; otherwise only the function itself.
+    reason: shown where a graph breaks at the function.
     In the `with` form, compiled functions that are called in the block run eagerly. A module is changed in place (its
-    `forward` is replaced on the instance) and returned; of a class, `__init__` and `__call__` are.
+    `forward` is replaced on the instance) and returned; of a class, `__init__` and `__call__` are replaced.
     """
 
     def __new__(cls, fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
@@ -150,10 +150,10 @@ def _disable(target: Any, recursive: bool, reason: str | None) -> Any:
         raise UsageError(f"stator.disable takes a function or module, not {type(target).__name__}: {target!r}")
     if isinstance(target, type):
         return _disable_class(target, recursive, reason)
-    return _noting(reason, _run_disabled(target) if recursive else _disable_frame(target))
+    return _set_reason(reason, _run_disabled(target) if recursive else _disable_frame(target))
 
 
-def _noting(reason: str | None, disabled: Any) -> Any:
+def _set_reason(reason: str | None, disabled: Any) -> Any:
     function = disabled.__func__ if isinstance(disabled, MethodType) else disabled
     if reason:
         setattr(function, f"{DISABLED_MARK}_reason", reason)
@@ -258,7 +258,7 @@ _WRAPPERS: dict[int, Callable[[Any], Any]] = {
 
 
 class DisabledForward:
-    """The `forward` of a module that is not to be compiled. Copied with its module, it belongs to the copy."""
+    """The `forward` of a module that must not be compiled. A copy of the module gets a copy of it."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         functools.update_wrapper(self, target, updated=())
@@ -272,7 +272,7 @@ setattr(DisabledForward.__call__, DISABLED_MARK, "recursive")
 
 
 def _disable_frame(target: Any) -> Any:
-    """Leave this function's own frames alone; what they call may be compiled."""
+    """Leave this function's own frames alone; functions that it calls may be compiled."""
     function = target.__func__ if isinstance(target, MethodType) else target
     if not isinstance(function, FunctionType):
         raise UsageError(f"stator.disable(recursive=False) takes a function written in Python, not {target!r}")
@@ -285,15 +285,16 @@ def _disable_frame(target: Any) -> Any:
 
 
 def graph_break(msg: str = "") -> None:
-    """End the graph here and go on in another one; under `fullgraph=True` an error that says `msg`. Nothing eagerly."""
+    """End the graph here and go on in another graph; under `fullgraph=True` raise an error with `msg`. No effect
+    eagerly."""
 
 
 def allow_in_graph(function: Any) -> Any:
     """Record calls of `function` as one operation of the graph, without following it; backends trace through it.
 
-    It must take tensors, numbers, text and containers of them, give tensors (or a tuple or list of them), change
+    It must take tensors, numbers, text and containers of these, return tensors (or a tuple or list of tensors), change
     nothing else, and use no tensor but its arguments: none of this is checked. Also takes a list or tuple of functions.
-    Returns what it was given. Where a black box for all stages is wanted, make it a custom operator
+    Returns its argument. For a function that must stay opaque to all stages, use a custom operator
     (`torch.library.custom_op`).
     """
     if isinstance(function, (list, tuple)):
@@ -304,10 +305,10 @@ def allow_in_graph(function: Any) -> Any:
 
 
 def assume_constant_result(function: F) -> F:
-    """Call `function` once while capturing, and use its result from then on as a constant. Returns `function`.
+    """Call `function` once while capturing, and treat its result as a constant from then on. Returns `function`.
 
-    Nothing checks that the result stays the same. Arguments must be constants, or objects from outside of the captured
-    code, which are then relied on by identity.
+    Nothing checks that the result stays constant. Arguments must be constants, or objects from outside of the captured
+    code, whose identity is then guarded.
     """
     _require_callable("assume_constant_result", function)
     set_mark(function, Mark(Treatment.CONSTANT))
@@ -319,8 +320,8 @@ def substitute_in_graph(
 ) -> Callable[[F], F]:
     """Decorator: follow the decorated Python function wherever captured code calls `original`, perhaps written in C.
 
-    Both must take the same arguments and do the same. Called by itself, what comes back calls `original`.
-    can_constant_fold_through: `original` is pure; on constants it is called for real.
+    Both must take the same arguments and do the same. The decorated function, called by itself, calls `original`.
+    can_constant_fold_through: `original` is pure; captured code calls it on constants.
     skip_signature_check: do not compare the two signatures. Raises UsageError where they differ.
     """
     _require_callable("substitute_in_graph", original)

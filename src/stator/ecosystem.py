@@ -1,4 +1,4 @@
-"""What other tools find us by: the backend behind torch.compile(model, backend="stator")."""
+"""The backend behind torch.compile(model, backend="stator")."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ def torch_compile_backend(
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Callable[..., Sequence[Any]]:
-    """Compile a graph captured by another front end with our compiler.
+    """Compile a graph captured by another front end.
 
     Parameters and buffers may be inputs or attributes of `gm`; example inputs may be fake. Sizes are specialised: a
-    symbolic size is fixed to its value, which makes the front end compile again for another. A graph that cannot be
-    compiled (it calls submodules, say, or is given tensors of classes with contents of their own) runs eagerly, and a
-    warning says so.
+    symbolic size is fixed to its value, so that the front end compiles again for another value. A graph that cannot be
+    compiled (it calls submodules, or takes tensor subclasses made of other tensors) runs eagerly, with a warning.
     """
     compile_graph, _ = resolve_backend("inductor", mode, options)
     try:
@@ -67,7 +66,7 @@ _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _plain_number(value: Any) -> int | float | bool:
-    """The value; a symbolic one is fixed by asking for it, which leaves a guard with whoever made it."""
+    """The value. Converting a symbolic number fixes it, and leaves a guard with the front end."""
     if isinstance(value, torch.SymInt):
         return int(value)
     if isinstance(value, torch.SymFloat):
@@ -76,26 +75,26 @@ def _plain_number(value: Any) -> int | float | bool:
 
 
 def _real_example(value: Any) -> torch.Tensor:
-    """A tensor with the same sizes, strides, dtype and device that is no subclass with behaviour of its own."""
+    """A plain tensor with the sizes, strides, dtype and device of `value`."""
     if not isinstance(value, torch.Tensor):
         raise CompileError("stator backend", f"an input that is neither tensor nor number: {type(value).__name__}")
     _refuse_contents(value)
     if type(value) in (torch.Tensor, torch.nn.Parameter):
         return value
     size, stride = [int(length) for length in value.shape], [int(step) for step in value.stride()]
-    with _disable_current_modes():  # the front end's fake mode would make another fake
+    with _disable_current_modes():  # under the front end's fake mode this would be fake again
         example = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
         return example.requires_grad_(value.requires_grad) if value.requires_grad else example
 
 
 def _refuse_contents(value: torch.Tensor) -> None:
-    """A tensor made of others has no memory that a kernel could read."""
+    """Refuse a tensor made of other tensors, which has no memory that a kernel could read."""
     if is_traceable_wrapper_subclass(value):
         raise CompileError("stator backend", f"the graph is given a {type(value).__name__}, which is made of tensors")
 
 
 def _fix_numbers(graph: fx.Graph, numbers: Mapping[int, int | float | bool]) -> None:
-    """Put constants in the place of inputs that are numbers."""
+    """Replace number inputs with constants."""
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     values = {placeholders[index]: value for index, value in numbers.items()}
     for node in graph.nodes:
@@ -106,7 +105,7 @@ def _fix_numbers(graph: fx.Graph, numbers: Mapping[int, int | float | bool]) -> 
 
 
 def _lift_attributes(gm: fx.GraphModule, graph: fx.Graph) -> list[torch.Tensor]:
-    """Turn tensor attributes into further inputs; their values, in order."""
+    """Turn tensor attributes into further inputs; returns their values, in order."""
     lifted: dict[str, fx.Node] = {}
     values: list[torch.Tensor] = []
     last = [node for node in graph.nodes if node.op == "placeholder"][-1:]

@@ -1,6 +1,7 @@
-"""Every stage by name, top to bottom: what a captured graph goes through until it is a fast callable.
+"""Lists every stage that turns a captured graph into a fast callable, top to bottom.
 
-The only file that knows all floors. It holds the order of stages and what they hand over, never the work of one.
+The only file that knows all floors. It orders the stages and passes their results on; each stage does its work
+elsewhere.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from stator.runtime.build import build_kernels
 Compiled = Callable[..., Sequence[Any]]
 Observe = Callable[[fx.GraphModule, Compiled], Compiled]
 
-# While a part of a training step runs, what the other part needs is alive: its arena must be small beside that
+# The arena of a forward or backward stays allocated while the other runs: it must be small beside the memory of that
 ARENA_SHARE = 0.002
 
 
-# What changes a graph and its inputs before it is traced, and wraps the compiled callable; the outermost first
+# Stages that change a graph and its inputs before tracing, and wrap the compiled callable; the outermost first
 WRAPPERS = (aot.carry_numbers, aot.read_lazy_inputs)
 
 
 def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-    """Trace to a functional ATen graph and run that operator by operator: everything but code generation."""
+    """Trace to a functional ATen graph and run it operator by operator: all stages except code generation."""
     return _ahead_of_time(gm, example_inputs, aot.run_eagerly, keep=aot.keep_all)
 
 
@@ -63,8 +64,8 @@ def inductor_backend(
 ) -> Compiled:
     """Compile a captured graph to fused kernels.
 
-    observe: called with every functional graph and what it was compiled to; what it returns runs instead. A graph of
-    kernels has meta["peak"] by then; one that runs operator by operator has no plan of its memory.
+    observe: called with every functional graph and its compiled callable; the callable that it returns runs instead. By
+    then a graph of kernels has meta["peak"]; a graph that runs operator by operator has no memory plan.
 
     Raises StatorError (Unsupported, CompileError, MissingToolchain) for what cannot be compiled; the caller then runs
     the program eagerly and says so.
@@ -73,7 +74,7 @@ def inductor_backend(
     compile_with: aot.CompileGraph = partial(compile_graph, options=options, predict=observe is not None)
     rewrite = None if options.exact_random else aot.functionalize_random
     keep: aot.Keep = can_lower
-    if options.exact_rounding:  # operators stay as they are: most of them are called
+    if options.exact_rounding:  # keep operators whole: most of them call ATen
         compile_with = partial(compile_exactly, options=options, predict=observe is not None)
         keep = aot.keep_all
     if observe is not None:
@@ -127,9 +128,10 @@ def _ahead_of_time(
 def compile_graph(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options, predict: bool = False
 ) -> Compiled:
-    """A functional graph of ATen operators to a callable of its tensors that returns a tuple.
+    """Compile a functional graph of ATen operators to a callable of its tensors that returns a tuple.
 
-    Of parts of training steps, or with `predict`, gm.meta["peak"] afterwards says what memory a call needs.
+    For the forward and backward of training steps, or with `predict`, gm.meta["peak"] is set to the memory that a call
+    needs.
     """
     if options.verify:
         graph_verifier.verify(gm)
@@ -183,7 +185,7 @@ def compile_exactly(
 
 
 def _compile_parts(gm: fx.GraphModule, options: Options) -> None:
-    """Compile the graphs that nodes of this one run: branches, bodies of loops."""
+    """Compile the graphs that nodes of this graph run: branches, bodies of loops."""
     for node in gm.graph.nodes:
         part = subgraph_of(node)
         if part is not None:
@@ -217,14 +219,14 @@ def _held(gm: fx.GraphModule, inputs: Sequence[str]) -> set[str]:
 
 
 def _predict_memory(gm: fx.GraphModule, program: Program) -> None:
-    """Note what a call will need at most, beside what its caller holds."""
+    """Note the most memory that a call will need, beside what its caller holds."""
     gm.meta["peak"] = peak = predict_peak(program, _held(gm, program.inputs))
     if "part" in gm.meta:
         counters.largest(f"memory:{gm.meta['part']}_peak", peak.bytes)
 
 
 def _parameters(lowered: Lowered, example_inputs: Sequence[torch.Tensor]) -> list[str]:
-    """Inputs that are nearly always the same tensor, so that views of them are worth keeping from call to call."""
+    """Inputs that are nearly always the same tensor: views of them are worth keeping between calls."""
     named = zip(lowered.inputs, example_inputs, strict=True)
     return [name for name, tensor in named if isinstance(tensor, torch.nn.Parameter)]
 

@@ -1,4 +1,4 @@
-"""What each graph break of one call cost, as an estimate; how it is made up is said in docs/graph-breaks.md."""
+"""Estimates what each graph break of one call cost; docs/graph-breaks.md says how."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame
 from stator.dynamo.ir.resume import ResumePoint
 
-# Seconds for leaving compiled code and finding what goes on, with two values carried over, on one core of a server
+# Seconds for leaving compiled code and entering the continuation, with two values carried over, on one core of a server
 SECONDS_A_PASS = 5e-6
 # Bytes a second at which tensors between two graphs are written, and read again
 BANDWIDTH = 10e9
@@ -28,9 +28,12 @@ BANDWIDTH = 10e9
 
 @dataclass(slots=True)
 class BreakCost:
-    """One place that ended graphs. `passes`: how often the program came by; `native_seconds`: in what was called there,
-    without what was captured, compiled or itself broken inside; `carried_bytes`: of tensors that graphs wrote for what
-    came behind, over all passes."""
+    """One place that ended graphs.
+
+    passes: how often the program came by. native_seconds: time in the call there, without code inside it that was
+    captured, compiled or broken itself. carried_bytes: of tensors that graphs wrote for the code behind the break, over
+    all passes.
+    """
 
     reason: BreakReason
     passes: int = 0
@@ -50,16 +53,16 @@ class BreakCost:
         return f"about {_duration(self.seconds)}: {', '.join(parts)}"
 
 
-class WatchingConverter(FrameCompiler):
-    """Compiles frames, and notes what their breaks cost while the compiled code runs."""
+class BreakCostCompiler(FrameCompiler):
+    """Compiles frames, and notes the costs of their breaks while the compiled code runs."""
 
     def __init__(self, backend: Backend, on_captured: Callable[[CapturedFrame], None]) -> None:
         self._costs: dict[tuple[str, UserPlace], BreakCost] = {}
-        self._seconds_apart = 0.0  # seconds so far in what is not the native code of the call at hand
+        self._seconds_apart = 0.0  # seconds so far outside of the native code of the current call
         super().__init__(Settings(self._timed(backend), on_captured=on_captured))
 
     def costs(self) -> list[BreakCost]:
-        """The costliest first."""
+        """The costs, the highest first."""
         return sorted(self._costs.values(), key=lambda cost: -cost.seconds)
 
     def compile_frame(
@@ -88,7 +91,7 @@ class WatchingConverter(FrameCompiler):
         return lambda callee: partial(timed, self.dispatch(callee))
 
     def hook_at(self, captured: CapturedFrame) -> Hook:
-        """As for calls: what runs while the hook is on is native, but for what is compiled there."""
+        """Time spent while the hook is on is native, except for code that is compiled there."""
         turn_on, turn_off = super().hook_at(captured)
         if not isinstance(captured.exit, Break):
             return turn_on, turn_off
@@ -127,7 +130,7 @@ class WatchingConverter(FrameCompiler):
         return counted
 
     def _timed(self, backend: Backend) -> Backend:
-        """The same backend, whose graphs do not count as native code."""
+        """The backend, with graphs that do not count as native code."""
 
         def compile_timed(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             compiled = backend(gm, example_inputs)
@@ -152,7 +155,7 @@ def _bytes_of_outputs(graph: fx.GraphModule | None) -> int:
         return 0
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     examples = [node.meta.get("example_value") for node in output.args[0] if isinstance(node, fx.Node)]
-    # a size that only the run can tell is not known here
+    # sizes that only the run can tell are not counted
     tensors = [one for one in examples if isinstance(one, torch.Tensor) and type(one.numel()) is int]
     return sum(one.numel() * one.element_size() for one in tensors)
 

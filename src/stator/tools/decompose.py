@@ -1,6 +1,6 @@
 """`stator.decompose(program, ...)`: a program as a functional graph of one published level of the operator set.
 
-What is an operator of a level, and what it is made of, is written in `prims`; tracing is `graph`'s work.
+`prims` defines the operators of each level and their decompositions; `graph` traces.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ def decompose(
     to: str = "prims",
     keep: Collection[str | OpOverload] = (),
 ) -> fx.GraphModule:
-    """The same program as a functional graph of canonical ATen (`to="aten"`) or of primitives (`to="prims"`).
+    """Trace a program to a functional graph of canonical ATen (`to="aten"`) or of primitives (`to="prims"`).
 
     program: an fx.GraphModule of torch calls or of ATen operators, a module, or any callable of tensors.
-    example_inputs: what it is called with; of a GraphModule they may be left out when its placeholders carry
-        `meta["val"]` or `meta["example_value"]`. Sizes, strides and dtypes are fixed to theirs, and so are arguments
-        that are not tensors, which stay as placeholders that nothing reads.
+    example_inputs: arguments for one call; optional for a GraphModule whose placeholders carry `meta["val"]` or
+        `meta["example_value"]`. Their sizes, strides and dtypes are fixed, and so are arguments that are not tensors,
+        which
+        stay as placeholders that nothing reads.
     keep: operators to leave whole although they are of another level.
 
     The result takes the same arguments and returns the same values in the same structure, without gradients. Its nodes
@@ -49,8 +50,8 @@ def decompose(
     attributes with dots turned into underscores. Where `program` writes to inputs or buffers, the graph returns
     `(result, {name: new content})` instead.
 
-    Raises CompileError naming operator and place for what is neither of the level nor made of it, Unsupported for what
-    cannot be traced, UsageError for arguments that do not fit.
+    Raises CompileError, with operator and place, for an operator that is neither of the level nor decomposed into it,
+    Unsupported for what cannot be traced, UsageError for arguments that do not fit.
     """
     if to not in LEVELS:
         raise UsageError(f"unknown level {to!r}; known levels: {', '.join(LEVELS)}")
@@ -79,7 +80,7 @@ def decompose(
 
 
 class _PlacingTracer(FunctionalTracer):
-    """Notes for each operator where the program stands, also of programs that are no graphs."""
+    """Notes for each operator the place in the program, also for programs that are no graphs."""
 
     def _node(self, *arguments: Any) -> fx.Node:
         node = super()._node(*arguments)
@@ -91,7 +92,7 @@ class _PlacingTracer(FunctionalTracer):
 
 
 def _run(program: Callable[..., Any], arguments: Sequence[Any], tracer: FunctionalTracer) -> Any:
-    """Run the program, without the fused operators of torch's own modules, which are of no level."""
+    """Run the program, without the fused operators of torch's own modules, which belong to no level."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -107,7 +108,7 @@ def _run(program: Callable[..., Any], arguments: Sequence[Any], tracer: Function
 
 
 def _place(frames: Iterable[FrameType]) -> UserPlace | None:
-    """Where the innermost of these frames stands that is the program's: not torch's, not ours, not who called us."""
+    """The innermost of these frames that belongs to the program: not to torch, stator, or the caller of `decompose`."""
     for frame in frames:
         code = frame.f_code
         if code is decompose.__code__:
@@ -167,7 +168,7 @@ def _input(tracer: FunctionalTracer, value: Any, name: str) -> Any:
 
 
 def _owned(program: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by name, those that are shared once."""
+    """Parameters and buffers by name; shared ones once."""
     seen: dict[int, str] = {}
     found = {}
     for name, tensor in (*program.named_parameters(), *program.named_buffers()):
@@ -197,7 +198,7 @@ def _check_sharing(written: dict[str, FakeTensor], inputs: Sequence[Any]) -> Non
 
 
 def _close(tracer: FunctionalTracer, result: Any) -> fx.GraphModule:
-    """The recorded graph with an output of the program's own structure."""
+    """The recorded graph, with an output of the program's own structure."""
     module = close_with_structure(tracer, result)
     output = next(iter(reversed(module.graph.nodes)))
     for part in _parts(output.args[0]):
@@ -216,7 +217,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _attach(module: fx.GraphModule, owned: dict[str, tuple[str, torch.Tensor]]) -> None:
-    """Read parameters and buffers from attributes, where they were traced as placeholders."""
+    """Turn the placeholders of parameters and buffers into reads of attributes."""
     for node in list(module.graph.nodes):
         if node.op != "placeholder" or node.target not in owned:
             continue

@@ -1,5 +1,6 @@
-"""`stator.explain(f)(*args)`: what would be captured, in how many graphs, and what ended them. Runs the program once,
-eagerly op by op (compiled, if memory is asked for), and leaves no compiled code behind."""
+"""`stator.explain(f)(*args)`: the graphs that one call is captured as, and the reasons why they end.
+The call runs operator by operator (compiled, if memory is asked for), and leaves no compiled code behind.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from stator.backends import CompiledGraph, observed, run_eagerly
+from stator.backends import CompiledGraph, observing_backend, run_eagerly
 from stator.base import counters
 from stator.base.config import make_options
 from stator.base.errors import MissingToolchain, UsageError
@@ -19,19 +20,19 @@ from stator.dynamo.host import native_status
 from stator.dynamo.ir.capture_printer import guard_text
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame
 
-from .break_costs import BreakCost, WatchingConverter
+from .break_costs import BreakCost, BreakCostCompiler
 from .step_memory import StepMemory
 
 
 @dataclass(slots=True)
 class Explanation:
-    """What one call was captured as. Prints as a report.
+    """How one call was captured. Prints as a report.
 
-    out_guards: what the captures relied on, over all frames.
-    break_costs: of each place that ended graphs, the costliest first.
-    memory: of each graph, if it was asked for.
-    failed_graph_count: how often a graph raised an error and its frame began anew, by itself.
-    result: what the call returned.
+    out_guards: the guards of all captured frames.
+    break_costs: per place that ended graphs, the highest first.
+    memory: per graph, if it was asked for.
+    failed_graph_count: how often a graph raised an error, so that its frame began again without it.
+    result: the result of the call.
     """
 
     graphs: list[fx.GraphModule] = field(default_factory=list)
@@ -92,15 +93,15 @@ class Explanation:
 def explain(
     target: Callable[..., Any], *, memory: bool = False, options: Mapping[str, object] | None = None
 ) -> Callable[..., Explanation]:
-    """A function that calls `target` once with its arguments and says how it was captured.
+    """A function that calls `target` once with its arguments and reports how it was captured.
 
-    Takes functions, methods, modules and callables, compiled or not. Raises UsageError for what cannot be called or
-    an unknown option, and MissingToolchain when capture is not possible in this installation.
+    Takes functions, methods, modules and callables, compiled or not. Raises UsageError for an object that cannot be
+    called or an unknown option, and MissingToolchain when capture is not possible in this installation.
 
-    memory: compile what is captured to kernels, and say how much memory each graph was predicted to need at its peak,
-    and did need. Of a training step these are forward and backward; a backward is seen when `target` runs it, or the
-    caller does before looking.
-    options: those of `stator.compile`, for what is compiled.
+    memory: compile the graphs to kernels, and report the predicted and the measured peak memory of each. Training steps
+    have a forward and a backward; a backward is measured if `target` runs it, or the caller does before reading the
+    report.
+    options: those of `stator.compile`, for the compilation.
     """
     make_options(None, options)
     if not callable(target):
@@ -110,21 +111,21 @@ def explain(
         if not native_status.available():
             raise MissingToolchain(f"stator's C extension is not usable: {native_status.problem}")
         explanation = Explanation()
-        backend = _Measured(explanation, options) if memory else run_eagerly
-        converter = WatchingConverter(backend, lambda captured: _add(explanation, captured))
+        backend = _MeasuringBackend(explanation, options) if memory else run_eagerly
+        compiler = BreakCostCompiler(backend, lambda captured: _add(explanation, captured))
         failed = counters.counts["dynamo.failed_graphs"]
         try:
-            explanation.result = compiled_call(target, converter)(*args, **kwargs)
+            explanation.result = compiled_call(target, compiler)(*args, **kwargs)
         finally:
             explanation.failed_graph_count = counters.counts["dynamo.failed_graphs"] - failed
-            explanation.break_costs = converter.costs()
+            explanation.break_costs = compiler.costs()
         return explanation
 
     return run
 
 
-class _Measured:
-    """A backend that compiles, and notes in an explanation what memory each graph needs."""
+class _MeasuringBackend:
+    """A backend that compiles, and notes the memory of each graph in an explanation."""
 
     def __init__(self, explanation: Explanation, options: Mapping[str, object] | None) -> None:
         self.explanation = explanation
@@ -132,7 +133,7 @@ class _Measured:
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
         step = StepMemory(len(self.explanation.graphs) - 1)
-        compiled = observed(step.observe, self.options)(gm, example_inputs)
+        compiled = observing_backend(step.observe, self.options)(gm, example_inputs)
         if step.parts:
             self.explanation.memory.append(step)
         return compiled

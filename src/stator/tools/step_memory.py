@@ -1,6 +1,6 @@
-"""Peak memory of compiled graphs and of the parts of training steps: what the plan said, what torch's allocator said.
+"""Peak memory of compiled graphs, forward and backward apart: as planned, and as torch's allocator measures it.
 
-For `stator.explain(..., memory=True)`. Nothing is compiled or planned here.
+For `stator.explain(..., memory=True)`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ Run = Callable[..., Sequence[Any]]
 
 @dataclass(slots=True)
 class PartMemory:
-    """One compiled graph: bytes at its peak beside what its caller holds anyway.
+    """One compiled graph: bytes at its peak, beside the memory that its caller holds anyway.
 
-    predicted: by the plan, without scratch memory inside of libraries; None of what runs operator by operator, which
-    has no plan. measured: the most in any of its calls; None if it did not run, or under a profiler of the caller's.
+    predicted: by the plan, without scratch memory inside of libraries; None for a graph that runs operator by operator,
+    which has no plan. measured: the most of all its calls; None if it did not run, or ran under a profiler of the
+    caller's.
     """
 
     predicted: int | None = None
@@ -37,9 +38,9 @@ class StepMemory:
     """One captured graph. graph: its number among the captured ones.
 
     parts: "forward" and "backward", or "whole" where no gradients are needed or they are taken inside. Backwards for
-    several sets of outputs count as one part, of the largest figures. saved: bytes that the backward was given and that
-    nothing else keeps alive (None: no backward ran). again: operators of the forward that a backward computes again
-    instead of being given their results.
+    several sets of outputs count as one part, with the largest figures. saved: bytes that the backward received and
+    that nothing else keeps alive (None: no backward ran). again: forward operators that a backward computes again
+    instead of receiving their results.
     """
 
     graph: int
@@ -48,7 +49,7 @@ class StepMemory:
     parts: dict[str, PartMemory] = field(default_factory=dict)
 
     def observe(self, gm: fx.GraphModule, run: Run) -> Run:
-        """What to call instead of the compiled graph, so that its calls are measured."""
+        """Wrap a compiled graph so that its calls are measured."""
         part, peak = gm.meta.get("part", "whole"), gm.meta.get("peak")
         found = self.parts.setdefault(part, PartMemory())
         if peak is not None:
@@ -59,7 +60,7 @@ class StepMemory:
         boxed = bool(getattr(run, "boxed", False))
 
         def measured(*arguments: Any) -> Sequence[Any]:
-            # of what is given, a boxed part frees what it has read; else it is there until the end
+            # a boxed graph frees its inputs after reading them; other inputs stay until the end
             given = _bytes(arguments[0] if boxed else arguments, others) if boxed or part == "backward" else 0
             if part == "backward":
                 self.saved = max(self.saved or 0, given)
@@ -96,7 +97,7 @@ def _megabytes(count: int) -> str:
 
 
 def _bytes(tensors: Sequence[torch.Tensor], others: frozenset[int]) -> int:
-    """Bytes of the memory behind the tensors, each piece once, except at those positions."""
+    """Bytes of the memory behind the tensors, each storage once, except at the positions `others`."""
     pieces = {}
     for position, tensor in enumerate(tensors):
         if position not in others:
@@ -107,7 +108,7 @@ def _bytes(tensors: Sequence[torch.Tensor], others: frozenset[int]) -> int:
 
 @contextmanager
 def _allocations() -> Iterator[list[int]]:
-    """What torch's allocators gave (positive) and took back meanwhile, in order; filled at the end."""
+    """Yields a list that receives, at the end, the bytes that torch's allocators gave (positive) and took back."""
     changes: list[int] = []
     with profiler.profile(use_kineto=True, profile_memory=True, use_cpu=True) as found:
         yield changes

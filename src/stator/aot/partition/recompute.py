@@ -56,7 +56,7 @@ class RecomputeCandidate:
 
 
 class Problem:
-    """What may be kept and what may be computed again. Views belong to the memory that they show."""
+    """Which values may be kept, and which may be computed again. Views belong to the memory that they show."""
 
     def __init__(self, joint: JointGraph, sides: ForwardBackwardSets, library_again: bool) -> None:
         self.sides = sides
@@ -101,7 +101,7 @@ class Problem:
         return wanted
 
     def _candidates(self) -> dict[fx.Node, RecomputeCandidate]:
-        """Everything that keeping or computing again could concern, from what is wanted upwards."""
+        """All values that keeping or computing again could concern, starting from the wanted ones."""
         found: dict[fx.Node, RecomputeCandidate] = {}
         waiting = list(self.wanted)
         while waiting:

@@ -308,7 +308,7 @@ class _RefuseObserved(torch.autograd.Function):
         ctx.linked, ctx.hooks, ctx.results, ctx.count = step_node.linked, step_node.hooks, results, count
         ctx.set_materialize_grads(False)
         gradients = tensors[:count]
-        with below_autograd():  # nobody's views
+        with below_autograd():  # below autograd they are no views
             found = [gradient if gradient is None else aten.alias.default(gradient) for gradient in gradients]
         constant = [
             one
@@ -351,7 +351,7 @@ class _RefusePartialHooks(torch.autograd.Function):
     def forward(ctx: Any, step_node: Any, *gradients: Any) -> Any:
         ctx.step_node, ctx.run = step_node, object()
         ctx.set_materialize_grads(False)
-        with below_autograd():  # nobody's views
+        with below_autograd():  # below autograd they are no views
             found = [one if one is None else aten.alias.default(one) for one in gradients]
         pairs = zip(found, gradients, strict=True)
         ctx.mark_non_differentiable(*[one for one, given in pairs if one is not None and not given.requires_grad])
