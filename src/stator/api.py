@@ -118,9 +118,7 @@ def _compile_class(cls: type, make_compiler: Callable[[], FrameCompiler]) -> typ
 
 
 def reset() -> None:
-    """Forget all compiled code of this process, decisions to run eagerly, and warnings already given.
-
-    Compiled functions and modules stay usable; they compile again when called.
-    """
+    """Forget all compiled code of this process, decisions to run eagerly, and warnings already given. Compiled
+    functions and modules stay usable; they compile again when called."""
     entries.reset()
     logs.forget_warnings()

@@ -37,8 +37,7 @@ def register_backend(backend: Backend, /, name: str | None = None) -> Backend: .
 def register_backend(backend: None = None, /, name: str | None = None) -> Callable[[Backend], Backend]: ...
 def register_backend(backend: Backend | None = None, /, name: str | None = None) -> Any:
     """Give a backend a name: `register_backend(f)`, `register_backend(f, name="x")`, or as a decorator with or without
-    `name`. The name defaults to the function's own. Raises UsageError when the name is taken.
-    """
+    `name`. The name defaults to the function's own. Raises UsageError when the name is taken."""
     if backend is None:
         return lambda function: register_backend(function, name=name)
     chosen = name or getattr(backend, "__name__", None)
@@ -108,10 +107,8 @@ def _with_keywords(backend: Backend, keywords: dict[str, Any]) -> Backend:
 
 
 def _checked(compiled: Any, results: int, name: str) -> Any:
-    """Check that the callable of a backend from outside returns a tuple or list.
-
-    A single tensor would silently be taken apart along its first dimension.
-    """
+    """Check that the callable of a backend from outside returns a tuple or list. A single tensor would silently be
+    taken apart along its first dimension."""
     if not callable(compiled):
         return compiled
 

@@ -24,8 +24,7 @@ _CALL, _COMPILE, _FORWARD = "_stator_call", "_stator_compile", "_stator_forward"
 
 class CompiledModule:
     """Mixed into the class of a compiled module. The instance shares the `__dict__` of the original: parameters,
-    buffers, submodules, hooks, flags and methods are read and written through, in both directions.
-    """
+    buffers, submodules, hooks, flags and methods are read and written through, in both directions."""
 
     __slots__ = ()
 
@@ -71,10 +70,8 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 class _Forward:
-    """`forward` of a compiled module, compiled too, also where `forward` was set on the instance.
-
-    The original module, and the code of its own methods, see the plain `forward`.
-    """
+    """`forward` of a compiled module, compiled too, also where `forward` was set on the instance. The original module,
+    and the code of its own methods, see the plain `forward`."""
 
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:

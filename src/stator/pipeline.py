@@ -128,11 +128,8 @@ def _ahead_of_time(
 def compile_graph(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options, predict: bool = False
 ) -> Compiled:
-    """Compile a functional graph of ATen operators to a callable of its tensors that returns a tuple.
-
-    For the forward and backward of training steps, or with `predict`, gm.meta["peak"] is set to the memory that a call
-    needs.
-    """
+    """Compile a functional graph of ATen operators to a callable of its tensors that returns a tuple. For the forward
+    and backward of training steps, or with `predict`, gm.meta["peak"] is set to the memory that a call needs."""
     if options.verify:
         graph_verifier.verify(gm)
     with counters.timed("lower"):

@@ -182,10 +182,8 @@ def _trace(program: RetraceableProgram, tensors: Sequence[torch.Tensor]) -> Join
 
 
 def _are_separate(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
-    """Whether `inference.are_separate` holds, and no written storage belongs to several inputs that autograd tracks.
-
-    A write would give each of these inputs a new history.
-    """
+    """Whether `inference.are_separate` holds, and no written storage belongs to several inputs that autograd tracks. A
+    write would give each of these inputs a new history."""
     if not are_separate(traced, tensors, merged):
         return False
     owners: defaultdict[int, set[int]] = defaultdict(set)

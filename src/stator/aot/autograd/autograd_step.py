@@ -160,10 +160,8 @@ class CompiledStep:
         return self.kept_places[freed]
 
     def gradients_of_group(self, step_node: Any, index: int) -> Sequence[torch.Tensor | None]:
-        """Gradients of one group of primals, once all tangents that lead to it have arrived, or will not.
-
-        Groups whose tangents have all arrived are computed together, and their gradients kept until their nodes run.
-        """
+        """Gradients of one group of primals, once all tangents that lead to it have arrived, or will not. Groups whose
+        tangents have all arrived are computed together, and their gradients kept until their nodes run."""
         state = progress_of(step_node)
         if index not in state.found:
             waiting = pending_values(step_node, state)
@@ -259,10 +257,8 @@ class CompiledStep:
             step_node.primals = step_node.places = ()
 
     def twice_differentiable(self, request: GradientRequest, step_node: Any, tangents: Sequence[Any]) -> list[Any]:
-        """Gradients per primal that can be differentiated again: the backward is compiled like any other program.
-
-        It computes the forward again, with the random numbers of the forward. step_node: autograd's node of the call.
-        """
+        """Gradients per primal that can be differentiated again: the backward is compiled like any other program. It
+        computes the forward again, with the random numbers of the forward. step_node: autograd's node of the call."""
         found = iter(self._run_again(request, step_node, tangents))
         return [
             None if not entry[0].requires_grad or (request.by is not None and at not in request.by) else next(found)

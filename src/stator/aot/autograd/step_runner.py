@@ -66,10 +66,8 @@ def _values(step: CompiledStep, primals: Sequence[torch.Tensor]) -> Sequence[Any
 
 
 def run_step_of_shown(step: CompiledStep, places: Sequence[int], *tensors: torch.Tensor) -> Sequence[Any]:
-    """Like `runner`, where another step has already computed the results at `places`.
-
-    These results come behind the primals. For autograd, values that depend on such results are computed from them.
-    """
+    """Like `runner`, where another step has already computed the results at `places`. These results come behind the
+    primals. For autograd, values that depend on such results are computed from them."""
     primals = tensors[: -len(places)]
     values = _values(step, primals)
     shown = dict(zip(places, tensors[-len(places) :], strict=True))
@@ -97,10 +95,8 @@ def _tied(
 
 
 def views_of_views(joint: Joint, inner: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
-    """Runs a graph whose differentiable results are only views of inputs, some of them views of other results.
-
-    Returns the forward values, then these views (see `effects_left`).
-    """
+    """Runs a graph whose differentiable results are only views of inputs, some of them views of other results. Returns
+    the forward values, then these views (see `effects_left`)."""
 
     def run(*inputs: torch.Tensor) -> Sequence[Any]:
         return tuple(_linked(joint, None, None, inner(*inputs), inputs, {}))
@@ -118,9 +114,7 @@ def _linked(
     holder: torch.Tensor | None = None,
 ) -> list[Any]:
     """The values and the views behind them as autograd knows them, made in order, each with edges to earlier ones.
-
-    Without a step nothing is differentiable. holder: keeps the node of the call alive, where the values have none.
-    """
+    Without a step nothing is differentiable. holder: keeps the node of the call alive, where the values have none."""
     seen = [*values, *[None] * len(joint.traced.outputs)]
     for position, tensor in shown.items():
         seen[position] = tensor

@@ -62,10 +62,8 @@ def _fewest_kept(choices: Sequence[SavedChoice], fastest: SavedChoice, memory_bu
 
 
 def _fastest(problem: Problem, plain: SavedChoice, lean: SavedChoice) -> SavedChoice:
-    """`plain`; or `lean`, which takes up to a few percent more time, if it lowers a peak that is near eager's.
-
-    In many steps the peak is where all gradients exist and few kept values are left: keeping less would not lower it.
-    """
+    """`plain`; or `lean`, which takes up to a few percent more time, if it lowers a peak that is near eager's. In many
+    steps the peak is where all gradients exist and few kept values are left: keeping less would not lower it."""
     if lean.saved_bytes >= plain.saved_bytes:
         return plain
     most = estimate_peak(problem.sides, plain.saved, problem.held)
@@ -165,10 +163,8 @@ class _Crossings:
 
 
 def fill_knapsack(gains: list[int], sizes: list[int], room: int) -> list[int]:
-    """Positions of the items to take: about the greatest sum of gains with sizes that fit into `room`.
-
-    Sizes are rounded up to a 256th of the room.
-    """
+    """Positions of the items to take: about the greatest sum of gains with sizes that fit into `room`. Sizes are
+    rounded up to a 256th of the room."""
     unit = max(1, -(-room // _KNAPSACK_UNITS))
     units = room // unit
     best = [0] * (units + 1)

@@ -38,9 +38,7 @@ class FlowNetwork:
 
     def sink_side(self) -> list[bool]:
         """Saturate the network; per vertex, whether it lies on the sink's side of the minimum cut next to the sink.
-
-        Raises ValueError when every cut is infinite.
-        """
+        Raises ValueError when every cut is infinite."""
         while (levels := self._levels()) is not None:
             positions = [0] * len(self.edges)
             while self._augment(levels, positions):

@@ -49,10 +49,8 @@ def compile_on_memory(
     arguments: Sequence[Any],
     compile_function: Callable[[Callable[..., Any], Sequence[Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """Compile a function of lazily conjugated or negated tensors as a function of their memory.
-
-    The function must return none of its arguments. The compiled function may take more arguments behind these.
-    """
+    """Compile a function of lazily conjugated or negated tensors as a function of their memory. The function must
+    return none of its arguments. The compiled function may take more arguments behind these."""
     bits = [lazy_bits_of(value) for value in arguments]
     if not any(bits):
         return compile_function(function, arguments)

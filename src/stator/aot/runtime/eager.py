@@ -14,10 +14,8 @@ from stator.runtime.host import below_autograd
 
 
 def run_eagerly(graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
-    """A `compile_graph` that returns the graph's own generated Python function.
-
-    The function runs below autograd, so that its results are no views for autograd, as those of compiled kernels.
-    """
+    """A `compile_graph` that returns the graph's own generated Python function. The function runs below autograd, so
+    that its results are no views for autograd, as those of compiled kernels."""
     _LazyGraphModule.force_recompile(graph)
     forward = graph.forward
 

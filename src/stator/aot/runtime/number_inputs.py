@@ -18,10 +18,8 @@ from .wrappers import WrappedGraph, no_wrap
 
 
 def carry_numbers(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> WrappedGraph:
-    """A wrapper: replaces the number inputs of a graph with tensors.
-
-    The numbers are the placeholders with `meta["number"]`. Other Python inputs stay as they are.
-    """
+    """A wrapper: replaces the number inputs of a graph with tensors. The numbers are the placeholders with
+    `meta["number"]`. Other Python inputs stay as they are."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     positions = [at for at, node in enumerate(placeholders) if node.meta.get("number")]
     if not positions:

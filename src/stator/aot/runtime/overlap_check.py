@@ -50,10 +50,8 @@ def byte_span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def are_disjoint(tensors: Sequence[torch.Tensor], written: Sequence[bool]) -> bool:
-    """Whether no written tensor shares an element with another, as far as is easily decided.
-
-    Columns of one matrix are disjoint although their spans overlap.
-    """
+    """Whether no written tensor shares an element with another, as far as is easily decided. Columns of one matrix are
+    disjoint although their spans overlap."""
     spans = [byte_span(tensor) for tensor in tensors]
     order = sorted((at for at, (start, end) in enumerate(spans) if end > start), key=lambda at: spans[at])
     reaching: list[int] = []  # earlier tensors whose span reaches to the next start

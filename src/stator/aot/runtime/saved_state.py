@@ -17,10 +17,8 @@ NOTHING_FREED: Freed = (0, None, 0)
 
 
 def saved_values(step_node: Any, values: int) -> list[Any]:
-    """The forward's saved values, for a backward of `values`.
-
-    Raises RuntimeError where eager would have freed them, or where one was written to.
-    """
+    """The forward's saved values, for a backward of `values`. Raises RuntimeError where eager would have freed them, or
+    where one was written to."""
     if values & freed_values(step_node):
         raise _freed_twice()
     step: Any = step_node.step

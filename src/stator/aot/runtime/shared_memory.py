@@ -50,10 +50,8 @@ class OverlappingInputs(Unsupported):
 
 
 def with_shared_memory(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_disjoint: CompileDisjoint) -> Any:
-    """Compile a graph whose tensor inputs may overlap, differently in later calls.
-
-    Raises the errors of `compile_disjoint` where these inputs cannot become views of one tensor either.
-    """
+    """Compile a graph whose tensor inputs may overlap, differently in later calls. Raises the errors of
+    `compile_disjoint` where these inputs cannot become views of one tensor either."""
     shared = _OverlapVersions(gm, compile_disjoint)
     try:
         return compile_disjoint(gm, example_inputs, shared.run)
@@ -161,10 +159,8 @@ class _GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class _EndOfGraph:
-    """Runs at the end of the graph, on its results, the members of each group, and the spanning tensors.
-
-    Raises Unsupported where replay would need more than new contents.
-    """
+    """Runs at the end of the graph, on its results, the members of each group, and the spanning tensors. Raises
+    Unsupported where replay would need more than new contents."""
 
     groups: tuple[_Group, ...]
     layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  # of the members

@@ -17,10 +17,8 @@ def is_batched(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def row_by_row(run: Callable[[list[torch.Tensor]], Sequence[Any]], tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Call `run` for each row of the tensors, outside of batching, and batch its results in the same way.
-
-    Some tensors may be unbatched. Results are tensors or None; None in some rows only counts as zeros there.
-    """
+    """Call `run` for each row of the tensors, outside of batching, and batch its results in the same way. Some tensors
+    may be unbatched. Results are tensors or None; None in some rows only counts as zeros there."""
     with outside_batching() as level:
         # a tensor that is equal in all rows gets one row
         stacked = [torch._remove_batch_dim(tensor, level, 1, 0) for tensor in tensors]

@@ -24,10 +24,8 @@ with torch._C._InferenceMode(False):
 
 @dataclass(frozen=True, slots=True)
 class InputGroup:
-    """Inputs that the same values lead to: the positions of the inputs and of the values.
-
-    All leaves that the program made count as one more input, behind the others.
-    """
+    """Inputs that the same values lead to: the positions of the inputs and of the values. All leaves that the program
+    made count as one more input, behind the others."""
 
     primals: tuple[int, ...]
     positions: tuple[int, ...]

@@ -285,10 +285,8 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, has_ho
 
 
 def _refuse_hooks(values: DifferentiableValues, leads: _Leads) -> None:
-    """Raise Unsupported where hooks of the program sit on results, or where autograd sees several nodes.
-
-    A hook must get the sum of all gradients, and must be called in order with the hooks of the caller.
-    """
+    """Raise Unsupported where hooks of the program sit on results, or where autograd sees several nodes. A hook must
+    get the sum of all gradients, and must be called in order with the hooks of the caller."""
     hooked = any(handle is not None and handle._backward_hooks for handle in values.handles)
     if hooked or values.links or leads.groups:
         raise Unsupported("gradient-hooks", "gradient hooks on results, or behind results that autograd tells apart")

@@ -176,10 +176,8 @@ class LinkedResults:
             self.hooks[position] = tensor._backward_hooks
 
     def observe(self) -> bool:
-        """Whether gradients of these results are observed in the running backward.
-
-        Decided once per backward, when the first gradient arrives that has a result behind it.
-        """
+        """Whether gradients of these results are observed in the running backward. Decided once per backward, when the
+        first gradient arrives that has a result behind it."""
         task = torch._C._current_graph_task_id()
         if task != self._task:
             self._task, self._observed = task, self.are_observed()
@@ -222,10 +220,7 @@ Call = tuple[torch.Tensor | None, int]
 
 class _LinkFunction(torch.autograd.Function):
     """apply(above, linked, position, call, value, *results behind it, dummy_leaf, *group nodes): the value with its own
-    node.
-
-    The nodes of input groups are given where the node of the call leads to no inputs; see `input_groups`.
-    """
+    node. The nodes of input groups are given where the node of the call leads to no inputs; see `input_groups`."""
 
     @staticmethod
     def forward(
@@ -298,10 +293,7 @@ _LINK_NODE.register_prehook = _LINK_NODE.register_hook = refuse_hooks
 
 class _RefuseObserved(torch.autograd.Function):
     """apply(step_node, results, count, *gradients, *results): the gradients, whose backward must not be observed at
-    results.
-
-    They were computed from the inputs again, so autograd sees no edge from them to the results.
-    """
+    results. They were computed from the inputs again, so autograd sees no edge from them to the results."""
 
     @staticmethod
     def forward(ctx: Any, step_node: Any, results: Sequence[Reference], count: int, *tensors: Any) -> Any:

@@ -139,10 +139,8 @@ class RetraceableProgram:
         return gradients_of
 
     def handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Run the program again, in its own state of torch, on copies of what it writes to.
-
-        Returns the tensors behind its forward values by position; views among the outputs are counted behind these.
-        """
+        """Run the program again, in its own state of torch, on copies of what it writes to. Returns the tensors behind
+        its forward values by position; views among the outputs are counted behind these."""
         with self.torch_state.restored():
             return self._handles(joint, primals)
 
@@ -172,9 +170,7 @@ class RetraceableProgram:
 
 
 def alias_primals(primals: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Aliases of the primals, for autograd separate tensors.
-
-    Gradients by an alias contain nothing that flows through other primals, and call none of their hooks.
-    """
+    """Aliases of the primals, for autograd separate tensors. Gradients by an alias contain nothing that flows through
+    other primals, and call none of their hooks."""
     with torch.enable_grad():
         return [torch.ops.aten.alias.default(primal) if primal.requires_grad else primal for primal in primals]
