@@ -18,7 +18,7 @@ from stator.prims.layout import broadcast_shapes
 from stator.prims.operators.checks import check
 
 # Keyed by the call target: a function, or the name of a method.
-stand_ins: Registry[Any, Callable[..., Any]] = Registry("torch function that asks for data")
+stand_ins: Registry[Any, Callable[..., Any]] = Registry("torch function that reads data")
 
 
 def _quantile_by(rule: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
