@@ -63,7 +63,7 @@ class LoweringBuilder:
             name, tuple(value.shape), tuple(value.stride()), value.dtype, value.device, "constant", value=value
         )
 
-    def number(self, value: int, name: str, device: torch.device) -> Tensor:
+    def stored_int64(self, value: int, name: str, device: torch.device) -> Tensor:
         """An int64 in memory, so that kernels that differ only in this number are one. Equal names mean equal
         numbers."""
         if name in self.buffers:

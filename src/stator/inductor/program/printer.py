@@ -9,7 +9,7 @@ from stator.inductor.buffers import Extern, Layout, View
 
 from .aliases import layout_bytes
 from .arena import plan_arena
-from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared, Step
+from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared
 
 _lines: Registry[type, Any] = Registry("program step")
 
@@ -105,8 +105,3 @@ def _call(step: Call) -> str:
 @_lines.register(ReturnValues)
 def _return(step: ReturnValues) -> str:
     return f"return   {', '.join(_argument(value) for value in step.values)}"
-
-
-def step_text(step: Step) -> str:
-    """One line of text."""
-    return _lines[type(step)](step)

@@ -1,9 +1,11 @@
-"""Decides whether a legal fusion is worth it. Every threshold of the scheduler lives here."""
+"""Decides whether a legal fusion is worth it. Every threshold of the scheduler alone lives here."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+
+from stator.inductor.lower.heuristics import LARGE_TABLE
 
 from .legality import Fusion, FusionCandidate
 from .space import strides
@@ -11,9 +13,6 @@ from .space import strides
 MAX_MEMBERS = 32
 MAX_OPERATIONS = 400  # beyond this, compile time and register spills grow faster than memory traffic shrinks
 MAX_BUFFERS = 28
-
-# Rows are stored before they are added to a table with at least this many times their elements
-LARGE_TABLE = 4
 
 # The longest row whose elements later phases still find in the second-level cache
 MAX_ROW = 65536

@@ -15,7 +15,7 @@ from stator.prims.layout import wrap_dim
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype, is_integral
 
-from .pointwise import cast
+from .pointwise import cast, typed_constant
 from .views import unsqueeze
 
 aten = torch.ops.aten
@@ -34,11 +34,7 @@ def tensor_from_index(
 
 def filled(builder: LoweringBuilder, value: float | bool, meta: TensorMeta | None = None) -> Tensor:
     dtype = (meta or builder.meta).dtype
-    return tensor_from_index(builder, lambda ops, index: _number(ops, value, dtype), meta)
-
-
-def _number(ops: Any, value: float | bool, dtype: torch.dtype) -> Ref:
-    return ops.to_dtype(ops.constant(value, computation_dtype(dtype)), dtype)
+    return tensor_from_index(builder, lambda ops, index: typed_constant(ops, value, dtype), meta)
 
 
 @lowers(aten.full.default)
@@ -131,7 +127,7 @@ def _eye(builder: LoweringBuilder, *_: Any, **__: Any) -> Tensor:
 
     def inner(ops: Any, index: Index) -> Ref:
         row, column = (ops.index_value(at, torch.int64) for at in index)
-        return ops.where(ops.eq(row, column), _number(ops, 1, dtype), _number(ops, 0, dtype))
+        return ops.where(ops.eq(row, column), typed_constant(ops, 1, dtype), typed_constant(ops, 0, dtype))
 
     return tensor_from_index(builder, inner)
 
@@ -143,7 +139,7 @@ def _triangle(builder: LoweringBuilder, x: Tensor, diagonal: int = 0) -> Tensor:
     def inner(ops: Any, index: Index) -> Ref:
         distance = ops.index_value(index[-1] - index[-2], torch.int64)
         keep = ops.elementwise(comparison, distance, ops.constant(diagonal, torch.int64))
-        return ops.where(keep, x.load(ops, index), _number(ops, 0, x.dtype))
+        return ops.where(keep, x.load(ops, index), typed_constant(ops, 0, x.dtype))
 
     return builder.computed(inner, [x], x.shape, x.dtype, x.device)
 

@@ -17,7 +17,7 @@ from stator.prims.layout import broadcast_shapes, contiguous_strides, is_contigu
 from stator.prims.type_promotion import computation_dtype
 
 from .library import is_overwritable
-from .pointwise import cast, elementwise
+from .pointwise import cast, elementwise, typed_constant
 from .views import expand, reshape
 
 aten = torch.ops.aten
@@ -81,7 +81,7 @@ def _rows(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, wraps:
 def _gather(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, *, sparse_grad: bool = False) -> Any:
     shape = indices.shape
     if not indices.numel:  # for empty indices, eager checks neither dtype nor rank
-        return builder.pointwise(lambda ops, _: _number(ops, 0, x.dtype), [indices], x.dtype)
+        return builder.pointwise(lambda ops, _: typed_constant(ops, 0, x.dtype), [indices], x.dtype)
     if indices.dtype not in _INDEX_DTYPES:
         return NotImplemented
     x, indices = _ranked(x), _ranked(indices)
@@ -283,7 +283,7 @@ def _reduced(
         return NotImplemented
     if not include_self:
         start = _identity(reduce, dtype)
-        x = scatter_into(builder, x, shape, where, lambda ops, index: _number(ops, start, dtype), "last", work)
+        x = scatter_into(builder, x, shape, where, lambda ops, index: typed_constant(ops, start, dtype), "last", work)
         if x is NotImplemented:
             return NotImplemented
     result = scatter_into(builder, x, shape, where, value, _MODES[reduce], work)
@@ -302,10 +302,6 @@ def _reduced(
         return ops.to_dtype(quotient, dtype)
 
     return builder.pointwise(divided, [result, counts], dtype)
-
-
-def _number(ops: Any, value: Any, dtype: torch.dtype) -> Ref:
-    return ops.to_dtype(ops.constant(value, computation_dtype(dtype)), dtype)
 
 
 def _elementwise_places(x: Tensor, dim: int, indices: Tensor) -> Where:
@@ -353,7 +349,7 @@ def _scatter(
     else:
 
         def value(ops: Any, index: Index) -> Ref:
-            return _number(ops, source, dtype)
+            return typed_constant(ops, source, dtype)
 
     if reduce is None:
         result = scatter_into(builder, x, indices.shape, where, value, "last", work)

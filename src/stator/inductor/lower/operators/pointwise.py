@@ -359,7 +359,7 @@ def _where(builder: LoweringBuilder, condition: Tensor, x: Operand, y: Operand) 
     def function(ops: Any, test: Ref, *values: Ref) -> Ref:
         given = iter(values)
         first, second = (
-            ops.to_dtype(next(given), dtype) if isinstance(operand, Tensor) else _halfable(ops, operand, dtype)
+            ops.to_dtype(next(given), dtype) if isinstance(operand, Tensor) else typed_constant(ops, operand, dtype)
             for operand in (x, y)
         )
         return ops.where(ops.to_dtype(test, torch.bool), first, second)
@@ -367,7 +367,7 @@ def _where(builder: LoweringBuilder, condition: Tensor, x: Operand, y: Operand) 
     return builder.pointwise(function, tensors, dtype)
 
 
-def _halfable(ops: Any, value: Number, dtype: torch.dtype) -> Ref:
+def typed_constant(ops: Any, value: Number, dtype: torch.dtype) -> Ref:
     return ops.to_dtype(ops.constant(value, computation_dtype(dtype)), dtype)
 
 
@@ -376,7 +376,7 @@ def _masked_fill(builder: LoweringBuilder, x: Tensor, mask: Tensor, value: Opera
     tensors = [x, mask, *([value] if isinstance(value, Tensor) else [])]
 
     def function(ops: Any, old: Ref, test: Ref, *new: Ref) -> Ref:
-        fill = ops.to_dtype(new[0], x.dtype) if new else _halfable(ops, value, x.dtype)  # type: ignore[arg-type]
+        fill = ops.to_dtype(new[0], x.dtype) if new else typed_constant(ops, value, x.dtype)  # type: ignore[arg-type]
         return ops.where(ops.to_dtype(test, torch.bool), fill, old)
 
     return builder.pointwise(function, tensors, x.dtype)
@@ -452,20 +452,20 @@ def _activation(*targets: Any, heavy: bool = False) -> Callable[[Callable[..., R
     return decorate
 
 
-def _constant(ops: Any, like: Ref, value: Number) -> Ref:
+def constant_like(ops: Any, like: Ref, value: Number) -> Ref:
     return ops.constant(value, ops.dtype(like))
 
 
 def _clamped(ops: Any, x: Ref, low: Number, high: Number) -> Ref:
     """Clamp. Between equal zeros this takes the second operand, the value's own sign, as in eager."""
-    return ops.minimum(_constant(ops, x, high), ops.maximum(_constant(ops, x, low), x))
+    return ops.minimum(constant_like(ops, x, high), ops.maximum(constant_like(ops, x, low), x))
 
 
 @lowers(aten.relu.default)
 def _relu(builder: LoweringBuilder, x: Tensor) -> Any:
     if x.dtype is torch.bool:
         return NotImplemented
-    return elementwise(builder, lambda ops, v: ops.maximum(_constant(ops, v, 0), v), [x])
+    return elementwise(builder, lambda ops, v: ops.maximum(constant_like(ops, v, 0), v), [x])
 
 
 @_activation(aten.relu6.default)
@@ -480,49 +480,49 @@ def _hardtanh(ops: Any, x: Ref, low: Number = -1, high: Number = 1) -> Ref:
 
 @_activation(aten.hardsigmoid.default)
 def _hardsigmoid(ops: Any, x: Ref) -> Ref:
-    shifted = _clamped(ops, ops.add(x, _constant(ops, x, 3)), 0, 6)
-    return ops.mul(shifted, _constant(ops, x, 1 / 6))
+    shifted = _clamped(ops, ops.add(x, constant_like(ops, x, 3)), 0, 6)
+    return ops.mul(shifted, constant_like(ops, x, 1 / 6))
 
 
 @_activation(aten.hardswish.default)
 def _hardswish(ops: Any, x: Ref) -> Ref:
-    shifted = _clamped(ops, ops.add(x, _constant(ops, x, 3)), 0, 6)
-    return ops.mul(ops.mul(x, shifted), _constant(ops, x, 1 / 6))
+    shifted = _clamped(ops, ops.add(x, constant_like(ops, x, 3)), 0, 6)
+    return ops.mul(ops.mul(x, shifted), constant_like(ops, x, 1 / 6))
 
 
 @_activation(aten.silu.default, heavy=True)
 def _silu(ops: Any, x: Ref) -> Ref:
-    return ops.div(x, ops.add(_constant(ops, x, 1), ops.exp(ops.neg(x))))
+    return ops.div(x, ops.add(constant_like(ops, x, 1), ops.exp(ops.neg(x))))
 
 
 @_activation(aten.gelu.default, heavy=True)
 def _gelu(ops: Any, x: Ref, approximate: str = "none") -> Ref:
-    half = ops.mul(_constant(ops, x, 0.5), x)
+    half = ops.mul(constant_like(ops, x, 0.5), x)
     if approximate == "tanh":
         cube = ops.mul(ops.mul(x, x), x)
-        inside = ops.add(x, ops.mul(_constant(ops, x, 0.044715), cube))
-        curve = ops.tanh(ops.mul(_constant(ops, x, math.sqrt(2 / math.pi)), inside))
+        inside = ops.add(x, ops.mul(constant_like(ops, x, 0.044715), cube))
+        curve = ops.tanh(ops.mul(constant_like(ops, x, math.sqrt(2 / math.pi)), inside))
     else:
-        curve = ops.erf(ops.mul(x, _constant(ops, x, math.sqrt(0.5))))
-    return ops.mul(half, ops.add(_constant(ops, x, 1), curve))
+        curve = ops.erf(ops.mul(x, constant_like(ops, x, math.sqrt(0.5))))
+    return ops.mul(half, ops.add(constant_like(ops, x, 1), curve))
 
 
 @_activation(aten.leaky_relu.default)
 def _leaky_relu(ops: Any, x: Ref, slope: Number = 0.01) -> Ref:
-    return ops.where(ops.gt(x, _constant(ops, x, 0)), x, ops.mul(x, _constant(ops, x, slope)))
+    return ops.where(ops.gt(x, constant_like(ops, x, 0)), x, ops.mul(x, constant_like(ops, x, slope)))
 
 
 @_activation(aten.elu.default, heavy=True)
 def _elu(ops: Any, x: Ref, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Ref:
-    negative = ops.mul(ops.expm1(ops.mul(x, _constant(ops, x, input_scale))), _constant(ops, x, alpha * scale))
-    return ops.where(ops.gt(x, _constant(ops, x, 0)), ops.mul(x, _constant(ops, x, scale)), negative)
+    negative = ops.mul(ops.expm1(ops.mul(x, constant_like(ops, x, input_scale))), constant_like(ops, x, alpha * scale))
+    return ops.where(ops.gt(x, constant_like(ops, x, 0)), ops.mul(x, constant_like(ops, x, scale)), negative)
 
 
 @_activation(aten.softplus.default, heavy=True)
 def _softplus(ops: Any, x: Ref, beta: Number = 1, threshold: Number = 20) -> Ref:
-    scaled = ops.mul(x, _constant(ops, x, beta))
-    curve = ops.div(ops.log1p(ops.exp(scaled)), _constant(ops, x, beta))
-    return ops.where(ops.gt(scaled, _constant(ops, x, threshold)), x, curve)
+    scaled = ops.mul(x, constant_like(ops, x, beta))
+    curve = ops.div(ops.log1p(ops.exp(scaled)), constant_like(ops, x, beta))
+    return ops.where(ops.gt(scaled, constant_like(ops, x, threshold)), x, curve)
 
 
 @_activation(aten.mish.default, heavy=True)
@@ -535,10 +535,10 @@ def _prelu(builder: LoweringBuilder, x: Tensor, weight: Tensor) -> Any:
     if weight.shape != (1,) * x.rank and "kernel" not in builder.target:
         return NotImplemented
     return elementwise(
-        builder, lambda ops, v, w: ops.where(ops.gt(v, _constant(ops, v, 0)), v, ops.mul(v, w)), [x, weight]
+        builder, lambda ops, v, w: ops.where(ops.gt(v, constant_like(ops, v, 0)), v, ops.mul(v, w)), [x, weight]
     )
 
 
 @_activation(aten.threshold.default)
 def _threshold(ops: Any, x: Ref, limit: Number, value: Number) -> Ref:
-    return ops.where(ops.le(x, _constant(ops, x, limit)), _constant(ops, x, value), x)
+    return ops.where(ops.le(x, constant_like(ops, x, limit)), constant_like(ops, x, value), x)

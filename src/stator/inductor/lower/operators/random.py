@@ -37,7 +37,7 @@ def _seed(builder: LoweringBuilder, device: torch.device) -> Tensor:
 def _generated(
     builder: LoweringBuilder, seed: Tensor, stream: int, size: Sequence[int], dtype: torch.dtype, make: Maker
 ) -> Tensor:
-    number = builder.number(stream, f"stream_{stream}_{seed.device.type}_{seed.device.index or 0}", seed.device)
+    number = builder.stored_int64(stream, f"stream_{stream}_{seed.device.type}_{seed.device.index or 0}", seed.device)
     strides = contiguous_strides(tuple(size))
 
     def inner(ops: Any, index: Index) -> Ref:
