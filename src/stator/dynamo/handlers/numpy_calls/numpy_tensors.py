@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stator.dynamo.handlers.torch_calls.device_contexts import on_device
-from stator.dynamo.handlers.torch_calls.stacked_numbers import stacked
 from stator.dynamo.host.numpy_boundary import NUMPY_OF
 from stator.dynamo.interpreter.calling import calls, tensor_methods
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.sequences import SequenceValue
 from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.arrays import ArrayValue, made
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
@@ -60,8 +58,7 @@ _tensor_maker(torch.asarray, True)
 def _tensor(context: CaptureContext, data: Value, **kwargs: Value) -> Value:
     kwargs = on_device(context, torch.tensor, kwargs)
     if not isinstance(data, ArrayValue):
-        made_of = _of_number(context, data, kwargs) or _of_stacked(context, data, kwargs)
-        return made_of or context.record_function(torch.tensor, [data], kwargs)
+        return _of_number(context, data, kwargs) or context.record_function(torch.tensor, [data], kwargs)
     wanted, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
     if kwargs:
         raise unsupported("torch-argument", f"{data.describe(context)} as an argument of torch.tensor, with options")
@@ -88,18 +85,6 @@ def _of_number(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -
     for dtype in (torch.float64, wanted) if wanted.is_floating_point else ():
         tensor = context.record_method("to", [tensor, ConstantValue(dtype)], {})
     return context.record_method("to", [tensor], {"device": kwargs["device"]}) if "device" in kwargs else tensor
-
-
-def _of_stacked(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -> Value | None:
-    """A list in which there are tensors of one number each."""
-    if not isinstance(data, SequenceValue) or not kwargs.keys() <= {"dtype", "device"}:
-        return None
-    wanted = context.constant_of(kwargs["dtype"], "dtype") if "dtype" in kwargs else None
-    made = stacked(context, data, wanted)
-    if made is None:
-        return None
-    named = {"device": ConstantValue(torch.device("cpu")), **kwargs}
-    return context.record_method("to", [made], named)
 
 
 @tensor_methods.register("numpy")

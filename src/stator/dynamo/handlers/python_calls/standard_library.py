@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import json
 import logging
 import math
 import operator
@@ -285,6 +286,11 @@ def _get_logger(context: CaptureContext, name: Value | None = None) -> Value:
 @calls(time.time, time.perf_counter, time.monotonic, time.time_ns)
 def _clock(context: CaptureContext) -> Value:
     raise unsupported("call-builtin", "reading the clock")
+
+
+@calls(json.dumps, json.loads)
+def _json(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    raise unsupported("call-builtin", "JSON text, which would be guarded whole")
 
 
 @calls(contextlib.suppress)

@@ -56,8 +56,6 @@ FACTS = frozenset(
 )
 # finder(tracer, tensor): the truth of a tensor that is not known while capturing, or None
 truths: list[Callable[[CaptureContext, TensorValue], bool | None]] = []
-# maker(tracer, key): what is recorded in the place of an index of a tensor
-index_makers: list[Callable[[CaptureContext, Value], Value]] = []
 # reader(tracer, tensor, key): `tensor[key]` where a mode gives it another meaning, else None
 item_readers: list[Callable[[CaptureContext, TensorValue, Value], Value | None]] = []
 _AUTOGRAD_FACTS = frozenset({"requires_grad", "is_leaf", "grad_fn", "grad"})
@@ -282,11 +280,11 @@ class TensorValue(Value):
         for read in item_readers:
             if (found := read(context, self, key)) is not None:
                 return found
-        owner, index = _indexed(context, self, _index(context, key))
+        owner, index = _indexed(context, self, key)
         return owner if index is None else context.record_method("__getitem__", [owner, index], {})
 
     def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
-        owner, index = _indexed(context, self, _index(context, key))
+        owner, index = _indexed(context, self, key)
         context.record_method("__setitem__", [owner, ConstantValue(...) if index is None else index, value], {})
 
     def length(self, context: CaptureContext) -> int:
@@ -451,9 +449,3 @@ def rely_on_methods(context: CaptureContext, names: tuple[str, ...], args: list[
         if isinstance(value, TensorValue):
             for name in names:
                 rely_on_method(context, value.cls, name)
-
-
-def _index(context: CaptureContext, key: Value) -> Value:
-    for make in index_makers:
-        key = make(context, key)
-    return key
