@@ -67,7 +67,7 @@ static int bind_keywords(Bound *bound, PyCodeObject *code, PyObject *const *valu
         int position = parameter_named(code, names, keyword);
         if (position >= 0) {
             if (bound->own[position]) {
-                return 0; /* given twice */
+                return 0; /* both positional and by keyword */
             }
             bound->own[position] = values[i];
         } else if (!bound->varkwargs || PyDict_SetItem(bound->varkwargs, keyword, values[i]) < 0) {

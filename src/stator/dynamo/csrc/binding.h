@@ -6,12 +6,12 @@
 
 #define BOUND_ON_STACK 32
 
-/* Arguments in the order of co_varnames. `owned` are the references to give back. */
+/* Arguments in the order of co_varnames. `owned` holds the references to release. */
 typedef struct {
     PyObject *const *values;
     PyObject **own;
     PyObject *varargs, *varkwargs, *defaults;
-    PyObject **keyword_defaults; /* owned, in the order of the keyword-only parameters; NULL where not taken */
+    PyObject **keyword_defaults; /* NULL where the default is not used */
     int keyword_default_count;
     PyObject *on_stack[BOUND_ON_STACK];
 } Bound;
@@ -23,13 +23,13 @@ static inline int stator_bound_count(PyCodeObject const *code)
         + ((code->co_flags & CO_VARKEYWORDS) != 0);
 }
 
-/* 1: bound; 0: the arguments do not fit (perhaps with an exception set). The values are borrowed from the caller, from the
- * function's defaults, and from `bound`, which is to be released in both cases. */
+/* 1: bound; 0: the arguments do not fit (perhaps with an exception set). The values are borrowed from the caller, from
+ * the function's defaults, and from `bound`, which the caller releases in both cases. */
 int stator_bind(Bound *bound, PyCodeObject *code, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 void bound_release(Bound *bound);
 
 /* Bound values (in the order of co_varnames) as (positional tuple, keyword dict), new references, for an ordinary call.
- * -1: with an exception; what was made is left in place. */
+ * -1: with an exception; references made so far are left in the outputs. */
 int stator_unbind(PyCodeObject *code, PyObject *const *values, PyObject **positional, PyObject **keywords);
 
 #endif

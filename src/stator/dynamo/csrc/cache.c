@@ -1,5 +1,5 @@
-/* Version and Cache: the compiled versions of a frame and the search for the one whose guards hold. How versions are
- * made is the miss callback's job, in dynamo/cache/compiled_frames.py. */
+/* Version and Cache: the compiled versions of a frame, and the search for a version whose guards hold. The miss callback
+ * (dynamo/cache/compiled_frames.py) makes versions. */
 #include "cache.h"
 
 #include "binding.h"
@@ -10,7 +10,7 @@
 
 /* ---- Version ---- */
 
-/* Is the code held by this version alone (and by its target, held by this version alone)? Then no frame runs it. */
+/* Whether only this version (and its target, which only this version holds) refers to the code. Then no frame runs it. */
 static int owns_code(Version const *version)
 {
     if (!version->code || version->code == Py_None) {
@@ -24,8 +24,8 @@ static int owns_code(Version const *version)
 static int version_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Version *version = (Version *)self;
-    /* Code objects are unknown to the collector, but emitted code has callables among its constants that lead back here.
-     * So what the code holds counts as held by the version, as long as nobody else can get at the code. */
+    /* The collector does not traverse code objects, but emitted code has callables among its constants that refer back
+     * to this version. So the version traverses the code's references, as long as nothing else refers to the code. */
     if (owns_code(version)) {
         Py_VISIT(((PyCodeObject *)version->code)->co_consts);
     }
@@ -136,7 +136,7 @@ static void cache_dealloc(PyObject *self)
     Py_TYPE(self)->tp_free(self);
 }
 
-/* Position of the parameter `self`, or of the first one; -1: there is none. */
+/* Position of the parameter `self`, or of the first one; -1 without parameters. */
 static int receiver_of(PyCodeObject *code)
 {
     for (int i = 0; i < code->co_argcount; i++) {
@@ -214,8 +214,8 @@ static void move_to_front(Cache *cache, PyObject *versions, Py_ssize_t index)
     Py_DECREF(versions); /* the cache's reference; the caller of the lookup holds another */
 }
 
-/* Versions made for this receiver come first: where many instances of a class share a method, each finds its own at once.
- * Which fits is for the guards alone to say. */
+/* Versions made for this receiver come first: many instances of a class share a method, and each finds its own version
+ * at once. Only the guards decide whether a version fits. */
 Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t count, PyObject *function)
 {
     PyObject *versions = Py_NewRef(cache->versions);
@@ -251,12 +251,12 @@ Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t c
     return found;
 }
 
-/* How many miss callbacks are at work in this thread, and over all how often one was not called because it was at work. */
+/* The number of running miss callbacks in this thread, and the total number of misses that found the callback running. */
 static __thread int compiling = 0;
 static unsigned long long passed_while_busy = 0;
 
-/* Calls the callback with everything put in order behind it, also when it is interrupted at any point: that is why this
- * is done here and not in Python. The frame hook is off meanwhile. */
+/* Calls the callback and restores the thread's state afterwards, also after an interrupt at any point, which Python code
+ * could not guarantee. The frame hook is off during the call. */
 static PyObject *call_miss(Cache *cache, PyObject *miss, PyObject *function, PyObject *bound)
 {
     HookThread saved = stator_hook_thread;
@@ -279,8 +279,8 @@ Version *stator_cache_miss(Cache *cache, PyCodeObject *code, PyObject *const *lo
         return NULL;
     }
     if (cache->busy) {
-        /* In this thread: the compiler itself calls the function. In another: it is being compiled there. Running the
-         * original is right in both cases, and never waiting means never a deadlock. */
+        /* In this thread, the compiler itself calls the function; in another thread, the function is being compiled.
+         * Running the original is right in both cases, and without waiting there is no deadlock. */
         passed_while_busy++;
         return NULL;
     }

@@ -1,6 +1,7 @@
-/* Continuation: what emitted code calls at a graph break, and whose result it returns at once. The call does not run the
- * rest of the frame: it notes what is to run, and whoever called the emitted code runs that when the emitted code has
- * returned. So a frame that breaks again and again is one Python frame at any time, and a loop is a loop. */
+/* Continuation: the callable that emitted code calls at a graph break, and whose result it returns at once. The call
+ * only records the resume function and its arguments (a Pending); the caller of the emitted code runs the resume
+ * function after the emitted code has returned. So a frame that breaks again and again is a single Python frame at any
+ * time, and loops do not grow the stack. */
 #include "continuation.h"
 
 #include "binding.h"
@@ -13,10 +14,10 @@
 
 static PyTypeObject ContinuationType, InnerType, PendingType;
 
-/* The call that is being made in this thread, whose arguments belong to the new frame as soon as that has begun. */
+/* The call that this thread is making, whose arguments belong to the new frame as soon as that frame has started. */
 static __thread Pending *handed_over = NULL;
 
-/* What the function that is called next runs of frames inside of it is known to have nothing to compile. */
+/* Whether the inner frames that the next called function resumes are known to have nothing to compile. */
 static __thread int nothing_inside = 0;
 
 static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
@@ -29,7 +30,7 @@ static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, 
             return NULL;
         }
     }
-    /* the frame called another one, which broke: it goes on together with that */
+    /* the frame called another frame, which broke; both are resumed together */
     PyObject *inner = count && Py_IS_TYPE(args[count - 1], &PendingType) ? args[--count] : NULL;
     if (!inner != !((Continuation *)self)->join) {
         PyErr_SetString(PyExc_SystemError, "stator: a frame goes on without the one that it called");
@@ -46,9 +47,9 @@ static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, 
     }
     PyObject_GC_Track(pending);
     if (pending->to->cache && PyErr_CheckSignals() < 0) {
-        stator_raise_later(exception_take()); /* not in emitted code, where no block of the program's is open */
+        stator_raise_later(exception_take()); /* not in emitted code, which has none of the program's blocks */
     }
-    (void)keywords; /* emitted code passes none */
+    (void)keywords; /* emitted code passes no keywords */
     return (PyObject *)pending;
 }
 
@@ -68,8 +69,8 @@ static PyObject *with_closure(PyObject *like, PyObject *code, PyObject *const *c
     return function;
 }
 
-/* What to call, a new reference. *hooked: it is the function as it is, and what it calls is to be compiled. *followed: it
- * is that, and was followed to its end without anything to compile. */
+/* The function to call, a new reference. *hooked: it is the original, whose callees are to be compiled. *followed: it is
+ * the original, and capture found nothing to compile in it and its callees. */
 static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free, int *hooked, int *followed)
 {
     Cache *cache = (Cache *)pending->to->cache;
@@ -96,7 +97,7 @@ static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free
     return callee;
 }
 
-/* Call a Python function that runs as it is with values in the order of its variables. */
+/* Call a Python function without compiled code, with values in the order of its variables. */
 static PyObject *call_as_it_is(PyObject *function, PyObject *const *values, Py_ssize_t count)
 {
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
@@ -115,7 +116,7 @@ static PyObject *call_as_it_is(PyObject *function, PyObject *const *values, Py_s
     return result;
 }
 
-/* The function with this tuple of cells as its closure, which may be longer than that of free variables. */
+/* The function with this tuple of cells as its closure, which may be longer than co_freevars. */
 static PyObject *with_cells(PyObject *Py_UNUSED(self), PyObject *args)
 {
     PyObject *function, *cells;
@@ -129,7 +130,8 @@ static PyObject *with_cells(PyObject *Py_UNUSED(self), PyObject *args)
     return made;
 }
 
-/* `as_it_is`: there is nothing to compile in it. `raised`: to be raised where it goes on, or NULL; taken over. */
+/* `as_it_is`: there is nothing to compile in it. `raised`: an exception to raise where the frame resumes, or NULL; its
+ * reference is taken over. */
 static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised)
 {
     Continuation *to = pending->to;
@@ -150,7 +152,7 @@ static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised)
         callee = Py_NewRef(function);
     }
     if (!raised && callee && to->cache && PyErr_CheckSignals() < 0) {
-        /* its first instruction would raise it, before the blocks that are open are entered again */
+        /* the function's first instruction would raise it, before the program's blocks are entered again */
         raised = exception_take();
         Py_SETREF(callee, Py_NewRef(function));
         hooked = 0;
@@ -181,8 +183,8 @@ static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised)
 
 /* ---- frames that called one another ---- */
 
-#define JOIN_DEPTH 200 /* calls, one in another, that a join may make */
-/* What runs the rest of a frame and of those that it called, a new reference. */
+#define JOIN_DEPTH 200 /* nested calls that a join may make */
+/* The Continuation that resumes a frame together with its inner frames, a new reference. */
 static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames)
 {
     Continuation *to = outermost->to;
@@ -201,9 +203,9 @@ static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames
     if (inner && to->joined) {
         found = Py_XNewRef(PyDict_GetItemWithError(to->joined, inner));
         if (!found && !PyErr_Occurred()) {
-            HookThread saved = stator_hook_thread; /* that is no code of the program */
+            HookThread saved = stator_hook_thread; /* joining runs no code of the program */
             stator_hook_thread = (HookThread){NULL, NULL};
-            thread_add_recursion(PyThreadState_Get(), JOIN_DEPTH); /* nor do its calls count */
+            thread_add_recursion(PyThreadState_Get(), JOIN_DEPTH); /* nor do its calls count for the recursion limit */
             found = PyObject_Call(to->join, callee_and_args, NULL);
             thread_add_recursion(PyThreadState_Get(), -JOIN_DEPTH);
             stator_hook_thread = saved;
@@ -220,7 +222,7 @@ static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames
     return found;
 }
 
-/* One call in the place of those of several frames, which takes the values of all, the outermost frame's first. */
+/* One call that replaces the calls of several frames; it takes the values of all, the outermost frame's first. */
 static PyObject *joined(Pending *outermost)
 {
     Py_ssize_t count = 0, frames = 0, filled = 0;
@@ -247,12 +249,12 @@ static PyObject *joined(Pending *outermost)
 
 PyObject *stator_go_on(PyObject *result)
 {
-    PyObject *raised = NULL; /* owned: to be raised where the frame goes on */
+    PyObject *raised = NULL; /* owned: to raise where the frame resumes */
     while (result && Py_IS_TYPE(result, &PendingType)) {
         PyObject *pending = result;
         if (((Pending *)pending)->inner) {
             result = joined((Pending *)pending);
-            if (!result && !raised) { /* interrupted: what is open around the break is left all the same */
+            if (!result && !raised) { /* interrupted: the blocks around the break must still be left */
                 raised = exception_take();
                 result = joined((Pending *)pending);
             }
@@ -274,8 +276,8 @@ static void pending_let_go(Pending *pending)
     }
 }
 
-/* The first thing that a function which goes on behind a break does: its arguments are its own from now on, so that what
- * it lets go of is gone; and so are the cells of its variables. */
+/* The first call of a resume function: from now on it owns its arguments and the cells of its variables, so that an
+ * object dies as soon as the function drops it. */
 static PyObject *arrived(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
     stator_take_own_cells();
@@ -289,8 +291,8 @@ static PyObject *arrived(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored)
 
 /* ---- the objects ---- */
 
-/* Code objects are unknown to the collector, but made code has callables among its constants that lead back here. What the
- * code holds counts as held by the holder of the function, as long as nobody else can get at either. */
+/* The collector does not traverse code objects, but resume code has callables among its constants that refer back here.
+ * So the holder of the function traverses the code's references, as long as nothing else refers to either. */
 static int visit_made_function(PyObject *function, visitproc visit, void *arg)
 {
     PyObject *code = PyFunction_GET_CODE(function);
@@ -382,7 +384,7 @@ static int continuation_traverse(PyObject *self, visitproc visit, void *arg)
 
 static int continuation_clear(PyObject *self)
 {
-    /* the others stay until the end: a call that is under way needs them */
+    /* the other fields stay until deallocation: a running call needs them */
     Py_CLEAR(((Continuation *)self)->cache);
     Py_CLEAR(((Continuation *)self)->joined);
     return 0;
@@ -434,12 +436,12 @@ static PyTypeObject ContinuationType = {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *target; /* weak reference to a Continuation: what is called is the rest of a frame; or a Python function,
-                         called as it is. (Code that is looked at holds this, and must not hold what leads back to it.) */
-    int cells; /* so many, which each call brings, are the function's closure */
+    PyObject *target; /* weak reference to a Continuation, which resumes the frame; or a Python function, called as it
+                         is. (Code holds this object, and must not hold anything that refers back to the code.) */
+    int cells; /* number of cells that each call brings as the function's closure */
 } Inner;
 
-/* New reference; NULL: it is gone. */
+/* New reference; NULL: the target is dead. */
 static PyObject *inner_target(Inner *inner)
 {
     if (!PyWeakref_Check(inner->target)) {
@@ -455,7 +457,7 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
     if (!target || count < free) {
         PyErr_SetString(PyExc_SystemError, "stator: the rest of a function is gone, or was called without its cells");
     } else if (Py_IS_TYPE(target, &ContinuationType)) {
-        int const as_it_is = nothing_inside; /* nothing else runs between the start of the frame around and this */
+        int const as_it_is = nothing_inside; /* nothing else runs between the start of the outer frame and this call */
         nothing_inside = 0;
         PyObject *pending = continuation_vectorcall(target, args, (size_t)count, keywords);
         if (pending) {

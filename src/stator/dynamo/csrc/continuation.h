@@ -1,4 +1,4 @@
-/* Going on behind a graph break (continuation.c). */
+/* Resuming frames behind a graph break (continuation.c). */
 #ifndef STATOR_CONTINUATION_H
 #define STATOR_CONTINUATION_H
 
@@ -7,14 +7,14 @@
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *function; /* goes on behind the break; without its closure, if its code has free variables */
-    PyObject *cache;    /* Cache of that function; NULL: it runs as it is */
-    PyObject *callback; /* compiles the frames that start while the function runs as it is; NULL: nothing is compiled */
-    PyObject *returned; /* called without arguments when the function has returned, as it is; or NULL */
-    int cells;          /* so many that each call brings are its closure */
-    PyObject *join; /* this frame called another one that broke: (self, *those of the inner frames) -> the Continuation
-                       that runs them all; NULL: it called none */
-    PyObject *joined; /* dict: that, by those of the inner frames */
+    PyObject *function; /* the resume function; without its closure, if its code has free variables */
+    PyObject *cache;    /* Cache of that function; NULL: it is never compiled */
+    PyObject *callback; /* frame hook callback while the function runs uncompiled; NULL: nothing is compiled */
+    PyObject *returned; /* called without arguments when the uncompiled function has returned; or NULL */
+    int cells;          /* number of cells that each call brings as the closure */
+    PyObject *join; /* if this frame called another one that broke: (self, *inner Continuations) -> the Continuation that
+                       resumes them all; NULL: no call */
+    PyObject *joined; /* dict: joined Continuations by the inner Continuations */
     PyObject *weakrefs;
 } Continuation;
 
@@ -22,11 +22,11 @@ typedef struct {
 typedef struct {
     PyObject_VAR_HEAD
     Continuation *to;
-    PyObject *inner; /* Pending of the frame that this one called, which gives the result of the call; or NULL */
+    PyObject *inner; /* Pending of the called frame, whose result is the result of the call; or NULL */
     PyObject *values[1];
 } Pending;
 
-/* Takes what emitted code returned (or NULL) and gives what the frame returns: runs what is to run behind its breaks. */
+/* Takes the result of emitted code (or NULL) and returns the frame's result: runs the pending resume functions. */
 PyObject *stator_go_on(PyObject *result);
 
 #endif

@@ -1,5 +1,5 @@
-/* Everything that knows the insides of CPython 3.11 to 3.14: frames, generators, code objects, dict changes, thread states.
- * No other C file includes CPython's internal headers or asks for its version. */
+/* All code that depends on the internals of CPython 3.11 to 3.14: frames, generators, code objects, dict changes, thread
+ * states. No other C file includes CPython's internal headers or checks its version. */
 #ifndef STATOR_CPYTHON_COMPAT_H
 #define STATOR_CPYTHON_COMPAT_H
 
@@ -80,7 +80,7 @@ static inline PyObject *frame_function(Frame const *frame)
 #endif
 }
 
-/* 1: the frame of a call; 0: that of a generator, or one that outlived its call. */
+/* 1: the frame of a call; 0: the frame of a generator, or a frame that outlived its call. */
 static inline int frame_is_on_data_stack(Frame const *frame)
 {
     return frame->owner == FRAME_OWNED_BY_THREAD;
@@ -92,13 +92,13 @@ static inline PyObject *frame_get(Frame const *frame, Py_ssize_t index)
     return stack_ref_get(frame->localsplus[index]);
 }
 
-/* Puts a value where nothing is. Takes over the reference. */
+/* Stores a value in an empty slot. Takes over the reference. */
 static inline void frame_put(Frame *frame, Py_ssize_t index, PyObject *value)
 {
     frame->localsplus[index] = stack_ref_make(value);
 }
 
-/* Takes over the reference to `value`. What was there is released afterwards, which may run user code. */
+/* Takes over the reference to `value`. The old value is released afterwards, which may run user code. */
 static inline void frame_set(Frame *frame, Py_ssize_t index, PyObject *value)
 {
     StackRef before = frame->localsplus[index];
@@ -121,7 +121,7 @@ static inline PyObject *const *frame_arguments(Frame const *frame, int count, Py
 #endif
 }
 
-/* How many variables and values on the stack a frame that does not run holds. */
+/* The number of variables and stack values that a suspended frame holds. */
 static inline int frame_held(Frame const *frame)
 {
 #if PY_VERSION_HEX >= 0x030E0000
@@ -131,7 +131,7 @@ static inline int frame_held(Frame const *frame)
 #endif
 }
 
-/* The instruction that a frame which does not run goes on with. */
+/* The instruction at which a suspended frame resumes. */
 static inline _Py_CODEUNIT *frame_next_instruction(Frame const *frame)
 {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -141,7 +141,7 @@ static inline _Py_CODEUNIT *frame_next_instruction(Frame const *frame)
 #endif
 }
 
-/* Lets a frame that does not run go on at `unit` of `code`, with `held` variables and values. Releases the code that it had. */
+/* Lets a suspended frame resume at `unit` of `code`, with `held` variables and values. Releases the previous code. */
 static inline void frame_set_position(Frame *frame, PyCodeObject *code, Py_ssize_t unit, int held)
 {
     PyCodeObject *before = frame_code(frame);
@@ -165,14 +165,14 @@ static inline void frame_set_position(Frame *frame, PyCodeObject *code, Py_ssize
 #endif
 }
 
-/* Where in the frame, which is making a call, the arguments of that call lie; -1: not there. */
+/* The position of a call's arguments in the calling frame; -1: not there. */
 static inline Py_ssize_t frame_find_arguments(Frame const *frame, PyObject *const *args, Py_ssize_t count)
 {
     PyCodeObject const *code = frame_code(frame);
     if (!code) {
         return -1;
     }
-#if PY_VERSION_HEX >= 0x030E0000 /* what is called gets a copy of the topmost values */
+#if PY_VERSION_HEX >= 0x030E0000 /* the callee gets a copy of the topmost values */
     Py_ssize_t first = frame_held(frame) - count;
     if (first < code->co_nlocalsplus || first + count > code->co_nlocalsplus + code->co_stacksize) {
         return -1;
@@ -196,8 +196,8 @@ static inline Py_ssize_t frame_size(PyCodeObject const *code)
     return FRAME_SPECIALS_SIZE + code->co_nlocalsplus + code->co_stacksize;
 }
 
-/* Puts `code` in the place of the code of a frame that has not started, which has `arguments` variables that are bound. Makes
- * room on the data stack. 0: there is none. */
+/* Replaces the code of a frame that has not started and has `arguments` bound variables. Makes room on the data stack.
+ * 0: there is no room. */
 static inline int frame_swap_code(PyThreadState *thread, Frame *frame, PyCodeObject *code, int arguments)
 {
     PyObject **top = (PyObject **)frame + frame_size(code);
@@ -217,8 +217,8 @@ static inline int frame_swap_code(PyThreadState *thread, Frame *frame, PyCodeObj
     return 1;
 }
 
-/* Gives back a frame that never started. Nothing has seen it, so that its references are all there is to release. On 3.11
- * the caller does it. */
+/* Frees a frame that never started. Nothing has seen it, so only its references have to be released. On 3.11 the caller
+ * frees it. */
 static inline void frame_abandon(PyThreadState *thread, Frame *frame)
 {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -266,7 +266,7 @@ static inline int generator_is_suspended(PyGenObject const *generator)
 #endif
 }
 
-/* For a generator whose frame was put at `unit` of `code`: it is created, or suspended by the instruction before. */
+/* For a generator whose frame was set to `unit` of `code`: it is created, or suspended by the previous instruction. */
 static inline void generator_set_state(PyGenObject *generator, PyCodeObject *code, Py_ssize_t unit, int created)
 {
     generator->gi_frame_state = created ? FRAME_CREATED : FRAME_SUSPENDED;
@@ -296,7 +296,7 @@ static inline Frame *thread_frame(PyThreadState const *thread)
 #endif
 }
 
-/* Lets so many more Python calls nest. */
+/* Raises the recursion limit by this number of Python calls. */
 static inline void thread_add_recursion(PyThreadState *thread, int calls)
 {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -306,7 +306,7 @@ static inline void thread_add_recursion(PyThreadState *thread, int calls)
 #endif
 }
 
-/* What is left, in a unit of the version's own, of what nested calls of the evaluator may use of the C stack. */
+/* The remaining room of the evaluator for nested calls, in a unit of the CPython version. */
 static inline long thread_evaluator_room(PyThreadState const *thread)
 {
 #if PY_VERSION_HEX >= 0x030E0000
@@ -320,7 +320,7 @@ static inline long thread_evaluator_room(PyThreadState const *thread)
 #endif
 }
 
-/* 1: a trace or profile function runs, or what a garbage collection calls: neither is part of the program. */
+/* 1: a trace function, a profile function or a garbage collection callback is running; none is part of the program. */
 static inline int thread_is_outside_program(PyThreadState const *thread)
 {
     return thread->tracing || thread->interp->gc.collecting;
@@ -399,7 +399,7 @@ static inline PyObject *type_dict(PyTypeObject *type)
 #endif
 }
 
-/* A number for what lookups in the class find now; 0: it has none. */
+/* A version number of the class: equal numbers mean equal lookups; 0: it has none. */
 static inline unsigned int type_version(PyTypeObject const *type)
 {
     return type->tp_version_tag;

@@ -1,9 +1,9 @@
-/* What the frame at work holds that it should not, or does not hold yet: the arguments of a call that it makes, and the
- * cells of its own variables. The only reads and writes of a running frame's variables and stack, apart from the hook's. */
+/* Corrections to the running frame: it drops the arguments of its current call, and takes the cells of its own
+ * variables. These are the only accesses to a running frame's variables and stack, apart from the hook's. */
 #include "current_frame.h"
 
-/* Cells of a closure beyond those of free variables are those of the frame's own variables, the last ones before these.
- * (The interpreter's own instruction copies cells of free variables only.) */
+/* Cells of a closure beyond the free variables belong to the frame's own variables, the last ones before the free
+ * variables. (The interpreter's own instruction copies cells of free variables only.) */
 void stator_take_own_cells(void)
 {
     Frame *frame = thread_frame(PyThreadState_Get());
@@ -19,8 +19,8 @@ void stator_take_own_cells(void)
     }
 }
 
-/* Take arguments out of the caller's hands, where they lie on the stack of the frame that calls: its instruction lets go of
- * whatever lies there when the call is over. What a frame inside deletes is to be gone then, not later. */
+/* Remove the arguments from the calling frame's stack, whose instruction would release them only after the call. An
+ * object that an inner frame deletes has to die then, not later. */
 void stator_caller_forgets(PyObject *const *args, Py_ssize_t count)
 {
     Frame *frame = thread_frame(PyThreadState_Get());

@@ -1,4 +1,4 @@
-/* What the frame at work holds (current_frame.c). */
+/* Access to the running frame (current_frame.c). */
 #ifndef STATOR_CURRENT_FRAME_H
 #define STATOR_CURRENT_FRAME_H
 

@@ -1,5 +1,5 @@
-/* An exception that was raised while the rest of a frame was looked for or compiled: it is raised where that goes on, inside
- * of the `try` and `with` blocks that are open there. When that happens is continuation.c's. */
+/* An exception that was raised while a resume function was prepared or compiled. It is raised where the frame resumes,
+ * inside of the open `try` and `with` blocks. continuation.c decides when that happens. */
 #include "deferred_exceptions.h"
 
 #include "native.h"
@@ -34,7 +34,7 @@ void stator_raise_now(PyObject const *error, PyObject **result)
     }
 }
 
-/* The last call before the rest of a frame goes on, with its stack in place. */
+/* The last call of resume code before the user's instructions, with the stack restored. */
 static PyObject *going_on(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
     if (waiting) {

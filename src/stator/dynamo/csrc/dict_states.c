@@ -1,10 +1,10 @@
-/* Notices changes of dicts: by a dict watcher, which CPython calls before it changes or frees a dict; on 3.11 by the version
- * of the dict. A state ends at the first change, so that a dict which changes often costs one call of the watcher. */
+/* Detects changes of dicts: by a dict watcher, which CPython calls before it changes or frees a dict; on 3.11 by the
+ * dict's version. A state ends at the first change, so a frequently changed dict costs one call of the watcher. */
 #include "dict_states.h"
 
 #if HAS_DICT_WATCHERS
 
-static PyInterpreterState *interpreter = NULL; /* whose watcher it is; NULL: nobody's */
+static PyInterpreterState *interpreter = NULL; /* the interpreter that owns the watcher, or NULL */
 static int watcher;
 static _Py_hashtable_t *states; /* DictState by the address of its dict */
 
@@ -37,11 +37,11 @@ int dict_states_ready(void)
     if (watcher >= 0) {
         interpreter = PyInterpreterState_Get();
     }
-    PyErr_Clear(); /* CPython has 8 watchers: where others took them, no state is ever known */
+    PyErr_Clear(); /* CPython has 8 watchers: if others took them all, no dict has a state */
     return 0;
 }
 
-/* Objects belong to one interpreter, and so do watchers: dicts of another one are not watched. */
+/* Dicts and watchers belong to one interpreter: dicts of another interpreter are not watched. */
 DictState *dict_state_take(PyObject *dict)
 {
     if (interpreter != PyInterpreterState_Get() || !dict_tells_changes(dict)) {

@@ -1,5 +1,5 @@
-/* Entry: the callable that stands for a compiled function. It binds the arguments in C, finds the compiled version whose
- * guards hold, and calls it with the original arguments. Decisions about compiling are the cache's miss callback's. */
+/* Entry: the callable that replaces a compiled function. It binds the arguments in C, finds the version whose guards
+ * hold, and calls the version with the original arguments. The cache's miss callback decides about compiling. */
 #include "binding.h"
 #include "cache.h"
 #include "continuation.h"
@@ -11,13 +11,13 @@
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *function; /* whose frame is compiled */
+    PyObject *function; /* the function whose frame is compiled */
     PyObject *cache;    /* Cache */
     PyObject *code;     /* the function's code object when the entry was made */
-    PyObject *original; /* called where nothing compiled runs: the function, or what calls it in the end */
-    PyObject *gate;     /* GuardTree over the first argument: while it holds, a call of the original ends in a call of the
-                           function with the same arguments; or NULL */
-    PyObject *otherwise; /* called where the gate does not hold */
+    PyObject *original; /* called if nothing compiled runs: the function, or a function that ends up calling it */
+    PyObject *gate;     /* GuardTree over the first argument: while it holds, a call of the original ends in a call of
+                           the function with equal arguments; or NULL */
+    PyObject *otherwise; /* called if the gate fails */
     PyObject *dict;
     PyObject *weakrefs;
 } Entry;
@@ -26,14 +26,14 @@ static PyTypeObject EntryType;
 
 /* ---- calling ---- */
 
-/* `followed`: what it calls is to run as it is, too. */
+/* `followed`: its callees run eagerly, too. */
 static PyObject *call_original(Entry *self, PyObject *const *args, size_t nargsf, PyObject *keywords, int followed)
 {
     HookThread mine = stator_hook_thread;
     if (followed) {
         stator_switch_hook((HookThread){NULL, NULL});
     } else if (stator_hook_thread.callback) {
-        /* the hook would otherwise try what this entry just gave up on */
+        /* otherwise the hook would try the frame that this entry just gave up */
         stator_hook_thread.let_through = (PyCodeObject *)PyFunction_GET_CODE(self->function);
     }
     PyObject *original = Py_NewRef(self->original);
@@ -46,7 +46,7 @@ static PyObject *call_original(Entry *self, PyObject *const *args, size_t nargsf
     return result;
 }
 
-/* The target follows later changes of the original's defaults, which it must bind as the original would. */
+/* Copy later changes of the original's defaults to the target, which must bind arguments as the original would. */
 static int follow_defaults(PyObject *target, PyObject *function)
 {
     PyObject *defaults = PyFunction_GET_DEFAULTS(function), *kwdefaults = PyFunction_GET_KW_DEFAULTS(function);
@@ -156,7 +156,7 @@ static int entry_traverse(PyObject *self, visitproc visit, void *arg)
 static int entry_clear(PyObject *self)
 {
     Entry *entry = (Entry *)self;
-    /* the original stays until the end, because a finalizer may call it; so does its gate */
+    /* the original and its gate stay until deallocation, because a finalizer may call the entry */
     Py_CLEAR(entry->cache);
     Py_CLEAR(entry->dict);
     return 0;
@@ -199,13 +199,13 @@ static PyObject *entry_repr(PyObject *self)
     return PyUnicode_FromFormat("<compiled %R>", ((Entry *)self)->original);
 }
 
-/* Functions are nobody's to copy. */
+/* Copying a function returns the function itself. */
 static PyObject *entry_copy(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     return Py_NewRef(self);
 }
 
-/* How it is pickled: see dynamo/host/pickling.py. */
+/* See dynamo/host/pickling.py. */
 static PyObject *entry_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     PyObject *module = PyImport_ImportModule("stator.dynamo.host.pickling");

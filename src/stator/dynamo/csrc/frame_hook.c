@@ -1,5 +1,5 @@
-/* The PEP 523 frame hook: on only during call_with_hook and only for the calling thread. A frame whose code has a compiled
- * version gets that version's code in place; what to compile is decided by a Python callback, once per code object. */
+/* The PEP 523 frame hook: on only during call_with_hook and only for the calling thread. A frame whose code has a
+ * compiled version gets that version's code in place. A Python callback decides once per code object what to compile. */
 #include "binding.h"
 #include "cache.h"
 #include "continuation.h"
@@ -9,15 +9,15 @@
 
 typedef enum {
     MODE_ASK,      /* frames of this code may be compiled: see `answers` */
-    MODE_LEAVE,    /* run as it is; frames that it calls are looked at */
-    MODE_UNHOOKED, /* run as it is, the hook off: code that we generated, or that asked to be left alone */
+    MODE_LEAVE,    /* run as it is; callees may be compiled */
+    MODE_UNHOOKED, /* run as it is, with the hook off: generated code, or code that opted out */
 } Mode;
 
-/* What one callback said about a code object. Both are held weakly, because code objects live long and are unknown to the
- * garbage collector: a callback keeps its caches alive itself. */
+/* The answer of a callback for a code object. Both are held weakly, because code objects live long and the collector
+ * does not traverse them: a callback keeps its caches alive itself. */
 typedef struct Answer {
     PyObject *callback; /* owned weak reference */
-    PyObject *cache;    /* owned weak reference to a Cache; NULL: leave these frames alone */
+    PyObject *cache;    /* owned weak reference to a Cache; NULL: skip these frames */
     struct Answer *next;
 } Answer;
 
@@ -75,7 +75,7 @@ static int starts_with_any(PyObject *text, PyObject *prefixes)
     return 0;
 }
 
-/* Generators and coroutines: their frames run in steps, from a code of their own. */
+/* Generators and coroutines have a generated code of their own (hook_steps.c). */
 #define SUSPENDABLE (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE)
 
 /* Module and class bodies run once; comprehensions (3.11) are too small to be frames of their own. */
@@ -99,7 +99,7 @@ static Mode first_sight(PyCodeObject *code)
     return starts_with_any(code->co_filename, left_alone) ? MODE_LEAVE : MODE_ASK;
 }
 
-/* The record, made when missing and renewed when a reset came in between; NULL when memory is short. */
+/* The record, created if missing and renewed after a reset; NULL without memory. */
 static Record *record_for(PyCodeObject *code)
 {
     Record *record = record_of(code);
@@ -124,7 +124,7 @@ static Record *record_for(PyCodeObject *code)
     return record;
 }
 
-/* Take out the answers of dead callbacks and about dead caches. */
+/* Remove the answers of dead callbacks and about dead caches. */
 static void forget_dead(Record *record)
 {
     Answer *dead = NULL;
@@ -141,7 +141,7 @@ static void forget_dead(Record *record)
     answers_free(dead);
 }
 
-/* Remember the answer where that is possible: without memory, or a callback that has no weak references, ask again. */
+/* Remember the answer if possible; without memory or weak references to the callback, ask again next time. */
 static void remember(Record *record, PyObject *callback, PyObject *cache)
 {
     Answer *answer = PyMem_Calloc(1, sizeof *answer);
@@ -158,7 +158,7 @@ static void remember(Record *record, PyObject *callback, PyObject *cache)
     PyErr_Clear();
 }
 
-/* New reference to the cache of this code under this callback; NULL: leave the frame alone. */
+/* New reference to the cache of this code under this callback; NULL: skip the frame. */
 static Cache *cache_for(Record *record, PyObject *callback, PyObject *function)
 {
     for (Answer *answer = record->answers; answer; answer = answer->next) {
@@ -201,8 +201,8 @@ static PyObject *function_with_code(PyObject *original, PyCodeObject *code)
     return function;
 }
 
-/* Where the data stack has no room, and for generators, which take over a frame of their function's own size: the code in
- * a frame of its own. */
+/* Run the code in a frame of its own: if the data stack has no room, and for generators, which take over a frame of
+ * their function's size. */
 static PyObject *call_code(PyThreadState *thread, Frame *frame, PyCodeObject *code)
 {
     PyObject *positional = NULL, *keywords = NULL, *result = NULL;
@@ -232,7 +232,7 @@ static Version *version_for(Cache *cache, PyCodeObject *code, Frame *frame)
     return version ? version : stator_cache_miss(cache, code, values, function);
 }
 
-/* The code to run instead of the frame's own, a new reference; NULL: its own, as *mode says, unless there is an exception. */
+/* The code that replaces the frame's own, a new reference; NULL: run its own, as *mode says, unless an exception is set. */
 static PyCodeObject *code_instead(Frame *frame, PyCodeObject *code, Record *record, PyObject *callback, Mode *mode)
 {
     PyObject *function = frame_function(frame);
@@ -257,7 +257,7 @@ static PyObject *run_instead(PyThreadState *thread, Frame *frame, PyCodeObject *
 
 static PyObject *hooked(PyThreadState *thread, Frame *frame, int throwing)
 {
-    /* trace and profile functions are no part of the program; nor is what a collection happens to run: finalizers, callbacks */
+    /* trace functions, profile functions, and finalizers and callbacks during a collection are no part of the program */
     if (!stator_hook_thread.callback || throwing || !frame_is_on_data_stack(frame)
         || thread_is_outside_program(thread)) {
         return run_frame(thread, frame, throwing);
@@ -267,7 +267,7 @@ static PyObject *hooked(PyThreadState *thread, Frame *frame, int throwing)
         stator_hook_thread.let_through = NULL;
         return run_frame(thread, frame, 0);
     }
-    /* off while we decide (guards, weak reference callbacks and finalizers may run Python) and in compiled code */
+    /* off during the decision (guards, weak reference callbacks and finalizers may run Python) and in compiled code */
     HookThread mine = stator_hook_thread;
     stator_hook_thread = (HookThread){NULL, NULL};
     Record *record = record_for(code);
@@ -316,7 +316,7 @@ static PyObject *call_with_hook(PyObject *Py_UNUSED(self), PyObject *const *args
     return stator_call_hooked(args[0] == Py_None ? NULL : args[0], NULL, args[1], args + 2, count - 2, keywords);
 }
 
-/* For compiled code, in which the hook is off: on for one instruction that may call what nobody has seen. */
+/* For compiled code, which runs without the hook: turn it on for an instruction that may call code unknown to capture. */
 static PyObject *hook_on(PyObject *Py_UNUSED(self), PyObject *callback)
 {
     stator_hook_acquire((HookThread){callback, NULL});
@@ -337,7 +337,7 @@ static PyObject *hook_callback(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ig
     return Py_NewRef(callback ? callback : Py_None);
 }
 
-/* In a forked child only this thread is left. */
+/* Called in a forked child, which has only this thread. */
 static PyObject *forget_other_threads(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
     stator_hook_of_this_thread(PyInterpreterState_Get());

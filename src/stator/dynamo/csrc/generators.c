@@ -1,10 +1,10 @@
-/* Generators that wait: what their frames hold, and putting them into another state, as if their code had run to there. The
- * only writes of a waiting generator's frame. Which places of which code there are is said in suspension_points.py. */
+/* Suspended generators: reads their frames, and sets them to another state, as if their code had run to there. The only
+ * writes to a suspended generator's frame. dynamo/ir/suspension_points.py knows the suspension points of each code. */
 #include "native.h"
 
 enum { HIDDEN = -1, FINISHED = -2 };
 
-static PyObject *unbound = NULL; /* stands for what is not there: an unbound variable, a NULL on the stack */
+static PyObject *unbound = NULL; /* stands for an unbound variable or a NULL on the stack */
 
 static int is_generator(PyObject *object)
 {
@@ -53,7 +53,7 @@ static PyObject *generator_contents(PyObject *Py_UNUSED(self), PyObject *object)
     return found;
 }
 
-/* What is wrong with the state, or NULL. */
+/* A description of the error in the state, or NULL. */
 static const char *problem_of(PyGenObject *generator, Py_ssize_t unit, Py_ssize_t variables, Py_ssize_t held)
 {
     int const state = generator->gi_frame_state;
@@ -86,7 +86,7 @@ static PyObject *set_generator(PyObject *Py_UNUSED(self), PyObject *args)
         return NULL;
     }
     int const had = frame_held(frame);
-    PyObject *before = PyTuple_New(had); /* what it held is released at the end, because that may run user code */
+    PyObject *before = PyTuple_New(had); /* the old contents, released at the end because that may run user code */
     if (!before) {
         return NULL;
     }

@@ -1,5 +1,5 @@
-/* Builds guard trees: the Python type GuardTree, its nodes and checks, and their life. What is put into a tree is decided by
- * dynamo/guards/guard_tree.py. */
+/* Builds guard trees: the Python type GuardTree, its nodes and checks, and their lifetime. dynamo/guards/guard_tree.py
+ * decides the contents of a tree. */
 #include "dict_states.h"
 #include "guard_memo.h"
 #include "native.h"
@@ -42,7 +42,7 @@ static int valid_node(GuardTree *tree, int node)
     return 1;
 }
 
-/* Whether a program's object may be all that a tree keeps alive, which it must not. */
+/* Whether the key may be an object of the program that only the tree would keep alive, which must not happen. */
 static int is_held_weakly(Access access, PyObject *key)
 {
     if (access == ACCESS_CONSTANT) {
@@ -108,7 +108,7 @@ static PyObject *tree_save(PyObject *self, PyObject *argument)
     return PyLong_FromLong(tree->nodes[node].saved);
 }
 
-/* payload: None: the state is to stay as it is now; a predicate: that decides alone; (predicate,): both. */
+/* payload: None: the state must stay as it is now; a predicate: only it decides; (predicate,): both. */
 static int fill_state_check(Check *check, PyObject *payload)
 {
     int both = PyTuple_Check(payload) && PyTuple_GET_SIZE(payload) == 1;

@@ -1,19 +1,20 @@
-/* The memo of a guard tree. Walking a tree means thousands of lookups in dicts that have not changed since the last call. So a
- * successful evaluation is written down as a list of steps, each of which makes sure that one thing is as it was: the state of
- * a dict, the dict of an instance, a type, a tensor's metadata. When all hold, what lies behind them needs no second look.
+/* The memo of a guard tree. Walking a tree costs thousands of lookups in dicts that have not changed since the last
+ * call. So a successful evaluation is recorded as a list of steps, each of which verifies that one thing is unchanged: a
+ * dict's state, an instance's dict, a type, a tensor's metadata. If all steps hold, everything behind them is unchanged,
+ * too.
  *
- * Which objects may be touched: a value is *held* when what was verified before it keeps it alive and is unique (an item of an
- * unchanged dict, an item of a held tuple). Any other value (an argument, the content of a cell) was only seen to lie at
- * the same address, where another object may have come: of it nothing is assumed beyond what is looked at again.
+ * Which objects may be touched: a value is *held* if the verified values before it keep it alive and determine it (an
+ * item of an unchanged dict, an item of a held tuple). Of any other value (an argument, the content of a cell) only the
+ * address is known, where another object may be by now: nothing is assumed about it that is not verified again.
  *
- * What may run user code, and what is different in every call, comes last and is evaluated as without a memo. Before the
- * first of it runs, every value that it needs is owned, so that nothing it does can take away the ground. */
+ * Checks that may run user code, and values that differ in every call, come last and are evaluated without the memo.
+ * Before the first of them runs, the memo owns every value that they need, so that user code cannot free it. */
 #include "guard_memo.h"
 
 #include "dict_states.h"
 
 #define WARM_UP 2        /* successes before the first memo is written */
-#define MAX_UNSTABLE 3   /* so often a place may differ before it is evaluated anew in each call */
+#define MAX_UNSTABLE 3   /* changes of a node's value before it is evaluated anew in each call */
 
 typedef enum {
     STEP_LOCAL,     /* locals[number] is `object` */
@@ -32,12 +33,12 @@ typedef enum {
 
 typedef struct {
     StepKind kind;
-    int node; /* whose value is not as it was when the step fails */
+    int node; /* the node whose value has changed if the step fails */
     void *object, *expected;
     uint64_t number;
 } Step;
 
-/* What is evaluated as without a memo. */
+/* A part of the tree that is evaluated without the memo. */
 typedef struct {
     int check;       /* of `value`; or -1: */
     int child;       /* the node below `value` */
@@ -47,10 +48,10 @@ typedef struct {
 struct Memo {
     Step *steps;
     Late *late;
-    PyObject **saved; /* borrowed values of the slots; NULL: found late */
+    PyObject **saved; /* borrowed values of the slots; NULL: found by the late part */
     int step_count, step_capacity, late_count, late_capacity;
-    int relations; /* are they to be evaluated? */
-    int users;     /* evaluations at work, and the tree */
+    int relations; /* whether relations are evaluated */
+    int users;     /* running evaluations, and the tree */
 };
 
 /* ---- evaluation ---- */
@@ -92,7 +93,7 @@ static int step_holds(GuardTree *tree, Run const *run, Step const *step)
     return 0;
 }
 
-/* What could not be settled by steps; the memo and all its values stay as long as this runs. */
+/* Evaluate the late part; the memo and all its values stay alive during this call. */
 static int late_holds(Memo *memo, GuardTree *tree, Run *run)
 {
     int holds = 1;
@@ -130,7 +131,7 @@ void guard_memo_release(Memo *memo)
     PyMem_Free(memo);
 }
 
-/* -1: no memo, or something is not as it was: evaluate the tree. Else whether the guards hold. */
+/* -1: no memo, or a step failed: evaluate the tree. Otherwise whether the guards hold. */
 static int memo_holds(GuardTree *tree, Run *run)
 {
     Memo *memo = tree->memo;
@@ -140,7 +141,7 @@ static int memo_holds(GuardTree *tree, Run *run)
     for (Step const *step = memo->steps, *end = step + memo->step_count; step < end; step++) {
         if (!step_holds(tree, run, step)) {
             tree->memo_mismatch = step->node;
-            return step->kind == STEP_CHECK ? 0 : -1; /* the value is where the guard looks for it */
+            return step->kind == STEP_CHECK ? 0 : -1; /* the value is unchanged, so the guard itself fails */
         }
     }
     memo->users++;
@@ -189,7 +190,7 @@ static int is_unstable(Writer const *writer, int node)
     return writer->tree->nodes[node].unstable >= MAX_UNSTABLE;
 }
 
-/* 1: a step makes sure of the content of `dict`; it is held, or was just seen to be the parent's. */
+/* 1: a step verifies the content of `dict`, which is held, or was just seen to be the parent's. */
 static int settle_dict(Writer *writer, int node, PyObject *dict)
 {
     DictState *state = writer->tree->nodes[node].unstable ? NULL : dict_state_take(dict);
@@ -208,16 +209,16 @@ static void settle_type(Writer *writer, int node, PyObject *value)
     add_step(writer, STEP_TYPE, node, value, Py_TYPE(value), 0);
 }
 
-/* 1: nothing that the class `type` finds by lookup has changed while the step holds. */
+/* 1: no attribute that lookup in the class `type` finds has changed while the step holds. */
 static int settle_class(Writer *writer, int node, PyTypeObject *type)
 {
     unsigned int const version = type_version(type);
     return version && add_step(writer, STEP_CLASS, node, type, NULL, version);
 }
 
-/* What a step has made sure of about the value of a node. */
+/* The facts about a node's value that a step has verified. */
 typedef struct {
-    int held;    /* it is this very object, and stays alive */
+    int held;    /* it is this object, and it stays alive */
     int content; /* a dict: and it is unchanged */
 } Known;
 
@@ -226,7 +227,7 @@ static int keeps_own_order(PyObject *value)
     return PyODict_Check(value) && PyDict_GET_SIZE(value) > 1;
 }
 
-/* Can the check be left out, as long as the value is what it was and of the same type? */
+/* Whether the check can be left out as long as the value and its type are unchanged. */
 static int follows(CheckKind kind, PyObject *value, Known known)
 {
     switch (kind) {
@@ -244,7 +245,7 @@ static int follows(CheckKind kind, PyObject *value, Known known)
     }
 }
 
-/* Does the check run no user code, whatever the value is? */
+/* Whether the check runs no user code for any value. */
 static int is_plain(CheckKind kind, Check const *check)
 {
     switch (kind) {
@@ -263,7 +264,7 @@ static int is_plain(CheckKind kind, Check const *check)
     }
 }
 
-/* Steps for CHECK_ABSENT: the instance has no such entry, and the type is as it was. 0: it cannot be settled. */
+/* Steps for CHECK_ABSENT: the instance lacks the entry, and the type is unchanged. 0: no steps can verify that. */
 static int settle_absence(Writer *writer, int node, PyObject *value, Known known)
 {
     if (!known.held || PyType_Check(value)) {
@@ -288,7 +289,7 @@ static void write_check(Writer *writer, int node, int at, PyObject *value, Known
     Check const *check = &writer->tree->checks[at];
     if (check->kind == CHECK_TYPE && known.held) {
         if (PyType_HasFeature(Py_TYPE(value), Py_TPFLAGS_HEAPTYPE) || PyModule_Check(value)) {
-            /* nothing else can be given another class */
+            /* other objects cannot change their class */
             settle_type(writer, node, value);
         }
     } else if (follows(check->kind, value, known)
@@ -336,7 +337,7 @@ static void write_instance_dict(Writer *writer, int node, PyObject *parent, Know
     write_node(writer, node, dict, (Known){content, content});
 }
 
-/* An item of the parent, a dict: certain if the dict is unchanged, else looked up again. */
+/* An item of the parent, a dict: certain if the dict is unchanged, otherwise looked up again. */
 static void write_dict_item(Writer *writer, int node, PyObject *parent, Known known)
 {
     Node const *at = &writer->tree->nodes[node];
@@ -418,7 +419,7 @@ static int has_instance_dict_below(GuardTree const *tree, int node)
     return 0;
 }
 
-/* An argument: worth a memo when it is an object with attributes, and the same one as in the last call. */
+/* An argument: worth a memo if it is an object with attributes, and the object of the last call. */
 static void write_local(Writer *writer, int node)
 {
     Py_ssize_t index = writer->tree->nodes[node].index;
@@ -509,7 +510,7 @@ static void write_node(Writer *writer, int node, PyObject *value, Known known)
     }
 }
 
-/* Relations between values that are all as they were hold as they did. Calls take saved values. */
+/* Relations between unchanged values still hold. Calls take saved values. */
 static int needs_relations(GuardTree const *tree, Memo const *memo)
 {
     for (int i = 0; i < tree->saved_count; i++) {
@@ -525,7 +526,7 @@ static int needs_relations(GuardTree const *tree, Memo const *memo)
     return 0;
 }
 
-/* To be called after an evaluation in which all guards held. Never leaves an exception. */
+/* Called after an evaluation in which all guards held. Never leaves an exception. */
 static void after_success(GuardTree *tree, Run *run)
 {
     if (tree->memo && tree->memo_mismatch >= 0 && tree->nodes[tree->memo_mismatch].unstable < MAX_UNSTABLE) {

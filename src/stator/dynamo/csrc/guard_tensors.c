@@ -1,4 +1,4 @@
-/* Compares a tensor's metadata with what a guard relies on: straight from its TensorImpl, or by its getters. */
+/* Compares a tensor's metadata with a guard: read from its TensorImpl, or by its getters. */
 #include "guards.h"
 
 static StatorTensorLayout layout;
@@ -31,7 +31,7 @@ static int requires_grad_by_getter(PyObject *tensor, int expected)
     return getter_is(tensor, name_requires_grad, expected ? Py_True : Py_False);
 }
 
-/* The slow path: for tensor subclasses, which may answer for themselves, and where calibration failed. */
+/* The slow path: for tensor subclasses, which may override metadata, and if calibration failed. */
 static int tensor_holds_by_getters(TensorCheck const *check, PyObject *tensor)
 {
     getter_checks++;

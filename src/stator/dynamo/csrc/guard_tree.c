@@ -1,5 +1,5 @@
-/* Evaluation of a guard tree: follows the accessors, runs the checks, and leaves no Exception behind: what cannot be
- * read does not hold. User code runs only through attribute access, calls and predicates that were asked for by name. */
+/* Evaluation of a guard tree: follows the accessors, runs the checks, and leaves no Exception set: a source that cannot
+ * be read fails its guards. User code runs only by attribute access, calls and predicates. */
 #include "guards.h"
 
 static PyObject *call_saved(Run *run, Node const *node)
@@ -18,13 +18,13 @@ static PyObject *call_saved(Run *run, Node const *node)
 
 static PyObject *item_by_key(PyObject *parent, Node const *node)
 {
-    PyObject *key = Py_XNewRef(guard_node_key(node)); /* the == of other keys may let go of it */
+    PyObject *key = Py_XNewRef(guard_node_key(node)); /* the == of other keys may free this key */
     PyObject *found = key ? guard_dict_item(parent, key) : NULL;
     Py_XDECREF(key);
     return found;
 }
 
-/* New reference, or NULL (perhaps with an exception): there is nothing at this path. */
+/* New reference, or NULL (perhaps with an exception) if the path leads nowhere. */
 static PyObject *access_value(Run *run, Node const *node, PyObject *parent)
 {
     switch (node->access) {
@@ -101,7 +101,7 @@ int guard_check_holds(Check *check, PyObject *value)
     }
 }
 
-/* An exception that is no Exception (KeyboardInterrupt, SystemExit) came from outside of the guards and stays. */
+/* An exception that is no Exception (KeyboardInterrupt, SystemExit) comes from outside of the guards and stays set. */
 static int failed(Run *run, Py_ssize_t guard, PyObject *found)
 {
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
@@ -151,7 +151,7 @@ int guard_child_holds(Run *run, int child, PyObject *parent)
     return holds;
 }
 
-/* Whether no two of the saved values in `slots` are one object, by a table that is at most half full. */
+/* Whether all saved values in `slots` are distinct objects, by a hash table that is at most half full. */
 static int all_distinct(Run *run, PyObject *slots)
 {
     size_t count = PyTuple_GET_SIZE(slots), size = 8;

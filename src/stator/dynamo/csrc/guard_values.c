@@ -1,11 +1,11 @@
-/* Looks at Python values for guards, past any override by user classes. */
+/* Reads Python values for guards, past any override by user classes. */
 #include "guards.h"
 
 static PyObject *builtins_dict, *deque_type;
-/* types whose == is written in C and has no effects, beyond the ones that guard_constant_equal knows; e.g. torch.device */
+/* types whose == is written in C without side effects, besides those of guard_constant_equal; e.g. torch.device */
 static PyTypeObject *plain_types[16];
 static int plain_type_count = 0;
-static vectorcallfunc usual_call = NULL; /* of Python functions */
+static vectorcallfunc usual_call = NULL; /* the vectorcall of untouched Python functions */
 
 int guard_identity_set(Identity *identity, PyObject *object, PyObject *callback)
 {
@@ -217,7 +217,7 @@ PyObject *guard_instance_dict(PyObject *value)
     return place ? PyObject_GenericGetDict(value, NULL) : NULL;
 }
 
-/* 1: neither the instance nor, if it was so when first seen, its type has the attribute. Runs no user code. */
+/* 1: the instance lacks the attribute, and so does its type if it lacked it at first. Runs no user code. */
 int guard_attribute_is_absent(Check *check, PyObject *value)
 {
     PyObject *dict = guard_instance_dict(value);
@@ -287,7 +287,7 @@ int guard_lookups_hold(Check *check, PyObject *cls)
             return 0;
         }
     }
-    /* looking something up gave the class a version, if it can have one; any change of it takes the version away */
+    /* the lookup gave the class a version, if it can have one; any change of the class removes the version */
     check->number = type_version(type);
     return 1;
 }
@@ -330,7 +330,7 @@ PyObject *guard_sequence_item(PyObject *value, PyObject *key, Py_ssize_t index)
     return NULL;
 }
 
-/* 1: a Python function whose call runs its code; C code may have given it another (PyFunction_SetVectorcall). */
+/* 1: a Python function whose call runs its code; C code may have replaced its vectorcall (PyFunction_SetVectorcall). */
 int guard_is_called_as_usual(PyObject *value)
 {
     return PyFunction_Check(value) && ((PyFunctionObject *)value)->vectorcall == usual_call;
@@ -421,7 +421,7 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-/* How a function is called that nobody has touched. */
+/* Find the vectorcall of an untouched function. */
 static int find_usual_call(void)
 {
     PyObject *code = (PyObject *)PyCode_NewEmpty("<stator>", "untouched", 1), *globals = PyDict_New();

@@ -1,5 +1,5 @@
-/* The data of a guard tree and what its parts call of each other: guard_values.c (constants and containers), guard_tensors.c,
- * guard_tree.c (evaluation), guard_build.c (construction, the Python type). */
+/* The data of a guard tree and the functions shared by its parts: guard_values.c (constants and containers),
+ * guard_tensors.c, guard_tree.c (evaluation), guard_build.c (construction, the Python type). */
 #ifndef STATOR_GUARDS_H
 #define STATOR_GUARDS_H
 
@@ -41,11 +41,11 @@ typedef enum {
     CHECK_ALL_DISTINCT, /* of many saved values, no two are one object */
     CHECK_STATE,
     CHECK_PREDICATE,
-    CHECK_LOOKUPS, /* what attribute lookups in a class find */
+    CHECK_LOOKUPS, /* results of attribute lookups in a class */
     CHECK_COUNT,
 } CheckKind;
 
-/* An object to compare identities with: held weakly where it can be. */
+/* An object whose identity is compared: held weakly if possible. */
 typedef struct {
     PyObject *reference; /* owned: a weak reference, or the object */
     int weak;
@@ -56,7 +56,7 @@ typedef struct {
     uint16_t dtype, device;
     int8_t requires_grad;
     int ndim;
-    int64_t *relied_sizes, *relied_strides; /* in one block: ndim each, -1 where not relied on */
+    int64_t *relied_sizes, *relied_strides; /* in one block: ndim each, -1 for any number */
     PyObject *dtype_object, *device_object; /* for the getters */
     uint8_t direct;                         /* metadata is read from the TensorImpl, not by getters */
 } TensorCheck;
@@ -69,8 +69,8 @@ typedef struct {
     /* EQUALS, DICT_KEYS, ABSENT, NOT_IN, PREDICATE, LOOKUPS; ALL_DISTINCT: tuple of slots. Classes and functions in the
      * tuples of DICT_KEYS and LOOKUPS are held weakly: such a tuple has weak references in their places */
     PyObject *expected;
-    /* LENGTH: length; ABSENT: 0 unknown, 1 the type has it, 2 it has not; SAME, DISTINCT: slots; LOOKUPS: version of the
-     * class at which they were last seen to hold, 0: never */
+    /* LENGTH: length; ABSENT: 0 unknown, 1 the type has it, 2 the type lacks it; SAME, DISTINCT: slots; LOOKUPS: version
+     * of the class when they last held, 0: never */
     Py_ssize_t number;
     Py_ssize_t other;
     TensorCheck *tensor;
@@ -80,7 +80,7 @@ typedef struct {
 typedef struct {
     Access access;
     int first_child, last_child, next_sibling, first_check, last_check;
-    int unstable; /* how often a memo was let down by this node's value */
+    int unstable; /* number of memos that failed at this node's value */
     int saved; /* slot that keeps the value for relations and calls; -1: none */
     Py_ssize_t index;
     Py_ssize_t guard; /* ordinal of the first guard that needed this node */
@@ -88,10 +88,10 @@ typedef struct {
     int weak;
 } Node;
 
-/* Why an evaluation failed; only filled when asked for. */
+/* The reason of a failed evaluation; filled only on request. */
 typedef struct {
     Py_ssize_t guard; /* ordinal of the guard in the list that the tree was built from; -1: unknown */
-    PyObject *found;  /* owned: what the source holds now; NULL: it could not be read */
+    PyObject *found;  /* owned: the source's present content; NULL: it could not be read */
 } Failure;
 
 typedef struct Memo Memo;
@@ -105,7 +105,7 @@ typedef struct {
     PyObject *invalidated;             /* called when an object held weakly dies, or NULL */
     PyObject *weakrefs;
     Memo *memo;        /* of the last evaluation that succeeded, or NULL (guard_memo.c) */
-    int memo_mismatch; /* the node that was not as the memo says; -1: none */
+    int memo_mismatch; /* the node at which the memo failed; -1: none */
     int successes;
     unsigned long long memo_hits;
 } GuardTree;
@@ -128,10 +128,10 @@ typedef struct {
 int guard_node_holds(Run *run, Node const *node, PyObject *value);
 int guard_check_holds(Check *check, PyObject *value);
 int guard_check_of_run_holds(Run *run, int check, PyObject *value);
-/* The node `child` below `parent`: can be read, and all checks there and further below hold. */
+/* The node `child` below `parent`: it can be read, and all checks there and below hold. */
 int guard_child_holds(Run *run, int child, PyObject *parent);
 int guard_relations_hold(Run *run);
-/* `block` with room for one more than `count`; NULL with an exception, then the old block is as it was. */
+/* `block` with room for one more than `count` items; NULL with an exception, and the old block is unchanged. */
 void *guard_grown(void *block, int *capacity, int count, size_t size);
 
 /* ---- identities ---- */
@@ -143,13 +143,13 @@ static inline int identity_is(Identity const *identity, PyObject *object)
     return object == (identity->weak ? weakref_peek(identity->reference) : identity->reference);
 }
 
-/* Borrowed; NULL once the object behind it is gone. */
+/* Borrowed; NULL after the object's death. */
 static inline PyObject *guard_node_key(Node const *node)
 {
     return node->weak ? weakref_peek(node->key) : node->key;
 }
 
-/* What stands in a tuple that guard_held_weakly made; borrowed, NULL once it is gone. */
+/* An item of a tuple made by guard_held_weakly; borrowed, NULL after its death. */
 static inline PyObject *guard_held(PyObject *item)
 {
     return PyWeakref_CheckRefExact(item) ? weakref_peek(item) : item;
@@ -162,17 +162,17 @@ PyObject *guard_held_weakly(PyObject *tuple);
 
 /* Same exact type and value. Floats compare by their bits: -0.0 is not 0.0, and a NaN is itself. */
 int guard_constant_equal(PyObject *found, PyObject *expected);
-/* By ==, for types whose == is written in C; an exception is "no". */
+/* By ==, for types whose == is written in C; an exception counts as unequal. */
 int guard_rich_equal(PyObject *found, PyObject *expected);
-/* len() past any override; -1: it has none that we know. */
+/* len() past any override; -1: no known length. */
 Py_ssize_t guard_length(PyObject *value);
 int guard_keys_are(PyObject *value, PyObject *expected);
 int guard_not_in(PyObject *value, PyObject *key);
 int guard_attribute_is_absent(Check *check, PyObject *value);
-/* CHECK_LOOKUPS of a class; fast as long as neither the class nor any of its bases was changed. */
+/* CHECK_LOOKUPS of a class; fast as long as neither the class nor a base was changed. */
 int guard_lookups_hold(Check *check, PyObject *cls);
 int guard_lookups_are_valid(PyObject *payload);
-/* New references, or NULL (perhaps with an exception): there is nothing. */
+/* New references, or NULL (perhaps with an exception) if there is no such item. */
 PyObject *guard_key_at(PyObject *value, Py_ssize_t index);
 PyObject *guard_dict_item(PyObject *value, PyObject *key);
 PyObject *guard_sequence_item(PyObject *value, PyObject *key, Py_ssize_t index);

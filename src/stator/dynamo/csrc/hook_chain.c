@@ -1,25 +1,27 @@
-/* The frame hook among others: the interpreter knows one evaluator of frames, and who puts his there calls the one before.
- * Such a chain must not become a ring. Here is also who wants ours; what it does is not known here. */
+/* The frame hook in the chain of frame evaluators: the interpreter knows a single evaluator, and each evaluator calls
+ * the one installed before it. Such a chain must not become a ring. This file also counts who needs the hook;
+ * frame_hook.c defines what it does. */
 #include "hook_chain.h"
 
 __thread HookThread stator_hook_thread = {NULL, NULL};
 
 static _PyFrameEvalFunction ours = NULL;
-static _PyFrameEvalFunction below = NULL;      /* who was there when ours was installed */
-static _PyFrameEvalFunction covered_by = NULL; /* who lay over ours when it was to be removed, and calls it for good */
+static _PyFrameEvalFunction below = NULL;      /* the evaluator that was installed before ours */
+static _PyFrameEvalFunction covered_by = NULL; /* the evaluator above ours when ours was to be removed; it calls ours
+                                                  forever */
 
-/* It is there while a thread has a callback, and gone while every thread runs what needs none, such as compiled code: with
- * any hook there the interpreter neither inlines calls nor specialises what calls. */
-static long wanting = 0; /* how often it is wanted, over all threads */
+/* The hook is installed while a thread has a callback, and removed while every thread runs code that needs none, such as
+ * compiled code: under any hook the interpreter neither inlines calls nor specializes call instructions. */
+static long wanting = 0; /* number of requests for the hook, over all threads */
 static __thread long own_wanting = 0; /* in this thread */
-static long users = 0; /* calls in flight that have a callback, over all threads */
+static long users = 0; /* running calls that have a callback, over all threads */
 static __thread long own_users = 0;
-static long suspended = 0; /* frames during which it is not there whoever wants it, over all threads */
+static long suspended = 0; /* running frames that keep the hook removed despite requests, over all threads */
 static __thread long own_suspended = 0;
 
 PyObject *stator_evaluate_below(PyThreadState *thread, struct _PyInterpreterFrame *frame, int throwing)
 {
-    /* one that was below and has put itself above us again has had this frame already: it has just called us */
+    /* an evaluator that was below and has put itself above again has had this frame already: it has just called us */
     if (!below || below == _PyInterpreterState_GetEvalFrameFunc(PyThreadState_GetInterpreter(thread))) {
         return _PyEval_EvalFrameDefault(thread, frame, throwing);
     }
@@ -65,7 +67,7 @@ void stator_need_no_hook(PyInterpreterState *interpreter)
 int stator_pause_hook(PyInterpreterState *interpreter)
 {
     if (below || _PyInterpreterState_GetEvalFrameFunc(interpreter) != ours) {
-        return 0; /* others are to have every frame */
+        return 0; /* other evaluators must get every frame */
     }
     stator_need_no_hook(interpreter);
     return 1;
@@ -123,16 +125,16 @@ long stator_hook_users(void)
 
 /* ---- deep recursion ---- */
 
-/* Under a hook each Python call is one of the C evaluator, too. CPython 3.12 and later allow few of these, and no version's
- * C stack has room for as many as a raised recursion limit lets through. So the frames of a recursion run without the hook
- * where it has become deep, whoever wants it; unless there are others in the chain, who are to have every frame. */
+/* Under a hook each Python call is also a call of the C evaluator. CPython 3.12 and later limit these, and no version's
+ * C stack has room for as many as a raised recursion limit allows. So deep recursion runs without the hook despite
+ * requests, unless the chain has other evaluators, which must get every frame. */
 #define DEEP 200
 
-static __thread int depth = 0; /* frames of this thread that are evaluated under the hook, one in another */
+static __thread int depth = 0; /* nested frames of this thread that are evaluated under the hook */
 
-static __thread long room = 0; /* of the evaluator, when the first of these frames began */
+static __thread long room = 0; /* the evaluator's room when the first of these frames began */
 
-/* Calls that compiled code makes from C are not counted in `depth`, but take of the room as well. */
+/* Calls that compiled code makes from C are not counted in `depth`, but use the room as well. */
 static int is_deep(PyThreadState *thread)
 {
     long const left = thread_evaluator_room(thread);
@@ -174,7 +176,7 @@ PyObject *stator_evaluate_unless_deep(PyThreadState *thread, struct _PyInterpret
 
 void stator_hook_of_this_thread(PyInterpreterState *interpreter)
 {
-    if (suspended > own_suspended) { /* as if one had gone on until now */
+    if (suspended > own_suspended) { /* as if such a frame had run until now */
         suspended = own_suspended + 1;
         own_suspended++;
         resume(interpreter);

@@ -1,9 +1,9 @@
-/* The frame hook for generators and coroutines, whose frames run in steps: on during each step, off between them. Their code
- * says where steps begin and end (codegen/generator_frames.py); what the hook does is frame_hook.c. */
+/* The frame hook for generators and coroutines: on while they run, off while they are suspended. Their code
+ * (codegen/generator_frames.py) calls these functions; frame_hook.c defines what the hook does. */
 #include "hook_chain.h"
 #include "native.h"
 
-/* A step that is under way in this thread, and what the hook was before it. */
+/* A running generator of this thread, and the state of the hook before it. */
 typedef struct Step {
     void const *frame;
     HookThread before;
@@ -16,7 +16,7 @@ static PyObject *begin_step(PyObject *Py_UNUSED(self), PyObject *callback)
 {
     void const *frame = thread_frame(PyThreadState_Get());
     if (innermost && innermost->frame == frame) {
-        Py_RETURN_NONE; /* in a handler of exceptions, which is come to from inside and from outside of steps */
+        Py_RETURN_NONE; /* called by an exception handler, which is reached while the hook is on and while it is off */
     }
     Step *step = PyMem_RawMalloc(sizeof *step);
     if (!step) {

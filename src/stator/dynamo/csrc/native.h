@@ -1,4 +1,4 @@
-/* What the parts of stator.dynamo._native add to the module, in the order in which native.c asks them. */
+/* The functions by which the parts of stator.dynamo._native add to the module, in the order of native.c. */
 #ifndef STATOR_NATIVE_H
 #define STATOR_NATIVE_H
 

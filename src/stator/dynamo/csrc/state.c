@@ -1,5 +1,5 @@
-/* Reads torch's thread-wide state (grad mode, dispatch keys, modes, default dtype) in a few ns through functions that
- * libtorch exports. Their addresses come from dynamo/guards/global_state.py, which checks by experiment that they tell the truth. */
+/* Reads torch's thread-wide state (grad mode, dispatch keys, modes, default dtype) in a few ns by functions that
+ * libtorch exports. dynamo/guards/global_state.py finds their addresses and verifies them by experiment. */
 #include "state.h"
 
 #include "native.h"
@@ -16,7 +16,7 @@ typedef struct {
     void *context; /* at::globalContext(), one for the process */
     uint8_t (*deterministic)(void *);
     int (*num_threads)(void);
-    uint64_t functionalities; /* mask of the bits of a dispatch key set that say what to do, not on which backend */
+    uint64_t functionalities; /* mask of the functionality bits of a dispatch key set, without the backend bits */
     void *keys_library;
     char keys_symbol[128];
 } Probes;
@@ -45,8 +45,8 @@ void stator_state_read(StateSnapshot *snapshot)
     uint64_t *keys = find_dispatch_keys();
     if (keys) {
         snapshot->dispatch_keys[0] = keys[0];
-        /* Excluding a backend does nothing: torch takes functionalities alone out of a set of keys. And up to torch 2.12
-         * the bits of backends stay behind when a guard that excluded them ends. */
+        /* Excluding a backend has no effect: torch takes only functionalities out of a key set. And up to torch 2.12 the
+         * backend bits stay set after a guard that excluded them ends. */
         snapshot->dispatch_keys[1] = keys[1] & probes.functionalities;
     }
     snapshot->mode_stack = probes.mode_stack();

@@ -1,18 +1,18 @@
-/* What makes compiled functions run their originals for a while: blocks of this thread, the stance of this context, and a
- * debugger. What sets them is Python's business (dynamo/host/hook.py, dynamo/host/stance.py, dynamo/host/debuggers.py). */
+/* The switches under which compiled functions run their originals: blocks of this thread, the stance of this context,
+ * and a debugger. Python code sets them (dynamo/host/hook.py, dynamo/host/stance.py, dynamo/host/debuggers.py). */
 #include "switches.h"
 
 #include "native.h"
 
 __thread int stator_entries_off = 0;
 
-/* the ContextVar of the stance, and its value under which nothing compiled runs; looked at once it was ever set */
+/* the ContextVar of the stance, and its value under which nothing compiled runs; read after the first set_stance */
 static PyObject *stance_variable = NULL, *stance_eager = NULL;
 static int stance_watched = 0;
 
-/* told of a trace function that was not seen before: is it a debugger's? */
+/* Python predicate for a new trace function: whether it is a debugger's */
 static PyObject *is_debugger = NULL;
-static PyObject *last_tracer = NULL; /* owned, so that its address is not another's */
+static PyObject *last_tracer = NULL; /* owned, so that no other object gets its address */
 static int last_tracer_debugs = 0;
 
 static int stance_is_eager(void)
@@ -34,7 +34,7 @@ static int tracer_debugs(PyObject *tracer)
     }
     Py_INCREF(tracer);
     PyThreadState *thread = PyThreadState_Get();
-    PyThreadState_EnterTracing(thread); /* who steps through the program does not step through this */
+    PyThreadState_EnterTracing(thread); /* a debugger of the program must not step through this call */
     PyObject *answer = is_debugger ? PyObject_CallOneArg(is_debugger, tracer) : NULL;
     PyThreadState_LeaveTracing(thread);
     int debugs = answer ? PyObject_IsTrue(answer) : 0;
@@ -50,7 +50,7 @@ static int tracer_debugs(PyObject *tracer)
     return debugs;
 }
 
-/* whoever is told of lines is to be told of all of them */
+/* whether originals run wherever lines are traced */
 static int covering = 0;
 
 static int lines_traced(PyThreadState *thread)

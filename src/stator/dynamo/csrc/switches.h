@@ -6,15 +6,15 @@
 
 extern __thread int stator_entries_off; /* above 0: entries in this thread run their originals */
 
-/* 1: compiled functions that are called now in this thread and context run their originals. May run Python code where a
- * trace function is seen for the first time; never leaves an exception. */
+/* 1: compiled functions called now in this thread and context run their originals. May run Python code for a new trace
+ * function; never leaves an exception. */
 int stator_runs_originals(void);
-/* 1: fewer than so many bytes are left of this thread's C stack. A compiled function takes some of it where eager Python
- * takes none, so that a deep recursion, let through by sys.setrecursionlimit, must be stopped before it is used up. */
+/* 1: fewer than `needed` bytes are left of this thread's C stack. Compiled functions use some of it where eager Python
+ * uses none, so a deep recursion, allowed by sys.setrecursionlimit, must be stopped before the stack is used up. */
 int stator_stack_is_low(size_t needed);
 #define STATOR_STACK_FOR_CALLS (128 * 1024)
 #define STATOR_STACK_FOR_COMPILING (1024 * 1024)
-/* 1: somebody is told of the lines that run in this thread. */
+/* 1: a tracer receives the line events of this thread. */
 int stator_lines_traced(void);
 
 #endif
