@@ -34,8 +34,8 @@ def local(name: str) -> r.Load:
     return r.Load(s.LocalSource(name))
 
 
-def const(value: Any) -> r.Constant:
-    return r.Constant(value)
+def const(value: Any) -> r.ConstantRecipe:
+    return r.ConstantRecipe(value)
 
 
 X = s.LocalSource("x")
@@ -155,7 +155,7 @@ def test_cycles_are_closed(root: str) -> None:
 def test_a_cycle_that_cannot_be_made_is_refused() -> None:
     first = r.NewTuple([])
     first.items.append(r.NewTuple([first]))
-    with pytest.raises(CompileError, match="refer to one another"):
+    with pytest.raises(CompileError, match="a reference cycle"):
         run(first, 0)
 
 

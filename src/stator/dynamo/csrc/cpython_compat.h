@@ -419,7 +419,7 @@ static inline int dict_has_names_only(PyObject *dict)
     return DK_IS_UNICODE(((PyDictObject *)dict)->ma_keys);
 }
 
-/* From 3.13 on, attributes are stored in the inline values behind an instance's dict without a word to the dict. */
+/* From 3.13 on, attributes are stored in the inline values behind an instance's dict without notifying the dict. */
 static inline int dict_tells_changes(PyObject const *dict)
 {
 #if PY_VERSION_HEX >= 0x030D0000
