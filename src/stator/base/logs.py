@@ -42,10 +42,6 @@ def enable(*names: str) -> None:
         logger.propagate = False
 
 
-def disable_all() -> None:
-    _enabled.clear()
-
-
 def enabled(name: str) -> bool:
     return name in _enabled
 

@@ -20,7 +20,6 @@ from stator.prims.record import TensorMeta
 from stator.prims.shape_rules.composites import TensorFromMeta
 from stator.prims.shape_rules.indexing import MASKS, index
 from stator.shapes.environment import Environment
-from stator.shapes.expr import Symbol
 from stator.shapes.sym_node import to_sym_int
 
 from .fake_tensor import FakeTensor
@@ -72,15 +71,6 @@ class UnknownSizes:
         result = NotImplemented if rule is None else rule(self, *args, **kwargs)
         self.answered += result is not NotImplemented
         return result
-
-
-def symbols_of(sizes: Any) -> frozenset[Symbol]:
-    """Return the symbols in sizes that may be symbolic."""
-    found: frozenset[Symbol] = frozenset()
-    for size in sizes:
-        if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            found |= getattr(getattr(size.node, "value", None), "symbols", frozenset())
-    return found
 
 
 def _fresh(shape: tuple[Any, ...], dtype: torch.dtype, like: Any, stride: tuple[Any, ...] | None = None) -> TensorMeta:
