@@ -56,11 +56,14 @@ def _converted(value: Any, dtype: torch.dtype) -> Any:
 def median_error(actual: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> float:
     """The median over parameters of |actual - exact| / |exact|, by the norm. Raises KeyError for a missing gradient.
 
-    A gradient that is zero but for rounding counts as 1e-6 of the largest one. The result is infinite where any error
-    is not finite."""
+    A gradient that is zero but for rounding counts as 1e-6 of the largest one. Gradients that are exactly zero are left
+    out: behind a normalisation whose weight begins at zero they are most. The result is infinite where any error is
+    not finite."""
     least = 1e-6 * max(value.norm().item() for value in exact.values())
     errors = [(actual[key] - value).norm().item() / max(value.norm().item(), least) for key, value in exact.items()]
-    return statistics.median(errors) if all(map(math.isfinite, errors)) else math.inf
+    if not all(map(math.isfinite, errors)):
+        return math.inf
+    return statistics.median(error for error, value in zip(errors, exact.values(), strict=True) if value.any())
 
 
 def losses(name: str, size: str, wrap: Wrap, steps: int) -> list[float]:
@@ -93,7 +96,7 @@ def measure(name: str, size: str, steps: int, roundings: int, compiled: Wrap) ->
 
 
 def ratio(found: dict[str, float], ours: str, theirs: str) -> float:
-    """What is less than the resolution of float32, in which losses are computed, counts as that."""
+    """An error of eager's below the resolution of float32 counts as that."""
     return found[ours] / max(found[theirs], 2**-24)
 
 
