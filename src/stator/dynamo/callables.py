@@ -12,7 +12,7 @@ from .cache import entry as entries
 from .cache.call_gates import call_gate, forward_gate, forward_of, in_class
 from .frame_compiler import FrameCompiler
 from .host.compile_directives import disabled
-from .interpreter.calling import made_functions
+from .interpreter.calling import has_meaning_of_its_own, made_functions
 
 ORIGINAL = "_stator_original"  # slot of a compiled module that holds the original module
 
@@ -53,7 +53,7 @@ def _is_known_whole(target: Any) -> bool:
 def _gated_entry(target: Any, call: FunctionType, compiler: FrameCompiler) -> Callable[..., Any]:
     """The entry for calls of `target`, whose class has `call` as its `__call__`."""
     forward = forward_of(target)
-    if forward is None or _is_known_whole(forward):
+    if forward is None or has_meaning_of_its_own(forward):
         function, gate = call, call_gate(target, call)
     else:
         function, gate = forward, forward_gate(target, forward)

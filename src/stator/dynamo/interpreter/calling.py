@@ -100,6 +100,15 @@ def _hashable_get(table: Any, key: Any) -> Any:
         return None
 
 
+def has_meaning_of_its_own(function: FunctionType) -> bool:
+    """Whether capture answers a call of this function otherwise than by its code: a handler, a node, a polyfill."""
+    return (
+        id(function.__code__) in made_functions
+        or any(function in table for table in (handlers, leaves, replacements))
+        or (function.__module__, function.__qualname__) in named_handlers
+    )
+
+
 def function_call(
     context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
