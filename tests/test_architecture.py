@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,29 @@ FLOORS: list[tuple[str, ...]] = [
 ]
 RANK = {name: rank for rank, floor in enumerate(FLOORS) for name in floor}
 
+# The rooms of each floor: a room imports only from rooms before it. Modules that stand in no room here, such as the
+# entry points of aot, come behind the rooms.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "prims": ("record", "special", "shape_rules", "decompositions", "operators"),
+    "graph": ("ir", "fake", "functionalization", "operators", "tracing", "subgraphs"),
+    "dynamo": (
+        "bytecode",
+        "host",
+        "guards",
+        "ir",
+        "codegen",
+        "cache",
+        "values",
+        "graph",
+        "interpreter",
+        "handlers",
+        "capture",
+        "frame_compiler",
+    ),
+    "aot": ("runtime", "trace", "partition", "autograd", "split"),
+    "inductor": ("loops", "buffers", "passes", "lower", "schedule", "program", "codegen"),
+}
+
 REPLACED = (
     "torch._dynamo",
     "torch._inductor",
@@ -51,6 +75,7 @@ REPLACED = (
 FILES = sorted(ROOT.rglob("*.py"))
 NATIVE_FILES = sorted(path for path in ROOT.rglob("csrc/*") if path.suffix in (".c", ".h"))
 MOST_LINES = 600
+MOST_FILES = 22  # in a folder, headers aside; one that holds more is several rooms
 MOST_NATIVE_LINES = {".c": 600, ".h": 750}  # headers that generated kernels include are one table of functions each
 
 
@@ -96,6 +121,56 @@ def test_floors_are_respected(path: Path) -> None:
             other = "__init__"
         if other != own:
             assert RANK[other] < RANK[own], f"{where}: {own} may not import from {other}"
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a source file."""
+    parts = ["stator", *path.relative_to(ROOT).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in FILES}
+
+
+def imports_of(module: str) -> set[str]:
+    """The modules of stator that a module imports, imports for type checkers included."""
+    found = set()
+    for name, _, _ in imported_modules(MODULES[module]):
+        while name and name not in MODULES:
+            name = name.rpartition(".")[0]
+        if name.startswith("stator.") and name != module:
+            found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("floor", ROOMS)
+def test_rooms_are_in_order(floor: str) -> None:
+    rooms = ROOMS[floor]
+    rank = {f"stator.{floor}.{room}": at for at, room in enumerate(rooms)}
+
+    def room_of(module: str) -> str | None:
+        return next((room for room in rank if module == room or module.startswith(room + ".")), None)
+
+    for module in MODULES:
+        own = room_of(module)
+        for other in imports_of(module) if own else ():
+            if (room := room_of(other)) is not None:
+                assert rank[room] <= rank[own], f"{module} imports {other}, which stands in a later room"
+
+
+def test_no_modules_import_one_another() -> None:
+    """No circle of imports, those for type checkers included."""
+    try:
+        graphlib.TopologicalSorter({module: imports_of(module) for module in MODULES}).prepare()
+    except graphlib.CycleError as circle:
+        pytest.fail(" -> ".join(reversed(circle.args[1])))
+
+
+def test_folders_hold_few_files() -> None:
+    counted = [path.parent for path in (*FILES, *NATIVE_FILES) if path.suffix != ".h"]
+    for folder in sorted(set(counted)):
+        count = counted.count(folder)
+        assert count <= MOST_FILES, f"{folder.relative_to(ROOT)} holds {count} files; is it still one room?"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -16,6 +16,7 @@ from stator.base.errors import Unsupported
 from stator.dynamo.ir.capture_assumptions import NO_ASSUMPTIONS, CaptureAssumptions, GraphEnd, Retry
 
 from . import handlers
+from .graph import input_facts
 from .guards.global_state import read_global_state
 from .guards.guard import Guard, GuardKind
 from .guards.source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
@@ -23,11 +24,11 @@ from .handlers import opcodes, polyfills
 from .host.break_kinds import break_hint
 from .host.naming import class_name
 from .host.numpy_scalars import is_python_class
-from .interpreter import input_facts
-from .interpreter.capture_context import CaptureContext
+from .interpreter.capture_context import FrameCapture
 from .interpreter.frame import Frame, StopAtBreak
+from .interpreter.generators import GeneratorValue
 from .interpreter.nested_break import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
-from .interpreter.reconstruction import Reconstructor
+from .interpreter.reconstruction import FrameReconstructor
 from .interpreter.release_capture_state import dismantle
 from .interpreter.wrapping import CONSTANT_TYPES
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
@@ -38,7 +39,6 @@ from .ir.torch_state import TorchState, forward_ad_guard
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
 from .values.cells import CellValue, is_empty
 from .values.constants import ConstantValue, LastInstruction, SourcedConstant
-from .values.containers.generators import GeneratorValue
 from .values.containers.sequences import ListValue, TupleValue
 from .values.containers.slices import RangeValue, SliceValue
 from .values.objects import ObjectValue
@@ -125,7 +125,7 @@ class _Attempt:
         return self.assumptions.end.reason
 
     def run(self) -> CapturedFrame:
-        context = CaptureContext(self.function, self.assumptions)
+        context = FrameCapture(self.function, self.assumptions)
         context.recorder.mode.keeps_unknown_sizes = self.unknown_sizes
         try:
             return self._run(context)
@@ -137,7 +137,7 @@ class _Attempt:
             vars(context).clear()
             self.entry_state.restore()
 
-    def _run(self, context: CaptureContext) -> CapturedFrame:
+    def _run(self, context: FrameCapture) -> CapturedFrame:
         context.guards.made.append(Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state()))
         context.guards.made.append(forward_ad_guard())
         frame = self._frame(context)
@@ -154,7 +154,7 @@ class _Attempt:
             raise self._retry(context, self._uncaught(context, frame, raised), raised.frames or [frame]) from raised
         return self._finished(context, frame)
 
-    def _frame(self, context: CaptureContext) -> Frame:
+    def _frame(self, context: FrameCapture) -> Frame:
         code = self.function.__code__
         values: dict[str, Value] = {
             name: Lazy(value, LocalSource(name)) for name, value in self.arguments.items() if name in code.co_varnames
@@ -175,7 +175,7 @@ class _Attempt:
         self._go_on_handling(context, frame)
         return frame
 
-    def _go_on_handling(self, context: CaptureContext, frame: Frame) -> None:
+    def _go_on_handling(self, context: FrameCapture, frame: Frame) -> None:
         """Resume inside the exception handlers in which the frame was left."""
         resumption = frame.program.resumption
         if resumption is None or not resumption.point.handlers:
@@ -191,7 +191,7 @@ class _Attempt:
         frame.handling.append(context.wrap(self.handled, ReadSource(sys.exception)))
 
     def _retry(
-        self, context: CaptureContext, error: Unsupported, frames: Sequence[Frame], step: int | None = None
+        self, context: FrameCapture, error: Unsupported, frames: Sequence[Frame], step: int | None = None
     ) -> Retry:
         """`frames`: the frames that were running when the error came up."""
         if self.assumptions.end is not None:
@@ -211,13 +211,13 @@ class _Attempt:
         until = error.until if isinstance(error.until, Guard) else None
         return Retry(assumed.ending(end, until), error)
 
-    def _end(self, context: CaptureContext, step: int, reason: BreakReason) -> GraphEnd:
+    def _end(self, context: FrameCapture, step: int, reason: BreakReason) -> GraphEnd:
         outer = bisect_right(context.outer_steps, step) - 1
         if not self.assumptions.nested:
             step = context.outer_steps[outer]
         return GraphEnd(step, reason, context.outer_steps[max(outer, 0) // 2] if context.outer_steps else step)
 
-    def _last_left(self, context: CaptureContext, frames: Sequence[Frame]) -> Frame:
+    def _last_left(self, context: FrameCapture, frames: Sequence[Frame]) -> Frame:
         """The innermost frame in which the graph is to end. If nothing is compiled before the end, the outermost frame
         runs its own code up to its call. Frames that already resume together stay together if possible (`_ended`),
         unless that gave no graph at many places."""
@@ -230,7 +230,7 @@ class _Attempt:
             return outermost
         return innermost
 
-    def _stopped(self, context: CaptureContext, stop: StopAtBreak) -> CapturedFrame:
+    def _stopped(self, context: FrameCapture, stop: StopAtBreak) -> CapturedFrame:
         """End the graph at the assumed end, or, if it cannot end inside of a called function, before the outermost
         call."""
         outermost, end = stop.frames[0], self.assumptions.end
@@ -251,20 +251,20 @@ class _Attempt:
                 raise
             raise self._earlier(context, error, outermost.began) from error
 
-    def _earlier(self, context: CaptureContext, error: Unsupported, step: int) -> Retry:
+    def _earlier(self, context: FrameCapture, error: Unsupported, step: int) -> Retry:
         return Retry(self.assumptions.ending(self._end(context, step, self.reason)), error)
 
-    def _uncaught(self, context: CaptureContext, frame: Frame, raised: Raised) -> Unsupported:
+    def _uncaught(self, context: FrameCapture, frame: Frame, raised: Raised) -> Unsupported:
         value: Any = raised.value
         text = f"{class_name(value.python_type(context))}: {value.message(context)}"
         place = value.place or frame.place()
         return Unsupported("exception", f"the program raises {text}", place=place)
 
     # -- exits --
-    def _finished(self, context: CaptureContext, frame: Frame) -> CapturedFrame:
+    def _finished(self, context: FrameCapture, frame: Frame) -> CapturedFrame:
         if _may_run_as_it_is(context):
             return self._captured(frame, None, [], Return(_IN_PLACE))
-        reconstructor = Reconstructor(context)
+        reconstructor = FrameReconstructor(context)
         assert frame.result is not None
         try:
             value = reconstructor.recipe(frame.result)
@@ -275,10 +275,10 @@ class _Attempt:
             raise self._retry(context, frame.located(error), [frame]) from error
         return self._captured(frame, reconstructor, effects, Return(value))
 
-    def _ended(self, context: CaptureContext, frames: Sequence[Frame], handled: Sequence[Value]) -> CapturedFrame:
+    def _ended(self, context: FrameCapture, frames: Sequence[Frame], handled: Sequence[Value]) -> CapturedFrame:
         """The graph ends in these frames, each of which called the next."""
         frame = frames[0]
-        reconstructor = Reconstructor(context)
+        reconstructor = FrameReconstructor(context)
         if len(frames) == 1 and _may_run_as_it_is(context) and frame.now > frame.furthest:
             return self._captured(frame, None, [], self._reached(frame))
         running = handled[len(handled) - len(frame.handlers) :]  # no inner frame runs a handler
@@ -311,7 +311,7 @@ class _Attempt:
         cells = dict.fromkeys(frame.cells, _IN_PLACE)
         return Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept)
 
-    def _effects(self, reconstructor: Reconstructor) -> list[Effect]:
+    def _effects(self, reconstructor: FrameReconstructor) -> list[Effect]:
         reconstructor.replay()
         reconstructor.check_late_iterators()
         for generator in reconstructor.context.generators:
@@ -341,7 +341,7 @@ class _Attempt:
         return [*drawn, *counted, *changes, *again, *modes]
 
     def _captured(
-        self, frame: Frame, reconstructor: Reconstructor | None, effects: list[Effect], exit_: Return | Break
+        self, frame: Frame, reconstructor: FrameReconstructor | None, effects: list[Effect], exit_: Return | Break
     ) -> CapturedFrame:
         """`reconstructor` is None if the frame's own code runs up to the exit."""
         context = frame.context
@@ -378,12 +378,12 @@ class _Attempt:
         return Load(LocalSource(point.stack_parameter(point.handlers[frame.handlers_kept])))
 
 
-def _running(context: CaptureContext, frame: Frame, error: Unsupported) -> Sequence[Frame]:
+def _running(context: FrameCapture, frame: Frame, error: Unsupported) -> Sequence[Frame]:
     """The frames that were running when the error came up, as far as known."""
     return context.broken[1] if context.broken is not None and context.broken[0] is error else [frame]
 
 
-def _may_run_as_it_is(context: CaptureContext) -> bool:
+def _may_run_as_it_is(context: FrameCapture) -> bool:
     """Whether the followed code contains nothing to compile, and behaves eagerly as it did when followed."""
     recorder = context.recorder
     return not recorder.op_count and not recorder.unlike_eager and not config.keep_empty_graphs
@@ -401,7 +401,7 @@ def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
     return program.live_locals(frame.now)
 
 
-def _locals(reconstructor: Reconstructor, frame: Frame) -> dict[str, Recipe]:
+def _locals(reconstructor: FrameReconstructor, frame: Frame) -> dict[str, Recipe]:
     kept = _locals_to_keep(frame)
     receiver = receiver_of(frame.program.code)
     return {
@@ -421,11 +421,11 @@ def _cells_to_keep(frame: Frame) -> frozenset[str] | None:
     return program.names_used(frame.now).union(shown)
 
 
-def _stack(reconstructor: Reconstructor, frame: Frame) -> tuple[Recipe | None, ...]:
+def _stack(reconstructor: FrameReconstructor, frame: Frame) -> tuple[Recipe | None, ...]:
     return tuple(reconstructor.recipe(value) if value is not None else None for value in frame.stack)
 
 
-def _inner_frames(reconstructor: Reconstructor, frame: Frame) -> Iterator[InnerFrame]:
+def _inner_frames(reconstructor: FrameReconstructor, frame: Frame) -> Iterator[InnerFrame]:
     """The inner frames that resume a called frame: frames of module calls on the way, then the frame itself."""
     for code, index in calls_of_a_module()[: frame.module_frames]:
         yield InnerFrame(code, namespace_of_modules(), index)

@@ -21,8 +21,7 @@ from .index_bounds import index_bound
 
 if TYPE_CHECKING:
     from stator.dynamo.bytecode import Instruction
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.frame import Frame
+    from stator.dynamo.values.base import CaptureContext, RunningFrame
 
 _NAMES = """
     cholesky cholesky_inverse inv inverse solve lstsq eig eigh eigvals eigvalsh svd svdvals pinv pinverse matrix_rank
@@ -66,7 +65,7 @@ def is_noticed(context: CaptureContext) -> bool:
     return any(_handles(context, frame) for frame in context.frames)
 
 
-def _handles(context: CaptureContext, frame: Frame) -> bool:
+def _handles(context: CaptureContext, frame: RunningFrame) -> bool:
     instructions = frame.program.instructions
     region = instructions[frame.now].handler
     while region is not None:
@@ -93,7 +92,7 @@ def _tidied(instructions: list[Instruction], at: int) -> int:
     return at
 
 
-def _without_doing(context: CaptureContext, frame: Frame, at: int) -> int:
+def _without_doing(context: CaptureContext, frame: RunningFrame, at: int) -> int:
     """Where a `finally` that begins here gets to before it does anything, its variables being what they are now: only
     `if variable:` and `if variable is None:` are followed, of variables that are None, True or False."""
     instructions = frame.program.instructions
@@ -113,7 +112,7 @@ def _without_doing(context: CaptureContext, frame: Frame, at: int) -> int:
         at = jump.target.index if _TAKEN[jump.opname.partition("_IF_")[2]](value) else behind + 1
 
 
-def _switch(context: CaptureContext, frame: Frame, load: Instruction) -> tuple[bool, bool | None]:
+def _switch(context: CaptureContext, frame: RunningFrame, load: Instruction) -> tuple[bool, bool | None]:
     """Whether the variable is known to hold None, True or False; and what it holds."""
     value = frame.locals.get(load.argval)
     if type(value) is Lazy and (value.obj is None or type(value.obj) is bool):
@@ -124,7 +123,7 @@ def _switch(context: CaptureContext, frame: Frame, load: Instruction) -> tuple[b
     return (True, value.value) if held is None or type(held) is bool else (False, None)
 
 
-def _is_of_torch(context: CaptureContext, frame: Frame, slot: int) -> bool:
+def _is_of_torch(context: CaptureContext, frame: RunningFrame, slot: int) -> bool:
     """Whether the context manager whose `__exit__` lies in this slot only switches something of torch: a graph that
     fails has switched nothing."""
     leave = frame.stack[slot] if 0 <= slot < len(frame.stack) else None

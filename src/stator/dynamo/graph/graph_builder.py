@@ -17,8 +17,6 @@ from torch import fx
 from stator.base.errors import Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.host.numpy_scalars import is_numpy_bool, plain_converter
-from stator.dynamo.interpreter.checkpoints import Checkpoints
-from stator.dynamo.interpreter.input_value_guards import FollowingMode
 from stator.dynamo.ir.capture_result import GraphInput, SideEffects
 from stator.dynamo.ir.reconstruct_ir import Load, Recipe
 from stator.dynamo.values.base import NotConstant, Value, cannot_rebuild, unsupported
@@ -36,13 +34,15 @@ from stator.graph.operators import rng_comparisons as rng_comparisons  # registe
 from stator.graph.operators.data_dependent_functions import stand_ins
 from stator.graph.subgraphs.custom_under_transforms import MissingVmapRule, SubgraphVmap
 
+from .checkpoints import Checkpoints
 from .data_dependent_errors import is_noticed, may_fail
 from .fake_error_translation import why_it_failed
+from .input_value_guards import FollowingMode
 from .number_nodes import NumberNodes
 from .subgraphs import Subgraph
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @contextmanager

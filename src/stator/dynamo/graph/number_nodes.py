@@ -38,9 +38,8 @@ from stator.shapes.floats import OPERATIONS, ROUNDINGS, FloatExpr, Rounded
 from stator.shapes.sym_node import to_expression
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
-    from .graph_builder import GraphBuilder
 
 _RELATIONS: dict[str, Any] = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
 _FLOAT_OPERATIONS: dict[str, Any] = {**OPERATIONS, "min": torch.sym_min, "max": torch.sym_max}
@@ -60,7 +59,7 @@ def may_be_read(context: CaptureContext, tensor: TensorValue) -> bool:
 class NumberNodes:
     """Of one recorder. `unknown`: the symbols and what is known of them."""
 
-    def __init__(self, recorder: GraphBuilder) -> None:
+    def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
         self.unknown = UnknownSizes()
         self.any = False  # is there one?

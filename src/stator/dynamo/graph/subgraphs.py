@@ -14,17 +14,19 @@ import torch
 from torch import fx
 
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.interpreter.mutations import MutationLog
 from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
 from stator.graph.ir.graph_text import LazyGraphModule
 
+from .mutations import MutationLog
+
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.messages import Message
+    from stator.dynamo.values.base import CaptureContext
     from stator.dynamo.values.symbolic_numbers import FromInput, SymbolicNumber
     from stator.dynamo.values.tensors.tensor import TensorValue
+
+    from .messages import Message
 
 
 class Subgraph:

@@ -33,7 +33,6 @@ from stator.dynamo.host.numpy_scalars import is_pure_function
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.generators import GeneratorValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import FunctionValue
@@ -43,8 +42,10 @@ from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import REFUSED, TensorValue
 from stator.graph.fake.unknown_sizes import WHOLE
 
+from .generators import GeneratorValue
+
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 Handler = Callable[..., Value]
 F = TypeVar("F", bound=Callable[..., Any])

@@ -20,6 +20,7 @@ import torch
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.graph.graph_builder import GraphBuilder, NotATensorCall
+from stator.dynamo.graph.mutations import MutationLog
 from stator.dynamo.graph.subgraphs import Later
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
@@ -35,7 +36,6 @@ from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, LastInstruction
 from stator.dynamo.values.containers.canonical_constants import constant_of_code
-from stator.dynamo.values.containers.generators import GeneratorValue
 from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.mappings import AttributesValue, DictValue, FunctionAttributesValue
@@ -44,22 +44,23 @@ from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.scopes import GlobalScope
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_member, is_open_input, looked_up
 from stator.dynamo.values.tensors.tensor import TensorValue, rely_on_methods
 from stator.dynamo.values.tensors.tensor_methods import SPECIAL as SPECIAL_METHODS
 
-from . import binding, formatting, iteration, results, wrapping
+from . import wrapping
 from .calling import builtin_call, class_call, function_call, tensor_method_call
-from .class_attributes import ClassAttributes
 from .frame import Frame
+from .generators import GeneratorValue
 from .guard_log import GuardLog
-from .identity import Identities
 from .inlining import inline
 from .library_overrides import LibraryOverride
 from .long_loops import LoopLimit, counted
-from .mutations import MutationLog
 from .nested_break import left_together
-from .scopes import GlobalScope
+from .object_model import binding, formatting, iteration, results
+from .object_model.class_attributes import ClassAttributes
+from .object_model.identity import Identities
 
 # values of objects for which it does not matter whether two paths lead to one object
 _WITHOUT_IDENTITY = (ConstantValue, SymbolicNumber, BoundMethodValue, TupleValue, SliceValue, RangeValue)
@@ -68,7 +69,7 @@ _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uin
 _STATIC_STORES = ("_parameters", "_buffers")
 
 
-class CaptureContext:
+class FrameCapture:
     """State of one attempt to capture a frame; the next attempt makes another."""
 
     def __init__(self, function: FunctionType, assumptions: CaptureAssumptions) -> None:

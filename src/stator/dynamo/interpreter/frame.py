@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
+from stator.dynamo.graph.finalizers import check_stack, check_variable
 from stator.dynamo.host.break_kinds import break_hint
 from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.naming import class_name
@@ -22,13 +23,10 @@ from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.constants import LastInstruction
 
-from .finalizers import check_stack, check_variable
-
 if TYPE_CHECKING:
-    from stator.dynamo.values.containers.generators import GeneratorValue
+    from stator.dynamo.values.base import CaptureContext
+    from stator.dynamo.values.scopes import GlobalScope
 
-    from .capture_context import CaptureContext
-    from .scopes import GlobalScope
 
 RETURNED = object()
 YIELDED = object()
@@ -104,7 +102,7 @@ class Frame(CaptureState):
         self.now = 0  # the one that is running
         self.furthest = -1  # the last instruction, in their order, that it has been at before it went back
         self.began = 0  # the step of the capture at which that began
-        self.generator: GeneratorValue | None = None  # whose frame it is
+        self.generator: Any = None  # the GeneratorValue whose frame it is
         self.called = False  # by its caller's call instruction, which pushes the result and is done
         self.result: Value | None = None
         self.kw_names: tuple[str, ...] = ()

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from stator.dynamo.ir.prepared_code import prepare_code
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.generators import GeneratorValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import FunctionValue
 
 from .frame import Frame
+from .generators import GeneratorValue
 
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 DEPTH_LIMIT = 120
 _VARARGS, _VARKEYWORDS = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stator.dynamo.values.base import Value
+    from stator.dynamo.values.base import CaptureContext, Value
     from stator.dynamo.values.containers.mappings import DictValue
 
-    from .capture_context import CaptureContext
     from .frame import Frame
 
 Operands = Callable[["CaptureContext", Any, list["Value"]], list["Value"]]

@@ -9,6 +9,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.codegen.children import effect_recipes, recipe_children
+from stator.dynamo.graph.messages import Message
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.host.numpy_boundary import shared_tensor
@@ -36,27 +37,26 @@ from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.append_only_lists import GrownList
-from stator.dynamo.values.containers.live_generators import LiveGenerator
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.context_variables import ContextVariable
 from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
+from stator.dynamo.values.scopes import GlobalScope
 from stator.dynamo.values.symbolic_numbers import is_open_input
 from stator.dynamo.values.tensors.tensor import TensorValue
 
-from .messages import Message
-from .scopes import GlobalScope
+from .live_generators import LiveGenerator
 
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 _PAIRS_AT_MOST = 16
 
 
-class Reconstructor:
+class FrameReconstructor:
     """Collects the graph's outputs and the effects while recipes are made."""
 
     def __init__(self, context: CaptureContext) -> None:
@@ -337,13 +337,13 @@ def _object_source(value: Any) -> Source:
     return source.args[0] if type(source) is CallSource and source.function is shared_tensor else source
 
 
-_REPLAY: dict[str, Callable[[Reconstructor, Any, str], None]] = {
-    "content": Reconstructor._content,
-    "attribute": Reconstructor._attribute,
-    "cell": Reconstructor._cell,
-    "class": Reconstructor._class,
-    "generator": Reconstructor._generator,
-    "iterator": Reconstructor._iterator,
-    "message": Reconstructor._message,
-    "scope": Reconstructor._scope,
+_REPLAY: dict[str, Callable[[FrameReconstructor, Any, str], None]] = {
+    "content": FrameReconstructor._content,
+    "attribute": FrameReconstructor._attribute,
+    "cell": FrameReconstructor._cell,
+    "class": FrameReconstructor._class,
+    "generator": FrameReconstructor._generator,
+    "iterator": FrameReconstructor._iterator,
+    "message": FrameReconstructor._message,
+    "scope": FrameReconstructor._scope,
 }

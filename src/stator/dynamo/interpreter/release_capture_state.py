@@ -14,9 +14,9 @@ from typing import Any
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import IdentityKey
+from stator.dynamo.values.scopes import GlobalScope
 
 from .frame import Frame
-from .scopes import GlobalScope
 
 _PARTS = (Value, Frame, GlobalScope, IdentityKey)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from stator.base.registry import Registry
+from stator.dynamo.graph.input_value_guards import follow_contents
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.guard_tree import brief
 from stator.dynamo.guards.source import (
@@ -43,9 +44,7 @@ from stator.dynamo.values.containers.append_only_lists import GrownList
 from stator.dynamo.values.containers.attribute_dicts import meet_dict
 from stator.dynamo.values.containers.canonical_constants import member_at
 from stator.dynamo.values.containers.deques import DequeValue
-from stator.dynamo.values.containers.generators import GeneratorValue
 from stator.dynamo.values.containers.iterators import IteratorValue, MapValue
-from stator.dynamo.values.containers.live_generators import LiveGenerator
 from stator.dynamo.values.containers.live_iterators import live_iterator
 from stator.dynamo.values.containers.mappings import DictValue, MappingProxyValue
 from stator.dynamo.values.containers.sequences import TupleValue
@@ -62,10 +61,11 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters
 from stator.graph.fake.fake_mode import FakeTensor
 
-from .input_value_guards import follow_contents
+from .generators import GeneratorValue
+from .live_generators import LiveGenerator
 
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 Wrapper = Callable[["CaptureContext", Any, "Source | None"], Value]
 wrappers: Registry[type, Wrapper] = Registry("type")

@@ -14,8 +14,7 @@ from .containers.sequences import TupleValue
 from .objects import MISSING, ObjectValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 _OF_NODE = frozenset(name for name in dir(torch._C._FunctionBase) if not hasattr(object, name))
 

@@ -10,8 +10,7 @@ from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, NewCell, Recipe
 from .base import Value, unsupported
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class CellValue(Value):

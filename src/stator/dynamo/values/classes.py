@@ -19,8 +19,7 @@ from .functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
 from .objects import C_METHODS, MISSING, is_data_descriptor, lookup_in_class
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _FACTS = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})

@@ -11,8 +11,7 @@ from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe
 from .base import Value
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class CompiledFunctionValue(Value):

@@ -22,8 +22,7 @@ from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, RaisedAt, Reci
 from .base import Value, unsupported
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class ConstantValue(Value):

@@ -17,8 +17,7 @@ from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, 
 from .base import Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class _Unset:

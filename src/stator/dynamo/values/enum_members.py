@@ -20,7 +20,7 @@ from .constants import ConstantValue
 from .objects import C_METHODS, MISSING, is_data_descriptor
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 # what the interpreter asks the class for where operators and built-in functions meet a member
 _OPERATIONS = frozenset(

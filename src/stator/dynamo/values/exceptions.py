@@ -18,8 +18,7 @@ from .objects import C_METHODS, MISSING, lookup_in_class
 
 if TYPE_CHECKING:
     from stator.base.errors import UserPlace
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class ExceptionValue(Value):

@@ -43,10 +43,9 @@ from .containers.sequences import TupleValue
 from .objects import ObjectValue, lookup_in_class
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.frame import Frame
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
-    from stator.dynamo.interpreter.scopes import GlobalScope
+    from stator.dynamo.values.base import CaptureContext, Reconstructor, RunningFrame
+
+    from .scopes import GlobalScope
 
 
 def _fixed_default(context: CaptureContext, value: Any, source: Source) -> Value:
@@ -96,7 +95,7 @@ class FunctionValue(Value):
             self.defaults, self.kwdefaults, self.closure = [], {}, ()
 
     @classmethod
-    def made(cls, frame: Frame, code: CodeType) -> FunctionValue:
+    def made(cls, frame: RunningFrame, code: CodeType) -> FunctionValue:
         return cls(None, None, code, frame.globals)
 
     def set_part(self, context: CaptureContext, part: str, value: Value) -> None:

@@ -20,9 +20,9 @@ from .functions import BoundMethodValue
 from .objects import MISSING, ObjectValue, is_data_descriptor, set_through
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
-    from stator.dynamo.interpreter.scopes import GlobalScope
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
+
+    from .scopes import GlobalScope
 
 _STORES = ("_parameters", "_buffers", "_modules")
 # as torch has them: programs replace them for a while

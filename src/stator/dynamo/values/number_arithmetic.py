@@ -23,12 +23,12 @@ from stator.dynamo.host.numpy_scalars import (
     plain_converter,
     safe_repr,
 )
-from stator.dynamo.host.optimizer_code import in_optimizers
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 from stator.prims.operators.checks import ASSUMPTION
 
 from .base import Value, unsupported
 from .constants import ConstantValue
+from .optimizer_code import in_optimizers
 from .random_bounds import compared
 from .symbolic_numbers import (
     NUMBERS,
@@ -46,7 +46,7 @@ from .symbolic_numbers import (
 from .tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _COMPARISONS = frozenset((operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge))
 _OPERATORS = frozenset((*ARITHMETIC.values(), *_COMPARISONS))

@@ -29,8 +29,7 @@ from .containers.attribute_dicts import meet_attributes, write_attributes
 from .slots import EmptySlot, has_dict, is_python_slot
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 MISSING: Any = object()
 # Methods that classes implement in C, by the descriptor in the class: `handler(tracer, owner, *args, **kwargs)`.

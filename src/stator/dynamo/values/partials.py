@@ -15,8 +15,7 @@ from .containers.mappings import DictValue
 from .containers.sequences import TupleValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class PartialValue(Value):

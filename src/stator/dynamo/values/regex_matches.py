@@ -16,7 +16,7 @@ from .constants import ConstantMethod, ConstantValue
 from .objects import ObjectValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _METHODS = frozenset({"group", "groups", "groupdict", "span", "start", "end", "expand"})
 _FACTS = ("string", "regs", "pos", "endpos", "lastindex", "lastgroup", "re")

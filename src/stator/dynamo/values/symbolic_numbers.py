@@ -26,8 +26,7 @@ from .constants import ConstantValue
 from .random_bounds import compared
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 _OFTEN = 4  # changes of a number after which the graph rather breaks than rely on its value
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}

@@ -18,7 +18,7 @@ from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.tensors.tensor import TensorValue, history
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 

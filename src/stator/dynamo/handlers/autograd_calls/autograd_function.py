@@ -26,7 +26,7 @@ from stator.graph.subgraphs.custom_autograd import CustomFunction, SlotKind, Sub
 from stator.prims.record import TensorMeta
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _Function = torch.autograd.Function
 _MOST_OUTPUTS_WITHOUT_ZEROS = 3  # each pattern of missing gradients is a backward of its own

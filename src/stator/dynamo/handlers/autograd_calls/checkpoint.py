@@ -13,19 +13,18 @@ import torch
 import torch.utils.checkpoint as torch_checkpoint
 from torch import fx
 
+from stator.dynamo.graph.checkpoints import Region, RepeatedWrite
 from stator.dynamo.graph.subgraphs import outside_unchanged, reachable
 from stator.dynamo.host.hook import skip_files
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.interpreter.checkpoints import Region, RepeatedWrite
 from stator.dynamo.values.base import Value, cannot_rebuild, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
     from stator.dynamo.ir.reconstruct_ir import Recipe
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 # A checkpointed function runs again in the backward, where no frame hook is on: what the two runs save must agree.
 skip_files(torch_checkpoint.__file__, with_callees=True)

@@ -36,7 +36,7 @@ from stator.prims.record import TensorMeta
 from .autograd_function import FollowedForward, FollowedPart, FunctionCapture, Placing, level_node
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _Function = torch.autograd.Function
 _OTHER_PROTOCOLS = ("boxed_grads_call", "clear_saved_tensors_on_access")

@@ -30,7 +30,7 @@ from stator.graph.subgraphs.function_transforms import Apply, FunctionTransform,
 from stator.prims.record import TensorMeta
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 # inner_fake(index of the tensor argument, the argument) -> the fake that stands for it in the function; what the
 # function is told of whether it requires grad, or None

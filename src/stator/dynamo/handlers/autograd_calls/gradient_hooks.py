@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from stator.base.errors import Unsupported
+from stator.dynamo.graph.messages import Message
 from stator.dynamo.graph.subgraphs import deferred, outside_unchanged, own_state
 from stator.dynamo.interpreter.calling import tensor_methods
-from stator.dynamo.interpreter.messages import Message
 from stator.dynamo.ir.reconstruct_ir import Recipe
 from stator.dynamo.values.base import NotConstant, Raised, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -21,8 +21,7 @@ from stator.graph.subgraphs.custom_autograd import Failure, GradientHook, graph_
 from stator.prims.record import TensorMeta
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 _WHAT = "a gradient hook"
 

@@ -16,7 +16,7 @@ from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def _hooked(function: Any, what: str) -> None:

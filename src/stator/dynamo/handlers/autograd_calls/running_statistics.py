@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 
+from stator.dynamo.graph.checkpoints import RepeatedWrite
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.interpreter.checkpoints import RepeatedWrite
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _SIGNATURE = inspect.signature(F.batch_norm)
 

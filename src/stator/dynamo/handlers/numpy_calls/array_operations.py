@@ -24,7 +24,7 @@ from stator.dynamo.values.tensors.arrays import ArrayValue, made
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from stator.dynamo.values.tensors.arrays import ArrayValue
 from .array_operations import cast_operand, refused
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def array_of(context: CaptureContext, value: Value, what: str, *, only_held: bool = False) -> ArrayValue:

@@ -37,7 +37,7 @@ from .numpy_reductions import REDUCTIONS, deviation, position, reduction, runnin
 
 if TYPE_CHECKING:
     from stator.dynamo.guards.source import Source
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _MOST_LITERALS = 256  # elements that a graph spells out
 # Functions that are followed for constants only: what they make is spelled out in the graph.

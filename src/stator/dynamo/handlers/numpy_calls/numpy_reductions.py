@@ -16,7 +16,7 @@ from .array_operations import cast_operand, check_layout, checked, refused
 from .numpy_arguments import array_of, axes_of, flag, whole_number
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def _same(dtype: Any) -> Any:

@@ -16,7 +16,7 @@ from stator.dynamo.values.tensors.arrays import ArrayValue, made
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 _CPU = ConstantValue(torch.device("cpu"))

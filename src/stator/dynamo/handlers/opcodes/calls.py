@@ -7,10 +7,10 @@ from types import GeneratorType
 
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.interpreter.iteration import may_iterate
+from stator.dynamo.interpreter.generators import raised_by_generator
+from stator.dynamo.interpreter.object_model.iteration import may_iterate
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import unsupported
-from stator.dynamo.values.containers.generators import raised_by_generator
 from stator.dynamo.values.containers.iterators import stopped_inside
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.exceptions import ExceptionValue

@@ -24,7 +24,7 @@ from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @opcode("BUILD_TUPLE")

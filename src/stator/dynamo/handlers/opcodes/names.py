@@ -5,9 +5,9 @@ from __future__ import annotations
 import builtins
 
 from stator.dynamo.bytecode import VERSION, Instruction
-from stator.dynamo.interpreter.finalizers import check_cell, check_variable
+from stator.dynamo.graph.finalizers import check_cell, check_variable
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.interpreter.import_guards import imported
+from stator.dynamo.interpreter.object_model.import_guards import imported
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Lazy, Raised, Value
 from stator.dynamo.values.cells import CellValue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stator.dynamo.bytecode import Instruction
-from stator.dynamo.interpreter.finalizers import check_variable
+from stator.dynamo.graph.finalizers import check_variable
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.ir.prepared_code import opcode
 

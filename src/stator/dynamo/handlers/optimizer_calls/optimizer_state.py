@@ -28,7 +28,7 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 from .schedules import expect_schedule
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 # The attribute of fused optimizers that says that the check is still to come.

@@ -17,13 +17,13 @@ from stator.dynamo.graph.number_nodes import may_be_read
 from stator.dynamo.handlers.polyfills.torch_optim import module_without_gradients, optimizer_without_gradients
 from stator.dynamo.handlers.python_calls.compilation import break_requested
 from stator.dynamo.host.hook import always_compile
-from stator.dynamo.host.optimizer_code import in_optimizers
 from stator.dynamo.interpreter.calling import calls, named_handlers, tensor_methods
 from stator.dynamo.interpreter.library_overrides import LibraryOverride, Operands
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.optimizer_code import in_optimizers
 from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.tensor import TensorValue, truths
 
@@ -31,7 +31,7 @@ from .schedules import expect_schedule
 from .step_counts import counts_as_numbers
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 # What every optimizer's `step` is wrapped in: so that steps are compiled that torch's own code makes (GradScaler does).
 always_compile(Optimizer.profile_hook_step(lambda: None).__code__)

@@ -20,7 +20,7 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.objects import ObjectValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def expect_schedule(context: CaptureContext, optimizer: Value) -> None:

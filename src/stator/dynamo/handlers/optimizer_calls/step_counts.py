@@ -18,7 +18,7 @@ from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 # What eager reads from tensors into Python numbers, by the keys of an optimizer's state: steps made, and what NAdam and
 # ASGD compute from them.

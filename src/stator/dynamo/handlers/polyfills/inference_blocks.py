@@ -16,7 +16,7 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 class SameMode:

@@ -15,7 +15,7 @@ from stator.dynamo.interpreter.calling import calls, polyfill
 from stator.dynamo.values.base import Value, unsupported
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _DEVICES = ("cpu", "cuda", "xpu")
 

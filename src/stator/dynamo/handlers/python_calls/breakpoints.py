@@ -11,7 +11,7 @@ from stator.dynamo.interpreter.calling import calls, named_handlers
 from stator.dynamo.values.base import Value, unsupported
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @calls(breakpoint)

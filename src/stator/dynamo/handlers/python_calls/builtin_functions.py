@@ -16,13 +16,13 @@ from stator.dynamo.guards.source import CallSource, ConstantSource
 from stator.dynamo.handlers.polyfills.iteration import until_as_iterator
 from stator.dynamo.host.naming import class_name, full_name, module_of, qualified_name
 from stator.dynamo.interpreter.calling import calls, fold, folded_argument, run_folded
-from stator.dynamo.interpreter.import_guards import imported
+from stator.dynamo.interpreter.live_generators import generator_of
 from stator.dynamo.interpreter.long_loops import counted
+from stator.dynamo.interpreter.object_model.import_guards import imported
 from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.classes import ClassValue, is_immutable_class
 from stator.dynamo.values.constants import ConstantMethod, ConstantValue
 from stator.dynamo.values.containers.iterators import EnumerateValue, IteratorValue, MapValue, ZipValue
-from stator.dynamo.values.containers.live_generators import generator_of
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.containers.slices import RangeValue
@@ -36,7 +36,7 @@ from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_methods import rely_on_method
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 fold(chr, ord, hex, oct, bin, ascii, round, divmod, pow, format, complex, bytes)
 

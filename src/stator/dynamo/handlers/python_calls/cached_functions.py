@@ -11,10 +11,10 @@ from collections import Counter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from stator.dynamo.graph.messages import Message
 from stator.dynamo.graph.subgraphs import outside_unchanged, reachable
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, Source
-from stator.dynamo.interpreter.messages import Message
 from stator.dynamo.interpreter.wrapping import is_constant_object, wraps
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 from stator.dynamo.values.base import NotConstant, Value, unsupported
@@ -27,7 +27,7 @@ from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _LASTING = (ListValue, SetValue, DictValue, ObjectValue, TensorValue)  # what may be changed, or told from another
 

@@ -13,7 +13,7 @@ from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.cells import CellValue, is_empty
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @wraps(types.CellType)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.interpreter.iteration import may_iterate
+from stator.dynamo.interpreter.object_model.iteration import may_iterate
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.deques import DequeValue
@@ -18,7 +18,7 @@ from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.objects import MISSING
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @calls(functools.reduce)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from stator.dynamo.graph.input_value_guards import share_memory
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
 from stator.dynamo.host.numpy_scalars import is_python_class
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.interpreter.input_value_guards import share_memory
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
@@ -30,7 +30,7 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_methods import rely_on_method
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @calls(copy.copy)

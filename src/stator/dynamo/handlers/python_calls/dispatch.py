@@ -14,7 +14,7 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.functions import FunctionValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def _dispatch(context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:

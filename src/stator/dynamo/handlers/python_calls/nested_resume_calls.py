@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stator.dynamo.graph.finalizers import check_handed_on
 from stator.dynamo.guards.source import Source
 from stator.dynamo.host.native_status import native
-from stator.dynamo.interpreter.finalizers import check_handed_on
 from stator.dynamo.interpreter.frame import follow_rest
 from stator.dynamo.interpreter.wrapping import wraps
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Recipe
@@ -16,8 +16,7 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.cells import CellValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class InnerFrameValue(Value):

@@ -12,7 +12,7 @@ from stator.dynamo.values.base import Value
 from stator.dynamo.values.partials import MadeCallable
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @calls(operator.attrgetter)

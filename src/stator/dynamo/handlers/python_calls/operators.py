@@ -29,7 +29,7 @@ from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 # operator -> (special method, reflected special method, in-place special method or None)
 _BINARY: dict[Any, tuple[str, str]] = {

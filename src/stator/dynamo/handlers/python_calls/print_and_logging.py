@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from stator.dynamo.graph.messages import Message, error_filters, log_at, warn_at
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import module_of
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.interpreter.messages import Message, error_filters, log_at, warn_at
 from stator.dynamo.ir.prepared_code import prepare_code
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe
 from stator.dynamo.values.base import NotConstant, Value, unsupported
@@ -32,7 +32,7 @@ from stator.dynamo.values.symbolic_numbers import is_open
 
 if TYPE_CHECKING:
     from stator.dynamo.guards.source import Source
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def _say(

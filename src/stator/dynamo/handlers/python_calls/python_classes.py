@@ -30,7 +30,7 @@ from stator.dynamo.values.modules import ModuleValue
 from stator.dynamo.values.objects import ObjectValue, lookup_in_class, new_of_layout
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @calls(type)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stator.dynamo.graph.mutations import MutationLog
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.interpreter.mutations import MutationLog
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -21,7 +21,7 @@ from stator.dynamo.values.objects import ObjectValue, c_methods
 from stator.dynamo.values.symbolic_numbers import FromRandom, SymbolicNumber
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def _draw_ahead(context: CaptureContext, function: Any, generator: Value, arguments: list[Any]) -> CallRecipe:

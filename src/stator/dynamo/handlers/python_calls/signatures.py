@@ -17,7 +17,7 @@ from stator.dynamo.values.base import Value
 from stator.dynamo.values.functions import BoundMethodValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @calls(inspect.signature)

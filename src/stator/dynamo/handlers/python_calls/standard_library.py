@@ -27,7 +27,7 @@ from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, 
 from stator.dynamo.host.naming import full_name
 from stator.dynamo.host.numpy_scalars import numpy_numbers
 from stator.dynamo.interpreter.calling import calls, fold
-from stator.dynamo.interpreter.external_liveness import may_have_dropped
+from stator.dynamo.interpreter.object_model.external_liveness import may_have_dropped
 from stator.dynamo.interpreter.wrapping import wrappers, wraps
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Recipe
 from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
@@ -43,8 +43,7 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
     from stator.dynamo.guards.source import Source
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 fold(*(function for function in vars(math).values() if callable(function)), *numpy_numbers())
 fold(

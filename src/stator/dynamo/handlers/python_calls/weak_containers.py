@@ -14,7 +14,7 @@ from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.values.base import Value, unsupported
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _FOLLOWED = frozenset({"__getitem__", "__contains__", "__len__", "get"})
 

@@ -16,20 +16,20 @@ from torch import fx
 
 from stator.base.errors import Unsupported
 from stator.dynamo.graph.graph_builder import outside_inference_mode
+from stator.dynamo.graph.mutations import MutationLog
 from stator.dynamo.graph.subgraphs import reachable
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ItemSource
 from stator.dynamo.handlers.autograd_calls.functional_transforms import draws_random_numbers
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.interpreter.mutations import MutationLog
+from stator.dynamo.interpreter.generators import GeneratorValue
+from stator.dynamo.interpreter.live_generators import LiveGenerator
 from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.generators import GeneratorValue
 from stator.dynamo.values.containers.iterators import IteratorValue
-from stator.dynamo.values.containers.live_generators import LiveGenerator
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
@@ -37,7 +37,7 @@ from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def run_unless(skip: torch.Tensor, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -33,7 +33,7 @@ from stator.prims.record import TensorMeta
 from .trees import Opaque, tree_of, value_of
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _WAY_OUT = "use torch.where if both branches are cheap, or decide outside of the compiled function"
 

@@ -23,7 +23,7 @@ from stator.dynamo.values.containers.sequences import ListValue
 from .torch_functions import set_state
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def _relied_on(context: CaptureContext, read: Callable[[], Any]) -> Any:

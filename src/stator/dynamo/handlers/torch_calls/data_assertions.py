@@ -19,8 +19,8 @@ from stator.dynamo.values.number_arithmetic import may_be_checked
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
     from stator.dynamo.interpreter.frame import Frame
+    from stator.dynamo.values.base import CaptureContext
 
 _MOST_INSTRUCTIONS = 200  # of code that makes an exception
 _IF_FALSE = frozenset(("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE"))

@@ -14,7 +14,7 @@ from stator.dynamo.interpreter.calling import calls, fold
 from stator.dynamo.values.base import Value
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 fold(torch.are_deterministic_algorithms_enabled, torch._C._get_deterministic_algorithms)
 

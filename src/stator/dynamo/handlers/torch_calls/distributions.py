@@ -10,7 +10,7 @@ from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.values.base import Value
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _OfClass: Any = utils._lazy_property_and_property
 

@@ -13,7 +13,7 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _MODULE = "torch._higher_order_ops.flex_attention"
 

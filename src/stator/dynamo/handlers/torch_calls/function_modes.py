@@ -24,8 +24,7 @@ from stator.graph.subgraphs.function_transforms import Leaf
 from .trees import Opaque, tree_of
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 _INDEXING = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
 

@@ -12,7 +12,7 @@ from stator.dynamo.values.base import Value
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def _registered(name: str, is_lazy: Callable[[torch.Tensor], bool]) -> None:

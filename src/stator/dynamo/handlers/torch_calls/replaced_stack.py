@@ -9,7 +9,7 @@ from stator.dynamo.values.base import Value
 from stator.dynamo.values.constants import ConstantValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @named_handlers.register(

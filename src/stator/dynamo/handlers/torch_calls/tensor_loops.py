@@ -28,7 +28,7 @@ from .control_flow import BranchCapture, check_operands, follow_way, refused, sa
 from .trees import tree_of, value_of
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _MOST_TURNS = 64
 _STACKED_ALONG_DIM = torch.__version__ >= "2.13"  # what scan makes; along the first dimension before

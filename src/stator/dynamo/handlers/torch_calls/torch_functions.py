@@ -24,7 +24,7 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 from .device_contexts import on_device
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 # Functions that make tensors out of numbers.
 FACTORIES = frozenset(

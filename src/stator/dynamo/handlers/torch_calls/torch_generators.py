@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stator.dynamo.graph.mutations import MutationLog
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource
 from stator.dynamo.interpreter.calling import calls, torch_answer
-from stator.dynamo.interpreter.mutations import MutationLog
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Evaluate, Load, Recipe
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
@@ -20,8 +20,7 @@ from stator.dynamo.values.containers.sequences import ListValue
 from stator.dynamo.values.objects import ObjectValue, c_methods
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 _DEFAULT = torch.default_generator
 

@@ -20,7 +20,7 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.subgraphs.function_transforms import Leaf
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 @dataclass(frozen=True, slots=True, eq=False)

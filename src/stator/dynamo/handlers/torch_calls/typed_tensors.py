@@ -14,7 +14,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _NAMES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 _TYPES = [getattr(torch, f"{name}Tensor") for name in _NAMES]

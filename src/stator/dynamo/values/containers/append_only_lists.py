@@ -13,7 +13,7 @@ from stator.dynamo.values.objects import ObjectValue
 from .sequences import ListValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 class GrownList(ListValue):

@@ -9,7 +9,7 @@ from stator.base.errors import Unsupported
 from stator.dynamo.values.base import unsupported
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def meet_attributes(context: CaptureContext, real: dict[str, Any]) -> None:

@@ -14,8 +14,7 @@ from stator.dynamo.values.constants import SourcedConstant, is_the_only_one
 from .sequences import TupleValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.values.base import Value
+    from stator.dynamo.values.base import CaptureContext, Value
 
 
 def known_at(context: CaptureContext, obj: Any, source: Source | None) -> Value:

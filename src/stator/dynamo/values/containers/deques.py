@@ -17,8 +17,7 @@ from .sequences import ListValue, Method, list_methods
 from .slices import SliceValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 deque_methods: Registry[str, Method] = Registry("deque method")
 _AS_LISTS = ("__getitem__", "__len__", "__iter__", "__contains__", "__setitem__", "reverse", "clear", "count")

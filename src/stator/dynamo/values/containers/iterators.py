@@ -13,8 +13,7 @@ from stator.dynamo.values.base import Raised, Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
     from stator.dynamo.guards.source import Source
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 LIST_ITERATOR: type = type([].__iter__())
 

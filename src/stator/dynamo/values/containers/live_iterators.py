@@ -19,8 +19,7 @@ from stator.dynamo.values.base import Value, unsupported
 from .iterators import IteratorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class LiveIterator(IteratorValue):

@@ -26,8 +26,7 @@ from .sequences import TupleValue
 from .sets import SetValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
     from stator.dynamo.values.functions import FunctionValue
 
 dict_methods: Registry[str, Callable[..., Value]] = Registry("dict method")

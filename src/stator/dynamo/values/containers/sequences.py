@@ -24,8 +24,7 @@ from .iterators import ContainerIterator
 from .slices import SliceValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 Method = Callable[..., Value]
 list_methods: Registry[str, Method] = Registry("list method")

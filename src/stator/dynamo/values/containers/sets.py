@@ -16,8 +16,7 @@ from stator.dynamo.values.objects import ObjectValue
 from .iterators import IteratorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 set_methods: Registry[str, Callable[..., Value]] = Registry("set method")
 

@@ -15,8 +15,7 @@ from stator.dynamo.values.constants import ConstantMethod, ConstantValue
 from .iterators import ContainerIterator
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 def _attribute(context: CaptureContext, owner: Any, name: str) -> Value:

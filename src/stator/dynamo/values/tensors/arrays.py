@@ -28,8 +28,7 @@ from stator.dynamo.values.symbolic_numbers import SymbolicNumber, changing_numbe
 from .tensor import TensorValue, has_fixed_sizes
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 # Methods of arrays: `handler(tracer, array, *args, **kwargs)`.
 array_methods: Registry[str, Callable[..., Value]] = Registry("array method")

@@ -26,8 +26,7 @@ from .tensor_classes import TENSOR_CLASSES
 from .tensor_methods import of_program, rely_on_method
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 # Attributes that are fixed by the TENSOR guard; read off the fake tensor.
 FACTS = frozenset(

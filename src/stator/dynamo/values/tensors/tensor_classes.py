@@ -16,7 +16,7 @@ from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import class_dict, full_name, resolution_order
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 TENSOR_CLASSES: tuple[type, ...] = (torch.Tensor, nn.Parameter, nn.Buffer)
 _ABOUT_THE_CLASS = frozenset(

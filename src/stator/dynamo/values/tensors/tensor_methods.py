@@ -16,7 +16,7 @@ from stator.dynamo.values.objects import MISSING
 from .tensor_classes import TENSOR_CLASSES
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 # operator -> the special methods that it asks
 SPECIAL: dict[Any, tuple[str, ...]] = {

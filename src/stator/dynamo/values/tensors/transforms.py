@@ -9,8 +9,7 @@ from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Recipe
 from stator.dynamo.values.base import Value, cannot_rebuild
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 Call = Callable[["CaptureContext", "TransformedValue", list[Value], dict[str, Value]], Value]
 

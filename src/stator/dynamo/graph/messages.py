@@ -12,9 +12,7 @@ from stator.dynamo.bytecode import Position
 from stator.dynamo.ir.reconstruct_ir import CallAtLine, CallRecipe, ConstantRecipe, Recipe
 
 if TYPE_CHECKING:
-    from stator.dynamo.values.base import Value
-
-    from .reconstruction import Reconstructor
+    from stator.dynamo.values.base import Reconstructor, Value
 
 
 @dataclass(eq=False, slots=True)

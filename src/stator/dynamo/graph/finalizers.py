@@ -26,7 +26,7 @@ from stator.dynamo.values.containers.sequences import SequenceValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
 
 if TYPE_CHECKING:
-    from .frame import Frame
+    from stator.dynamo.values.base import RunningFrame
 
 _DEPTH, _MOST = 3, 64  # how far an object is searched that would let go of others: so deep, so many at each depth
 _QUIET = (torch.Tensor, type, types.FunctionType, types.ModuleType)
@@ -100,7 +100,7 @@ def _parts(obj: Any, kind: type) -> Iterable[object]:
 # ---- where captured code would let go ----
 
 
-def check_variable(frame: Frame, old: Value | None) -> None:
+def check_variable(frame: RunningFrame, old: Value | None) -> None:
     """A variable or a place on the stack of the outermost frame lets go of this. Raises Unsupported where that ends
     something, which then happens natively."""
     context = frame.context
@@ -114,7 +114,7 @@ def check_variable(frame: Frame, old: Value | None) -> None:
             _check_given(frame, part)
 
 
-def check_stack(frame: Frame) -> None:
+def check_stack(frame: RunningFrame) -> None:
     """What lies on the stack of code behind a break, and nobody else may hold, is used up somewhere in the middle:
     where it has a finalizer the code runs as it is. (A loop checks its iterator where that is at its end.)"""
     resumption = frame.program.resumption
@@ -130,14 +130,14 @@ def check_stack(frame: Frame) -> None:
             raise unsupported("finalizer", f"using an object of type {qualified_name(kind)}, which has a finalizer")
 
 
-def check_iterator(frame: Frame, gone: Value) -> None:
+def check_iterator(frame: RunningFrame, gone: Value) -> None:
     """A loop lets go of its iterator, which is at its end."""
     kind = gone.python_type(frame.context)
     if has_finalizer(kind) and not _is_iterator(kind):
         check_variable(frame, gone)
 
 
-def check_handed_on(frame: Frame, values: Iterable[Value]) -> None:
+def check_handed_on(frame: RunningFrame, values: Iterable[Value]) -> None:
     """The rest of a function that the outermost frame had called is followed, and lets go of these before that ends."""
     for value in values:
         _check_given(frame, value)
@@ -158,7 +158,7 @@ def _parts_of_made(value: Value, depth: int = _DEPTH) -> Iterator[Value]:
             yield from _parts_of_made(part, depth - 1)
 
 
-def _check_given(frame: Frame, value: Value) -> None:
+def _check_given(frame: RunningFrame, value: Value) -> None:
     """`value` may be an argument that is all that keeps an object of the program alive."""
     context = frame.context
     given: Any = context.given.get(value.source.name) if type(value.source) is LocalSource else None
@@ -178,7 +178,7 @@ def _is_iterator(kind: type) -> bool:
     return kind in _CODES or (kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__"))
 
 
-def check_cell(frame: Frame, content: Value | None) -> None:
+def check_cell(frame: RunningFrame, content: Value | None) -> None:
     """A variable that closures share lets go of what it held at entry."""
     if frame.program.resumption is None or content is None or type(content.source) is not CellSource:
         return
@@ -193,7 +193,7 @@ def check_change(old: Any, depth: int = 1) -> None:
         raise unsupported("finalizer", f"letting go of an object of type {kind}, whose end the program may notice")
 
 
-def check_operand(frames: Sequence[Frame], operand: Any) -> None:
+def check_operand(frames: Sequence[RunningFrame], operand: Any) -> None:
     """An instruction lets go of a generator from outside that was on the stack, and that does something when it is
     closed. Raises Unsupported where no variable holds it."""
     held = (value for frame in frames for value in (*frame.stack, *frame.locals.values()))

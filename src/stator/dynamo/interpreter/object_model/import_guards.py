@@ -14,7 +14,7 @@ from stator.dynamo.guards.source import BuiltinSource, ConstantSource, ItemSourc
 from stator.dynamo.values.base import Value, unsupported
 
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _IMPORT = builtins.__import__
 

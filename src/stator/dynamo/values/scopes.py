@@ -18,10 +18,11 @@ from stator.dynamo.guards.source import (
     ModuleGlobalSource,
     Source,
 )
-from stator.dynamo.values.base import Value
+
+from .base import Value
 
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _MISSING = object()
 

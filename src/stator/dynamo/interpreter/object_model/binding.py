@@ -20,7 +20,7 @@ from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue,
 from stator.dynamo.values.objects import CYTHON_FUNCTION, MISSING, owner_in_class
 
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def bind(context: CaptureContext, owner: Value, cls: type, name: str, raw: Any) -> Value:

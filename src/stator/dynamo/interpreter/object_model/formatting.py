@@ -18,7 +18,7 @@ from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 # by the number of the conversion in bytecode: none, !s, !r, !a
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, ascii)

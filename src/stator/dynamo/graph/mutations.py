@@ -12,12 +12,11 @@ from .finalizers import check_change
 if TYPE_CHECKING:
     from stator.dynamo.values.base import Value
     from stator.dynamo.values.cells import CellValue
-    from stator.dynamo.values.containers.live_generators import LiveGenerator
     from stator.dynamo.values.containers.live_iterators import LiveIterator
+    from stator.dynamo.values.scopes import GlobalScope
     from stator.dynamo.values.tensors.tensor import TensorValue
 
     from .messages import Message
-    from .scopes import GlobalScope
 
 
 class MutationLog:
@@ -85,7 +84,7 @@ class MutationLog:
     def iterator(self, iterator: LiveIterator) -> None:
         self._note("iterator", iterator)
 
-    def generator(self, generator: LiveGenerator) -> None:
+    def generator(self, generator: Value) -> None:
         self._note("generator", generator)
 
     def scope(self, scope: GlobalScope) -> None:

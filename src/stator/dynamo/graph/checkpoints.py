@@ -15,7 +15,7 @@ from stator.dynamo.values.tensors.tensor import TensorValue, history
 from stator.runtime.repeated_writes import repeat_in_backward
 
 if TYPE_CHECKING:
-    from .reconstruction import Reconstructor
+    from stator.dynamo.values.base import Reconstructor
 
 
 @dataclass(frozen=True, slots=True)

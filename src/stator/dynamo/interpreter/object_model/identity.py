@@ -24,7 +24,7 @@ from stator.dynamo.values.functions import BuiltinValue, FunctionValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _MANY_EQUAL = (int, float, complex, str, bytes, torch.device, types.CodeType, *numpy_numbers())
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import BuiltinFunctionType, GeneratorType, MethodWrapperType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stator.dynamo.interpreter.finalizers import check_operand
+from stator.dynamo.graph.finalizers import check_operand
 from stator.dynamo.ir.reconstruct_ir import GetAttr, Load, NewGenerator, Recipe, SetGenerator
 from stator.dynamo.ir.suspension_points import suspension_points_of, variables_of
 from stator.dynamo.values.base import CannotRebuild, Raised, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.constants import LastInstruction
+from stator.dynamo.values.containers.iterators import stopped_inside
 from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
 
-from .iterators import stopped_inside
-
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.frame import Frame
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
-    from .live_generators import LiveGenerator
+    from .frame import Frame
 
 
 def raised_by_generator(context: CaptureContext, stop: Value) -> Raised:
@@ -39,7 +36,7 @@ class GeneratorValue(Value):
 
     __slots__ = ("cls", "frame", "live", "made_at", "name", "returned", "running", "started")
 
-    def __init__(self, frame: Frame, name: str, live: LiveGenerator | None = None) -> None:
+    def __init__(self, frame: Frame, name: str, live: Any = None) -> None:
         self.source = None
         self.cls: type = GeneratorType  # or that of an iterator in C, in whose place the generator stands
         self.frame = frame

@@ -12,6 +12,7 @@ import torch
 
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.host.numpy_scalars import is_numpy_bool, is_numpy_number, is_python_class
+from stator.dynamo.interpreter import wrapping
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
@@ -19,10 +20,8 @@ from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.symbolic_numbers import number_value
 
-from . import wrapping
-
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _IMMUTABLE: tuple[type, ...] = (
     types.GenericAlias,

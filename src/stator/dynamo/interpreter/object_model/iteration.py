@@ -7,17 +7,17 @@ from types import FunctionType
 from typing import TYPE_CHECKING
 
 from stator.dynamo.host.naming import class_name
+from stator.dynamo.interpreter.generators import GeneratorValue
+from stator.dynamo.interpreter.live_generators import generator_of
 from stator.dynamo.values.base import Raised, Value, unsupported
-from stator.dynamo.values.containers.generators import GeneratorValue
 from stator.dynamo.values.containers.iterators import IteratorValue, stop_aware
-from stator.dynamo.values.containers.live_generators import generator_of
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 
 from . import stable_sort
 
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def iterator(context: CaptureContext, value: Value) -> Value:

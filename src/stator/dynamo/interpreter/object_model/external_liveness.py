@@ -12,7 +12,7 @@ from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 
 def may_have_dropped(context: CaptureContext, obj: object) -> bool:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from types import CellType, CodeType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from stator.dynamo.graph.finalizers import ends_quietly
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, ConstantSource, ItemSource, ReadSource, Source
 from stator.dynamo.host.hook import STATOR_FOLDER, is_skipped
 from stator.dynamo.host.native_status import native
-from stator.dynamo.interpreter.finalizers import ends_quietly
-from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.ir.prepared_code import prepare_code
 from stator.dynamo.ir.reconstruct_ir import Load, Recipe, SetGenerator
 from stator.dynamo.ir.resume import closure_of
@@ -23,11 +22,11 @@ from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.cells import CellValue, is_empty
 from stator.dynamo.values.objects import ObjectValue
 
+from .frame import Frame
 from .generators import GeneratorMethod, GeneratorValue
 
 if TYPE_CHECKING:
-    from stator.dynamo.interpreter.capture_context import CaptureContext
-    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 _UNIT, _CODE, _NAMESPACE, _FIRST = range(4)  # what stands where in a generator's contents
 _FINISHED = -2

@@ -14,16 +14,16 @@ import torch
 from torch._ops import OpOverload
 
 from stator.dynamo.cache.dynamic_sources import contents, contents_source
-from stator.dynamo.graph.side_effect_analysis import Footprint
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.values.base import unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor
 
-if TYPE_CHECKING:
-    from stator.dynamo.values.tensors.tensor import TensorValue
+from .side_effect_analysis import Footprint
 
-    from .capture_context import CaptureContext
+if TYPE_CHECKING:
+    from stator.dynamo.values.base import CaptureContext
+    from stator.dynamo.values.tensors.tensor import TensorValue
 
 _LARGEST = 16  # elements: more of them are rather data than sizes
 _OFTEN = 2  # changes of the contents after which they are not relied on

@@ -16,7 +16,7 @@ from stator.dynamo.guards.source import CallSource
 from stator.dynamo.values.tensors.tensor import TensorValue, truths
 
 if TYPE_CHECKING:
-    from .capture_context import CaptureContext
+    from stator.dynamo.values.base import CaptureContext
 
 _MOST_STEPS, _MOST_INPUTS = 16, 3
 # elements of any tensor on the way: a guard is to cost no more than a few operators on small tensors

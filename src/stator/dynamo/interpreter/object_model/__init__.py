@@ -1,0 +1,1 @@
+"""What Python's data model says of values: attributes, classes, identity, iteration, text."""
