@@ -70,10 +70,7 @@ def forget_loaded() -> None:
 
 def build_kernels(sources: Sequence[KernelText], threads: int = 0) -> dict[str, int]:
     """Return the addresses of the kernels by symbol. `threads`: the number of parallel compiler processes, 0 for one
-    per core.
-
-    Raises MissingToolchain without a working compiler, CompileError if a kernel does not compile.
-    """
+    per core. Raises MissingToolchain without a working compiler, CompileError if a kernel does not compile."""
     if not sources:
         return {}
     with _lock:

@@ -106,10 +106,8 @@ class Binder:
     def layout_check(
         self, name: str, size: Size, stride: Size, dtype: torch.dtype, device: str, repaired: set[str]
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the layout check for a library result in every call after the first (some 20 ns); see `conform`.
-
-        A library may choose a kernel, and so a result layout, by its current settings.
-        """
+        """Return the layout check for a library result in every call after the first (some 20 ns); see `conform`. A
+        library may choose a kernel, and so a result layout, by its current settings."""
 
         def repair(result: torch.Tensor) -> torch.Tensor:
             return conform(result, name, size, stride, dtype, None, repaired)

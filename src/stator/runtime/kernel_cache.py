@@ -106,10 +106,8 @@ class KernelCache:
         return Path(tempfile.mkdtemp(prefix="work-", dir=self.folder))
 
     def store(self, shared_object: Path, kernel_keys: Iterable[str]) -> Path:
-        """Move a new shared object into the cache and index its kernels. Returns its path there.
-
-        One rename makes the complete object visible; of several writers any may win.
-        """
+        """Move a new shared object into the cache and index its kernels. Returns its path there. One rename makes the
+        complete object visible; of several writers any may win."""
         data = shared_object.read_bytes()
         unit = hashlib.sha256(data).hexdigest()[:40]
         with open(shared_object, "ab") as file:

@@ -64,10 +64,8 @@ class CalibrationError(Exception):
 
 @functools.cache
 def calibrate() -> TensorLayout | None:
-    """Return the layout of this torch's tensors (a few ms, once per process), or None if it cannot be established.
-
-    With None all readers use the attribute getters; this is counted as "tensor_impl.uncalibrated" and warned of once.
-    """
+    """Return the layout of this torch's tensors (a few ms, once per process), or None if it cannot be established. With
+    None all readers use the attribute getters; this is counted as "tensor_impl.uncalibrated" and warned of once."""
     try:
         with (
             torch.inference_mode(False),

@@ -235,10 +235,8 @@ def _write_note(notes: Path | None, command: tuple[str, ...], note: dict) -> Non
 
 
 def diagnose(toolchain: Toolchain, notes: Path | None = None) -> Toolchain:
-    """After a failed build, find flags with which a small OpenMP program builds, loads and runs.
-
-    Returns a working toolchain; it equals the given one if that is not to blame. Raises MissingToolchain otherwise.
-    """
+    """After a failed build, find flags with which a small OpenMP program builds, loads and runs. Returns a working
+    toolchain; it equals the given one if that is not to blame. Raises MissingToolchain otherwise."""
     choices = [replace(toolchain, native=native, threading=omp) for omp in OPENMP_FLAGS for native in NATIVE_FLAGS]
     complaint = ""
     for candidate in (toolchain, *(choice for choice in choices if choice != toolchain)):

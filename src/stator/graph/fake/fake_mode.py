@@ -90,10 +90,7 @@ class FakeMode(TorchDispatchMode):
 
     def from_real(self, tensor: torch.Tensor) -> FakeTensor:
         """Return the fake of a real tensor: always the same object, sharing a FakeStorage with fakes of overlapping
-        tensors.
-
-        Keeps requires_grad and is_leaf. Raises Unsupported for layouts other than strided.
-        """
+        tensors. Keeps requires_grad and is_leaf. Raises Unsupported for layouts other than strided."""
         if isinstance(tensor, FakeTensor):
             return tensor
         entry = self._fakes.get(id(tensor))

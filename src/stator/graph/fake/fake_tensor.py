@@ -93,10 +93,8 @@ class FakeStorage:
 
 
 class FakeTensor(torch.Tensor):
-    """A tensor without data. Autograd and Python see its shape, strides, dtype, device and requires_grad.
-
-    Attributes: `fake_mode`, `meta` (TensorMeta), `fake_storage` (FakeStorage), `constant` (its value, or None).
-    """
+    """A tensor without data. Autograd and Python see its shape, strides, dtype, device and requires_grad. Attributes:
+    `fake_mode`, `meta` (TensorMeta), `fake_storage` (FakeStorage), `constant` (its value, or None)."""
 
     fake_mode: FakeTensorMode
     meta: TensorMeta

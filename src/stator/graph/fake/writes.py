@@ -32,10 +32,7 @@ WRITTEN_IN_ORDER = frozenset((aten.embedding_renorm_.default,))
 
 def check_overlap(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse, as eager does, to write through a tensor with several elements at one address, or beside overlapping
-    arguments.
-
-    Raises RuntimeError, or Unsupported where eager permits the write.
-    """
+    arguments. Raises RuntimeError, or Unsupported where eager permits the write."""
     if info.target in IDEMPOTENT:
         return
     for where in info.mutates:

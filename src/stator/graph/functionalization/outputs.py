@@ -248,10 +248,7 @@ _DEEPEST_VIEW = 100
 
 def _check_view_of(base: FakeTensor, view: FakeTensor) -> None:
     """Refuse a tensor that shares memory with its base without being its autograd view: as a rebuilt view its gradients
-    would differ.
-
-    Tensors behind a custom function or a hook are refused as well.
-    """
+    would differ. Tensors behind a custom function or a hook are refused as well."""
     step, depth = view.grad_fn, 0
     while step is not None and depth < _DEEPEST_VIEW and not view._backward_hooks:
         if step is base.grad_fn or getattr(step, "variable", None) is base:

@@ -70,10 +70,7 @@ def run_multi_output_view(step: ViewStep, tensor: torch.Tensor) -> Sequence[torc
 
 def covers(owner: TensorMeta, view: TensorMeta) -> bool:
     """Whether the owner fills the memory it spans and the view stays within it, so that a copy of the owner has all
-    elements of the view.
-
-    Offsets count from the start of the storage.
-    """
+    elements of the view. Offsets count from the start of the storage."""
     if any(size == 0 for size in view.shape):
         return True
     start = view.offset - owner.offset

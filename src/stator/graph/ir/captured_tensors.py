@@ -41,10 +41,8 @@ def _owned(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 @contextmanager
 def owned_tensors_replaced(owner: Any, replacements: Mapping[int, torch.Tensor]) -> Iterator[None]:
-    """Put other tensors (by the id of the tensor they replace) into a module and its submodules for a while.
-
-    Autograd shall see the replacements: were a real parameter used in a traced program, it would get the history.
-    """
+    """Put other tensors (by the id of the tensor they replace) into a module and its submodules for a while. Autograd
+    shall see the replacements: were a real parameter used in a traced program, it would get the history."""
     changed: list[tuple[dict[str, Any], str, torch.Tensor]] = []
     try:
         for module in owner.modules() if isinstance(owner, torch.nn.Module) else ():

@@ -30,10 +30,7 @@ def memory_root(node: fx.Node) -> fx.Node:
 
 def output_memory(graph: fx.Graph) -> set[fx.Node]:
     """Return the values whose memory a graph returns, directly or through views, and the operators with several results
-    that produce one of them.
-
-    A rewrite must not replace one of these by an input, a constant or another output.
-    """
+    that produce one of them. A rewrite must not replace one of these by an input, a constant or another output."""
     output = next(iter(reversed(graph.nodes)))
     roots = {memory_root(node) for node in output.all_input_nodes}
     return roots | {maker for node in roots for maker in _makers(node)}
@@ -41,10 +38,8 @@ def output_memory(graph: fx.Graph) -> set[fx.Node]:
 
 @cache
 def addresses_storage(target: Any) -> bool:
-    """Whether the operator (as_strided and its kin) counts from the beginning of its argument's storage.
-
-    An equal tensor may replace that argument only if it lies at the same offset of its storage.
-    """
+    """Whether the operator (as_strided and its kin) counts from the beginning of its argument's storage. An equal
+    tensor may replace that argument only if it lies at the same offset of its storage."""
     schema = getattr(target, "_schema", None)
     return schema is not None and any(argument.name == "storage_offset" for argument in schema.arguments)
 

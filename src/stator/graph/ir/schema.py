@@ -98,10 +98,8 @@ def _inspect(target: OpOverload) -> SchemaFacts:
 
 
 def is_random_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call with these arguments draws from a random number generator.
-
-    Rewrites may not repeat, merge, remove or reorder such calls.
-    """
+    """Whether a call with these arguments draws from a random number generator. Rewrites may not repeat, merge, remove
+    or reorder such calls."""
     if not isinstance(target, OpOverload) or not op_info(target).random:
         return False
     for position, argument in enumerate(target._schema.arguments):
@@ -125,10 +123,8 @@ def _has_kernel(target: OpOverload, key: str) -> bool:
 
 
 def functional_twin(target: OpOverload) -> OpOverload | None:
-    """Return the overload that returns the values `target` writes, for the same arguments; None if there is none.
-
-    The twin of `add_.Tensor` and of `add.out` is `add.Tensor`; `out` arguments are left out.
-    """
+    """Return the overload that returns the values `target` writes, for the same arguments; None if there is none. The
+    twin of `add_.Tensor` and of `add.out` is `add.Tensor`; `out` arguments are left out."""
     if target not in _functional:
         _functional[target] = _find_twin(target)
     return _functional[target]

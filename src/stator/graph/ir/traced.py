@@ -32,11 +32,8 @@ class ViewStep:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How to view a base tensor as the user's output.
-
-    By as_strided with shape, stride and offset (relative to the base's own offset); or, if `steps` is not empty, by
-    running these view operators.
-    """
+    """How to view a base tensor as the user's output. By as_strided with shape, stride and offset (relative to the
+    base's own offset); or, if `steps` is not empty, by running these view operators."""
 
     shape: tuple[Any, ...]
     stride: tuple[Any, ...]

@@ -28,10 +28,8 @@ from .subgraph_ops import Compiled, SubgraphFunction, SubgraphOp, fresh_layout, 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A graph of torch calls. Its placeholders are the node's arguments at the indices `reads`.
-
-    The graph returns fresh tensors only and writes to none of its inputs.
-    """
+    """A graph of torch calls. Its placeholders are the node's arguments at the indices `reads`. The graph returns fresh
+    tensors only and writes to none of its inputs."""
 
     graph: fx.GraphModule
     reads: tuple[int, ...]

@@ -23,10 +23,7 @@ from .subgraph_ops import Compiled, SubgraphOp, fresh_layout, record_subgraph, t
 @dataclass(frozen=True, slots=True)
 class LoopRunner:
     """While `condition` returns true, the results of `body` replace the first arguments, which are laid out as
-    `carried`.
-
-    Both branches take the carried tensors first, then the remaining arguments of the node.
-    """
+    `carried`. Both branches take the carried tensors first, then the remaining arguments of the node."""
 
     name: str
     condition: Branch

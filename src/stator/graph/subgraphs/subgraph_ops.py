@@ -146,10 +146,7 @@ def trace_subgraph(
     name: str,
 ) -> fx.GraphModule:
     """Trace a subgraph to a functional graph, in the current grad mode. Its inputs are laid out as `given`, its fresh
-    results as `results`.
-
-    Raises Unsupported for code that writes to its inputs.
-    """
+    results as `results`. Raises Unsupported for code that writes to its inputs."""
     tracer = FunctionalTracer(outer.keep)
     with ExitStack() as stack:
         stack.callback(tracer.forget)

@@ -49,10 +49,7 @@ def _is_real(leaf: Any) -> bool:
 
 def trace_operator(target: OpOverload, args: Any, kwargs: Any, *, keep: Keep) -> fx.GraphModule:
     """Trace one operator to the graph of its decomposition. Placeholders are the TensorMetas in `args` and `kwargs`, in
-    order.
-
-    The graph holds `target` itself if `target` is no composite and has no decomposition that covers the case.
-    """
+    order. The graph holds `target` itself if `target` is no composite and has no decomposition that covers the case."""
     mode = FakeMode()
     tracer = FunctionalTracer(keep)
     leaves, spec = pytree.tree_flatten((args, kwargs))

@@ -71,10 +71,8 @@ def trace(
 
 
 def _under_autocast(function: Callable[..., Any]) -> bool:
-    """Whether autocast is on in a program or in a part of it.
-
-    Autocast chooses dtypes above autograd, so composite operators have to decompose there and not below.
-    """
+    """Whether autocast is on in a program or in a part of it. Autocast chooses dtypes above autograd, so composite
+    operators have to decompose there and not below."""
     if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         return True
     modules = function.modules() if isinstance(function, torch.nn.Module) else ()
@@ -87,11 +85,8 @@ def _under_autocast(function: Callable[..., Any]) -> bool:
 
 
 def _may_be_lazy(function: Callable[..., Any], leaves: Sequence[Any]) -> bool:
-    """Whether a program may see a lazily conjugated or negated tensor.
-
-    Below autograd such a tensor is resolved before composite operators decompose, although some of them would only have
-    inspected it.
-    """
+    """Whether a program may see a lazily conjugated or negated tensor. Below autograd such a tensor is resolved before
+    composite operators decompose, although some of them would only have inspected it."""
     if not isinstance(function, fx.GraphModule):
         return any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in leaves)
     return any(

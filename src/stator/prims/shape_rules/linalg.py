@@ -331,10 +331,8 @@ def trilinear(
 
 @shape_rule(*overloads("linalg_lstsq"), tags=LINALG)
 def lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
-    """Solution, residuals, rank and singular values; results that the driver does not compute are empty.
-
-    If residuals exist only for matrices of full rank, their shape depends on data.
-    """
+    """Solution, residuals, rank and singular values; results that the driver does not compute are empty. If residuals
+    exist only for matrices of full rank, their shape depends on data."""
     if self.device.type != "cpu":
         return NotImplemented
     driver = driver or "gelsy"

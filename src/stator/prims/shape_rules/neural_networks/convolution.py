@@ -41,10 +41,8 @@ def convolved_shape(
     output_padding: Sequence[Any],
     groups: Any,
 ) -> Sizes:
-    """Return the sizes (batch, out channels, spatial...) of a convolution's result.
-
-    Spatial sizes are (n + 2p - d(k - 1) - 1) // s + 1; transposed, (n - 1)s - 2p + d(k - 1) + output padding + 1.
-    """
+    """Return the sizes (batch, out channels, spatial...) of a convolution's result. Spatial sizes are (n + 2p - d(k -
+    1) - 1) // s + 1; transposed, (n - 1)s - 2p + d(k - 1) + output padding + 1."""
     rank = len(shape) - 2
     spatial = []
     for i in range(rank):

@@ -57,10 +57,8 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Any:
-    """The sums, and the gradient's data: the bag of each index, the size of each bag, the index of each maximum.
-
-    The bag of each index is left empty if the CPU's fast kernel sums rows directly.
-    """
+    """The sums, and the gradient's data: the bag of each index, the size of each bag, the index of each maximum. The
+    bag of each index is left empty if the CPU's fast kernel sums rows directly."""
     if weight.device.type != "cpu":
         return NotImplemented
     keys = torch.promote_types(indices.dtype, offsets.dtype)
