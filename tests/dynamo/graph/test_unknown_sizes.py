@@ -120,7 +120,7 @@ def by_index(x):
 
 def float_read(x):
     total = x.detach().sum().item()
-    return x / (total + 30), total * 2 + 1, f"{total:.3f} of {x.shape[0]}", float(total)
+    return x / (total + 30), total * 2 + 1, x.shape[0], float(total)
 
 
 def narrowed(x):
