@@ -211,16 +211,17 @@ class CacheMiss:
         if max(kinds[0], kinds[_LAST_RESORT]) >= limit or len(cache.versions) >= limit * _INSTANCES:
             for inner, arguments in failing_inner_caches(self.inside, of_owner, function, bound):
                 inner.miss.give_up(inner, owner_of(arguments, inner.miss.receiver, None))
-            if self.leave_inside is not None:
-                self.leave_inside()
-                self.leave_inside = None
-                self._tell_of_limit(cache, function, reasons, owner)
-                return self._compile(cache, function, bound, values)
-            self._stop_recompiling(cache, function, reasons, owner)
-            return None
+            leave, self.leave_inside = self.leave_inside, None
+            if leave is None:
+                self._stop_recompiling(cache, function, owner)
+            else:
+                leave()
+            self._tell_of_limit(cache, function, reasons, owner)
+            return None if leave is None else self._compile(cache, function, bound, values)
         if len(gone) >= limit * _GONE:
             if not any(version.hits for version in gone):
-                self._stop_recompiling(cache, function, reasons, None)
+                self._stop_recompiling(cache, function, None)
+                self._tell_of_limit(cache, function, reasons, None)
                 return None
             cache.versions = tuple(version for version in cache.versions if version is not gone[-1])
         if reasons:
@@ -371,13 +372,12 @@ class CacheMiss:
             self.made_for[id(version)] = owner.noted(by_id=False)
             cache.versions = (*cache.versions, version)
 
-    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> None:
+    def _stop_recompiling(self, cache: Any, function: FunctionType, owner: Owner | None) -> None:
         """Give up for `owner`; None: for all calls, because each call has a new owner."""
         if owner is None:
             cache.eager = True
         else:
             self.give_up(cache, owner, function)  # other owners keep their versions
-        self._tell_of_limit(cache, function, reasons, owner)
 
     def _tell_of_limit(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> None:
         whom = " for objects that are gone: each call is given another object,"
