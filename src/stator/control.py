@@ -200,7 +200,7 @@ def _disabled_coroutine(target: Any) -> Any:
 
 def _disabled_generator(target: Any) -> Any:
     def run_disabled(*args: Any, **kwargs: Any) -> Any:
-        """Each step runs disabled; what consumes the items does not."""
+        """Each step runs disabled; the consumer of the items does not."""
         generator = target(*args, **kwargs)
         step: Callable[..., Any] = generator.send
         arguments: tuple[Any, ...] = (None,)
@@ -224,7 +224,7 @@ def _disabled_generator(target: Any) -> Any:
 
 def _disabled_async_generator(target: Any) -> Any:
     async def run_disabled(*args: Any, **kwargs: Any) -> Any:
-        """Each step runs disabled; what consumes the items does not."""
+        """Each step runs disabled; the consumer of the items does not."""
         items = target(*args, **kwargs)
         step: Callable[..., Any] = items.asend
         argument: Any = None

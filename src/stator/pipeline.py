@@ -122,7 +122,7 @@ def _ahead_of_time(
         graph, inputs, wrap = aot.apply_wrappers(WRAPPERS, graph, inputs)
         return wrap(aot.with_shared_memory(graph, inputs, compile_disjoint))
 
-    return aot.compile_around(gm, example_inputs, compile_whole)
+    return aot.compile_in_pieces(gm, example_inputs, compile_whole)
 
 
 def compile_graph(

@@ -8,7 +8,7 @@ from .runtime.eager import keep_all, run_eagerly
 from .runtime.number_inputs import carry_numbers
 from .runtime.shared_memory import RunOverlapping, with_shared_memory
 from .runtime.wrappers import apply_wrappers
-from .split.split_graph import compile_around
+from .split.split_graph import compile_in_pieces
 from .trace.inference import CompileGraph, Rewrite, compile_inference
 from .trace.needs_grad import needs_grad
 from .trace.randomness import functionalize_random
@@ -21,7 +21,7 @@ __all__ = [
     "RunOverlapping",
     "apply_wrappers",
     "carry_numbers",
-    "compile_around",
+    "compile_in_pieces",
     "compile_inference",
     "compile_training",
     "functionalize_random",

@@ -24,7 +24,7 @@ from stator.graph.subgraphs.custom_autograd import run_noting_choices
 from .autograd.autograd_step import CompiledStep
 from .autograd.step_runner import effects_left, run_step_of_shown, runner, views_of_views
 from .partition.forward_backward_sets import divide_joint
-from .partition.partition import Partition, partition, saved_names, split
+from .partition.partition import Partition, partition, saved_names, split_joint
 from .runtime.replay import is_flat, with_effects
 from .runtime.shared_memory import OverlappingInputs, RunOverlapping
 from .trace.inference import (
@@ -208,7 +208,7 @@ def _saved_for_missing_tangents(program: RetraceableProgram, joint: Joint, parts
         for positions in itertools.combinations(joint.tangents, count):
             other = program.trace(positions)
             sides = divide_joint(other)
-            found = split(other, sides, [node for node in sides.nodes if f"saved_{node.name}" in known | more])
+            found = split_joint(other, sides, [node for node in sides.nodes if f"saved_{node.name}" in known | more])
             more.update(set(saved_names(found)) - known)
     lacking = more - {f"saved_{node.name}" for node in joint.graph.graph.nodes}
     if lacking:

@@ -12,7 +12,7 @@ from torch import fx
 
 from stator.aot.partition.forward_backward_sets import divide_joint, read_by_backward
 from stator.aot.partition.partition import Partition, SavedInput, SavedOutput
-from stator.aot.partition.partition import split as split_graph
+from stator.aot.partition.partition import split_joint as split_graph
 from stator.base.errors import CompileError
 from stator.graph.verifier import verify
 

@@ -9,11 +9,11 @@ import torch
 from tests.aot.partition.joint_graphs import HandMade, Writer, aten
 from torch import fx
 
-from stator.aot.partition.budget import choose, fill_knapsack
+from stator.aot.partition.budget import choose_saved, fill_knapsack
 from stator.aot.partition.forward_backward_sets import divide_joint
 from stator.aot.partition.liveness import estimate_peak
 from stator.aot.partition.partition import partition
-from stator.aot.partition.recompute import HOLDING, HOLDING_AT_PEAK, Problem
+from stator.aot.partition.recompute import HOLDING, HOLDING_AT_PEAK, RecomputeProblem
 from stator.graph.verifier import verify
 
 N = 256  # large enough for bytes to outweigh the fixed cost of a tensor
@@ -21,7 +21,7 @@ N = 256  # large enough for bytes to outweigh the fixed cost of a tensor
 
 def kept(joint: HandMade, budget: float = 1.0) -> set[Any]:
     """Operators whose results are kept, and the names of inputs that are."""
-    chosen = choose(joint, divide_joint(joint), budget).saved
+    chosen = choose_saved(joint, divide_joint(joint), budget).saved
     return {node.name if node.op == "placeholder" else node.target for node in chosen}
 
 
@@ -86,7 +86,7 @@ def test_products_are_not_computed_again() -> None:
     backward = check_gradients(joint)
     targets = [node.target for node in backward.graph.nodes]
     assert targets.count(aten.mm.default) == 23  # two for each layer, one for the first
-    assert choose(joint, divide_joint(joint)).saved_bytes > 0
+    assert choose_saved(joint, divide_joint(joint)).saved_bytes > 0
 
 
 def test_small_results_of_reductions_are_kept() -> None:
@@ -121,7 +121,7 @@ def test_what_is_returned_anyway_is_preferred() -> None:
     value = w.call(aten.sin.default, shifted)
     w.backward = True
     joint = w.joint([product, value], [w.call(aten.mul.Tensor, tangent, w.call(aten.cos.default, shifted))])
-    choice = choose(joint, divide_joint(joint))
+    choice = choose_saved(joint, divide_joint(joint))
     assert [node.target for node in choice.saved] == [aten.mm.default]
     assert choice.saved_bytes == 0
     check_gradients(joint)
@@ -152,10 +152,10 @@ def activations(layers: int, last: int) -> HandMade:
 def test_more_is_computed_again_only_where_that_lowers_the_peak(last: int, again: bool) -> None:
     joint = activations(4, last)
     sides = divide_joint(joint)
-    problem = Problem(joint, sides, library_again=False)
+    problem = RecomputeProblem(joint, sides, library_again=False)
     plain, lean = problem.solve(HOLDING), problem.solve(HOLDING_AT_PEAK)
     assert lean.saved_bytes < plain.saved_bytes
-    assert choose(joint, sides) == (lean if again else plain)
+    assert choose_saved(joint, sides) == (lean if again else plain)
     check_gradients(joint)
 
 
@@ -163,8 +163,8 @@ def test_more_is_computed_again_only_where_that_lowers_the_peak(last: int, again
 def test_a_budget_is_kept(budget: float) -> None:
     joint = products()
     sides = divide_joint(joint)
-    held = Problem(joint, sides, library_again=True).held
-    least, peak, most = (estimate_peak(sides, choose(joint, sides, b).saved, held) for b in (0.0, budget, 1.0))
+    held = RecomputeProblem(joint, sides, library_again=True).held
+    least, peak, most = (estimate_peak(sides, choose_saved(joint, sides, b).saved, held) for b in (0.0, budget, 1.0))
     assert least < 0.7 * most
     assert peak <= least + budget * (most - least)
     check_gradients(joint, budget)
@@ -173,7 +173,7 @@ def test_a_budget_is_kept(budget: float) -> None:
 def test_a_smaller_budget_costs_more() -> None:
     joint = products()
     sides = divide_joint(joint)
-    costs = [choose(joint, sides, budget).recompute_cost for budget in (1.0, 0.7, 0.4, 0.0)]
+    costs = [choose_saved(joint, sides, budget).recompute_cost for budget in (1.0, 0.7, 0.4, 0.0)]
     assert costs == sorted(costs)
     assert costs[0] < costs[-1]
 
@@ -221,7 +221,7 @@ def regions() -> HandMade:
 
 def test_of_checkpoint_regions_only_the_inputs_are_kept() -> None:
     joint = regions()
-    saved = choose(joint, divide_joint(joint)).saved
+    saved = choose_saved(joint, divide_joint(joint)).saved
     produced = [node for node in saved if node.op != "placeholder"]
     assert [node.meta["checkpoint"] for node in produced] == [0, 1]
     assert all(user.meta.get("checkpoint") != node.meta["checkpoint"] for node in produced for user in node.users)

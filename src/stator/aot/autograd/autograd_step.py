@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from stator.aot.partition.forward_backward_sets import divide_joint
-from stator.aot.partition.partition import Partition, SavedInput, saved_names, split
+from stator.aot.partition.partition import Partition, SavedInput, saved_names, split_joint
 from stator.aot.runtime.backward import CompiledBackward, CompileGraph, drop_unused_saved, is_plain
 from stator.aot.runtime.conjugated_inputs import compile_on_memory
 from stator.aot.runtime.replaced_data import primals_on_old_memory, replaced_primals, replacement_error
@@ -86,7 +86,7 @@ class CompiledStep:
         self.groups = joint.groups
         self.results = [position for position in joint.results if position < joint.value_count]
         self.leads_to_made = joint.leads_to_made and not joint.groups
-        self.kept_places: dict[int, list[int] | None] = {}  # see `_kept`
+        self.needed_places: dict[int, list[int] | None] = {}  # see `_still_needed`
         self.is_single = joint.value_count == 1 and self.results == [0]
         self.is_plain = self.is_single and not (
             self.constant_positions
@@ -107,7 +107,7 @@ class CompiledStep:
     def request(
         self, positions: tuple[int, ...], is_observed: bool, by: frozenset[int] | None = None
     ) -> GradientRequest:
-        """observed: gradients of results that others were computed from were handed out by the nodes of these."""
+        """observed: whether nodes of results have already handed out the gradients of earlier results."""
         return GradientRequest(positions, None, self.stops if is_observed else (), by)
 
     @functools.cached_property
@@ -138,7 +138,7 @@ class CompiledStep:
                 raise
             sides = divide_joint(joint)
             known = set(self.names)
-            parts = split(joint, sides, [node for node in sides.nodes if f"saved_{node.name}" in known])
+            parts = split_joint(joint, sides, [node for node in sides.nodes if f"saved_{node.name}" in known])
         names = saved_names(parts)
         missing = [name for name in names if name not in known]
         if missing:
@@ -150,14 +150,14 @@ class CompiledStep:
     def _bits(self, positions: Collection[int]) -> int:
         return sum([1 << place for place, at in enumerate(self.joint.differentiable) if at in positions])
 
-    def _kept(self, freed: int) -> list[int] | None:
+    def _still_needed(self, freed: int) -> list[int] | None:
         """Positions of the saved values that are still needed once `freed` is freed; None if no value is
         differentiable."""
-        if freed not in self.kept_places:
+        if freed not in self.needed_places:
             left = ~freed & ((1 << len(self.joint.differentiable)) - 1)
             needed = [at for at, readers in enumerate(self.readers) if readers & left]
-            self.kept_places[freed] = needed if left else None
-        return self.kept_places[freed]
+            self.needed_places[freed] = needed if left else None
+        return self.needed_places[freed]
 
     def gradients_of_group(self, step_node: Any, index: int) -> Sequence[torch.Tensor | None]:
         """Gradients of one group of primals, once all tangents that lead to it have arrived, or will not. Groups whose
@@ -249,7 +249,7 @@ class CompiledStep:
 
     def _free(self, step_node: Any, freed: int, saved: Sequence[Any]) -> None:
         """Free the saved values that no differentiable value needs after eager's backward has freed `freed`."""
-        places = self._kept(freed)
+        places = self._still_needed(freed)
         if self.parts.saved:
             step_node.kept = None if places is None else RetainedValues.of(places, saved)
             step_node.maybe_clear_saved_tensors()

@@ -14,7 +14,7 @@ from torch import fx
 from .costs import bytes_of
 from .forward_backward_sets import ForwardBackwardSets, JointGraph, read_by_backward
 from .liveness import estimate_peak
-from .recompute import DEAREST, HOLDING, HOLDING_AT_PEAK, Problem, SavedChoice
+from .recompute import DEAREST, HOLDING, HOLDING_AT_PEAK, RecomputeProblem, SavedChoice
 
 # Prices of a held byte to try; recomputing a product of inner size k costs about k / 16 per byte
 _PRICES = tuple(float(1 << power) for power in range(1, 13))
@@ -27,7 +27,7 @@ _NOTICEABLE = 0.8
 _WORTHWHILE = 0.05
 
 
-def choose(joint: JointGraph, sides: ForwardBackwardSets, memory_budget: float = 1.0) -> SavedChoice:
+def choose_saved(joint: JointGraph, sides: ForwardBackwardSets, memory_budget: float = 1.0) -> SavedChoice:
     """What to keep.
 
     memory_budget: 1 for what is fastest, 0 for the lowest peak of a step, linear in bytes between. Where the peak does
@@ -37,12 +37,12 @@ def choose(joint: JointGraph, sides: ForwardBackwardSets, memory_budget: float =
     """
     if not 0.0 <= memory_budget <= 1.0:
         raise ValueError(f"memory_budget must lie between 0 and 1, not {memory_budget}")
-    fusing = Problem(joint, sides, library_again=False)
+    fusing = RecomputeProblem(joint, sides, library_again=False)
     plain, lean = fusing.solve(HOLDING), fusing.solve(HOLDING_AT_PEAK)
     fastest = _fastest(fusing, plain, lean)
     if memory_budget == 1.0:
         return fastest
-    problem = Problem(joint, sides, library_again=True)
+    problem = RecomputeProblem(joint, sides, library_again=True)
     found = (plain, lean, *_by_price(problem, plain), *_by_segments(problem, fastest))
     choices = {choice.saved: choice for choice in found}
     peaks = {choice: estimate_peak(sides, choice.saved, problem.held) for choice in (*choices.values(), fastest)}
@@ -61,7 +61,7 @@ def _fewest_kept(choices: Sequence[SavedChoice], fastest: SavedChoice, memory_bu
     return min(fitting, key=lambda choice: (choice.recompute_cost, choice.saved_bytes))
 
 
-def _fastest(problem: Problem, plain: SavedChoice, lean: SavedChoice) -> SavedChoice:
+def _fastest(problem: RecomputeProblem, plain: SavedChoice, lean: SavedChoice) -> SavedChoice:
     """`plain`; or `lean`, which takes up to a few percent more time, if it lowers a peak that is near eager's. In many
     steps the peak is where all gradients exist and few kept values are left: keeping less would not lower it."""
     if lean.saved_bytes >= plain.saved_bytes:
@@ -73,7 +73,7 @@ def _fastest(problem: Problem, plain: SavedChoice, lean: SavedChoice) -> SavedCh
     return lean if least <= (1 - _WORTHWHILE) * most else plain
 
 
-def _eager_peak(problem: Problem) -> int:
+def _eager_peak(problem: RecomputeProblem) -> int:
     """The peak of eager, which keeps all that its backward reads."""
     callers = problem.shown | set(problem.sides.primals)
     return estimate_peak(
@@ -84,7 +84,7 @@ def _eager_peak(problem: Problem) -> int:
     )
 
 
-def _by_price(problem: Problem, fastest: SavedChoice) -> Iterator[SavedChoice]:
+def _by_price(problem: RecomputeProblem, fastest: SavedChoice) -> Iterator[SavedChoice]:
     """Choices that hold a part of the bytes that the fastest choice holds.
 
     The price of a held byte rises until the choice fits. Equal layers all flip at one price, which leaves room: a
@@ -101,7 +101,7 @@ def _by_price(problem: Problem, fastest: SavedChoice) -> Iterator[SavedChoice]:
             yield _filled(problem, below, min(above, key=lambda choice: choice.saved_bytes), most)
 
 
-def _filled(problem: Problem, below: SavedChoice, above: SavedChoice, most: int) -> SavedChoice:
+def _filled(problem: RecomputeProblem, below: SavedChoice, above: SavedChoice, most: int) -> SavedChoice:
     """`below`, and as many of the values that `above` holds as fit into `most` bytes."""
     kept = set(below.saved)
     items = [node for node in above.saved if node not in kept]
@@ -111,7 +111,7 @@ def _filled(problem: Problem, below: SavedChoice, above: SavedChoice, most: int)
     return problem.settle((*below.saved, *(items[position] for position in picked)))
 
 
-def _by_segments(problem: Problem, fastest: SavedChoice) -> Iterator[SavedChoice]:
+def _by_segments(problem: RecomputeProblem, fastest: SavedChoice) -> Iterator[SavedChoice]:
     """Choices that keep the values crossing a few places of the forward, and compute the values between again.
 
     T. Chen et al., "Training deep nets with sublinear memory cost", 2016: the backward then holds the values of one
@@ -127,7 +127,7 @@ def _by_segments(problem: Problem, fastest: SavedChoice) -> Iterator[SavedChoice
 class _Crossings:
     """Which forward values are computed before a place and read after it. Places are positions of nodes."""
 
-    def __init__(self, problem: Problem, fastest: SavedChoice) -> None:
+    def __init__(self, problem: RecomputeProblem, fastest: SavedChoice) -> None:
         nodes = [node for node in problem.sides.nodes if node in problem.sides.forward and node.op == "call_function"]
         order = {node: position for position, node in enumerate(nodes)}
         self.spans: list[tuple[int, int, fx.Node]] = []

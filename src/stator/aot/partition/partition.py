@@ -20,7 +20,7 @@ from stator.graph.ir.memory import memory_root
 from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta
 
-from .budget import choose
+from .budget import choose_saved
 from .forward_backward_sets import ForwardBackwardSets, JointGraph, ancestors, divide_joint, draws_numbers
 from .liveness import demand_order
 
@@ -73,13 +73,13 @@ def partition(joint: JointGraph, memory_budget: float = 1.0, also: Collection[st
     values again can give), linear in bytes of the estimated peak. Raises ValueError outside of that range.
     """
     sides = divide_joint(joint)
-    choice = choose(joint, sides, memory_budget)
+    choice = choose_saved(joint, sides, memory_budget)
     counters.largest("memory:saved", choice.saved_bytes)
     saved = {*choice.saved, *[node for node in sides.nodes if f"saved_{node.name}" in also]}
-    return split(joint, sides, saved)
+    return split_joint(joint, sides, saved)
 
 
-def split(joint: JointGraph, sides: ForwardBackwardSets, saved: Iterable[fx.Node]) -> Partition:
+def split_joint(joint: JointGraph, sides: ForwardBackwardSets, saved: Iterable[fx.Node]) -> Partition:
     """Build both graphs. The backward computes again whatever it needs of the forward that is not in `saved`.
 
     saved: primals, and forward values that own their memory (`memory_root` of themselves). Raises CompileError when

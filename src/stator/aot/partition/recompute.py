@@ -55,7 +55,7 @@ class RecomputeCandidate:
     held: int
 
 
-class Problem:
+class RecomputeProblem:
     """Which values may be kept, and which may be computed again. Views belong to the memory that they show."""
 
     def __init__(self, joint: JointGraph, sides: ForwardBackwardSets, library_again: bool) -> None:

@@ -113,7 +113,7 @@ class PieceVersions:
         self.part, self.compile_part, self.most = part, compile_part, most
         self.computes = any(map(computes, part.module.graph.nodes))
         self.versions: dict[Any, Callable[..., Any]] = {}
-        self.told = False
+        self.limit_logged = False
 
     def __call__(self, *args: Any) -> Any:
         return self.version_for(args)(*args)
@@ -129,11 +129,11 @@ class PieceVersions:
             return run
         if self.computes:
             counters.count("aot_split:eager")
-        if key is not None and not self.told:
-            self.told = True
+        if key is not None and not self.limit_logged:
+            self.limit_logged = True
             logs.log(
                 "recompiles",
-                "a segment of a graph was compiled for %s layouts of its inputs, and runs operator by operator for "
+                "a piece of a graph was compiled for %s layouts of its inputs, and runs operator by operator for "
                 "others: %s",
                 self.most,
                 self.part.names(),

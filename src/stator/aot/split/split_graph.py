@@ -31,7 +31,7 @@ _MOST_SIZES = 4
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def compile_around(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: CompileWhole) -> Any:
+def compile_in_pieces(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: CompileWhole) -> Any:
     """Compile a graph as a whole where possible, else in pieces; a callable with equal arguments and results.
 
     Pieces behind the first one compile when they first run. Raises StatorError for a graph that cannot be compiled as a
@@ -42,8 +42,8 @@ def compile_around(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_wh
     if apart and not _switches_by_context(gm):
         if _looks_at_history(nodes):
             counters.count("aot_split:eager")
-            told = "a graph with sizes that depend on data and with hooks, or leaves made in it, runs by operators"
-            logs.log("graph_breaks", told)
+            message = "a graph with sizes that depend on data and with hooks, or leaves made in it, runs by operators"
+            logs.log("graph_breaks", message)
             return gm.forward
         return _SplitGraph(gm, apart, example_inputs, compile_whole).run
     try:
@@ -55,8 +55,8 @@ def compile_around(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_wh
         if culprit is None or _switches_by_context(gm) or _looks_at_history(nodes):
             raise
         name = name_of(culprit)
-        told = f"{name} runs in ATen between compiled parts of its graph. {str(error).splitlines()[0]}"
-        logs.warn_once(f"aot:split:{name}", f"stator: {told}")
+        message = f"{name} runs in ATen between compiled parts of its graph. {str(error).splitlines()[0]}"
+        logs.warn_once(f"aot:split:{name}", f"stator: {message}")
         return _SplitGraph(gm, [culprit], example_inputs, compile_whole).run
 
 
@@ -108,7 +108,7 @@ class _SplitGraph:
         nodes = list(gm.graph.nodes)
         self.placeholders = [node for node in nodes if node.op == "placeholder"]
         self.steps: list[tuple[GraphPiece, Callable[..., Any], list[fx.Node]]] = []
-        compile_part = partial(compile_around, compile_whole=compile_whole)
+        compile_part = partial(compile_in_pieces, compile_whole=compile_whole)
         setters: list[fx.Node] = []
         parts: list[tuple[GraphPiece, Callable[..., Any]]] = []
         for kind, members in _runs(nodes, apart):
