@@ -51,10 +51,10 @@ def lower(gm: fx.GraphModule, exact: bool = False) -> Lowered:
     content; "free_layouts" has the positions of outputs that may have other strides than eager's; "given_strides" has
     the strides of the first inputs, where they may differ from those in their nodes' metas.
     """
-    return _Walk(gm, exact).run()
+    return _GraphLowering(gm, exact).run()
 
 
-class _Walk:
+class _GraphLowering:
     def __init__(self, gm: fx.GraphModule, exact: bool) -> None:
         self.gm = gm
         self.exact = exact
@@ -62,7 +62,7 @@ class _Walk:
         self.values: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
         self.outputs: list[Any] = []
-        self.taken_apart: set[Any] = set()  # operators with a decomposition that is being lowered
+        self.decomposing: set[Any] = set()  # operators with a decomposition that is being lowered
 
     def run(self) -> Lowered:
         for node in self.gm.graph.nodes:
@@ -109,8 +109,8 @@ class _Walk:
         if node.target is operator.getitem:
             self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
             return
-        self.at(node)
-        args, kwargs = self.mapped(node.args), self.mapped(node.kwargs)
+        self.begin_node(node)
+        args, kwargs = self.map_arguments(node.args), self.map_arguments(node.kwargs)
         lowering = exact_lowering(node.target) if self.exact else lowerings.get(node.target)  # type: ignore[arg-type]
         if _has_no_data(builder.meta) and node.target not in view_targets:
             lowering = None  # there is nothing to compute, and no memory with an address for a kernel
@@ -123,7 +123,7 @@ class _Walk:
         elif lowering is not None and plain:
             result = lowering(builder, *args, **kwargs)
             if result is NotImplemented and not self.exact:
-                result = self.decomposed(node, args, kwargs)
+                result = self.lower_decomposition(node, args, kwargs)
         if result is NotImplemented:
             if self.exact and gives_view(node.target):
                 raise CompileError("inductor", f"{node.target} returns a view, and no lowering takes these arguments")
@@ -133,34 +133,34 @@ class _Walk:
         self.values[node] = result
         self.store_if_worthwhile(node, result)
 
-    def at(self, node: fx.Node) -> None:
+    def begin_node(self, node: fx.Node) -> None:
         builder = self.builder
         builder.node, builder.origin, builder.target = node, node.name, str(node.target)
         builder.meta = node.meta["val"]
 
-    def decomposed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+    def lower_decomposition(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """Lower the decomposition of an operator that has no lowering for its arguments."""
         target: Any = node.target
-        if target in self.taken_apart or record(target).decompose is None:
+        if target in self.decomposing or record(target).decompose is None:
             return NotImplemented
-        self.taken_apart.add(target)
+        self.decomposing.add(target)
         try:
             module = trace_operator(
                 target,
                 fx.map_arg(node.args, _meta),
                 fx.map_arg(node.kwargs, _meta),
-                keep=lambda part: part not in self.taken_apart and can_lower(part),
+                keep=lambda part: part not in self.decomposing and can_lower(part),
             )
             if any(part.target is target for part in module.graph.nodes):
                 return NotImplemented
-            return self.inlined(
+            return self.lower_inline(
                 node, module, [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             )
         finally:
-            self.taken_apart.discard(target)
-            self.at(node)
+            self.decomposing.discard(target)
+            self.begin_node(node)
 
-    def inlined(self, node: fx.Node, module: fx.GraphModule, inputs: Sequence[Tensor]) -> Any:
+    def lower_inline(self, node: fx.Node, module: fx.GraphModule, inputs: Sequence[Tensor]) -> Any:
         """Lower a graph in place of one node, and return the values of its output node."""
         remaining = iter(inputs)
         for part in module.graph.nodes:
@@ -174,7 +174,7 @@ class _Walk:
                     part.meta["place"] = node.meta["place"]
                 self.call_function(part)
             else:
-                return self.mapped(part.args[0])
+                return self.map_arguments(part.args[0])
         raise CompileError("inductor", f"the decomposition of {node.target} has no output")
 
     def output(self, node: fx.Node) -> None:
@@ -199,9 +199,9 @@ class _Walk:
             value = self.builder.copy(value, meta.stride)
         elif value.resolved() is None and value.root is value:
             self.builder.materialize(value, meta.stride)
-        return self.shown(self.builder.argument(value, meta.stride), meta)
+        return self.with_eager_strides(self.builder.argument(value, meta.stride), meta)
 
-    def shown(self, result: str | View, meta: TensorMeta) -> str | View:
+    def with_eager_strides(self, result: str | View, meta: TensorMeta) -> str | View:
         """The result with eager's strides also for dimensions of size one, where they do not matter."""
         layout = self.builder.buffers[result].layout if isinstance(result, str) else result.layout
         if layout.stride == meta.stride or not same_strides(meta.shape, layout.stride, meta.stride):
@@ -210,13 +210,13 @@ class _Walk:
         offset = 0 if isinstance(result, str) else layout.offset
         return View(base, Layout(layout.size, meta.stride, layout.dtype, layout.device, offset))
 
-    def mapped(self, arguments: Any) -> Any:
+    def map_arguments(self, arguments: Any) -> Any:
         if isinstance(arguments, fx.Node):
             return self.values[arguments]
         if isinstance(arguments, tuple | list):
-            return [self.mapped(item) for item in arguments]
+            return [self.map_arguments(item) for item in arguments]
         if isinstance(arguments, dict):
-            return {name: self.mapped(item) for name, item in arguments.items()}
+            return {name: self.map_arguments(item) for name, item in arguments.items()}
         return arguments
 
     def follow_eager(self, result: Any, meta: Any) -> None:
@@ -237,17 +237,17 @@ class _Walk:
                 continue
             size = len(root.reads), len(root.work)
             if too_large_to_inline(*size) or (
-                store_before_reuse(*size, root.heavy) and root.reads and self.used(node) > 1
+                store_before_reuse(*size, root.heavy) and root.reads and self.count_uses(node) > 1
             ):
                 self.builder.realize(root)
 
-    def used(self, node: fx.Node) -> int:
+    def count_uses(self, node: fx.Node) -> int:
         """The number of nodes that compute with this value, counting through views."""
         found = self.uses.get(node)
         if found is None:
             found = 0
             for user in node.users:
-                found += self.used(user) if user.target is operator.getitem or user.target in view_targets else 1
+                found += self.count_uses(user) if user.target is operator.getitem or user.target in view_targets else 1
             self.uses[node] = found
         return found
 
@@ -309,8 +309,8 @@ def _is_plain(args: Sequence[Any], meta: Any) -> bool:
 
 
 _HANDLERS = {
-    "placeholder": _Walk.placeholder,
-    "get_attr": _Walk.get_attr,
-    "call_function": _Walk.call_function,
-    "output": _Walk.output,
+    "placeholder": _GraphLowering.placeholder,
+    "get_attr": _GraphLowering.get_attr,
+    "call_function": _GraphLowering.call_function,
+    "output": _GraphLowering.output,
 }

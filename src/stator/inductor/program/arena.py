@@ -65,23 +65,23 @@ def plan_arena(program: Program) -> ArenaLayout:
     return ArenaLayout(
         placed=tuple(ArenaSlot(name, block.offset, layouts[name]) for block in blocks for name in block.names),
         bytes=max((block.offset + block.bytes for block in blocks), default=0),
-        naive_bytes=sum(_rounded(layout_bytes(layout)) for layout in layouts.values()),
+        naive_bytes=sum(_aligned(layout_bytes(layout)) for layout in layouts.values()),
     )
 
 
-def _rounded(count: int) -> int:
+def _aligned(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
 def _padded(count: int) -> int:
-    return _rounded(count) + (_STAGGER if count >= _PAGE else 0)
+    return _aligned(count) + (_STAGGER if count >= _PAGE else 0)
 
 
 def _blocks(program: Program) -> list[_Block]:
     blocks: list[_Block] = []
     holder: dict[str, _Block] = {}
     for position, step in enumerate(program.steps):
-        if isinstance(step, Allocate) and _belongs(step, program):
+        if isinstance(step, Allocate) and _is_in_arena(step, program):
             block = _Block([step.name], position, len(program.steps), _padded(layout_bytes(step.layout)))
             blocks.append(block)
             holder[step.name] = block
@@ -94,7 +94,7 @@ def _blocks(program: Program) -> list[_Block]:
     return blocks
 
 
-def _belongs(step: Allocate, program: Program) -> bool:
+def _is_in_arena(step: Allocate, program: Program) -> bool:
     if step.name in program.escaping or step.layout.device.type != "cpu":
         return False
     return program.heap_from is None or layout_bytes(step.layout) < program.heap_from

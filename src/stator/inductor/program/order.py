@@ -102,13 +102,13 @@ class _Order:
             return False
         peak = max(self.most)
         at = self.most.index(peak)
-        moves = [move for move in (*self._later(at), *self._earlier(at)) if move[0] >= self.least]
+        moves = [move for move in (*self._delays(at), *self._advances(at)) if move[0] >= self.least]
         moves.sort(key=lambda move: (-move[0], move[1]))
         return any(self._try(step, target, peak - self.least) for _, step, target in moves[:_TRIALS])
 
     # ---- moves: (bytes saved at the peak, step, the place it goes to) ----------------------------------------------
 
-    def _later(self, at: int) -> Iterator[tuple[int, int, int]]:
+    def _delays(self, at: int) -> Iterator[tuple[int, int, int]]:
         """Steps up to the peak whose results are first used behind the peak, and a later place with room for them."""
         peak = max(self.most)
         for step in self.large:
@@ -117,15 +117,15 @@ class _Order:
             places = range(max(at, self.place[step] + 1), self._needed_at(step))
             if not places:
                 continue
-            dues = self._dues(step)
-            needed = [self.alive[place + 1] + _kept(dues, place) for place in places]
+            last_touches = self._last_touches(step)
+            needed = [self.alive[place + 1] + _bytes_kept(last_touches, place) for place in places]
             target = next((at for at, bytes_ in enumerate(needed) if bytes_ <= _ROOMY * peak), None)
             if target is None:
                 target = min(range(len(needed)), key=needed.__getitem__)
             if needed[target] <= peak - self.least:
-                yield self.taken[step] - _kept(dues, at - 1), step, places[target]
+                yield self.taken[step] - _bytes_kept(last_touches, at - 1), step, places[target]
 
-    def _dues(self, step: int) -> list[tuple[int, int]]:
+    def _last_touches(self, step: int) -> list[tuple[int, int]]:
         """For all memory that a step reads: the last place where another step touches it (or -1), and its bytes."""
         others = {
             name: [self.place[u] for u in self.users[name] if u != step] for name in self.reads[step] & self.mortal
@@ -139,7 +139,7 @@ class _Order:
         behind = [self.place[user] for user in users if self.place[user] > self.place[step]]
         return min(behind, default=len(self.steps))
 
-    def _earlier(self, at: int) -> Iterator[tuple[int, int, int]]:
+    def _advances(self, at: int) -> Iterator[tuple[int, int, int]]:
         """Steps behind the peak that free more than they take, and can run before the peak."""
         for place in range(at + 1, min(at + 1 + _LOOK_AHEAD, len(self.steps))):
             step = self.steps[place]
@@ -149,7 +149,7 @@ class _Order:
                 continue
             if any(self._used_between(name, at - 1, place - 1) for name in self.writes[step]):
                 continue
-            yield _kept(self._dues(step), at - 1) - self.taken[step], step, at
+            yield _bytes_kept(self._last_touches(step), at - 1) - self.taken[step], step, at
 
     def _used_between(self, name: str, after: int, up_to: int) -> bool:
         return any(after < self.place[user] <= up_to for user in self.users[name])
@@ -225,9 +225,9 @@ def _in_blocks(images: Layout) -> int:
     return batch * -(-channels // _LANES) * _LANES * math.prod(positions) * images.dtype.itemsize
 
 
-def _kept(dues: Iterable[tuple[int, int]], place: int) -> int:
-    """Bytes that are dead behind a place and would stay alive if the step with these dues came after the place."""
-    return sum(size for last, size in dues if last <= place)
+def _bytes_kept(last_touches: Iterable[tuple[int, int]], place: int) -> int:
+    """Bytes that are dead behind a place and would stay alive if the step came after the place."""
+    return sum(size for last, size in last_touches if last <= place)
 
 
 def _roots(memory: AliasAnalysis, names: Iterable[str]) -> frozenset[str]:

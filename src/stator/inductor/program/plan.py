@@ -141,7 +141,7 @@ class _Planner:
         for name in group.writes:
             self._allocate(name, in_place.get(name))
         self.steps.append(Launch(symbol, (*group.reads, *group.writes)))
-        self._bury(position, kept=set(in_place.values()))
+        self._free_dead(position, kept=set(in_place.values()))
 
     def call(self, position: int, extern: Extern) -> None:
         if extern.style == "out":
@@ -151,7 +151,7 @@ class _Planner:
         elif extern.style == "returns":
             self.made.update(name for name in extern.outputs if name is not None)
         self.steps.append(Call(extern))
-        self._bury(position, kept=set())
+        self._free_dead(position, kept=set())
 
     def _overwritten_by(self, position: int, group: Group) -> dict[str, str]:
         """Maps each write that may reuse the memory of a read that dies here to that read."""
@@ -206,7 +206,7 @@ class _Planner:
     def _on_heap(self, size: int) -> bool:
         return self.heap_from is not None and size >= self.heap_from
 
-    def _bury(self, position: int, kept: set[str]) -> None:
+    def _free_dead(self, position: int, kept: set[str]) -> None:
         for name in self.dying[position]:
             if name in kept:
                 continue

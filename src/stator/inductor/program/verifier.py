@@ -88,7 +88,9 @@ class _State:
         self.alive.discard(step.old)
         self.lent.add(step.old)
         self.allocated.discard(step.old)
-        if layout_bytes(step.layout) > layout_bytes(self.program.buffers[step.old].layout) and not self._chain(step):
+        if layout_bytes(step.layout) > layout_bytes(
+            self.program.buffers[step.old].layout
+        ) and not self._fits_original_block(step):
             raise VerificationError(f"{step.name} needs more bytes than {step.old} has")
         self._begin(step.name)
 
@@ -108,7 +110,7 @@ class _State:
         from_size, before = self.program.heap_from, self.program.buffers[step.old].layout
         return from_size is not None and layout_bytes(before) >= from_size and before == step.layout
 
-    def _chain(self, step: Reuse) -> bool:
+    def _fits_original_block(self, step: Reuse) -> bool:
         """True if the block behind `old`, which an earlier and larger buffer may have begun, is large enough."""
         parents = {reuse.name: reuse.old for reuse in self.program.steps if isinstance(reuse, Reuse)}
         name: str | None = step.old

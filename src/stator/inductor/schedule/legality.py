@@ -58,7 +58,7 @@ def fuse(first: FusionCandidate, second: FusionCandidate, sizes: dict[str, int],
     flow = first.writes & second.reads
     if not _memory_allows(first, second):
         return None
-    through = _guide(first, second, flow, sizes)
+    through = _common_walk(first, second, flow, sizes)
     if through is None:
         return None
     laid = overlay(*through, names)
@@ -76,7 +76,7 @@ def fuse(first: FusionCandidate, second: FusionCandidate, sizes: dict[str, int],
         return None
     members = members_first + members_second
     facts = first.facts + second.facts
-    if not _positions_hold(members, facts, space):
+    if not _keeps_position_order(members, facts, space):
         return None
     paired = 1
     for loop, _ in laid.pairs:
@@ -104,7 +104,7 @@ def _memory_allows(first: FusionCandidate, second: FusionCandidate) -> bool:
     )
 
 
-def _guide(
+def _common_walk(
     first: FusionCandidate, second: FusionCandidate, flow: set[str], sizes: dict[str, int]
 ) -> tuple[list[tuple[int, Loop]], list[tuple[int, Loop]]] | None:
     """The walks of both groups through a buffer that both access. The walks show which loops correspond."""
@@ -230,7 +230,7 @@ def _injective(index: Expr, space: Space, inner: set[Symbol]) -> bool:
     return not missing
 
 
-def _positions_hold(members: list[Member], all_facts: list[LoopSummary], space: Space) -> bool:
+def _keeps_position_order(members: list[Member], all_facts: list[LoopSummary], space: Space) -> bool:
     """argmax and argmin count positions in the order of their own loops, so the inner loops must have that order."""
     if not any(facts.positions for facts in all_facts):
         return True

@@ -82,7 +82,7 @@ def _loops(
         total: ExprLike = 0
         parts = []
         step = 1
-        for boundary in (*_dividing(boundaries.get(symbol, set()), size), size):
+        for boundary in (*_nested_divisors(boundaries.get(symbol, set()), size), size):
             loop = Loop(names.fresh(), boundary // step)
             parts.append(loop)
             total = loop.symbol * step + total
@@ -99,24 +99,24 @@ def _boundaries(indices: tuple[Expr, ...]) -> dict[Symbol, set[int]]:
     while pending:
         atom = pending.pop()
         if isinstance(atom, FloorDiv | Mod):
-            place = _scale(atom.numerator)
+            place = _loop_over_divisor(atom.numerator)
             if place is not None and isinstance(atom.denominator, int):
                 found.setdefault(place[0], set()).add(place[1] * atom.denominator)
             pending += [inner for inner in atom.numerator.atoms if not isinstance(inner, Symbol)]
     return found
 
 
-def _scale(numerator: Expr) -> tuple[Symbol, int] | None:
+def _loop_over_divisor(numerator: Expr) -> tuple[Symbol, int] | None:
     """(loop, k) when the numerator is loop // k."""
     if isinstance(numerator, Symbol):
         return numerator, 1
     if isinstance(numerator, FloorDiv) and isinstance(numerator.denominator, int):
-        inner = _scale(numerator.numerator)
+        inner = _loop_over_divisor(numerator.numerator)
         return (inner[0], inner[1] * numerator.denominator) if inner else None
     return None
 
 
-def _dividing(boundaries: set[int], size: int) -> list[int]:
+def _nested_divisors(boundaries: set[int], size: int) -> list[int]:
     """The boundaries that divide each other and the size, ascending."""
     found: list[int] = []
     for boundary in sorted(boundaries):
