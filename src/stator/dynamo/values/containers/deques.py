@@ -99,10 +99,6 @@ class DequeValue(ListValue):
         return CallRecipe(ConstantRecipe(deque), [items, ConstantRecipe(self.maxlen)])
 
 
-def _is_full(self: DequeValue) -> bool:
-    return self.maxlen is not None and len(self.items) >= self.maxlen
-
-
 @deque_methods.register("append")
 def _append(context: CaptureContext, self: DequeValue, item: Value) -> Value:
     self.items.append(item)
@@ -126,13 +122,6 @@ def _extend(context: CaptureContext, self: DequeValue, more: Value) -> Value:
     return ConstantValue(None)
 
 
-@deque_methods.register("extendleft")
-def _extendleft(context: CaptureContext, self: DequeValue, more: Value) -> Value:
-    for item in list(self.items) if more is self else context.iterate(more):
-        _appendleft(context, self, context.realized(item))
-    return ConstantValue(None)
-
-
 def _taken(context: CaptureContext, self: DequeValue, at: int) -> Value:
     if not self.items:
         raise context.raised(IndexError, "pop from an empty deque")
@@ -150,31 +139,6 @@ def _pop(context: CaptureContext, self: DequeValue) -> Value:
 @deque_methods.register("popleft")
 def _popleft(context: CaptureContext, self: DequeValue) -> Value:
     return _taken(context, self, 0)
-
-
-@deque_methods.register("insert")
-def _insert(context: CaptureContext, self: DequeValue, index: Value, item: Value) -> Value:
-    at = context.index_of(index)
-    if _is_full(self):
-        raise context.raised(IndexError, "deque already at its maximum size")
-    self.items.insert(at, item)
-    self.changed(context)
-    return ConstantValue(None)
-
-
-@deque_methods.register("remove")
-def _remove(context: CaptureContext, self: DequeValue, item: Value) -> Value:
-    changes = self.changes
-    for at in range(len(self.items)):
-        mine = self.at(context, at)
-        found = context.same(mine, item) or context.equal(mine, item)
-        if self.changes != changes:
-            raise context.raised(IndexError, "deque mutated during remove().")
-        if found:
-            del self.items[at]
-            self.changed(context)
-            return ConstantValue(None)
-    raise _not_found(context, deque.remove, item)
 
 
 @deque_methods.register("index")
@@ -196,20 +160,3 @@ def _not_found(context: CaptureContext, method: Callable[..., Any], item: Value)
     except ValueError as error:
         return context.raised_from(error)
     raise unsupported("contains", "an item that is not in a deque")
-
-
-@deque_methods.register("rotate")
-def _rotate(context: CaptureContext, self: DequeValue, steps: Value | None = None) -> Value:
-    by = context.index_of(steps) if steps is not None else 1
-    if self.items:
-        by %= len(self.items)
-        self.items[:] = self.items[len(self.items) - by :] + self.items[: len(self.items) - by]
-    self.changed(context)
-    return ConstantValue(None)
-
-
-@deque_methods.register("copy", "__copy__")
-def _copy(context: CaptureContext, self: DequeValue) -> Value:
-    if self.cls is not deque:
-        raise unsupported("copy", f"copying {self.describe(context)}")
-    return self.rebuilt(list(self.items))
