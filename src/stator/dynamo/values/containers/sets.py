@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import Source
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, NewObject, NewSet, Recipe
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, NewObject, NewSet, NewTuple, Recipe
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue
@@ -182,7 +182,12 @@ class SetValue(ObjectValue):
         if added is not None and len(keys) == len(self.members):
             return NewSet([reconstructor.recipe(self.members[key]) for key in added])
         kept = set(self.twin or ())
-        if kept and list(kept.copy()) == keys and all(member.is_constant() for member in self.members.values()):
+        for order in (keys, list(self.members)) if len(keys) == len(self.members) else ():
+            if list(set(dict.fromkeys(order))) == keys:  # CPython makes room for all keys of a dictionary at once
+                listed = NewTuple([reconstructor.recipe(self.members[key]) for key in order])
+                return CallRecipe(ConstantRecipe(set), [CallRecipe(ConstantRecipe(dict.fromkeys), [listed])])
+        own = all(member.is_constant() and member.source is None for member in self.members.values())
+        if kept and own and list(kept.copy()) == keys:
             return CallRecipe(ConstantRecipe(kept.copy))
         raise unsupported("set-members", "a set whose order a new one would not have")
 
