@@ -253,7 +253,7 @@ STAGES = [
     ("stator.dynamo.cache.compiled_frames.build_guard_tree", "eager", "an internal error"),
     ("stator.dynamo.graph.graph_builder.GraphBuilder.record", "eager", "an internal error"),
     ("stator.dynamo.interpreter.frame.Frame.run", "eager", "an internal error"),
-    ("stator.dynamo.interpreter.reconstruction.Reconstructor.replay", "eager", "an internal error"),
+    ("stator.dynamo.interpreter.reconstruction.FrameReconstructor.replay", "eager", "an internal error"),
     ("stator.aot.compile_inference", "aot_eager", "backend 'aot_eager'"),
     ("stator.pipeline.lower", "inductor", "backend 'inductor'"),
     ("stator.pipeline.schedule", "inductor", "backend 'inductor'"),
@@ -330,22 +330,22 @@ class Timed:
 
 
 def reads_the_clock(x: torch.Tensor, timed: Timed) -> bool:
-    y = x.sum().item() * 0
-    return bool(f"{timed:{y}}")
+    x += 1
+    return bool(f"{timed:0}")
 
 
 def reads_the_clock_and_handles(x: torch.Tensor, timed: Timed) -> bool:
     try:
-        y = x.sum().item() * 0
-        return bool(f"{timed:{y}}")
+        x += 1
+        return bool(f"{timed:0}")
     except Interrupt:
         return False
 
 
 def reads_the_clock_and_cleans_up(x: torch.Tensor, timed: Timed) -> bool:
     try:
-        y = x.sum().item() * 0
-        return bool(f"{timed:{y}}")
+        x += 1
+        return bool(f"{timed:0}")
     finally:
         x.zero_()
 

@@ -395,7 +395,7 @@ class CacheMiss:
         logs.log("recompiles", "%s", text)
         # otherwise eager execution loses nothing
         if any(version.code is not None and not version.followed for version in cache.versions):
-            logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=6)
+            logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
 
 
 def _first(reasons: list[str]) -> list[str]:
