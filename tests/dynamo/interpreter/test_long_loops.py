@@ -12,12 +12,12 @@ def test_what_a_long_loop_makes_is_not_followed_back_turn_by_turn(monkeypatch):
     """Behind too many turns the graph has to end before the first of the iterators, none of which can be handed on."""
     begun = []
 
-    class Followed(capture.CaptureContext):
+    class Followed(capture.FrameCapture):
         def __init__(self, function, *rest):
             begun.append(function)
             super().__init__(function, *rest)
 
-    monkeypatch.setattr(capture, "CaptureContext", Followed)
+    monkeypatch.setattr(capture, "FrameCapture", Followed)
     monkeypatch.setattr(long_loops, "_MOST_TURNS", 300)
 
     def nested(x):
