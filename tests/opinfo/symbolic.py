@@ -116,7 +116,7 @@ class Arguments:
             return type(value)(self._convert(item, symbolic_integers) for item in value)
         return self.symbols.integer(value) if symbolic_integers else value
 
-    def to_sym_int(self) -> tuple[Any, Any]:
+    def symbolic(self) -> tuple[Any, Any]:
         return self._mapped(lambda value: to_sym_int(self.environment, value))
 
     def at(self, values: dict[Symbol, int]) -> tuple[Any, Any]:

@@ -173,7 +173,8 @@ def _check(seed: int, backend: str, twice: bool) -> None:
     program = _program(seed, twice)
     expected = _outcome(program, twice)
     stator.reset()
-    compiled = stator.compile(program, backend=backend, fullgraph=True)
+    # aot leaves a graph whose hooks lie on results, or behind several, to eager execution (docs/training.md)
+    compiled = stator.compile(program, backend=backend, fullgraph=backend == "eager")
     for _ in range(2):
         for at, (ours, theirs) in enumerate(zip(_outcome(compiled, twice), expected, strict=True)):
             assert (ours is None) == (theirs is None), f"{at} of {program.__doc__}: {ours} instead of {theirs}"

@@ -17,8 +17,11 @@ def repeat_in_backward(results: tuple[torch.Tensor, ...], writes: tuple[Write, .
     checkpointed function."""
     repeat = _once_in_each_backward(writes)
     for result in results:
-        if result.grad_fn is not None:
-            result.grad_fn.register_prehook(_if_reached(result.output_nr, repeat))
+        node = result.grad_fn
+        if node is not None:
+            # compiled steps refuse hooks of programs on their nodes; this hook knows that a node stands for all results
+            kind = torch._C._FunctionBase if isinstance(node, torch._C._FunctionBase) else type(node)
+            kind.register_prehook(node, _if_reached(result.output_nr, repeat))  # type: ignore[attr-defined]
 
 
 def _once_in_each_backward(writes: tuple[Write, ...]) -> Callable[[], None]:
