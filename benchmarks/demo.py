@@ -39,7 +39,8 @@ def main() -> None:
     console = Console()
     table = Table(
         title=f"stator, torch {torch.__version__}, {torch.get_num_threads()} threads",
-        box=box.SIMPLE,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
         padding=(0, 1, 0, 0),
     )
     for column in ("model", "graphs", "breaks", "first s", "eager ms", "ours ms", "speed-up", "error"):
