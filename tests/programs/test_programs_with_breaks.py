@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -32,57 +31,8 @@ opaque = stator.disable(opaque)
 
 
 @program
-def in_the_middle(x: torch.Tensor, log: Log) -> Any:
-    y = x * 2
-    opaque(log, y.sum())
-    return y + 1
-
-
-@program
-def twice_with_a_used_result(x: torch.Tensor, log: Log) -> Any:
-    n = opaque(log, "first")
-    y = x + n
-    n = opaque(log, y)
-    return y * n, n
-
-
-@program
 def as_an_argument_of_a_pending_call(x: torch.Tensor, log: Log) -> Any:
     return torch.add(x * 2, opaque(log, x)) + max(3, opaque(log, "again"), 1)
-
-
-@program
-def in_a_for_loop(x: torch.Tensor, log: Log) -> Any:
-    for i in range(4):
-        x = x + i
-        opaque(log, i, x)
-        x = x * 2
-    return x
-
-
-@program
-def in_nested_loops(x: torch.Tensor, log: Log) -> Any:
-    total = x * 0
-    for i in range(3):
-        for j in [1, 2]:
-            if i == j:
-                continue
-            total = total + x * i * j
-            opaque(log, i, j)
-        else:
-            total = total + 1
-    return total
-
-
-@program
-def in_a_while_loop(x: torch.Tensor, log: Log) -> Any:
-    n = 0
-    while n < 3:
-        n += 1
-        x = x.sin()
-        if n == 2:
-            opaque(log, n)
-    return x
 
 
 @program
@@ -107,129 +57,6 @@ def on_a_loop_condition_of_a_tensor(x: torch.Tensor, log: Log) -> Any:
 def with_item(x: torch.Tensor, log: Log) -> Any:
     n = int(x.sum().item())
     return x + n, [n] * 3
-
-
-class Manager:
-    def __init__(self, log: Log) -> None:
-        self.log = log
-
-    def __enter__(self) -> int:
-        self.log.append("enter")
-        return 3
-
-    def __exit__(self, kind: type | None, value: Any, trace: Any) -> bool:
-        self.log.append(("exit", kind and kind.__name__))
-        return kind is ValueError
-
-
-@program
-def inside_with(x: torch.Tensor, log: Log) -> Any:
-    y = x + 1
-    with Manager(log) as three:
-        y = y * three
-        opaque(log, y)
-        y = y + 1
-    return y * 2
-
-
-@program
-def inside_with_that_swallows(x: torch.Tensor, log: Log) -> Any:
-    y = x + 1
-    with Manager(log):
-        opaque(log, y)
-        y = y * 5
-        raise ValueError("swallowed")
-    return y * 2
-
-
-@program
-def inside_no_grad(x: torch.Tensor, log: Log) -> Any:
-    w = torch.ones(3, requires_grad=True)
-    with torch.no_grad():
-        y = w * x
-        opaque(log, torch.is_grad_enabled())
-        z = w + y
-    a = w * 2
-    return y.requires_grad, z.requires_grad, a.requires_grad, torch.is_grad_enabled(), y
-
-
-@program
-def inside_try_finally(x: torch.Tensor, log: Log) -> Any:
-    y = x * 2
-    try:
-        opaque(log, y)
-        y = y + 1
-    finally:
-        log.append("finally")
-    return y
-
-
-def fail(log: Log) -> None:
-    log.append("failing")
-    raise KeyError("failed")
-
-
-fail = stator.disable(fail)
-
-
-@program
-def a_handled_exception(x: torch.Tensor, log: Log) -> Any:
-    y = x * 2
-    try:
-        fail(log)
-    except KeyError as error:
-        log.append(str(error))
-        y = y + 1
-    return y + x
-
-
-@program
-def an_exception_handled_by_the_second_handler(x: torch.Tensor, log: Log) -> Any:
-    y = x * 2
-    try:
-        try:
-            fail(log)
-        except ValueError:
-            log.append("never")
-    except LookupError as error:
-        log.append(type(error).__name__)
-        y = y + 1
-    else:
-        log.append("never")
-    finally:
-        y = y * 3
-    return y
-
-
-@program
-def an_escaping_exception(x: torch.Tensor, log: Log) -> Any:
-    y = x * 2
-    log.append("before")
-    try:
-        fail(log)
-    finally:
-        log.append(y.sum().item())
-    return y
-
-
-@program
-def a_raised_exception(x: torch.Tensor, log: Log) -> Any:
-    log.append((x * 2).tolist())
-    log.append(1)
-    raise RuntimeError("on purpose")
-
-
-@program
-def side_effects_before_and_after(x: torch.Tensor, log: Log) -> Any:
-    state = {"a": [1]}
-    state["a"].append(2)
-    log.append("before")
-    y = x + len(state["a"])
-    opaque(log, "call")
-    state["b"] = y
-    log.append(sorted(state))
-    state["a"].extend([3, 4])
-    return state, y
 
 
 class Box:
@@ -270,16 +97,6 @@ def a_comprehension_after_the_break(x: torch.Tensor, log: Log) -> Any:
 
 
 @program
-def a_function_called_at_the_break(x: torch.Tensor, log: Log) -> Any:
-    def inner(y: torch.Tensor) -> torch.Tensor:
-        y = y + 1
-        opaque(log, y)
-        return y * 2
-
-    return inner(x * 3) + inner(x)
-
-
-@program
 def starred_call_at_the_break(x: torch.Tensor, log: Log) -> Any:
     values = (1, 2)
     return x + opaque(log, *values, *["z"])
@@ -305,14 +122,6 @@ def sharing_is_kept(x: torch.Tensor, log: Log) -> Any:
     opaque(log, 1)
     pair[0].append(x)
     return pair, pair[0] is pair[1], shared is pair[0]
-
-
-@program
-def suppressing(x: torch.Tensor, log: Log) -> Any:
-    with contextlib.suppress(KeyError):
-        fail(log)
-        log.append("never")
-    return x + 1
 
 
 @pytest.mark.parametrize("scale", [1.0, -1.0], ids=["positive", "negative"])

@@ -180,22 +180,6 @@ def read_abc_mapping():
     ca.Mapping.register(K)
 
 
-def read_super_attr():
-    class A:
-        def f(self, x):
-            return x * 2
-
-    class B(A):
-        def f(self, x):
-            return super().f(x)
-
-    o = B()
-    yield lambda x: o.f(x)
-    A.f = lambda s, x: x * 7
-    yield
-    del A.f
-
-
 def read_init_subclass():
     class A:
         n = 2
@@ -323,44 +307,3 @@ def read_attr_on_class_obj_replaced():
     o = types.SimpleNamespace(c=A)
     yield lambda x: (x * 2 if o.c is A else x, o.c().__class__.__name__)
     o.c = type("Z", (), {})
-
-
-def read_staticmethod_global():
-    class A:
-        @staticmethod
-        def f(x):
-            return x * 2
-
-    yield lambda x: (A.f(x), A().f(x))
-    A.f = staticmethod(lambda x: x * 7)
-    yield
-    A.f = lambda *a: a[-1] * 8
-
-
-def read_prop_replaced():
-    class A:
-        q = property(lambda s: 5)
-
-    a = A()
-    yield lambda t: t * a.q
-    A.q = property(lambda s: 50)
-    yield
-    A.q = 3
-
-
-def read_descriptor():
-    class D:
-        def __init__(s):
-            s.v = 2
-
-        def __get__(s, o, c):
-            return s.v
-
-    class A:
-        d = D()
-
-    a = A()
-    yield lambda t: t * a.d
-    A.__dict__["d"].v = 9
-    yield
-    a.__dict__["d"] = 100

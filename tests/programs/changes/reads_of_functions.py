@@ -209,32 +209,6 @@ def read_function_globals_fn():
     ns.h = C0().f
 
 
-def read_lru_swapped():
-    def mk(k):
-
-        @functools.lru_cache
-        def f(n):
-            return n * k
-
-        return f
-
-    o = types.SimpleNamespace(f=mk(2))
-    yield lambda x: x * o.f(3)
-    o.f = mk(5)
-
-
-def read_partial_fn():
-    def a(x):
-        return x * 2
-
-    def b(x):
-        return x * 3
-
-    o = types.SimpleNamespace(f=functools.partial(a))
-    yield lambda x: o.f(x)
-    o.f = functools.partial(b)
-
-
 def read_lambda_closure():
     def mk(k):
         return lambda x: x * k
@@ -324,9 +298,3 @@ def read_callable_object():
     o.r.__call__ = lambda x: x * 4
     yield
     o.r = lambda x: x * 4
-
-
-def read_iter_global():
-    it = iter([1, 2, 3, 4, 5, 6])
-    yield lambda x: x * next(it, 0)
-    next(it)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import math
 import os
 import sys
 import threading
@@ -161,14 +160,6 @@ def read_torch_fn_replaced():
     torch.sin = old
 
 
-def read_math_replaced():
-    old = math.sqrt
-    yield lambda x: x * math.sqrt(4)
-    math.sqrt = lambda v: 9
-    yield
-    math.sqrt = old
-
-
 def read_global_in_other_module():
     ns = {"k": 2}
     exec("def h(x): return x * k", ns)
@@ -185,28 +176,6 @@ def read_builtins_of_function():
     h = ns["h"]
     yield lambda x: h(x)
     ns["__builtins__"]["len"] = lambda v: 8
-
-
-def read_module_fn_getattr_torch():
-    import torch.nn.functional as F
-
-    if hasattr(F, "nope_x"):
-        del F.nope_x
-    yield lambda x: getattr(F, "nope_x", torch.sin)(x)
-    F.nope_x = torch.cos
-
-
-def read_global_try():
-    def g(t):
-        try:
-            return t * R1GLOB
-        except NameError:
-            return t
-
-    yield g
-    globals()["R1GLOB"] = 3
-    yield
-    del globals()["R1GLOB"]
 
 
 def read_cell_try():

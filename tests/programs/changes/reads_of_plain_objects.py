@@ -361,11 +361,3 @@ def read_format_that_is_none():
     shown = Shown()
     yield lambda x: (x * 2, f"{shown}")
     Shown.__format__ = None
-
-
-def read_hasattr_inst_del():
-    A = type("A", (), {})
-    a = A()
-    a.q = 5
-    yield lambda t: t * 2 if hasattr(a, "q") else t
-    del a.q

@@ -47,12 +47,6 @@ def read_numpy_array():
     o.a = o.a[::-1].copy()
 
 
-def read_numpy_obj():
-    o = types.SimpleNamespace(a=np.array([1, 2, 3]))
-    yield lambda x: (x * int(o.a[0]), [x * int(v) for v in o.a])
-    o.a[0] = 5
-
-
 def read_dtype_default():
     def fn(x):
         return (
@@ -111,25 +105,6 @@ def read_log_level():
     logging.disable(logging.NOTSET)
     logging.getLogger("bb").setLevel(5)
     held.setLevel(0)
-
-
-def read_moduledict():
-    md = torch.nn.ModuleDict({"a": torch.nn.ReLU()})
-    ml = torch.nn.ModuleList([torch.nn.Tanh()])
-
-    def fn(x):
-        for _k, v in md.items():
-            x = v(x)
-        for v in ml:
-            x = v(x)
-        return (x, len(md), "b" in md)
-
-    yield fn
-    md["b"] = torch.nn.Sigmoid()
-    yield
-    ml.insert(0, torch.nn.Softplus())
-    yield
-    del md["a"]
 
 
 def read_named_params():
@@ -209,15 +184,6 @@ def read_nn_getattr():
     del M.k
 
 
-def read_hasattr_module():
-    m = torch.nn.Linear(4, 4)
-    m.opt = 3
-    yield lambda t: t * 2 if hasattr(m, "opt") else t
-    del m.opt
-    yield
-    m.register_buffer("opt", torch.ones(1))
-
-
 def read_buffer_none():
     m = torch.nn.Module()
     m.register_buffer("b", None)
@@ -225,14 +191,6 @@ def read_buffer_none():
     m.b = torch.ones(4)
     yield
     m.b = None
-
-
-def read_param_none():
-    m = torch.nn.Linear(4, 4, bias=False)
-    yield lambda t: t * 2 if m.bias is None else t + m.bias
-    m.bias = torch.nn.Parameter(torch.ones(4))
-    yield
-    m.bias = None
 
 
 def read_module_list_dict():
@@ -264,6 +222,8 @@ def read_module_list_dict():
     m.pl[0] = torch.nn.Identity()
     yield
     m.items.insert(0, torch.nn.ReLU())
+    yield
+    del m.d["a"]
 
 
 def read_weightnorm_parametrize():

@@ -19,7 +19,7 @@ from tests.differential import check
 
 from stator.base import config
 
-FILES = sorted(path for path in Path(__file__).parent.glob("*.py") if path != Path(__file__))
+FILES = sorted(path for path in Path(__file__).parent.glob("*.py") if not path.name.startswith("test_"))
 MODULES = [importlib.import_module(f"tests.programs.language.{path.stem}") for path in FILES]
 INPUT = torch.arange(6.0).reshape(2, 3)
 

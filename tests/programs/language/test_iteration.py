@@ -9,35 +9,6 @@ from tests.programs.scenarios import Scenario, check, scenarios
 x = torch.arange(4.0)
 
 
-def for_append_break(compiled):
-    items = [1]
-    out = []
-
-    def g(t):
-        for i in items:
-            out.append(t[i].item())
-            if i < 3:
-                items.append(i + 1)
-        return t + 1
-
-    return compiled(g)(x), items, out
-
-
-def for_append_break_list(compiled):
-    out = []
-
-    def g(t, items):
-        for i in items:
-            out.append(t[i].item())
-            if i < 3:
-                items.append(i + 1)
-            t = t + 1
-        return t + 1
-
-    f = compiled(g)
-    return f(x, [1]), f(x, [2]), out
-
-
 def dict_items_update_break(compiled):
     out = []
 
@@ -50,20 +21,6 @@ def dict_items_update_break(compiled):
 
     f = compiled(g)
     return f(x, {"a": 1, "b": 2}), out
-
-
-def enumerate_break(compiled):
-    out = []
-
-    def g(t):
-        items = ["a", "b"]
-        for i, v in enumerate(items):
-            out.append((i, v, t[i].item()))
-            if len(items) < 4:
-                items.append("c")
-        return t
-
-    return compiled(g)(x), out
 
 
 def zip_break(compiled):
@@ -80,28 +37,6 @@ def zip_break(compiled):
     return compiled(g)(x), out
 
 
-def iter_kept(compiled):
-    def g(t, items):
-        it = iter(items)
-        a = next(it)
-        s = t.sum().item()
-        items.append(7)
-        return [a, *it], t * s
-
-    return compiled(g)(x, [1, 2])
-
-
-def iter_shared(compiled):
-    def g(t):
-        it = iter([1, 2, 3, 4])
-        z = zip(it, it, strict=False)
-        a = next(z)
-        t.sum().item()
-        return a, list(z), list(it)
-
-    return compiled(g)(x)
-
-
 def iter_returned(compiled):
     def g(t):
         it = iter([1, 2, 3])
@@ -112,19 +47,6 @@ def iter_returned(compiled):
     return a is b, next(a), next(b)
 
 
-def reversed_break(compiled):
-    out = []
-
-    def g(t):
-        items = [1, 2, 3]
-        for i in reversed(items):
-            out.append((i, t[i].item()))
-            items[0] = 99 if i == 3 else items[0]
-        return t
-
-    return compiled(g)(x), out
-
-
 def dict_view_returned(compiled):
     def g(t, d):
         return t + 1, d.keys(), d.items()
@@ -133,24 +55,6 @@ def dict_view_returned(compiled):
     results = compiled(g)(x, d)
     d["b"] = 2
     return list(results[1]), list(results[2])
-
-
-def deque_breaks(compiled):
-    import collections
-
-    out = []
-
-    def g(t):
-        d = collections.deque([1, 2, 3])
-        for i in d:
-            out.append(t[i].item())
-        for i in reversed(d):
-            out.append(t[i].item())
-        for i in reversed((0, 1)):
-            out.append(t[i].item())
-        return t, d
-
-    return compiled(g)(x), out
 
 
 def ordered_move(compiled):

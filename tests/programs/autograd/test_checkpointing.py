@@ -73,15 +73,6 @@ def inside_each_other(compiled):
     return gradients(compiled(lambda x: checkpoint(outer, x, use_reentrant=False).sum())(x), x)
 
 
-def with_dropout(compiled):
-    model, x = nn.Sequential(mlp(), nn.Dropout(0.5)), leaf(3, 4)
-    f = compiled(lambda x: checkpoint(model, x, use_reentrant=False).sum())
-    y = f(x)
-    found = gradients(y, x)[0]
-    alive = model[0](x).detach() != 0
-    return found.shape, bool(torch.isfinite(y)), bool((found.abs().sum(1) > 0).any()), alive.shape
-
-
 def selective(compiled):
     x, w = leaf(3, 4), leaf(4, 4, seed=1)
     contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])

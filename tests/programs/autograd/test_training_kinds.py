@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
@@ -98,22 +96,6 @@ def complex_constants(compiled):
     return gradients(compiled(program)(x), x)
 
 
-@may_break
-def lazily_conjugated_input(compiled):
-    x = leaf(3, 4, dtype=torch.complex64)
-    return gradients(compiled(lambda x: (x * 2).abs().sum())(x.conj()), x)
-
-
-@may_break
-def sparse_gradients(compiled):
-    model = seeded(lambda: nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 2)))
-    f = compiled(model)
-    for _ in range(2):
-        f(torch.tensor([1, 3, 3, 7])).sum().backward()
-    gradient = model[0].weight.grad
-    return gradient.is_sparse, gradient.to_dense(), model[1].weight.grad
-
-
 class Marked(torch.Tensor):
     """A subclass that does nothing."""
 
@@ -167,60 +149,6 @@ def frozen_parameters(compiled):
     first = gradients(f(x).sum(), *model.parameters())
     model.weight.requires_grad_(True)
     return first, gradients(f(x).sum(), *model.parameters())
-
-
-def some_of_many_results(compiled):
-    x, y, z = leaf(3), leaf(3, seed=1), leaf(3, seed=2)
-
-    def program(x, y, z):
-        return x.sin() * y, y.cos(), x.detach() + 1, x > 0, 5, None, z.exp()
-
-    found = compiled(program)(x, y, z)
-    kept = dict(allow_unused=True, retain_graph=True)
-    one = torch.autograd.grad(found[1].sum(), (x, y, z), **kept)
-    two = torch.autograd.grad((found[0].sum(), found[1].sum()), (x, y), retain_graph=True)
-    return one, two, gradients(found[1].sum(), x, y, z), [getattr(t, "requires_grad", t) for t in found]
-
-
-def grad_modes_mixed(compiled):
-    x = leaf(2, 4)
-
-    def program(x):
-        with torch.no_grad():
-            a = x * 2
-        with torch.enable_grad():
-            b = x.sin()
-        return a, b, (a * b).sum()
-
-    f = compiled(program)
-    a, b, loss = f(x)
-    with torch.no_grad():
-        inside = f(x)
-    return a.requires_grad, b.detach(), gradients(loss, x), inside, gradients(inside[1].sum(), x)
-
-
-def inference_mode_between(compiled):
-    x, f = leaf(2, 4), None
-    f = compiled(lambda x: x * 2)
-    with torch.inference_mode():
-        inside = f(x).is_inference()
-    return inside, gradients(f(x).sum(), x)
-
-
-def anomaly_detection(compiled):
-    x, f = leaf(2, 4), compiled(lambda x: (x.exp() * x.sin()).sum())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with torch.autograd.detect_anomaly(check_nan=False):
-            return gradients(f(x), x)
-
-
-def dropout_masks_agree(compiled):
-    x = torch.ones(1000, requires_grad=True)
-    y = compiled(lambda x: torch.nn.functional.dropout(x * 3, 0.5))(x)
-    kept = (y != 0).float()
-    (g,) = gradients(y.sum(), x)
-    return torch.equal(g, kept * 6), 300 < int(kept.sum()) < 700
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")

@@ -164,24 +164,6 @@ def gradients_share_no_memory(compiled):
     return x.grad, y.grad, x.grad.stride()
 
 
-def whole_step(compiled):
-    net = model()
-
-    def program(x, target):
-        net.zero_grad()
-        loss = nn.functional.mse_loss(net(x), target)
-        loss.backward()
-        with torch.no_grad():
-            for p in net.parameters():
-                p.sub_(p.grad, alpha=0.1)
-        return loss
-
-    f, losses = compiled(program), []
-    for step in range(4):
-        losses.append(f(leaf(3, 4, seed=step).detach(), torch.ones(3, 1)).detach())
-    return losses, [p.detach() for p in net.parameters()], grads(net)
-
-
 def gradients_are_cleared_inside(compiled):
     net, x = model(), leaf(3, 4)
 

@@ -9,21 +9,6 @@ from tests.programs.scenarios import Scenario, check, scenarios
 x = torch.arange(4.0)
 
 
-def tensor_attr(compiled):
-    y = torch.ones(4)
-    y.tag = 2
-    f = compiled(lambda t: t * y.tag)
-    results = [f(x)]
-    y.tag = 5
-    results.append(f(x))
-    del y.tag
-    try:
-        f(x)
-    except AttributeError as e:
-        results.append(str(e))
-    return results
-
-
 def requires_grad_flip(compiled):
     f = compiled(lambda t: (t * 2, t.requires_grad, t.is_leaf))
     a = torch.ones(3)
@@ -61,13 +46,6 @@ def grad_mode(compiled):
     return results
 
 
-def is_inference_in(compiled):
-    with torch.inference_mode():
-        z = torch.ones(4)
-    f = compiled(lambda t: (t * 2, t.is_inference()))
-    return [f(x), f(z), f(x)]
-
-
 def autocast_(compiled):
     w = torch.randn(4, 4)
     f = compiled(lambda t: t @ w)
@@ -78,24 +56,6 @@ def autocast_(compiled):
     with torch.autocast("cpu", dtype=torch.float16):
         results.append(f(a).dtype == torch.float16)
     results.append(f(a))
-    return results
-
-
-def default_device(compiled):
-    f = compiled(lambda t: (torch.ones(2).device.type, t * 2))
-    results = [f(x)]
-    with torch.device("meta"):
-        results.append(f(x)[0])
-    return [*results, f(x)]
-
-
-def conj_neg(compiled):
-    z = torch.tensor([1 + 2j, 3 - 1j])
-    f = compiled(lambda t: (t * 2, t.is_conj()))
-    results = [f(z), f(z.conj()), f(z)]
-    g = compiled(lambda t: (t * 2, t.is_neg()))
-    im = z.conj().imag
-    results += [g(z.imag), g(im)]
     return results
 
 
@@ -111,61 +71,11 @@ def subclass(compiled):
     return [f(x), f(s), f(x)]
 
 
-def torch_function_mode(compiled):
-    from torch.overrides import TorchFunctionMode
-
-    class M(TorchFunctionMode):
-        def __torch_function__(self, fn, types, args=(), kwargs=None):
-            results = fn(*args, **(kwargs or {}))
-            return results + 100 if fn is torch.add else results
-
-    f = compiled(lambda t: torch.add(t, 1))
-    results = [f(x)]
-    with M():
-        results.append(f(x))
-    return [*results, f(x)]
-
-
-def dispatch_mode(compiled):
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    n = []
-
-    class M(TorchDispatchMode):
-        def __torch_dispatch__(self, fn, types, args=(), kwargs=None):
-            n.append(str(fn))
-            return fn(*args, **(kwargs or {}))
-
-    f = compiled(lambda t: torch.add(t, 1))
-    results = [f(x)]
-    with M():
-        results.append(f(x))
-    return [*results, f(x), n]
-
-
-def functorch_(compiled):
-    f = compiled(lambda t: t.sin() * 2)
-    results = [f(x)]
-    results.append(torch.func.vmap(f)(torch.ones(3, 4)))
-    results.append(torch.func.grad(lambda t: f(t).sum())(x))
-    results.append(torch.func.jvp(f, (x,), (x,)))
-    results.append(f(x))
-    return results
-
-
 def aliasing(compiled):
     f = compiled(lambda a, b: (a.add_(1), b * 2)[1])
     a = torch.ones(4)
     b = torch.ones(4)
     return [f(a, b), f(a, a), f(a, a[:]), f(a, b), f(a, a.view(2, 2)), f(a[1:], a[:3]), a]
-
-
-def aliasing_ret(compiled):
-    f = compiled(lambda a: (a.view(2, 2), a, a[1:], a.add_(1)))
-    a = torch.ones(4)
-    results = f(a)
-    results[0].mul_(5)
-    return [results, a, results[1] is a, results[3] is a, results[2]._base is a]
 
 
 def strides(compiled):
@@ -259,37 +169,6 @@ def module_training(compiled):
     m[1].momentum = None
     results.append(f(a))
     results.append(m[1].running_mean)
-    return results
-
-
-def module_hooks(compiled):
-    m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    f = compiled(m)
-    results = [f(x)]
-    h = m[0].register_forward_hook(lambda m, i, o: o + 100)
-    results.append(f(x))
-    h.remove()
-    results.append(f(x))
-    h = m.register_forward_pre_hook(lambda m, i: (i[0] * 2,))
-    results.append(f(x))
-    h.remove()
-    h = torch.nn.modules.module.register_module_forward_hook(lambda m, i, o: o + 1)
-    results.append(f(x))
-    h.remove()
-    results.append(f(x))
-    m[0].forward = lambda t: t * 3
-    results.append(f(x))
-    del m[0].forward
-    results.append(f(x))
-    h = f.register_forward_hook(lambda m, i, o: o * 0)
-    results.append(f(x))
-    h.remove()
-    h = m[1].register_forward_hook(lambda m, a, k, o: o + 7, with_kwargs=True)
-    results.append(f(x))
-    h.remove()
-    h = m[0].register_full_backward_hook(lambda m, a, b: None)
-    results.append(f(x))
-    h.remove()
     return results
 
 

@@ -1,32 +1,15 @@
-"""What compiled code changes and shares, beside plain Python."""
+"""Closures, containers, objects, names and tensors that compiled code makes, changes and shares, against eager."""
 
 from __future__ import annotations
+
+import gc
+import threading
 
 import pytest
 import torch
 from tests.programs.scenarios import Scenario, check, scenarios
 
 x = torch.arange(4.0)
-
-
-def boom(t):
-    raise ValueError("boom")
-
-
-G = 0
-GL = []
-
-
-def list_aliasing(compiled):
-    def g(a, b, t):
-        a.append(t * 2)
-        b.append(t * 3)
-        return a is b, len(a)
-
-    f = compiled(g)
-    l1, l2 = [], []
-    results = [f(l1, l2, x), f(l1, l1, x), f(l2, l1, x)]
-    return results, l1, l2
 
 
 def obj_identity(compiled):
@@ -77,59 +60,6 @@ def inplace_order(compiled):
     y = x.clone()
     results = compiled(g)(y)
     return results, y, results[3][1] is y
-
-
-def inplace_view(compiled):
-    def g(a):
-        v = a[1:3]
-        v.add_(10)
-        w = a.view(2, 2).t()
-        w.mul_(2)
-        return v, w, a.sum()
-
-    y = x.clone()
-    results = compiled(g)(y)
-    y.add_(1)
-    return results, y
-
-
-def inplace_param(compiled):
-    class M(torch.nn.Module):
-        def __init__(s):
-            super().__init__()
-            s.register_buffer("n", torch.zeros(()))
-            s.register_buffer("h", torch.zeros(3))
-            s.c = 0
-            s.log = []
-
-        def forward(s, t):
-            s.n += 1
-            s.h = s.h * 0.5 + t.mean()
-            s.c += 1
-            s.log.append(s.c)
-            return t * s.n + s.h.sum()
-
-    m = M()
-    f = compiled(m)
-    results = [f(x), f(x), f(x)]
-    return results, m.n, m.h, m.c, m.log, [n for n, _ in m.named_buffers()]
-
-
-def setattr_new(compiled):
-    class A:
-        pass
-
-    a = A()
-
-    def g(t):
-        a.z = 1
-        a.b = t
-        del a.z
-        a.q = t + 1
-        return t
-
-    compiled(g)(x)
-    return list(a.__dict__), a.q
 
 
 def attr_order(compiled):
@@ -220,6 +150,148 @@ def fresh_each_call(compiled):
     a[3].append(5)
     b = f(x)
     return a[:4], b[:4]
+
+
+def closure_returned_shared_cell(compiled):
+    def g(t):
+        n = 0
+
+        def inc():
+            nonlocal n
+            n += 1
+            return n
+
+        def get():
+            return n
+
+        inc()
+        return inc, get, t + n
+
+    a, b, t = compiled(g)(x)
+    a()
+    a()
+    return a(), b(), t
+
+
+def closure_mutated_after_break(compiled):
+    def g(t):
+        n = 0
+
+        def inc():
+            nonlocal n
+            n += 1
+            return n
+
+        inc()
+        v = t.sum().item()
+        inc()
+        return inc, n, t * v
+
+    a, n, t = compiled(g)(x)
+    return a(), n, t
+
+
+def item_loop(compiled):
+    def g(t):
+        i = 0
+        acc = []
+        while t.sum() < 100 and i < 10:
+            t = t * 2
+            acc.append(float(t[1]))
+            i += 1
+        return t, acc, i
+
+    return compiled(g)(x)
+
+
+def boom(t):
+    raise ValueError("boom")
+
+
+G = 0
+GL = []
+
+
+def bare_except_ctx(compiled):
+    items = []
+
+    class M:
+        def __enter__(s):
+            items.append("in")
+            return s
+
+        def __exit__(s, k, v, tb):
+            items.append(("out", k and k.__name__, str(v), tb is not None))
+            return True
+
+    def g(t):
+        with M():
+            boom(t)
+        return t + 1
+
+    return compiled(g)(x), items
+
+
+def globals_write(compiled):
+    def g(t):
+        global G
+        G += 1
+        GL.append(G)
+        return t * G
+
+    global G
+    G = 0
+    GL.clear()
+    f = compiled(g)
+    return f(x), f(x), G, list(GL)
+
+
+def nonlocal_shared(compiled):
+    def make():
+        n = 0
+
+        def inc():
+            nonlocal n
+            n += 1
+            return n
+
+        def get():
+            return n
+
+        return inc, get
+
+    inc, get = make()
+    f = compiled(lambda t: t * inc() + get())
+    return f(x), f(x), get(), inc()
+
+
+def lock_(compiled):
+    lk = threading.Lock()
+
+    def g(t):
+        with lk:
+            return t * 2
+
+    return compiled(g)(x), lk.locked()
+
+
+def compile_inside(compiled):
+    def g(t):
+        h = compiled(lambda u: u * 2)
+        return h(t) + 1
+
+    return compiled(g)(x)
+
+
+def gc_during(compiled):
+    f = compiled(lambda t: (t * 2, gc.collect() * 0))
+    return f(x)
+
+
+def fx_trace(compiled):
+    f = compiled(lambda t: t * 2)
+    g = torch.fx.symbolic_trace(lambda t: f(t) + 1)
+    return g(x)
 
 
 @pytest.mark.parametrize("scenario", scenarios(globals()))

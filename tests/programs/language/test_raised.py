@@ -13,14 +13,6 @@ from tests.programs.scenarios import Scenario, check, scenarios
 x = torch.arange(4.0)
 
 
-def boom(t):
-    raise ValueError("boom")
-
-
-G = 0
-GL = []
-
-
 def partial_effects_then_raise(compiled):
     items = []
     d = {}
@@ -43,31 +35,6 @@ def partial_effects_then_raise(compiled):
     return results, items, d
 
 
-def raise_in_callee(compiled):
-    items = []
-
-    def h(t, k):
-        items.append(k)
-        if k:
-            raise KeyError(k)
-        return t
-
-    def g(t, k):
-        try:
-            y = h(t + 1, k)
-        except KeyError as e:
-            items.append(e.args)
-            y = t * 5
-        else:
-            items.append("else")
-        finally:
-            items.append("fin")
-        return y + 1
-
-    f = compiled(g)
-    return f(x, 0), f(x, 1), f(x, 0), items
-
-
 def exception_attrs(compiled):
     class E(Exception):
         def __init__(s, a, b):
@@ -83,19 +50,6 @@ def exception_attrs(compiled):
     return compiled(g)(x)
 
 
-def exception_chain(compiled):
-    def g(t):
-        try:
-            try:
-                raise ValueError("a")
-            except ValueError as e:
-                raise KeyError("b") from e
-        except KeyError as k:
-            return t * 2, type(k.__cause__).__name__, type(k.__context__).__name__, k.__suppress_context__
-
-    return compiled(g)(x)
-
-
 def exception_context(compiled):
     def g(t):
         try:
@@ -107,21 +61,6 @@ def exception_context(compiled):
             return t * 2, type(k.__context__).__name__
 
     return compiled(g)(x)
-
-
-def exception_escapes_chain(compiled):
-    def g(t):
-        t = t + 1
-        try:
-            raise ValueError("a")
-        except ValueError as e:
-            raise KeyError("b") from e
-
-    f = compiled(g)
-    try:
-        f(x)
-    except KeyError as e:
-        return repr(e), repr(e.__cause__), repr(e.__context__)
 
 
 def exception_lines(compiled):
@@ -159,23 +98,6 @@ def exception_lines_torch(compiled):
             out.append((tb.tb_frame.f_code.co_name, tb.tb_lineno))
             tb = tb.tb_next
         return str(e)[:40], [o for o in out if o[0] == "g"][-1:]
-
-
-def reraise(compiled):
-    items = []
-
-    def g(t):
-        try:
-            boom(t)
-        except ValueError:
-            items.append(1)
-            raise
-
-    f = compiled(g)
-    try:
-        f(x)
-    except ValueError as e:
-        return str(e), items
 
 
 def list_errs(compiled):
@@ -333,41 +255,6 @@ def unpack_errs(compiled):
         except Exception as ex:
             out.append((type(ex).__name__, str(ex)))
     return out
-
-
-def call_errs(compiled):
-    def g(t, a, *, b):
-        return t
-
-    out = []
-    f = compiled(g)
-    for args, kw in (
-        ((), {}),
-        ((x,), {}),
-        ((x, 1), {}),
-        ((x, 1, 2), {}),
-        ((x, 1), {"c": 1}),
-        ((x, 1), {"t": 1, "b": 1}),
-        ((x, 1), {"b": 2}),
-    ):
-        try:
-            out.append(f(*args, **kw))
-        except TypeError as e:
-            out.append(str(e))
-    return out
-
-
-def del_locals(compiled):
-    def g(t):
-        y = t * 2
-        z = y + 1
-        del y
-        try:
-            return y
-        except UnboundLocalError as e:
-            return z, str(e)
-
-    return compiled(g)(x)
 
 
 @pytest.mark.parametrize("scenario", scenarios(globals()))

@@ -335,22 +335,6 @@ def context_is_emptied_in_backward(compiled):
     return gradients(compiled(lambda x: Empties.apply(x).sum())(x), x)
 
 
-def output_kept_on_the_context(compiled):
-    class Exp(Function):
-        @staticmethod
-        def forward(ctx, x):
-            y = x.exp()
-            ctx.save_for_backward(y)
-            return y
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * ctx.saved_tensors[0] * 2
-
-    x = leaf(4)
-    return gradients(compiled(lambda x: Exp.apply(x).sum())(x), x)
-
-
 def run_twice(compiled):
     x = leaf(4)
     loss = compiled(lambda x: Twice.apply(x).sum())(x)
@@ -360,13 +344,6 @@ def run_twice(compiled):
         loss.backward()
     except RuntimeError as error:
         return x.grad, str(error)[:40]
-
-
-def differentiated_twice(compiled):
-    x = leaf(4)
-    (g,) = torch.autograd.grad(compiled(lambda x: Twice.apply(x).sum())(x), x, create_graph=True)
-    (h,) = torch.autograd.grad(g.sum(), x)
-    return g.detach(), h
 
 
 def differentiated_twice_with_another_layout(compiled):

@@ -26,7 +26,6 @@ import stator
 from stator.base import counters
 
 W = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
-SCALE = 2.0
 
 
 def model() -> nn.Sequential:
@@ -236,16 +235,6 @@ def effects_happen_once(compiled):
     return run(plain(3)), run(plain(3)), calls
 
 
-def globals_that_change(compiled):
-    global SCALE
-
-    run, found = compiled(lambda x: grad(lambda a: (a * a).sum() * SCALE)(x)), []
-    for scale in (2.0, 5.0):
-        SCALE = scale
-        found.append(run(plain(3)))
-    return found
-
-
 @may_break
 def numbers_at_random(compiled):
     def program(x):
@@ -348,12 +337,6 @@ def functional_api(compiled):
         functional.hvp(g, x, x),
         functional.vhp(g, x, x),
     )
-
-
-def batched_gradients(compiled):
-    x = leaf(4)
-    y = compiled(to_vector)(x)
-    return torch.autograd.grad(y, x, torch.eye(4), is_grads_batched=True)
 
 
 def gradient_checks(compiled):

@@ -1,14 +1,14 @@
-"""Training as people write it: accumulation, adversaries, averages, clipping, penalties, compiled and beside eager."""
+"""Parts of training programs, compiled, against eager: normalisation, meta-learning, custom functions, numbers."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
+from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, scenarios
 from torch import nn
 from torch.autograd import Function, functional
 from torch.func import functional_call, grad, vmap
-from torch.nn.utils import clip_grad_norm_, parametrizations
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from stator.base import counters
@@ -40,13 +40,6 @@ def hessian_inside(compiled):
     return compiled(lambda x: functional.hessian(lambda a: (a @ W).sin().sum(), x))(torch.arange(4.0))
 
 
-@may_break
-def custom_functions_under_transforms(compiled):
-    x = leaf(3, 4).detach()
-    per_sample = compiled(lambda x: vmap(grad(lambda a: Square.apply(a).sum()))(x))(x)
-    return per_sample, compiled(lambda x: vmap(Square.apply)(x))(x)
-
-
 def batch_norm(compiled):
     model, x, found = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), leaf(5, 4), []
     f = compiled(model)
@@ -55,17 +48,6 @@ def batch_norm(compiled):
     model.eval()
     found.append(gradients(f(x).pow(2).sum(), x, *model.parameters()))
     return found, model[1].running_mean, model[1].num_batches_tracked
-
-
-def checkpointed_layers_in_a_loop(compiled):
-    layers, x = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), leaf(2, 4)
-
-    def program(x):
-        for layer in layers:
-            x = checkpoint(layer, x, use_reentrant=False).relu()
-        return x.sum()
-
-    return gradients(compiled(program)(x), x, *layers.parameters())
 
 
 def custom_function_of_a_module(compiled):
@@ -93,70 +75,9 @@ def spectral_normalisation(compiled):
     return [gradients(f(x).pow(2).sum(), x, *model.parameters()) for _ in range(2)], list(model.buffers())
 
 
-def transformer_layer(compiled):
-    model, x = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), leaf(2, 3, 8)
-    return gradients(compiled(model)(x).pow(2).sum(), x, *model.parameters())
-
-
-def clipped_gradients(compiled):
-    model, x = nn.Linear(4, 3), leaf(2, 4)
-
-    def program(x):
-        model(x).pow(2).sum().backward()
-        return clip_grad_norm_(model.parameters(), 0.1)
-
-    f = compiled(program)
-    return f(x), f(x), [p.grad for p in model.parameters()]
-
-
 def straight_through_estimator(compiled):
     x = leaf(4)
     return gradients(compiled(lambda x: ((x.round() - x).detach() + x).pow(2).sum())(x), x)
-
-
-def averaged_weights(compiled):
-    model, average, x = nn.Linear(4, 3), nn.Linear(4, 3), leaf(2, 4).detach()
-
-    def program(x):
-        with torch.no_grad():
-            for mean, now in zip(average.parameters(), model.parameters(), strict=True):
-                mean.lerp_(now, 0.1)
-            target = average(x)
-        return (model(x) - target).pow(2).mean()
-
-    f = compiled(program)
-    found = [gradients(f(x), *model.parameters()) for _ in range(3)]
-    return found, [p.detach() for p in average.parameters()], [p.grad for p in average.parameters()]
-
-
-def small_batches_added_up(compiled):
-    model, batches = nn.Linear(4, 3), [leaf(2, 4, seed=seed).detach() for seed in range(3)]
-
-    def program(batches):
-        total = 0.0
-        for x in batches:
-            loss = model(x).pow(2).mean() / len(batches)
-            loss.backward()
-            total = total + loss.detach()
-        return total
-
-    f = compiled(program)
-    return f(batches), f(batches), [p.grad for p in model.parameters()]
-
-
-def adversaries(compiled):
-    generator, judge, z = nn.Linear(4, 4), nn.Linear(4, 1), leaf(2, 4).detach()
-
-    def program(z):
-        fake = generator(z)
-        of_judge = judge(fake.detach()).mean()
-        of_judge.backward()
-        of_generator = -judge(fake).mean()
-        of_generator.backward()
-        return of_judge.detach(), of_generator.detach()
-
-    f = compiled(program)
-    return f(z), f(z), [p.grad for model in (generator, judge) for p in model.parameters()]
 
 
 def meta_learning(compiled):
@@ -184,16 +105,6 @@ def compiled_model_with_other_parameters(compiled):
         parameters = {name: (p - 0.1 * g).detach().requires_grad_() for (name, p), g in updated}
         losses.append(loss.detach())
     return losses, f(x).detach()
-
-
-def per_sample_gradients_of_a_classifier(compiled):
-    net, x, y = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), leaf(5, 4).detach(), torch.arange(5) % 3
-
-    def loss(parameters, one, label):
-        return nn.functional.cross_entropy(functional_call(net, parameters, (one[None],)), label[None])
-
-    f = compiled(lambda parameters, x, y: vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y))
-    return f({name: p.detach() for name, p in net.named_parameters()}, x, y)
 
 
 class Gather(Function):
