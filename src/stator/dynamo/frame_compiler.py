@@ -281,7 +281,6 @@ class FrameCompiler:
             hook=self._hook(),
             on_failure=on_failure,
             inner=self._inner_call(captured),
-            generator_code=self._generator_code,
             tell=line_reporter(captured.executed_lines or ()),
             holds_parameters=of_module,
         )

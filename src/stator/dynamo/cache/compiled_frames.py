@@ -31,7 +31,7 @@ from stator.dynamo.ir.resume import closure_of, resumption_of
 
 from .dynamic_sources import changed_members, changed_numbers, members
 from .recompile_limit import InnerCache, failing_inner_caches, inner_sources
-from .specialization_owner import NOBODY, NotedOwner, Owner, first_instance, owner_of, with_generators
+from .specialization_owner import NOBODY, NotedOwner, Owner, first_instance, owner_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class CacheMiss:
         """The number of loops that a resumed frame is in. Each loop resumes in two ways: the next iteration and the
         end. For joined frames, the count of the frame with most loops."""
         names = {} if self.inside is None else self.inside.names
-        found = with_generators({name: value for name, value in bound.items() if name not in names})
+        found = {name: value for name, value in bound.items() if name not in names}
         own = sum(map(is_known_iterator, found.values()))
         if self.inside is None:
             return own

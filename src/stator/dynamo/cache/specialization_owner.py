@@ -8,7 +8,7 @@ import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import BuiltinMethodType, CellType, FunctionType, GeneratorType, MethodType
+from types import BuiltinMethodType, CellType, FunctionType, MethodType
 from typing import Any
 
 from stator.dynamo.guards.guard import Guard, GuardKind
@@ -16,7 +16,6 @@ from stator.dynamo.guards.source import ItemSource, LocalSource, Source
 from stator.dynamo.guards.type_only_guards import TENSORS
 from stator.dynamo.host.iterator_state import is_known_iterator, next_items
 from stator.dynamo.host.naming import is_plain_class, qualified_name
-from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.resume import is_stack_name
 
 _DEEPEST = 8  # nested wrappers that are distinguished
@@ -89,24 +88,11 @@ def owner_of(bound: Mapping[str, object], receiver: str, function: FunctionType 
     on_stack = (value for name, value in bound.items() if is_stack_name(name))
     functions = [one for value in (*map(_content, cells), *on_stack) if (one := _function_of(value)) is not None]
     wraps = tuple(sorted(set(_wrapped(functions))))
-    waiting = _next_to_be_called(with_generators(bound))
+    waiting = _next_to_be_called(bound)
     if waiting is not None:
         return Owner((waiting,), wraps)
     found = list(itertools.islice(_instances(bound, receiver), _MOST))
     return Owner(tuple(instance for _, instance in found), wraps, tuple(source for source, _ in found))
-
-
-def with_generators(bound: Mapping[str, object]) -> Mapping[str, object]:
-    """The arguments, and the variables of suspended generators among them, such as the iterator of a loop over
-    layers."""
-    generators = [name for name, value in bound.items() if type(value) is GeneratorType]
-    if not generators or native is None:
-        return bound
-    found = dict(bound)
-    for name in generators:
-        held = native.generator_contents(bound[name])[3:]
-        found.update((f"{name}[{at}]", value) for at, value in enumerate(held))
-    return found
 
 
 def first_instance(bound: Mapping[str, object]) -> object:

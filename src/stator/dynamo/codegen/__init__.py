@@ -6,11 +6,9 @@ from .frame import emit
 from .generator_frames import calls_something, emit_generator
 from .nested_exit import InnerCall
 from .original_frame import emit_original_frame, is_right_on_any_path
-from .writer import GeneratorCode
 
 __all__ = [
     "FailureHandling",
-    "GeneratorCode",
     "InnerCall",
     "calls_something",
     "emit",

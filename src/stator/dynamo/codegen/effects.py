@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.reconstruct_ir import (
     CallAtLine,
     DelAttr,
@@ -19,11 +18,9 @@ from stator.dynamo.ir.reconstruct_ir import (
     ReplaceSet,
     SetAttr,
     SetCell,
-    SetGenerator,
     SetGlobal,
     SetItem,
 )
-from stator.dynamo.ir.suspension_points import suspension_points_of, variables_of
 
 from . import support
 from .writer import Writer, effects, recipes
@@ -119,40 +116,6 @@ def _set_cell(writer: Writer, effect: SetCell) -> None:
         _call_support(writer, support.clear_content, effect.cell)
     else:
         _call_support(writer, support.set_content, effect.cell, effect.value)
-
-
-@effects.register(SetGenerator)
-def _set_generator(writer: Writer, effect: SetGenerator) -> None:
-    builder = writer.builder
-    code = effect.kept or writer.generator_code(effect.code)
-    places = suspension_points_of(code)
-    if effect.place is None:
-        builder.const_callee(support.end_generator)
-        writer.load(effect.target)
-        builder.const(places.units[places.creation])
-        builder.const(len(variables_of(code)))
-        builder.call(3)
-    else:
-        builder.const_callee(native.set_generator)
-        writer.load(effect.target)
-        builder.const(places.units[effect.place])
-        builder.const(effect.place == places.creation)
-        for held in (effect.variables, effect.stack):
-            _load_held(writer, held)
-        builder.call(5)
-    builder.pop()
-
-
-def _load_held(writer: Writer, held: Sequence[Recipe | None]) -> None:
-    if not held:
-        writer.builder.const(())
-        return
-    for recipe in held:
-        if recipe is None:
-            writer.builder.const(native.UNBOUND)
-        else:
-            writer.load(recipe)
-    writer.builder.tuple(len(held))
 
 
 @effects.register(CallAtLine)

@@ -19,7 +19,7 @@ from . import sources as _sources
 from .breaks import BreakWriter, Hook, MakeResume
 from .failures import FailureHandling, GraphCall
 from .nested_exit import InnerCall, InnerCallWriter
-from .writer import GeneratorCode, Writer
+from .writer import Writer
 
 _REGISTERED = (_effects, _recipes, _sources)  # importing them registers their visitors
 
@@ -33,7 +33,6 @@ def emit(
     hook: Hook | None = None,
     on_failure: FailureHandling | None = None,
     inner: InnerCall | None = None,
-    generator_code: GeneratorCode | None = None,
     tell: Callable[[], None] | None = None,
     holds_parameters: bool = False,
 ) -> CodeType:
@@ -45,12 +44,11 @@ def emit(
     hook: turns the frame hook on and off around other operations at a break that may reach compilable code.
     on_failure: the handling of exceptions of the graph. None: they leave the frame.
     inner: the call of the inner frames, if the frame is left inside a call.
-    generator_code: maps a user's generator code to the code of generators that outlive the graph.
     tell: called behind the graph, to report the executed lines to tracers.
     holds_parameters: the code may keep parameters of the module alive, because the module outlives the code.
     Raises CompileError if no bytecode can express the frame.
     """
-    writer = Writer(captured, generator_code)
+    writer = Writer(captured)
     try:
         _prologue(writer)
         writer.begin_guarded()

@@ -9,7 +9,6 @@ from types import CodeType
 
 from stator.base.errors import CompileError
 from stator.dynamo.bytecode import BytecodeError, CodeBuilder, Handler, Instruction, assemble, decode
-from stator.dynamo.ir.suspension_points import note_suspension_points
 
 _DELEGATING = ("SEND",)  # `await` and `yield from`
 _CALLING = ("CALL", "BEFORE_WITH", "BEFORE_ASYNC_WITH")
@@ -33,7 +32,6 @@ def emit_generator(code: CodeType, begin: Callable[[], object], end: Callable[[]
         made = assemble(steps.instructions(), code)
     except BytecodeError as error:
         raise CompileError("dynamo", f"the bytecode of a generator cannot be encoded: {error}") from error
-    note_suspension_points(made, code, steps.made)
     return made
 
 

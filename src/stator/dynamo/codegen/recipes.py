@@ -15,7 +15,6 @@ from stator.dynamo.ir.reconstruct_ir import (
     NewCell,
     NewDict,
     NewFunction,
-    NewGenerator,
     NewList,
     NewObject,
     NewSet,
@@ -122,17 +121,6 @@ def _function(writer: Writer, recipe: NewFunction) -> None:
             writer.load(part)
     builder.tuple(_all(writer, recipe.closure))
     builder.call(8)
-
-
-@recipes.register(NewGenerator)
-def _generator(writer: Writer, recipe: NewGenerator) -> None:
-    builder = writer.builder
-    builder.const_callee(support.new_generator)
-    builder.const(writer.generator_code(recipe.code))
-    writer.load(recipe.globals)
-    builder.const(recipe.name)
-    builder.const(recipe.qualname)
-    builder.call(4)
 
 
 @recipes.register(CallRecipe)

@@ -6,10 +6,8 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from itertools import islice
-from types import CellType, CodeType, FunctionType, GeneratorType
+from types import CellType, CodeType, FunctionType
 from typing import Any
-
-from stator.dynamo.host.native_status import native
 
 _MISSING = object()
 
@@ -123,22 +121,6 @@ def new_function(
     if annotations is not None:
         function.__annotations__ = annotations
     return function
-
-
-def new_generator(code: CodeType, namespace: dict[str, Any], name: str, qualname: str) -> GeneratorType[Any, Any, Any]:
-    """A generator of this code that has not started. Its arguments do not matter."""
-    nothing = (None,) * code.co_argcount
-    function = FunctionType(code, namespace, name, nothing, tuple(CellType() for _ in code.co_freevars))
-    function.__qualname__ = qualname
-    first = code.co_argcount
-    function.__kwdefaults__ = dict.fromkeys(code.co_varnames[first : first + code.co_kwonlyargcount])
-    return native.call_with_hook(None, function)
-
-
-def end_generator(generator: Any, unit: int, variables: int) -> None:
-    """Finish a generator: set it to its first suspension point, with that code unit, and close it."""
-    native.set_generator(generator, unit, True, (native.UNBOUND,) * variables, ())
-    generator.close()
 
 
 def set_content(cell: CellType, value: Any) -> None:

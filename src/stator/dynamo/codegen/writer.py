@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from types import CodeType
 from typing import Any
 
 from stator.base.errors import CompileError
@@ -22,7 +21,6 @@ from .children import effect_recipes, recipe_children, source_bases
 SourceWriter = Callable[["Writer", Any], None]
 RecipeWriter = Callable[["Writer", Any], None]
 EffectWriter = Callable[["Writer", Any], None]
-GeneratorCode = Callable[[CodeType], CodeType]  # the user's code -> the code for generators that outlive the graph
 
 sources: Registry[type, SourceWriter] = Registry("source")
 recipes: Registry[type, RecipeWriter] = Registry("recipe")
@@ -35,9 +33,8 @@ class Writer:
     """Emits a frame. `load_source` and `load` push a value; each shared value is computed once and kept in a
     temporary."""
 
-    def __init__(self, captured: CapturedFrame, generator_code: GeneratorCode | None = None) -> None:
+    def __init__(self, captured: CapturedFrame) -> None:
         self.captured = captured
-        self._generator_code = generator_code
         self.code = captured.code
         self.builder = CodeBuilder()
         self.temporaries: list[str] = []
@@ -58,11 +55,6 @@ class Writer:
         self.outermost_before = ""
         self._guarded_from = 0
         self.used_recipes = self._count_uses()
-
-    def generator_code(self, code: CodeType) -> CodeType:
-        if self._generator_code is None:
-            raise CompileError("dynamo", "a restorer would have to create a generator")
-        return self._generator_code(code)
 
     # ---- temporaries ----
 
@@ -281,4 +273,4 @@ def unshared(kind: type[Recipe]) -> type[Recipe]:
     return kind
 
 
-__all__ = ["GeneratorCode", "Writer", "allocations", "break_recipes", "effects", "recipes", "sources", "unshared"]
+__all__ = ["Writer", "allocations", "break_recipes", "effects", "recipes", "sources", "unshared"]

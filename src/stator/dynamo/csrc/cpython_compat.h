@@ -131,16 +131,6 @@ static inline int frame_held(Frame const *frame)
 #endif
 }
 
-/* The instruction at which a suspended frame resumes. */
-static inline _Py_CODEUNIT *frame_next_instruction(Frame const *frame)
-{
-#if PY_VERSION_HEX >= 0x030D0000
-    return (_Py_CODEUNIT *)frame->instr_ptr;
-#else
-    return frame->prev_instr + 1;
-#endif
-}
-
 /* Lets a suspended frame resume at `unit` of `code`, with `held` variables and values. Releases the previous code. */
 static inline void frame_set_position(Frame *frame, PyCodeObject *code, Py_ssize_t unit, int held)
 {
@@ -247,40 +237,6 @@ static inline void frame_abandon(PyThreadState *thread, Frame *frame)
 #else
     (void)thread;
     (void)frame;
-#endif
-}
-
-/* ---- generators ---- */
-
-static inline Frame *generator_frame(PyGenObject *generator)
-{
-    return (Frame *)&generator->gi_iframe;
-}
-
-static inline int generator_is_suspended(PyGenObject const *generator)
-{
-#if PY_VERSION_HEX >= 0x030D0000
-    return FRAME_STATE_SUSPENDED(generator->gi_frame_state);
-#else
-    return generator->gi_frame_state == FRAME_SUSPENDED;
-#endif
-}
-
-/* For a generator whose frame was set to `unit` of `code`: it is created, or suspended by the previous instruction. */
-static inline void generator_set_state(PyGenObject *generator, PyCodeObject *code, Py_ssize_t unit, int created)
-{
-    generator->gi_frame_state = created ? FRAME_CREATED : FRAME_SUSPENDED;
-#if PY_VERSION_HEX >= 0x030D0000
-    if (!created) {
-        generator->gi_frame_state += _PyCode_CODE(code)[unit - 1].op.arg; /* 1: the `yield` stands for `yield from` */
-    }
-#else
-    (void)unit;
-#endif
-#if PY_VERSION_HEX < 0x030C0000
-    Py_SETREF(generator->gi_code, (PyCodeObject *)Py_NewRef((PyObject *)code));
-#else
-    (void)code;
 #endif
 }
 

@@ -84,9 +84,6 @@ class MutationLog:
     def iterator(self, iterator: LiveIterator) -> None:
         self._note("iterator", iterator)
 
-    def generator(self, generator: Value) -> None:
-        self._note("generator", generator)
-
     def scope(self, scope: GlobalScope) -> None:
         self._note("scope", scope)
 

@@ -192,9 +192,6 @@ class _NoOutsideChanges(MutationLog):
     def iterator(self, iterator: Any) -> None:
         raise unsupported("deferred-effect", f"{self.what} advances an iterator that outlives it")
 
-    def generator(self, generator: Any) -> None:
-        raise unsupported("deferred-effect", f"{self.what} advances a generator that outlives it")
-
 
 def reachable(roots: tuple[Value, ...]) -> dict[int, Any]:
     """All values that can be reached from these, by id, through whatever values hold."""

@@ -87,7 +87,6 @@ class FrameCapture:
         self.wrapped: dict[int, Value] = {}
         self.real_cells: dict[int, CellValue] = {}
         self.generators: list[GeneratorValue] = []
-        self.live_generators: list[GeneratorValue] = []  # that were there before
         self.live_iterators: dict[int, LiveIterator] = {}
         self.recorder = GraphBuilder(self)
         self.entering_module = 0  # so many frames of the call of a module are left out before the next

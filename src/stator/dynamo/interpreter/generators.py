@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import BuiltinFunctionType, GeneratorType, MethodWrapperType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stator.dynamo.graph.finalizers import check_operand
-from stator.dynamo.ir.reconstruct_ir import GetAttr, Load, NewGenerator, Recipe, SetGenerator
-from stator.dynamo.ir.suspension_points import suspension_points_of, variables_of
 from stator.dynamo.values.base import CannotRebuild, Raised, Value, cannot_rebuild, unsupported
-from stator.dynamo.values.constants import LastInstruction
 from stator.dynamo.values.containers.iterators import stopped_inside
 from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
 
 if TYPE_CHECKING:
+    from stator.dynamo.ir.reconstruct_ir import Recipe
     from stator.dynamo.values.base import CaptureContext, Reconstructor
 
     from .frame import Frame
@@ -28,24 +25,19 @@ def raised_by_generator(context: CaptureContext, stop: Value) -> Raised:
 
 
 class GeneratorValue(Value):
-    """A generator made by calling a generator function, or one that was there before. `returned` is set once it has run
-    to its end.
+    """A generator that the captured code made. It cannot leave the graph: where one would have to, the graph ends
+    before the generator is made. `returned` is the generator's result, once it has run to its end."""
 
-    live: the generator that was there before, which this goes on with.
-    """
+    __slots__ = ("cls", "frame", "made_at", "returned", "running", "started")
 
-    __slots__ = ("cls", "frame", "live", "made_at", "name", "returned", "running", "started")
-
-    def __init__(self, frame: Frame, name: str, live: Any = None) -> None:
+    def __init__(self, frame: Frame) -> None:
         self.source = None
-        self.cls: type = GeneratorType  # or that of an iterator in C, in whose place the generator stands
+        self.cls: type = GeneratorType  # or the class of an iterator in C, in whose place the generator stands
         self.frame = frame
-        self.name = name
-        self.live = live
         self.started = False
         self.running = False
         self.returned: Value | None = None
-        self.made_at = frame.context.end_step() if live is None else None
+        self.made_at = frame.context.end_step()
         frame.generator = self
 
     def python_type(self, context: CaptureContext) -> type:
@@ -63,8 +55,6 @@ class GeneratorValue(Value):
                 raise unsupported("generator", "an iterator of code in C that is asked while it is being asked")
             raise context.raised(ValueError, "generator already executing")
         frame = self.frame
-        if self.live is not None:
-            self.live.check_change(context)
         self.running = True
         depth = len(context.handled)
         try:
@@ -78,7 +68,6 @@ class GeneratorValue(Value):
             elif error is not None:
                 item = self._throw_into_delegate(context, error)
                 if item is not None:
-                    self._came_to_yield()
                     return item
             else:
                 frame.stack.append(sent)
@@ -99,17 +88,7 @@ class GeneratorValue(Value):
             assert frame.result is not None
             self.returned = frame.result
             context.ended_by = None if context.is_none(self.returned) else context.stop_iteration(self.returned)
-        self._came_to_yield()
         return yielded
-
-    def check_kept(self, context: CaptureContext) -> None:
-        """It has been asked by a call that had it on the stack, which lets go of it: maybe as the last."""
-        if self.live is not None and self.returned is None and self.frame.waits_in_try():
-            check_operand(context.frames, self.live)
-
-    def _came_to_yield(self) -> None:
-        if self.live is not None:
-            self.live.check_can_wait()
 
     def _throw_into_delegate(self, context: CaptureContext, error: Value) -> Value | None:
         """Raise `error` where the generator waits. Inside `yield from` the inner generator is asked first: it may catch
@@ -179,51 +158,8 @@ class GeneratorValue(Value):
             return GeneratorMethod(self, name)
         raise unsupported("attribute", f"attribute {name!r} of a generator")
 
-    # -- leaving the graph --
-    def problem(self) -> str | None:
-        """Why a real generator cannot be put where this one is."""
-        frame = self.frame
-        code = frame.program.code
-        if frame.handlers or any(type(value) is LastInstruction for value in frame.stack):
-            return "a generator that waits in a handler of exceptions"
-        if not set(code.co_varnames).isdisjoint(code.co_freevars):
-            return "a generator with a variable of the name of another function's"
-        return None
-
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        if self.live is not None:
-            return reconstructor.recipe(self.live)
-        if self.cls is not GeneratorType:
-            raise cannot_rebuild("an iterator of code in C cannot leave the graph", self.made_at)
-        problem = self.problem() if self.returned is None else None
-        if problem is not None:
-            raise cannot_rebuild(problem, self.made_at)
-        frame = self.frame
-        made = NewGenerator(frame.program.code, Load(frame.globals.source), self.name, frame.name)
-        reconstructor.remember(self, made)
-        reconstructor.late.append(self.put(reconstructor, made))
-        return made
-
-    def put(self, reconstructor: Reconstructor, target: Recipe) -> SetGenerator:
-        """What puts a real generator where this one is."""
-        frame = self.frame
-        code = frame.program.code
-        if self.returned is not None:
-            return SetGenerator(target, code, None)
-        self._make_cells()
-        place = frame.pc - 1 if self.started else suspension_points_of(code).creation
-        held: dict[str, Value] = {**frame.locals, **frame.cells}
-        variables = [reconstructor.recipe(held[name]) if name in held else None for name in variables_of(code)]
-        stack = [None if value is None else reconstructor.recipe(value) for value in frame.stack]
-        return SetGenerator(target, code, place, variables, stack)
-
-    def _make_cells(self) -> None:
-        """What the frame does when the generator is made."""
-        frame = self.frame
-        instructions, handlers = frame.program.instructions, frame.program.handlers
-        while not self.started and instructions[frame.pc].opname != "RETURN_GENERATOR":
-            handlers[frame.pc](frame, instructions[frame.pc])  # type: ignore[misc]
-            frame.pc += 1
+        raise cannot_rebuild("a generator that the captured code made", self.made_at)
 
 
 _OF_GENERATORS = frozenset(("send", "throw", "close"))
@@ -242,7 +178,7 @@ class GeneratorMethod(Value):
         return MethodWrapperType if self.name.startswith("__") else BuiltinFunctionType
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        return GetAttr(reconstructor.recipe(self.generator), self.name)
+        return self.generator.recipe(reconstructor)
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         generator = self.generator
@@ -264,7 +200,6 @@ class GeneratorMethod(Value):
             item = generator.resume(context, context.constant(None), error)
         else:
             item = generator.resume(context, args[0] if self.name == "send" else context.constant(None))
-        generator.check_kept(context)
         if item is None:
             raise context.stop_iteration(generator.returned)
         return item

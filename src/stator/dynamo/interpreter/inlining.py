@@ -45,7 +45,7 @@ def inline(
     if program.is_generator:
         if function.code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise unsupported("async", f"the coroutine {function.qualname}")
-        made = GeneratorValue(frame, function.name)
+        made = GeneratorValue(frame)
         context.generators.append(made)
         return made
     frame.run()

@@ -47,8 +47,6 @@ from stator.dynamo.values.scopes import GlobalScope
 from stator.dynamo.values.symbolic_numbers import is_open_input
 from stator.dynamo.values.tensors.tensor import TensorValue
 
-from .live_generators import LiveGenerator
-
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
@@ -212,10 +210,6 @@ class FrameReconstructor:
     def _iterator(self, iterator: LiveIterator, name: str) -> None:
         self.steps.append(iterator.advance())
 
-    def _generator(self, live: LiveGenerator, name: str) -> None:
-        self.late.append(live.put(self))
-        self._changed[id(live)] = live
-
     def _message(self, message: Message, name: str) -> None:
         self.effects.append(message.effect(self))
 
@@ -342,7 +336,6 @@ _REPLAY: dict[str, Callable[[FrameReconstructor, Any, str], None]] = {
     "attribute": FrameReconstructor._attribute,
     "cell": FrameReconstructor._cell,
     "class": FrameReconstructor._class,
-    "generator": FrameReconstructor._generator,
     "iterator": FrameReconstructor._iterator,
     "message": FrameReconstructor._message,
     "scope": FrameReconstructor._scope,

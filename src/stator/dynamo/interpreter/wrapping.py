@@ -62,7 +62,6 @@ from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_o
 from stator.graph.fake.fake_mode import FakeTensor
 
 from .generators import GeneratorValue
-from .live_generators import LiveGenerator
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -495,12 +494,6 @@ def _map(context: CaptureContext, obj: Any, source: Source | None) -> Value:
     if not all(isinstance(one, (IteratorValue, GeneratorValue, ObjectValue)) for one in iterated):
         return _object(context, obj, source)
     return MapValue(function, iterated, obj, source)
-
-
-@wraps(types.GeneratorType)
-def _generator(context: CaptureContext, obj: types.GeneratorType[Any, Any, Any], source: Source | None) -> Value:
-    _guard_type(context, obj, source)
-    return LiveGenerator(obj, source)  # type: ignore[arg-type]
 
 
 @wraps(super)

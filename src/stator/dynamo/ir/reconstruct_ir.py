@@ -115,16 +115,6 @@ class NewFunction(Recipe):
 
 
 @dataclass(eq=False, slots=True)
-class NewGenerator(Recipe):
-    """A generator of this user code that has not started; `SetGenerator` follows as an effect."""
-
-    code: CodeType
-    globals: Recipe
-    name: str
-    qualname: str
-
-
-@dataclass(eq=False, slots=True)
 class CallRecipe(Recipe):
     """`function(*args, **kwargs)`, evaluated once however often the recipe occurs."""
 
@@ -224,20 +214,6 @@ class SetCell(Effect):
 
     cell: Recipe
     value: Recipe | None
-
-
-@dataclass(eq=False, slots=True)
-class SetGenerator(Effect):
-    """Suspend a generator at this instruction of the user's `code` (None: the generator is finished) with these
-    variables, in the order of its frame, and this stack; None stands for an unbound variable or a NULL. `kept`: the
-    code of a generator that existed before; None: the generator was made from the user's code."""
-
-    target: Recipe
-    code: CodeType
-    place: int | None
-    variables: list[Recipe | None] = field(default_factory=list)
-    stack: list[Recipe | None] = field(default_factory=list)
-    kept: CodeType | None = None
 
 
 @dataclass(eq=False, slots=True)

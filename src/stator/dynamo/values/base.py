@@ -202,7 +202,6 @@ class CaptureContext(Protocol):
     instance_dicts: dict[int, bool]
     later: Any
     lines: Any
-    live_generators: list[Any]
     live_iterators: dict[int, Any]
     mutations: Any
     numbers: dict[Any, Any]

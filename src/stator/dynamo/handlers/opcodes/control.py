@@ -8,7 +8,7 @@ from stator.dynamo.bytecode import VERSION, Instruction
 from stator.dynamo.graph.finalizers import check_iterator
 from stator.dynamo.handlers.torch_calls.data_assertions import decide
 from stator.dynamo.interpreter.frame import RETURNED, YIELDED, Frame
-from stator.dynamo.interpreter.live_generators import generator_of
+from stator.dynamo.interpreter.generators import GeneratorValue
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -129,7 +129,7 @@ def yield_value(frame: Frame, instruction: Instruction) -> object:
 
 @opcode("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(frame: Frame, instruction: Instruction) -> None:
-    if generator_of(frame.context, frame.stack[-1]) is None:
+    if not isinstance(frame.stack[-1], GeneratorValue):
         frame.stack.append(frame.context.iterator(frame.stack.pop()))
 
 
@@ -137,10 +137,9 @@ def get_yield_from_iter(frame: Frame, instruction: Instruction) -> None:
 def send(frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
     receiver = frame.stack[-1]
-    generator = generator_of(frame.context, receiver)
-    if generator is not None:
-        item = generator.resume(frame.context, value)
-        result = generator.returned
+    if isinstance(receiver, GeneratorValue):
+        item = receiver.resume(frame.context, value)
+        result = receiver.returned
     else:
         item, result = _sent(frame.context, receiver, value)
     if item is not None:

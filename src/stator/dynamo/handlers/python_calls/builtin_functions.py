@@ -16,7 +16,6 @@ from stator.dynamo.guards.source import CallSource, ConstantSource
 from stator.dynamo.handlers.polyfills.iteration import until_as_iterator
 from stator.dynamo.host.naming import class_name, full_name, module_of, qualified_name
 from stator.dynamo.interpreter.calling import calls, fold, folded_argument, run_folded
-from stator.dynamo.interpreter.live_generators import generator_of
 from stator.dynamo.interpreter.long_loops import counted
 from stator.dynamo.interpreter.object_model.import_guards import imported
 from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
@@ -344,11 +343,8 @@ def _next(context: CaptureContext, iterator: Value, default: Value | None = None
     kind = iterator.python_type(context)
     if context.class_lookup(kind, "__next__") is MISSING:
         raise context.raised(TypeError, f"'{class_name(kind)}' object is not an iterator")
-    generator = generator_of(context, iterator)
     context.ended_by = None
     item = context.next_item(iterator)
-    if generator is not None:
-        generator.check_kept(context)
     if item is not None:
         return item
     if default is not None:

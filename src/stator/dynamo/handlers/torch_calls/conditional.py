@@ -24,7 +24,6 @@ from stator.dynamo.handlers.autograd_calls.functional_transforms import draws_ra
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.generators import GeneratorValue
-from stator.dynamo.interpreter.live_generators import LiveGenerator
 from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
@@ -155,7 +154,7 @@ class _Start:
 def _conditional(context: CaptureContext, *roots: Value) -> Iterator[None]:
     """Raises Unsupported when the captured code in the block does not leave everything but tensors as it is."""
     protected = reachable(roots)
-    if any(isinstance(one, (IteratorValue, GeneratorValue, LiveGenerator)) for one in protected.values()):
+    if any(isinstance(one, (IteratorValue, GeneratorValue)) for one in protected.values()):
         raise _refused("may advance an iterator")
     outer, modes = context.mutations, TorchState.now()
     changes = context.mutations = ConditionalChanges(context, outer, protected)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.generators import GeneratorValue
-from stator.dynamo.interpreter.live_generators import generator_of
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.containers.iterators import IteratorValue, stop_aware
 from stator.dynamo.values.containers.mappings import DictValue
@@ -49,9 +48,6 @@ def next_item(context: CaptureContext, iterator: Value) -> Value | None:
 def _next_item(context: CaptureContext, iterator: Value) -> Value | None:
     if isinstance(iterator, (IteratorValue, GeneratorValue)):
         return iterator.next_item(context)
-    generator = generator_of(context, iterator)
-    if generator is not None:
-        return generator.next_item(context)
     step = context.get_attr(iterator, "__next__")
     return next(stop_aware(context, step), None)
 
