@@ -58,14 +58,6 @@ HOOKED.register_forward_hook(lambda module, args, result: (brk("hook"), result *
 
 
 @program
-def expression(x: Any) -> Any:
-    t = x + 1
-    for y in (below(x + i, i) for i in range(3)):
-        t = t + y
-    return t * 2
-
-
-@program
 def modules(x: Any) -> Any:
     t = x + 1
     for y in (layer(t) for layer in LAYERS):
@@ -146,39 +138,6 @@ def cleans_up_in_the_function(x: Any) -> Any:
 
 
 @program
-def generators_below_functions(x: Any) -> Any:
-    def summed(x: Any, i: int) -> Any:
-        t = x * 0
-        for y in (below(x + j, i, j) for j in range(2)):
-            t = t + y
-        return t
-
-    t = x + 1
-    for y in (summed(x, i) for i in range(2)):
-        t = t + y
-    return t
-
-
-@program
-def left_in_the_middle(x: Any) -> Any:
-    def made(x: Any) -> Iterator[Any]:
-        try:
-            for i in range(5):
-                x = below(x, i)
-                yield x
-        finally:
-            LOG.append("closed")
-
-    t = x + 1
-    for y in made(x):
-        t = t + y
-        if len(LOG) == 2:
-            break
-    LOG.append("behind")
-    return t
-
-
-@program
 def frames_that_are_looked_at(x: Any) -> Any:
     def looking(x: Any) -> Any:
         x = x * 2
@@ -193,12 +152,6 @@ def frames_that_are_looked_at(x: Any) -> Any:
     for y in (looking(below(x, i)) for i in range(2)):
         t = t + y
     return t
-
-
-@program
-def many_are_collected(x: Any) -> Any:
-    t = x + 1
-    return torch.stack(tuple(layer(t) for layer in MANY)) * 2
 
 
 def seen(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stator.dynamo.bytecode import decode
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CellSource, LocalSource
 from stator.dynamo.host.naming import module_of, qualified_name
@@ -105,13 +106,17 @@ def _parts_of_made(value: Value, depth: int = _DEPTH) -> Iterator[Value]:
 
 def check_stack(frame: RunningFrame) -> None:
     """Raises Unsupported if an object with a finalizer lies on the stack of code behind a break, which uses it up in
-    the middle. Iterators are exempt: `check_iterator` looks at them where a loop ends."""
+    the middle. Iterators of loops are exempt: `check_iterator` looks at them where the loop ends."""
     resumption = frame.program.resumption
-    point = None if resumption is None else resumption.point
-    for at, slot in enumerate(() if point is None else point.stack):
-        given: Any = frame.context.given.get(point.stack_parameter(at)) if point and slot is Slot.VALUE else None
+    if resumption is None:
+        return
+    point = resumption.point
+    loops = len(point.stack) - (decode(point.code)[point.index].opname != "FOR_ITER")
+    for at, slot in enumerate(point.stack):
+        given: Any = frame.context.given.get(point.stack_parameter(at)) if slot is Slot.VALUE else None
         kind = type(getattr(given, "obj", None))
-        if _has_finalizer(kind) and lookup_in_class(kind, "__next__") is MISSING:
+        iterates = kind is types.GeneratorType or (at < loops and lookup_in_class(kind, "__next__") is not MISSING)
+        if _has_finalizer(kind) and not iterates:
             raise unsupported("finalizer", f"using an object of type {qualified_name(kind)}, which has a finalizer")
 
 
