@@ -148,8 +148,7 @@ class _Attempt:
             self.running = stop.frames
             return self._stopped(context, stop)
         except Unsupported as error:
-            ends_at = context.recorder.mode.footprint.ends_at
-            raise self._retry(context, error, _running(context, frame, error), ends_at) from error
+            raise self._retry(context, error, _running(context, frame, error)) from error
         except Raised as raised:
             raise self._retry(context, self._uncaught(context, frame, raised), raised.frames or [frame]) from raised
         return self._finished(context, frame)
@@ -323,14 +322,12 @@ class _Attempt:
         reconstructor.rely_on_distinct_iterators()
         # includes draws whose numbers are unused
         drawn: list[Effect] = [Evaluate(draw) for draw in reconstructor.context.draws]
-        drawn += reconstructor.context.trailing
         counted = [Evaluate(call) for call in reconstructor.context.counted_calls]
         modes = [
             *self.entry_state.effects_since(),
             *handlers.device_contexts.entered(reconstructor.context.devices),
             *handlers.function_modes.entered(reconstructor),
         ]
-        again = reconstructor.context.recorder.checkpoints.effects(reconstructor)
         changes = [
             *reconstructor.steps,
             *reconstructor.marks,
@@ -338,7 +335,7 @@ class _Attempt:
             *reconstructor.effects,
             *reconstructor.late,
         ]
-        return [*drawn, *counted, *changes, *again, *modes]
+        return [*drawn, *counted, *changes, *modes]
 
     def _captured(
         self, frame: Frame, reconstructor: FrameReconstructor | None, effects: list[Effect], exit_: Return | Break

@@ -94,10 +94,8 @@ def seeded_generator(x: torch.Tensor) -> Any:
     return x + y, torch.rand(6, generator=OWN)
 
 
-ALONE = [seeded, seeded_behind, forked_without_a_seed, state_and_back, state_given_back, from_a_generator]
+ALONE = [seeded, state_given_back, from_a_generator]
 ALONE += [from_both, only_drawn, written_to, made, seeded_generator]
-if not torch.accelerator.is_available():  # whose states would be read as well, which ends the graph
-    ALONE.append(forked)
 
 
 def shown(value: Any) -> Any:
@@ -153,7 +151,10 @@ def drawn_by_what_is_computed(x: torch.Tensor) -> Any:
     return torch.multinomial(y, 2, generator=OWN) + torch.bernoulli(x / 10, generator=OWN)[:2]
 
 
-@pytest.mark.parametrize("function", [drawn_between, drawn_by_what_is_computed], ids=lambda one: one.__name__)
+BEHIND_DRAWS = [seeded_behind, drawn_between, forked, forked_without_a_seed, state_and_back]
+
+
+@pytest.mark.parametrize("function", [*BEHIND_DRAWS, drawn_by_what_is_computed], ids=lambda one: one.__name__)
 def test_others_end_the_graph(function: Any) -> None:
     stator.reset()
     expected = run(function)

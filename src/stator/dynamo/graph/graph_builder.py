@@ -34,7 +34,6 @@ from stator.graph.operators import rng_comparisons as rng_comparisons  # registe
 from stator.graph.operators.data_dependent_functions import stand_ins
 from stator.graph.subgraphs.custom_under_transforms import MissingVmapRule, SubgraphVmap
 
-from .checkpoints import Checkpoints
 from .data_dependent_errors import is_noticed, may_fail
 from .fake_error_translation import why_it_failed
 from .input_value_guards import FollowingMode
@@ -71,7 +70,6 @@ class GraphBuilder:
         self.root = self.graph = fx.Graph()
         self.open: list[Subgraph] = []
         self.writes: list[Any] = []  # the memory that operators wrote to, in order
-        self.writers: list[fx.Node] = []  # which operators
         self.transforms: list[str] = []  # function transforms that what is recorded now runs under, the outermost first
         self.mapped: set[int] = set()  # fakes that stand for slices of what vmap maps over, by id
         self.rules: dict[
@@ -89,7 +87,6 @@ class GraphBuilder:
         self.unlike_eager = False  # as when the program was told that it is compiled, or followed in other functions
         self.region: int | None = None  # the checkpoint region that nodes belong to now
         self._regions = 0
-        self.checkpoints = Checkpoints()
         self.closed: dict[fx.Graph, int] = {}  # subgraphs that are done, with the outermost frame's step at which
         self.mode = FollowingMode(context)
         self.inputs: list[GraphInput] = []
@@ -252,7 +249,6 @@ class GraphBuilder:
         for value in changed:
             self.context.mutations.check_free_memory(value)
         self.writes += [value.fake.fake_storage for value in changed]  # type: ignore[attr-defined]
-        self.writers += [node] * len(changed)
         wrapped = self.wrap_output(result, node)
         if self.numbers.any:
             self.numbers.check_facts()

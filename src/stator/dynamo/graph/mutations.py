@@ -71,9 +71,6 @@ class MutationLog:
             check_change(old)
             self._looked_at[id(value), name] = value
 
-    def class_attribute(self, cls: Value, name: str) -> None:
-        self._note("class", cls, name)
-
     def cell(self, cell: CellValue) -> None:
         if cell.source is not None or cell.frame_name is not None:
             self._note("cell", cell)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import flat_tensors
 from stator.graph.ir.schema import argument, op_info
 
@@ -18,19 +17,15 @@ aten = torch.ops.aten
 
 
 class Footprint:
-    """`written`: storages of fake tensors, by id. `drawn_on`: devices whose generators were drawn from. `speaks`:
-    whether other processes take part. `closed_at`: the step from which on generators are set behind the graph, which
-    draws no more. `ends_at` is that step once something does: what is drawn behind equal states has to be drawn alike,
-    in a graph of its own and not by the instruction at the break."""
+    """`written`: storages of fake tensors, by id. `drawn_on`: devices whose generators the graph draws from. `speaks`:
+    whether other processes take part."""
 
-    __slots__ = ("closed_at", "drawn_on", "ends_at", "speaks", "written")
+    __slots__ = ("drawn_on", "speaks", "written")
 
     def __init__(self) -> None:
         self.written: dict[int, Any] = {}
         self.drawn_on: set[torch.device] = set()
         self.speaks = False
-        self.closed_at: int | None = None
-        self.ends_at: int | None = None
 
     def note(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called with every operator that the capture runs on fake tensors."""
@@ -91,9 +86,6 @@ def _writes_statistics(seen: Footprint, func: OpOverload, args: tuple[Any, ...],
 
 
 def _draws(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if seen.closed_at is not None:
-        seen.ends_at = seen.closed_at
-        raise Unsupported("call-builtin", "random numbers behind a change of the generator's state")
     tensors = flat_tensors([*args, *kwargs.values()])
     device = torch.device(kwargs.get("device") or (tensors[0].device if tensors else torch.get_default_device()))
     if device.type != "meta":  # which has no numbers, and no generator

@@ -5,7 +5,7 @@ graph/subgraphs/custom_autograd.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -125,12 +125,10 @@ def outside_unchanged(
     what: str,
     *roots: Value,
     messages: list[Message] | None = None,
-    may_write: Callable[[fx.Node, TensorValue], bool] | None = None,
 ) -> Iterator[None]:
     """The captured code in the block runs more than once: raises Unsupported when it changes objects that were there
     before, or writes to tensors that were. `roots`: what it can reach. Changes are logged as ever otherwise.
-    `messages`: takes what it prints, logs or warns of, for the caller to see to; it may say nothing if None.
-    `may_write`: whether the caller sees to what a node writes to a tensor."""
+    `messages`: takes what it prints, logs or warns of, for the caller to see to; it may say nothing if None."""
     mutations, recorder = context.mutations, context.recorder
     known, writes = len(recorder.by_fake), len(recorder.writes)
     context.mutations = _NoOutsideChanges(what, reachable(roots), messages)
@@ -138,13 +136,10 @@ def outside_unchanged(
         yield
     finally:
         context.mutations = mutations
-    written: dict[int, list[fx.Node]] = {}
-    for storage, node in zip(recorder.writes[writes:], recorder.writers[writes:], strict=True):
-        written.setdefault(id(storage), []).append(node)
+    written = {id(storage) for storage in recorder.writes[writes:]}
     for at, value in enumerate(list(recorder.by_fake.values()) if written else ()):
         outside = at < known or value.obj is not None
-        writers = written.get(id(value.fake.fake_storage), ()) if outside else ()  # type: ignore[attr-defined]
-        if writers and not (may_write is not None and all(may_write(node, value) for node in writers)):
+        if outside and id(value.fake.fake_storage) in written:  # type: ignore[attr-defined]
             raise unsupported("deferred-effect", f"{what} writes to {value.describe(context)}")
 
 
@@ -171,9 +166,6 @@ class _NoOutsideChanges(MutationLog):
 
     def attribute(self, value: Value, name: str) -> None:
         self._refuse_outside(value)
-
-    def class_attribute(self, cls: Value, name: str) -> None:
-        raise unsupported("deferred-effect", f"{self.what} changes a class")
 
     def cell(self, cell: CellValue) -> None:
         if cell.frame_name is not None:

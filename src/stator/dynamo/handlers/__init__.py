@@ -8,7 +8,6 @@ from .autograd_calls import (
     functional_transforms,
     gradient_hooks,
     module_backward_hooks,
-    running_statistics,
 )
 from .numpy_calls import numpy_functions, numpy_tensors
 from .optimizer_calls import optimizer_state, optimizers, schedules
@@ -86,7 +85,6 @@ __all__ = [
     "python_classes",
     "random_numbers",
     "replaced_stack",
-    "running_statistics",
     "schedules",
     "signatures",
     "standard_library",

@@ -28,7 +28,7 @@ from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.naming import class_name, full_name, is_plain_class
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.covered_lines import LineLog, lines_are_traced
-from stator.dynamo.ir.reconstruct_ir import Effect, Recipe
+from stator.dynamo.ir.reconstruct_ir import Recipe
 from stator.dynamo.ir.resume import Offset
 from stator.dynamo.values import enum_members
 from stator.dynamo.values.base import Lazy, NotConstant, Raised, Value, unsupported
@@ -99,7 +99,6 @@ class FrameCapture:
         self.changed_dicts: set[int] = set()  # dictionaries from outside that were written to, by id
         self.instance_dicts: dict[int, bool] = {}  # those of objects, which may be written to: whether they were
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
-        self.trailing: list[Effect] = []  # settings of generators behind the graph
         self.cached_calls: dict[Any, Value] = {}  # of functions under lru_cache, on constants
         self.counted_calls: list[Recipe] = []
         self.generators_drawn: dict[Source, Recipe] = {}  # from which generators

@@ -34,7 +34,6 @@ from stator.dynamo.ir.reconstruct_ir import (
 )
 from stator.dynamo.values.base import Lazy, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.cells import CellValue
-from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.append_only_lists import GrownList
 from stator.dynamo.values.containers.live_iterators import LiveIterator
@@ -196,11 +195,6 @@ class FrameReconstructor:
         self.context.guard(ItemSource(value.dict_source, name), GuardKind.EQUALS, before)  # type: ignore[arg-type]
         return True
 
-    def _class(self, value: ClassValue, name: str) -> None:
-        now = self.context.classes.written(value.cls, name)
-        assert now is not None
-        self.effects.append(SetAttr(self.recipe(value), name, self.recipe(now), raw=True))
-
     def _cell(self, cell: CellValue, name: str) -> None:
         content = self.recipe(cell.content) if cell.content is not None else None
         self.effects.append(SetCell(self.recipe(cell), content))
@@ -335,7 +329,6 @@ _REPLAY: dict[str, Callable[[FrameReconstructor, Any, str], None]] = {
     "content": FrameReconstructor._content,
     "attribute": FrameReconstructor._attribute,
     "cell": FrameReconstructor._cell,
-    "class": FrameReconstructor._class,
     "iterator": FrameReconstructor._iterator,
     "message": FrameReconstructor._message,
     "scope": FrameReconstructor._scope,

@@ -213,7 +213,6 @@ class CaptureContext(Protocol):
     signatures: dict[tuple[Any, bool], Any]
     step: Any
     stop_at: Any
-    trailing: list[Effect]
     wrapped: dict[int, Value]
 
     def place(self) -> UserPlace: ...

@@ -92,9 +92,6 @@ class ClassValue(Value):
         reads = in_metaclass is not MISSING and hasattr(type(in_metaclass), "__get__")
         if reads and is_data_descriptor(in_metaclass):
             return self._through_metaclass(context, name, in_metaclass)
-        written = context.classes.written(cls, name)
-        if written is not None:
-            return written
         found = context.class_lookup(cls, name)
         if found is not MISSING:
             return context.bind_to_class(self, name, found)
@@ -130,21 +127,6 @@ class ClassValue(Value):
         if found is MISSING or found is None or isinstance(found, C_METHODS):
             return None
         return context.bind(self, type(self.cls), name, found)
-
-    def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
-        """type.__setattr__ of plain data: no function and nothing else that binds to instances."""
-        cls, kind = self.cls, type(self.cls)
-        special = name.startswith("__") and name.endswith("__")
-        if special or is_immutable_class(cls) or isinstance(cls, enum.EnumMeta):
-            raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(context)}")
-        own_way = context.class_lookup(kind, "__setattr__") is not type.__setattr__
-        in_metaclass = context.class_lookup(kind, name)
-        if own_way or (in_metaclass is not MISSING and is_data_descriptor(in_metaclass)):
-            raise unsupported("attribute-write", f"{qualified_name(kind)} writes attributes of classes in its own way")
-        if lookup_in_class(value.python_type(context), "__get__") is not MISSING:
-            raise unsupported("attribute-write", f"{value.describe(context)} as attribute {name!r} of a class")
-        context.classes.write(cls, name, value)
-        context.mutations.class_attribute(self, name)
 
     def truth(self, context: CaptureContext) -> bool:
         for name in ("__bool__", "__len__"):
@@ -241,8 +223,6 @@ class SuperValue(Value):
             raise unsupported("super", f"super() of {qualified_name(self.cls)} and {owner.describe(context)}")
         passed: list[type] = []
         for base in order[order.index(self.cls) + 1 :]:
-            if context.classes.written(base, name) is not None:
-                raise unsupported("super", f"{name!r}, which the captured code has set in a class")
             found = base.__dict__.get(name, MISSING)
             if found is not MISSING:
                 self._rely_on_way(context, kind, passed, name)

@@ -49,8 +49,7 @@ class ModuleValue(ObjectValue):
             return found
         if name == "forward" and "_stator_compiled_class" in self.cls.__dict__:
             return self._plain_forward(context)
-        written = context.classes.written(self.cls, name) is not None
-        if self._is_plain(context) and not written and context.class_lookup(self.cls, name) is MISSING:
+        if self._is_plain(context) and context.class_lookup(self.cls, name) is MISSING:
             # a registered name is never in the instance dictionary: registering refuses names that are taken
             found = self._registered(context, name)
         return found if found is not None else super().get_attr(context, name)

@@ -225,10 +225,6 @@ class ObjectValue(Value):
 
     def generic_get_attr(self, context: CaptureContext, name: str) -> Value:
         """object.__getattribute__."""
-        written = context.classes.written(self.cls, name)
-        if written is not None:
-            found = self.own_attribute(context, name)
-            return written if found is None else found
         in_class = context.class_lookup(self.cls, name)
         special = _SPECIAL.get(name)
         if special is not None and isinstance(in_class, types.GetSetDescriptorType | types.MemberDescriptorType):

@@ -162,20 +162,9 @@ class _Run:
         }
         args: list[Value] = [TupleValue(list(self.roots)), TupleValue(list(wanted))]
         made = self.context.record_function(torch.autograd.grad, args, kwargs)
-        self._write_again()
         if not self.retains:
             self.context.recorder.freed.update((id(node), node) for node in self._runs(wanted) if _saves_tensors(node))
         return made
-
-    def _write_again(self) -> None:
-        """What checkpointed functions, which eager runs again now, write."""
-        writes = list(self.context.recorder.checkpoints.reached(self.nodes))
-        if writes and self.retains:  # a second backward would find these changed
-            raise unsupported("autograd", "retain_graph=True through a checkpoint that moves running statistics")
-        for write in writes:
-            if write.share is not None:
-                self.context.record_method("mul_", [write.target, ConstantValue(write.share)], {})
-            self.context.record_method("add_", [write.target, write.added], {})
 
     def _runs(self, wanted: list[TensorValue]) -> Iterator[Any]:
         """The nodes that run when these gradients are asked for: those that lead there."""

@@ -6,14 +6,12 @@ What it means for memory is decided by who splits the graph into forward and bac
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.utils.checkpoint as torch_checkpoint
 from torch import fx
 
-from stator.dynamo.graph.checkpoints import Region, RepeatedWrite
 from stator.dynamo.graph.subgraphs import outside_unchanged, reachable
 from stator.dynamo.host.hook import skip_files
 from stator.dynamo.interpreter.calling import calls
@@ -51,34 +49,9 @@ def _checkpoint(context: CaptureContext, function: Value, *args: Value, **kwargs
         raise unsupported("checkpoint", "a checkpoint with a context_fn that makes contexts of its own")
     recorder = context.recorder
     before = next(iter(reversed(recorder.graph.nodes)), None)
-    followed_once = context.in_the_call and not recorder.open and not recorder.transforms
-    with recorder.checkpoint_region(), recorder.checkpoints.region(followed_once) as region:
-        written_again = partial(_is_written_again, region)
-        with outside_unchanged(context, _EFFECT, function, *args, *named.values(), may_write=written_again):
-            result = context.call(function, list(args), named)
-        recorder.checkpoints.done(region, reachable((result,)).values())
+    with recorder.checkpoint_region(), outside_unchanged(context, _EFFECT, function, *args, *named.values()):
+        result = context.call(function, list(args), named)
     return _of_reentrant(context, result, args, before) if reentrant else result
-
-
-def _is_written_again(region: Region | None, node: fx.Node, target: TensorValue) -> bool:
-    """Whether what a node writes to a tensor that was there before is known to be written once more in a backward: by
-    a normalisation, or by its counter of calls."""
-    statistics = [] if region is None else [write for write in region.writes if write.share is not None]
-    if region is None or not statistics:
-        return False
-    memory = target.fake.fake_storage  # type: ignore[attr-defined]
-    if any(write.node is node and write.target.fake.fake_storage is memory for write in statistics):  # type: ignore[attr-defined]
-        return True
-    counts = node.op == "call_method" and node.target == "add_" and len(node.args) == 2 and not node.kwargs
-    last = statistics[-1].node  # behind which eager may stop
-    if not counts or type(node.args[1]) is not int or node.args[0] is not target.node or not _before(node, last):
-        return False
-    region.writes.append(RepeatedWrite(node, target, None, ConstantValue(node.args[1])))
-    return True
-
-
-def _before(node: fx.Node, other: fx.Node | None) -> bool:
-    return other is not None and node < other
 
 
 def _without_grad(context: CaptureContext, function: Value, args: list[Value]) -> Value:

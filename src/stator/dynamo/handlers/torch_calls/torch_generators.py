@@ -1,6 +1,6 @@
 """Seeds and states of torch's random number generators in captured code, and tensors drawn from a generator of the
 program's. What comes before the graph draws anything is done ahead of it, in the program's order, as Python's random
-numbers are; a state that is set behind that is set when the graph has run, if nothing else is drawn there.
+numbers are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stator.dynamo.graph.mutations import MutationLog
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource
 from stator.dynamo.interpreter.calling import calls, torch_answer
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Evaluate, Load, Recipe
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.sequences import ListValue
@@ -66,21 +66,16 @@ class TorchGeneratorMethod(Value):
         return _METHODS[self.name](context, self.owner, *args)
 
 
-def _ahead(context: CaptureContext, function: Any, arguments: list[Recipe], *, may_follow: bool = False) -> CallRecipe:
-    """The call, made before the graph runs; `may_follow`: or, if that has drawn numbers by then, behind it."""
+def _ahead(context: CaptureContext, function: Any, arguments: list[Recipe]) -> CallRecipe:
+    """The call, made before the graph runs."""
     recorder = context.recorder
     once = context.in_the_call and recorder.region is None and not recorder.transforms
     if not once or type(context.mutations) is not MutationLog:
         raise unsupported("call-builtin", "a generator's state where the code runs later, or more than once")
     call = CallRecipe(ConstantRecipe(function), arguments)
-    footprint = recorder.mode.footprint
-    if not footprint.drawn_on and footprint.closed_at is None:
-        context.draws.append(call)
-    elif may_follow:
-        footprint.closed_at = context.end_step() if footprint.closed_at is None else footprint.closed_at
-        context.trailing.append(Evaluate(call))
-    else:
+    if recorder.mode.footprint.drawn_on:
         raise unsupported("call-builtin", "the state of torch's generator behind numbers that were drawn from it")
+    context.draws.append(call)
     return call
 
 
@@ -102,7 +97,7 @@ def _seed(context: CaptureContext, seed: Value) -> Recipe:
 @calls(torch.random.manual_seed)
 def _manual_seed(context: CaptureContext, seed: Value) -> Value:
     _default(context)
-    call = _ahead(context, torch.manual_seed, [_seed(context, seed)], may_follow=True)
+    call = _ahead(context, torch.manual_seed, [_seed(context, seed)])
     return DrawnObject(call, torch.Generator)
 
 
@@ -117,7 +112,7 @@ def _set_rng_state(context: CaptureContext, state: Value) -> Value:
     _default(context)
     if not isinstance(state, DrawnObject):
         raise unsupported("call-builtin", "torch.set_rng_state of a tensor")
-    _ahead(context, torch.set_rng_state, [state.origin], may_follow=True)
+    _ahead(context, torch.set_rng_state, [state.origin])
     return ConstantValue(None)
 
 

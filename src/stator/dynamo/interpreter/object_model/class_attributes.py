@@ -28,36 +28,9 @@ class ClassAttributes:
         self._wrap = wrap
         self._values: dict[tuple[type, str], Value] = {}
         self._lookups: dict[tuple[type, str], Any] = {}
-        self._written: dict[str, dict[type, Value]] = {}  # what the captured code has set, by name and class
-
-    # ---- what the captured code sets ----
-
-    def write(self, cls: type, name: str, value: Value) -> None:
-        """Plain data: its class is no descriptor."""
-        self._written.setdefault(name, {})[cls] = value
-
-    def written(self, cls: type, name: str) -> Value | None:
-        """What `cls` has got since the frame began, by itself or from a base."""
-        values = self._written.get(name)
-        if not values:
-            return None
-        if cls.__mro__ is None:
-            raise unsupported("attribute", f"{name!r} of {qualified_name(cls)}, which has no bases as yet")
-        for base in cls.__mro__:
-            if base in values:
-                if base is not cls:
-                    self._lookups.setdefault((cls, name), lookup_in_class(cls, name))  # no class before it has one
-                return values[base]
-            if name in base.__dict__:
-                return None
-        return None
-
-    # ---- what stands there ----
 
     def lookup(self, cls: type, name: str) -> Any:
         """The raw attribute, or MISSING; relied on when the capture ends."""
-        if name in self._written and self.written(cls, name) is not None:
-            raise unsupported("attribute", f"{name!r} of {qualified_name(cls)}, which the captured code has set")
         key = (cls, name)
         found = self._lookups.get(key)
         if found is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,8 +38,6 @@ def _keeps(context: CaptureContext, kind: str, changed: Any, name: str, obj: obj
         return True
     if kind == "content":  # a dictionary of hooks, to which a handle refers
         return getattr(changed, "obj", None) is obj
-    if kind == "class":
-        return context.is_constant_object(inspect.getattr_static(changed.real(), name, None))
     if kind == "attribute" and isinstance(changed, TensorValue):
         return name == "grad" and not isinstance(obj, torch.Tensor)
     if kind == "attribute" and isinstance(changed, ObjectValue):

@@ -13,8 +13,6 @@ from stator.dynamo.values.containers.iterators import IteratorValue, stop_aware
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 
-from . import stable_sort
-
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
@@ -121,20 +119,6 @@ def sorted_items(context: CaptureContext, items: list[Value], key: Value | None,
     """`sorted(items, key=key, reverse=reverse)`."""
     by = items if key is None or context.is_none(key) else [context.call(key, [item], {}) for item in items]
     down = reverse is not None and context.truth(reverse)
-    if len(items) <= stable_sort.MOST_SORTED and any(map(_is_of_program, by)):
-        return _sorted_by_comparing(context, items, by, down)
     compared = [context.constant_of(item, "what is sorted by") for item in by]
     order = context.run_real(sorted, (range(len(items)),), {"key": compared.__getitem__, "reverse": down})
     return [items[at] for at in order]
-
-
-def _is_of_program(value: Value) -> bool:
-    return isinstance(value, ObjectValue) and not isinstance(value, DictValue)
-
-
-def _sorted_by_comparing(context: CaptureContext, items: list[Value], by: list[Value], down: bool) -> list[Value]:
-    """By what the objects' own `__lt__` says; downwards, equal ones stay in their order."""
-    items, by = (items[::-1], by[::-1]) if down else (items, by)
-    places = context.call(context.known(stable_sort.places_in_order), [context.list_of(by)], {})
-    ordered = [items[context.index_of(place)] for place in context.iterate(places)]
-    return ordered[::-1] if down else ordered
