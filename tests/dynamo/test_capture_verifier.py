@@ -23,13 +23,13 @@ from stator.dynamo.ir.capture_result import Break, CapturedFrame, Return
 from stator.dynamo.ir.capture_verifier import verify
 from stator.dynamo.ir.reconstruct_ir import (
     ConstantRecipe,
-    Evaluate,
+    Effect,
     FrameCell,
     GraphOutput,
     Load,
     NewList,
     NewTuple,
-    ReplaceList,
+    call_effect,
 )
 from stator.dynamo.values.constants import ConstantValue
 
@@ -160,14 +160,14 @@ def test_a_cell_that_the_function_has_not() -> None:
 
 def test_a_cell_that_the_frame_has_not() -> None:
     captured = returned()
-    captured.effects.append(Evaluate(FrameCell("z")))
+    captured.effects.append(Effect(FrameCell("z")))
     refused(captured, "the cell z, which the frame has not")
 
 
 def test_what_is_read_through_something_unguarded() -> None:
     captured = returned()
     item = ItemSource(ItemSource(LocalSource("found"), 4), 0)
-    captured.effects.append(Evaluate(Load(item)))
+    captured.effects.append(Effect(Load(item)))
     refused(captured, r"it reads found\[4\], which no guard is about")
     captured.guards.append(Guard(ItemSource(LocalSource("found"), 4), GuardKind.TYPE, list))
     verify(captured)
@@ -277,7 +277,7 @@ def test_more_handlers_at_entry_than_there_are() -> None:
 
 def test_a_value_of_the_capture() -> None:
     captured = returned()
-    captured.effects.append(ReplaceList(Load(LocalSource("found")), [ConstantRecipe(ConstantValue(1))]))
+    captured.effects.append(call_effect(list.append, Load(LocalSource("found")), ConstantRecipe(ConstantValue(1))))
     refused(captured, "it holds a ConstantValue")
 
 

@@ -33,7 +33,7 @@ from .interpreter.release_capture_state import dismantle
 from .interpreter.wrapping import CONSTANT_TYPES
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
 from .ir.prepared_code import callees_read_frames, prepare_code, reads_no_frame
-from .ir.reconstruct_ir import ConstantRecipe, Effect, Evaluate, Load, RaisedAt, Recipe
+from .ir.reconstruct_ir import ConstantRecipe, Effect, Load, RaisedAt, Recipe
 from .ir.resume import closure_of
 from .ir.torch_state import TorchState, forward_ad_guard
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
@@ -321,8 +321,8 @@ class _Attempt:
         reconstructor.rely_on_distinct_objects()
         reconstructor.rely_on_distinct_iterators()
         # includes draws whose numbers are unused
-        drawn: list[Effect] = [Evaluate(draw) for draw in reconstructor.context.draws]
-        counted = [Evaluate(call) for call in reconstructor.context.counted_calls]
+        drawn = [Effect(draw) for draw in reconstructor.context.draws]
+        counted = [Effect(call) for call in reconstructor.context.counted_calls]
         modes = [
             *self.entry_state.effects_since(),
             *handlers.device_contexts.entered(reconstructor.context.devices),
@@ -363,7 +363,6 @@ class _Attempt:
             context.recorder.side_effects(),
             list(context.draws),
             runs_original=reconstructor is None,
-            executed_lines=None if context.lines is None else context.lines.ran(),
         )
 
     def _handled_before(self, frame: Frame) -> Recipe | None:

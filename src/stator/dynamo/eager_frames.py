@@ -25,22 +25,19 @@ _OF_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _SUSPENDABLE = _OF_ASYNC | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
-def is_generator_code(code: CodeType) -> bool:
-    """Whether the code belongs to a generator or coroutine. Its frames run their own code; callees are compiled."""
-    return bool(code.co_flags & _SUSPENDABLE)
-
-
-def generator_reason(code: CodeType) -> BreakReason:
-    kind = "async" if code.co_flags & _OF_ASYNC else "generator"
-    return BreakReason(kind, f"{code.co_qualname} runs in steps", _place(code), "what it calls is compiled")
-
-
 def uncaptured_frame(function: FunctionType, *, fullgraph: bool) -> CompiledFrame | None:
-    """The CompiledFrame of a frame that is not captured; None if the frame is captured. Raises Unsupported under
-    fullgraph."""
+    """The CompiledFrame of a frame that is not captured; None if the frame is captured. Raises Unsupported for
+    generators and coroutines, and under fullgraph."""
+    code = function.__code__
+    if code.co_flags & _SUSPENDABLE:
+        kind = "async" if code.co_flags & _OF_ASYNC else "generator"
+        what = f"{code.co_qualname} is suspended and resumed by its callers"
+        raise BreakReason(kind, what, _place(code), break_hint(kind, None)).as_error()
     reason = _reason_to_leave(function)
     if reason is not None:
-        log_eager_run(reason, fullgraph=fullgraph)
+        if fullgraph:
+            raise reason.as_error()
+        logs.log("graph_breaks", "%s", reason)
         counters.count("graph_breaks")
         return CompiledFrame((), None, followed=True)
     now = read_global_state()
@@ -50,13 +47,6 @@ def uncaptured_frame(function: FunctionType, *, fullgraph: bool) -> CompiledFram
         state = Guard(FunctionSource(), GuardKind.GLOBAL_STATE, now)
         return CompiledFrame((state, forward_ad_guard()), None)
     return None
-
-
-def log_eager_run(reason: BreakReason, *, fullgraph: bool) -> None:
-    """Log that the frame runs eagerly. Raises Unsupported under fullgraph."""
-    if fullgraph:
-        raise reason.as_error()
-    logs.log("graph_breaks", "%s", reason)
 
 
 def _reason_to_leave(function: FunctionType) -> BreakReason | None:

@@ -20,17 +20,14 @@ from stator.dynamo.ir.capture_verifier import verify
 
 from .backend import Settings, compile_graph
 from .bytecode import decode, instructions_text
-from .cache.compiled_frames import Install, make_cache
+from .cache.compiled_frames import InnerCache, Install, make_cache
 from .cache.entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .cache.graph_fallback import GraphFailure, generator_states
-from .cache.recompile_limit import InnerCache
 from .capture import capture
 from .codegen import (
     FailureHandling,
     InnerCall,
-    calls_something,
     emit,
-    emit_generator,
     emit_original_frame,
     is_right_on_any_path,
 )
@@ -44,24 +41,19 @@ from .codegen.nested_resume import (
     restorer_key,
 )
 from .eager_frames import (
-    generator_reason,
-    is_generator_code,
     is_watched,
-    log_eager_run,
     uncaptured_frame,
     worth_emitting,
 )
 from .guards.guard import Guard
 from .guards.guard_filter import kept_guards
 from .guards.source import is_in_local_class
-from .host.code_marks import mark_as_ours
 from .host.compile_directives import disabled, frame_disabled_by_torch
 from .host.hook import call_with_hook, skip_frame
 from .host.native_status import native
 from .interpreter.nested_break import user_code
 from .ir.capture_printer import captured_text
 from .ir.capture_result import Break, CapturedFrame, Return
-from .ir.covered_lines import line_reporter
 from .ir.resume import ResumePoint, closure_of, resume_code, resumption_of
 
 _MOST_PLACES = 128  # resume points of one code; each costs a compilation
@@ -87,7 +79,6 @@ class FrameCompiler:
         self._without_graph: defaultdict[CodeType, WeakSet[CodeType]] = defaultdict(WeakSet)
         # functions with too many such callers, and resume code of several frames that was compiled too often
         self._called_apart: WeakSet[CodeType] = WeakSet()
-        self._generator_codes: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}  # by the id of a generator's code
         self._put_back: dict[Any, Any] = {}  # frame restorers
         self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by the id of a continuation
         self._module: weakref.ref[Any] | None = None  # the compiled module
@@ -131,7 +122,7 @@ class FrameCompiler:
             dumps.show("bytecode", "00_bytecode.txt", partial(_text_of, code), f"original {name}")
             while True:
                 try:
-                    frame = self._uncaptured(function, bound)
+                    frame = uncaptured_frame(function, fullgraph=settings.fullgraph)
                     captured = self._capture(function, bound, assumptions) if frame is None else None
                     if captured is None:
                         return install(frame or CompiledFrame((), None), assumptions)
@@ -151,7 +142,6 @@ class FrameCompiler:
                         self._guards(captured, bound, free=by_itself),
                         emitted,
                         followed=by_itself or (not gains and is_watched(captured)),
-                        silent=emitted is not None and not captured.runs_original and captured.executed_lines is None,
                     )
                     return install(frame, assumptions)
                 except Retry as retry:
@@ -168,15 +158,6 @@ class FrameCompiler:
         """The compiled module, if it is among the frame's arguments."""
         module = None if self._module is None else self._module()
         return module if module is not None and any(value is module for value in bound.values()) else None
-
-    def _uncaptured(self, function: FunctionType, bound: Mapping[str, Any]) -> CompiledFrame | None:
-        """The CompiledFrame of a frame that is not captured."""
-        code, fullgraph = function.__code__, self.settings.fullgraph
-        if not is_generator_code(code):
-            return uncaptured_frame(function, fullgraph=fullgraph)
-        log_eager_run(generator_reason(code), fullgraph=fullgraph)
-        made = self._generator_code(code)
-        return CompiledFrame((), None if made is code else made)
 
     def _capture(
         self, function: FunctionType, bound: Mapping[str, Any], assumptions: CaptureAssumptions
@@ -281,26 +262,11 @@ class FrameCompiler:
             hook=self._hook(),
             on_failure=on_failure,
             inner=self._inner_call(captured),
-            tell=line_reporter(captured.executed_lines or ()),
             holds_parameters=of_module,
         )
         if on_failure is not None:
             on_failure.begins_anew.code = weakref.ref(emitted)  # type: ignore[attr-defined]
         return emitted
-
-    # ---- generators ----
-
-    def _generator_code(self, code: CodeType) -> CodeType:
-        """The code for generators of this code: their own code with the frame hook on, so that callees are compiled;
-        see `emit_generator`."""
-        if not calls_something(code):
-            return code
-        found = self._generator_codes.get(id(code))
-        if found is None or found[0]() is not code:
-            made = emit_generator(code, partial(native.begin_step, self._hook_callback), native.end_step)
-            mark_as_ours(made)
-            found = self._generator_codes[id(code)] = weakref.ref(code), made
-        return found[1]
 
     # ---- breaks ----
 

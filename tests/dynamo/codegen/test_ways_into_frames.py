@@ -178,6 +178,7 @@ WAYS = [
         "    def f(y, log):BODY\n"
         "        return y",
         "with managed(log):\n        x = f(x - 1, log)",
+        graphs=4,
     ),
     Way(
         "contextmanager",
@@ -187,6 +188,7 @@ WAYS = [
         "        yield y\n"
         "        log.append('exit')",
         "with C.managed(x, log) as x:\n        x = x - 1",
+        graphs=3,
     ),
     Way(
         "property",
@@ -318,7 +320,7 @@ WAYS = [
         "inside_loop_over_generator",
         "def g():\n    for i in range(3):\n        yield i\nif True:\n    def f(y, log):BODY\n        return y",
         "for i in g():\n        x = f(x + i, log)",
-        graphs=4,
+        graphs=5,
     ),
     Way("next", "if True:\n    def g(y, log):BODY\n        yield y", "x = next(g(x, log))"),
     Way(

@@ -6,8 +6,8 @@ from driving import driven
 
 import stator
 from stator.base.config import Options
-from stator.dynamo.cache import compiled_frames
 from stator.dynamo.cache.entry import CompiledFrame, make_hook_callback
+from stator.dynamo.host.code_marks import code_marks
 from stator.dynamo.host.hook import call_with_hook
 from stator.dynamo.host.native_status import native
 
@@ -95,4 +95,4 @@ def test_the_hook_leaves_what_torch_compile_generated_alone():
 
     assert torch.equal(call_with_hook(make_hook_callback(driven(skip), Options()), theirs, X), breaking(X))
     assert not [name for name in names if "resume" in name], names
-    assert compiled_frames.code_marks
+    assert code_marks

@@ -74,10 +74,6 @@ class CodeBuilder:
         """-> content of a cell or free variable"""
         self.add("LOAD_DEREF", argval=name)
 
-    def store_content(self, name: str) -> None:
-        """x ->"""
-        self.add("STORE_DEREF", argval=name)
-
     def make_cell(self, name: str) -> None:
         """Turn the variable's slot into a cell that holds its value."""
         self.add("MAKE_CELL", argval=name)
@@ -86,26 +82,11 @@ class CodeBuilder:
         """-> global or builtin"""
         self.add("LOAD_GLOBAL", argval=name)
 
-    def store_global(self, name: str) -> None:
-        """x ->"""
-        self.add("STORE_GLOBAL", argval=name)
-
-    def delete_global(self, name: str) -> None:
-        self.add("DELETE_GLOBAL", argval=name)
-
     # ---- attributes and items ----
 
     def attr(self, name: str) -> None:
         """x -> x.name"""
         self.add("LOAD_ATTR", argval=name)
-
-    def store_attr(self, name: str) -> None:
-        """value, x ->"""
-        self.add("STORE_ATTR", argval=name)
-
-    def delete_attr(self, name: str) -> None:
-        """x ->"""
-        self.add("DELETE_ATTR", argval=name)
 
     def item(self) -> None:
         """x, key -> x[key]"""
@@ -113,14 +94,6 @@ class CodeBuilder:
             self.add("BINARY_SUBSCR")
         else:
             self.add("BINARY_OP", argval=VERSION.item_operator)
-
-    def store_item(self) -> None:
-        """value, x, key ->"""
-        self.add("STORE_SUBSCR")
-
-    def delete_item(self) -> None:
-        """x, key ->"""
-        self.add("DELETE_SUBSCR")
 
     # ---- containers ----
 
@@ -130,16 +103,9 @@ class CodeBuilder:
     def list(self, count: int) -> None:
         self.add("BUILD_LIST", count, count)
 
-    def set(self, count: int) -> None:
-        self.add("BUILD_SET", count, count)
-
     def map(self, count: int) -> None:
         """key, value, ... -> dict (count pairs)"""
         self.add("BUILD_MAP", count, count)
-
-    def slice(self) -> None:
-        """start, stop, step -> slice"""
-        self.add("BUILD_SLICE", 3, 3)
 
     def unpack(self, count: int) -> None:
         """sequence -> last item, ..., first item (first on top)"""
@@ -176,15 +142,6 @@ class CodeBuilder:
             self.add("PRECALL", count, count)
         self.add("CALL", count, count)
 
-    def call_spread(self, *, mapping: bool) -> None:
-        """(callee as above), tuple[, dict] -> result"""
-        if VERSION.spread_null:
-            if not mapping:
-                self.null()
-            self.add("CALL_FUNCTION_EX")
-        else:
-            self.add("CALL_FUNCTION_EX", int(mapping), int(mapping))
-
     # ---- exceptions ----
 
     def begin_handler(self) -> None:
@@ -207,10 +164,6 @@ class CodeBuilder:
 
     def jump(self, target: Instruction) -> Instruction:
         return self._to("JUMP_FORWARD", target)
-
-    def jump_if_true(self, target: Instruction) -> Instruction:
-        """x ->, forward; x is a bool"""
-        return self._to(VERSION.jump_if_true, target)
 
     def jump_if_false(self, target: Instruction) -> Instruction:
         """x ->, forward; x is a bool"""

@@ -20,13 +20,11 @@ class Version:
     precall: a PRECALL instruction precedes each CALL.
     closure_load: the instruction that pushes a cell itself. Decoded code uses LOAD_CLOSURE for the cell of a free
         variable, which may have the name of a local.
-    jump_if_true, jump_if_false, jump_if_none, jump_if_not_none: the opnames of the forward jumps.
+    jump_if_false: the opname of the forward jump.
     backward_twins: forward jump -> the backward instruction with that condition.
-    plain_yield: the operand of a YIELD_VALUE outside of `yield from`, after which closing runs the frame.
     borrowing: load that pushes a borrowed reference -> the load that owns it. A borrowing load is valid only where the
         compiler put it, so decoded code has the owning load.
     item_operator: the BINARY_OP that reads an item; None: BINARY_SUBSCR does.
-    spread_null: CALL_FUNCTION_EX always takes a mapping or NULL, without a flag for it.
     """
 
     number: tuple[int, int]
@@ -36,17 +34,11 @@ class Version:
     keywords: str
     precall: bool
     closure_load: str
-    jump_if_true: str
     jump_if_false: str
-    jump_if_none: str
-    jump_if_not_none: str
     backward_twins: MappingProxyType[str, str]
-    to_bool_before_jump: bool
     pair_operands: frozenset[str]
-    plain_yield: int | None
     borrowing: MappingProxyType[str, str]
     item_operator: str | None
-    spread_null: bool
 
 
 _PY311 = Version(
@@ -57,10 +49,7 @@ _PY311 = Version(
     keywords="KW_NAMES",
     precall=True,
     closure_load="LOAD_CLOSURE",
-    jump_if_true="POP_JUMP_FORWARD_IF_TRUE",
     jump_if_false="POP_JUMP_FORWARD_IF_FALSE",
-    jump_if_none="POP_JUMP_FORWARD_IF_NONE",
-    jump_if_not_none="POP_JUMP_FORWARD_IF_NOT_NONE",
     backward_twins=MappingProxyType(
         {
             "JUMP_FORWARD": "JUMP_BACKWARD",
@@ -70,12 +59,9 @@ _PY311 = Version(
             "POP_JUMP_FORWARD_IF_NOT_NONE": "POP_JUMP_BACKWARD_IF_NOT_NONE",
         }
     ),
-    to_bool_before_jump=False,
     pair_operands=frozenset(),
-    plain_yield=None,
     borrowing=MappingProxyType({}),
     item_operator=None,
-    spread_null=False,
 )
 
 _PY312 = Version(
@@ -86,17 +72,11 @@ _PY312 = Version(
     keywords="KW_NAMES",
     precall=False,
     closure_load="LOAD_CLOSURE",
-    jump_if_true="POP_JUMP_IF_TRUE",
     jump_if_false="POP_JUMP_IF_FALSE",
-    jump_if_none="POP_JUMP_IF_NONE",
-    jump_if_not_none="POP_JUMP_IF_NOT_NONE",
     backward_twins=MappingProxyType({"JUMP_FORWARD": "JUMP_BACKWARD"}),
-    to_bool_before_jump=False,
     pair_operands=frozenset(),
-    plain_yield=2,
     borrowing=MappingProxyType({}),
     item_operator=None,
-    spread_null=False,
 )
 
 _PY313 = Version(
@@ -107,17 +87,11 @@ _PY313 = Version(
     keywords="CALL_KW",
     precall=False,
     closure_load="LOAD_FAST",
-    jump_if_true="POP_JUMP_IF_TRUE",
     jump_if_false="POP_JUMP_IF_FALSE",
-    jump_if_none="POP_JUMP_IF_NONE",
-    jump_if_not_none="POP_JUMP_IF_NOT_NONE",
     backward_twins=_PY312.backward_twins,
-    to_bool_before_jump=True,
     pair_operands=frozenset({"LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"}),
-    plain_yield=0,
     borrowing=MappingProxyType({}),
     item_operator=None,
-    spread_null=False,
 )
 
 _PY314 = replace(
@@ -127,7 +101,6 @@ _PY314 = replace(
         {"LOAD_FAST_BORROW": "LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "LOAD_FAST_LOAD_FAST"}
     ),
     item_operator="[]",
-    spread_null=True,
 )
 
 _VERSIONS = {version.number: version for version in (_PY311, _PY312, _PY313, _PY314)}

@@ -8,7 +8,7 @@ import os
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
@@ -30,7 +30,6 @@ from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.resume import closure_of, resumption_of
 
 from .dynamic_sources import changed_members, changed_numbers, members
-from .recompile_limit import InnerCache, failing_inner_caches, inner_sources
 from .specialization_owner import NOBODY, NotedOwner, Owner, first_instance, owner_of
 
 
@@ -42,20 +41,30 @@ class CompiledFrame:
     followed: the original code and its callees run eagerly, or `code` is the original code with an exit at the break.
         The guards then only tell when there is nothing to compile.
     last_resort: the version serves only calls that no other version fits.
-    silent: `code` produces no line events, and does not run while lines are traced.
     """
 
     guards: Sequence[Guard]
     code: CodeType | None
     followed: bool = False
     last_resort: bool = False
-    silent: bool = False
 
 
 # makes a version of a compiled frame; raises Retry if its guards fail on the values they were made from
 Install = Callable[[CompiledFrame, CaptureAssumptions], Any]
 # compiles a frame with these values of its parameters, and returns the result of `Install`
 CompileFrame = Callable[[FunctionType, dict[str, object], CaptureAssumptions, Install], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InnerCache:
+    """The continuation that a joined function resumes first.
+
+    cache: the Cache of that continuation.
+    names: parameter of the joined function -> name of that parameter in the continuation.
+    """
+
+    cache: Any
+    names: Mapping[str, str]
 
 
 class CacheOptions(Protocol):
@@ -191,8 +200,6 @@ class CacheMiss:
 
     def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         values = tuple(bound.values())
-        if _native.lines_traced():
-            self._drop_silent(cache, function, values)
         for version in cache.versions[:_SHOWN_REASONS]:  # another thread may have compiled a version meanwhile
             if version.guards.check(values, function):
                 return version
@@ -209,15 +216,11 @@ class CacheMiss:
         limit = self.options.recompile_limit * max(1, self._loops(bound))
         kinds = Counter(version.followed for version in of_owner)
         if max(kinds[0], kinds[_LAST_RESORT]) >= limit or len(cache.versions) >= limit * _INSTANCES:
-            for inner, arguments in failing_inner_caches(self.inside, of_owner, function, bound):
-                inner.miss.give_up(inner, owner_of(arguments, inner.miss.receiver, None))
-            leave, self.leave_inside = self.leave_inside, None
-            if leave is None:
+            left = self._leave_frames_inside()
+            if not left:
                 self._stop_recompiling(cache, function, owner)
-            else:
-                leave()
             self._tell_of_limit(cache, function, reasons, owner)
-            return None if leave is None else self._compile(cache, function, bound, values)
+            return self._compile(cache, function, bound, values) if left else None
         if len(gone) >= limit * _GONE:
             if not any(version.hits for version in gone):
                 self._stop_recompiling(cache, function, None)
@@ -232,21 +235,25 @@ class CacheMiss:
             return self._rely_on_types(cache, function, bound, of_owner)
         return self._compile(cache, function, bound, values)
 
-    def _drop_silent(self, cache: Any, function: FunctionType, values: tuple[object, ...]) -> None:
-        """Drop versions that fit but produce no line events; their replacement is not counted as a recompilation."""
-        silent = {id(one) for one in cache.versions if one.silent and one.guards.check(values, function)}
-        cache.versions = tuple(one for one in cache.versions if id(one) not in silent)
-
     def _loops(self, bound: dict[str, object]) -> int:
         """The number of loops that a resumed frame is in. Each loop resumes in two ways: the next iteration and the
         end. For joined frames, the count of the frame with most loops."""
         names = {} if self.inside is None else self.inside.names
-        found = {name: value for name, value in bound.items() if name not in names}
-        own = sum(map(is_known_iterator, found.values()))
+        own = sum(is_known_iterator(value) for name, value in bound.items() if name not in names)
         if self.inside is None:
             return own
         inside = {there: bound[name] for name, there in names.items()}
         return max(own, self.inside.cache.miss._loops(inside))
+
+    def _leave_frames_inside(self) -> bool:
+        """From now on, compile joined frames apart from one another. False: no frames are joined here."""
+        leave, self.leave_inside = self.leave_inside, None
+        if leave is None:
+            return False
+        leave()
+        if self.inside is not None:
+            self.inside.cache.miss._leave_frames_inside()
+        return True
 
     def _was_made_for(self, owner: Owner, version: Any) -> bool:
         return self.made_for.get(id(version), NOBODY).is_(owner)
@@ -270,13 +277,8 @@ class CacheMiss:
                     changed |= changed_members(version.detail, failure, function, values)
         if len(self.lost) == _MOST_LOST:  # the program creates the frame's objects for each call
             changed.update(*map(members, self.lost))
-        self._seen_to_change(changed)
+        self.changing.update(changed)
         return reasons
-
-    def _seen_to_change(self, places: set[Source]) -> None:
-        self.changing.update(places)
-        if self.inside is not None:
-            self.inside.cache.miss._seen_to_change(inner_sources(places, self.inside.names))
 
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
         def install(frame: CompiledFrame, assumptions: CaptureAssumptions) -> Any:
@@ -345,18 +347,17 @@ class CacheMiss:
             without_strong_references(frame.guards),
             receiver,
             frame.followed + frame.last_resort,
-            frame.silent,
         )
 
-    def give_up(self, cache: Any, owner: Owner, function: FunctionType | None = None) -> None:
-        """Stop compiling for this owner. Without an owner, and without versions for owners, stop for all calls."""
-        if owner.is_nobody() and all(self._was_made_for(owner, version) for version in cache.versions):
+    def _stop_recompiling(self, cache: Any, function: FunctionType, owner: Owner | None) -> None:
+        """Give up for `owner`; other owners keep their versions. None (each call has a new owner), or nobody where no
+        version was made for an owner: give up for all calls."""
+        if owner is None or (owner.is_nobody() and all(self._was_made_for(owner, one) for one in cache.versions)):
             cache.eager = True
-        elif not any(one.is_(owner) for one in self.given_up):
-            self.given_up = [one for one in self.given_up if not one.is_gone()]
-            self.given_up.append(owner.noted(by_id=False))
-            if function is not None:
-                self._find_quickly(cache, owner, function)
+            return
+        self.given_up = [one for one in self.given_up if not one.is_gone()]
+        self.given_up.append(owner.noted(by_id=False))
+        self._find_quickly(cache, owner, function)
 
     def _find_quickly(self, cache: Any, owner: Owner, function: FunctionType) -> None:
         """Insert a version, behind those compiled for this owner, by which C code finds out that the owner was given
@@ -371,13 +372,6 @@ class CacheMiss:
             )
             self.made_for[id(version)] = owner.noted(by_id=False)
             cache.versions = (*cache.versions, version)
-
-    def _stop_recompiling(self, cache: Any, function: FunctionType, owner: Owner | None) -> None:
-        """Give up for `owner`; None: for all calls, because each call has a new owner."""
-        if owner is None:
-            cache.eager = True
-        else:
-            self.give_up(cache, owner, function)  # other owners keep their versions
 
     def _tell_of_limit(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> None:
         whom = " for objects that are gone: each call is given another object,"

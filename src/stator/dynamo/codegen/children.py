@@ -1,4 +1,4 @@
-"""The parts of sources, recipes and effects: the traversal that all visitors share."""
+"""The parts of sources and recipes: the traversal that all visitors share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from stator.dynamo.guards.source import CallSource, ConstantSource, DictKeySource, Source
-from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Effect, Recipe
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Recipe
 
 from . import support
 
@@ -27,11 +27,6 @@ def all_keys(source: DictKeySource) -> Source:
 def recipe_children(recipe: Recipe) -> Iterable[Recipe]:
     """The recipes to which a recipe refers directly, in order."""
     return _members(recipe, Recipe)  # type: ignore[return-value]
-
-
-def effect_recipes(effect: Effect) -> Iterable[Recipe]:
-    """The recipes to which an effect refers directly, in order."""
-    return _members(effect, Recipe)  # type: ignore[return-value]
 
 
 _LEAVES = (ConstantRecipe, ConstantSource)

@@ -13,7 +13,6 @@ from stator.dynamo.ir.capture_result import Break, CapturedFrame, Return
 from stator.dynamo.ir.reconstruct_ir import FrameCell, GraphOutput
 from stator.dynamo.ir.resume import closure_of, resumption_of, take_cells
 
-from . import effects as _effects
 from . import recipes as _recipes
 from . import sources as _sources
 from .breaks import BreakWriter, Hook, MakeResume
@@ -21,7 +20,7 @@ from .failures import FailureHandling, GraphCall
 from .nested_exit import InnerCall, InnerCallWriter
 from .writer import Writer
 
-_REGISTERED = (_effects, _recipes, _sources)  # importing them registers their visitors
+_REGISTERED = (_recipes, _sources)  # importing them registers their visitors
 
 
 def emit(
@@ -33,7 +32,6 @@ def emit(
     hook: Hook | None = None,
     on_failure: FailureHandling | None = None,
     inner: InnerCall | None = None,
-    tell: Callable[[], None] | None = None,
     holds_parameters: bool = False,
 ) -> CodeType:
     """Code with the captured frame's signature that has the frame's results and effects.
@@ -44,7 +42,6 @@ def emit(
     hook: turns the frame hook on and off around other operations at a break that may reach compilable code.
     on_failure: the handling of exceptions of the graph. None: they leave the frame.
     inner: the call of the inner frames, if the frame is left inside a call.
-    tell: called behind the graph, to report the executed lines to tracers.
     holds_parameters: the code may keep parameters of the module alive, because the module outlives the code.
     Raises CompileError if no bytecode can express the frame.
     """
@@ -55,10 +52,6 @@ def emit(
         call = GraphCall(writer, on_failure if compiled_graph is not None else None)
         if compiled_graph is not None:
             _call_graph(writer, compiled_graph, call, holds_parameters)
-        if tell is not None:
-            writer.builder.const_callee(tell)
-            writer.builder.call(0)
-            writer.builder.pop()
         if captured.effects:
             writer.preload_sources(writer.used_after_graph)
         for effect in captured.effects:

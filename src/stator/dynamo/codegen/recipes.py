@@ -10,15 +10,10 @@ from stator.dynamo.ir.reconstruct_ir import (
     ConstantRecipe,
     FrameCell,
     GetAttr,
-    GetItem,
     GraphOutput,
     NewCell,
     NewDict,
-    NewFunction,
     NewList,
-    NewObject,
-    NewSet,
-    NewSlice,
     NewTuple,
     RaisedAt,
     Recipe,
@@ -69,30 +64,12 @@ def _list(writer: Writer, recipe: NewList) -> None:
     writer.builder.list(_all(writer, recipe.items))
 
 
-@recipes.register(NewSet)
-def _set(writer: Writer, recipe: NewSet) -> None:
-    writer.builder.set(_all(writer, recipe.items))
-
-
 @recipes.register(NewDict)
 def _dict(writer: Writer, recipe: NewDict) -> None:
     for key, value in recipe.items:
         writer.load(key)
         writer.load(value)
     writer.builder.map(len(recipe.items))
-
-
-@recipes.register(NewSlice)
-def _slice(writer: Writer, recipe: NewSlice) -> None:
-    _all(writer, [recipe.start, recipe.stop, recipe.step])
-    writer.builder.slice()
-
-
-@recipes.register(NewObject)
-def _object(writer: Writer, recipe: NewObject) -> None:
-    writer.builder.const_callee(recipe.base_new)
-    writer.load(recipe.cls)
-    writer.builder.call(1 + _all(writer, recipe.args))
 
 
 @recipes.register(NewCell)
@@ -104,23 +81,6 @@ def _cell(writer: Writer, recipe: NewCell) -> None:
 @recipes.register(FrameCell)
 def _frame_cell(writer: Writer, recipe: FrameCell) -> None:
     writer.builder.load_cell(recipe.name)
-
-
-@recipes.register(NewFunction)
-def _function(writer: Writer, recipe: NewFunction) -> None:
-    builder = writer.builder
-    builder.const_callee(support.new_function)
-    builder.const(recipe.code)
-    writer.load(recipe.globals)
-    builder.const(recipe.name)
-    builder.const(recipe.qualname)
-    for part in (recipe.defaults, recipe.kwdefaults, recipe.annotations):
-        if part is None:
-            builder.const(None)
-        else:
-            writer.load(part)
-    builder.tuple(_all(writer, recipe.closure))
-    builder.call(8)
 
 
 @recipes.register(CallRecipe)
@@ -136,13 +96,6 @@ def _call(writer: Writer, recipe: CallRecipe) -> None:
 def _get_attr(writer: Writer, recipe: GetAttr) -> None:
     writer.load(recipe.base)
     writer.builder.attr(recipe.name)
-
-
-@recipes.register(GetItem)
-def _get_item(writer: Writer, recipe: GetItem) -> None:
-    writer.load(recipe.base)
-    writer.load(recipe.key)
-    writer.builder.item()
 
 
 # ---- members of reference cycles: made empty first, filled afterwards ----

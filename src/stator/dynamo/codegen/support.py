@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import OrderedDict, deque
 from itertools import islice
@@ -110,16 +109,13 @@ def new_function(
     qualname: str,
     defaults: tuple[Any, ...] | None,
     kwdefaults: dict[str, Any] | None,
-    annotations: dict[str, Any] | None,
-    closure: tuple[CellType, ...],
+    *closure: CellType,
 ) -> FunctionType:
     """A function object, as MAKE_FUNCTION creates it."""
     function = FunctionType(code, namespace, name, defaults, closure or None)
     function.__qualname__ = qualname
     if kwdefaults is not None:
         function.__kwdefaults__ = kwdefaults
-    if annotations is not None:
-        function.__annotations__ = annotations
     return function
 
 
@@ -201,11 +197,3 @@ def fill_list(target: list[Any], *items: Any) -> None:
 
 def fill_dict(target: dict[Any, Any], items: dict[Any, Any]) -> None:
     target.update(items)
-
-
-def set_module_global(module: str, name: str, value: Any) -> None:
-    sys.modules[module].__dict__[name] = value
-
-
-def delete_module_global(module: str, name: str) -> None:
-    del sys.modules[module].__dict__[name]

@@ -1,5 +1,5 @@
 """The shared part of code generation: the instruction builder, temporaries, and use counts of sources and recipes.
-Visitors over sources, recipes and effects register here."""
+Visitors over sources and recipes register here."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from stator.dynamo.ir.capture_result import Break, CapturedFrame, Return
 from stator.dynamo.ir.reconstruct_ir import Effect, Load, NewCell, NewDict, NewList, Recipe
 from stator.dynamo.ir.resume import resumption_of
 
-from .children import effect_recipes, recipe_children, source_bases
+from .children import recipe_children, source_bases
 
 SourceWriter = Callable[["Writer", Any], None]
 RecipeWriter = Callable[["Writer", Any], None]
-EffectWriter = Callable[["Writer", Any], None]
 
 sources: Registry[type, SourceWriter] = Registry("source")
 recipes: Registry[type, RecipeWriter] = Registry("recipe")
-effects: Registry[type, EffectWriter] = Registry("effect")
 
 _ALLOCATED_FIRST = (NewCell, NewList, NewDict)  # objects that can close a reference cycle
 
@@ -113,7 +111,7 @@ class Writer:
     def roots(self) -> list[Recipe]:
         """The recipes of effects and exit, in evaluation order."""
         captured = self.captured
-        found = [recipe for effect in captured.effects for recipe in effect_recipes(effect)]
+        found = [effect.expression for effect in captured.effects]
         if captured.handled_before is not None:
             found.append(captured.handled_before)
         if isinstance(captured.exit, Return):
@@ -235,10 +233,11 @@ class Writer:
             allocations[type(recipe)][1](self, recipe)
 
     def replay(self, effect: Effect) -> None:
-        handler = effects.get(type(effect))
-        if handler is None:
-            raise CompileError("dynamo", f"no bytecode can replay a {type(effect).__name__}")
-        handler(self, effect)
+        before = self.builder.position
+        self.builder.position = effect.position or before
+        self.load(effect.expression)
+        self.builder.pop()
+        self.builder.position = before
 
 
 def _reachable(roots: list[Recipe]) -> list[Recipe]:
@@ -273,4 +272,4 @@ def unshared(kind: type[Recipe]) -> type[Recipe]:
     return kind
 
 
-__all__ = ["Writer", "allocations", "break_recipes", "effects", "recipes", "sources", "unshared"]
+__all__ = ["Writer", "allocations", "break_recipes", "recipes", "sources", "unshared"]

@@ -55,11 +55,11 @@ static void version_dealloc(PyObject *self)
 
 static PyObject *version_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"guards", "code", "target", "detail", "receiver", "followed", "silent", NULL};
+    static char *names[] = {"guards", "code", "target", "detail", "receiver", "followed", NULL};
     PyObject *guards, *code, *target, *detail = Py_None, *receiver = Py_None;
-    int followed = 0, silent = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OOip", names, &GuardTreeType, &guards, &code, &target, &detail,
-                                     &receiver, &followed, &silent)) {
+    int followed = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OOi", names, &GuardTreeType, &guards, &code, &target, &detail,
+                                     &receiver, &followed)) {
         return NULL;
     }
     if (code != Py_None && !PyCode_Check(code)) {
@@ -74,7 +74,6 @@ static PyObject *version_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         version->detail = Py_NewRef(detail);
         version->receiver = receiver == Py_None ? NULL : receiver;
         version->followed = (signed char)followed;
-        version->silent = (char)silent;
     }
     return (PyObject *)version;
 }
@@ -85,7 +84,6 @@ static PyMemberDef version_members[] = {
     {"target", T_OBJECT, offsetof(Version, target), READONLY, "callable to run instead of the original, or None"},
     {"detail", T_OBJECT, offsetof(Version, detail), READONLY, "what explanations need"},
     {"followed", T_BYTE, offsetof(Version, followed), READONLY, "above 0: nothing that the original calls is to be compiled; below: it was given up"},
-    {"silent", T_BOOL, offsetof(Version, silent), READONLY, "it does not tell of the lines that it stands for"},
     {"hits", T_ULONGLONG, offsetof(Version, hits), READONLY, "how often it was chosen"},
     {0},
 };
@@ -221,11 +219,11 @@ Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t c
     PyObject *versions = Py_NewRef(cache->versions);
     void const *receiver = cache->receiver >= 0 && cache->receiver < count ? locals[cache->receiver] : NULL;
     Py_ssize_t size = PyTuple_GET_SIZE(versions), at = -1;
-    int tried = 0, told = stator_lines_traced();
+    int tried = 0;
     for (int own = receiver != NULL; own >= 0 && at < 0; own--) {
         for (Py_ssize_t i = 0; i < size; i++) {
             Version *version = (Version *)PyTuple_GET_ITEM(versions, i);
-            if ((receiver && version->receiver == receiver) != own || (told && version->silent)) {
+            if ((receiver && version->receiver == receiver) != own) {
                 continue;
             }
             if (version->guards && stator_guards_hold(version->guards, locals, count, function, NULL)) {
@@ -251,9 +249,7 @@ Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t c
     return found;
 }
 
-/* The number of running miss callbacks in this thread, and the total number of misses that found the callback running. */
-static __thread int compiling = 0;
-static unsigned long long passed_while_busy = 0;
+static __thread int compiling = 0; /* the number of running miss callbacks in this thread */
 
 /* Calls the callback and restores the thread's state afterwards, also after an interrupt at any point, which Python code
  * could not guarantee. The frame hook is off during the call. */
@@ -281,7 +277,6 @@ Version *stator_cache_miss(Cache *cache, PyCodeObject *code, PyObject *const *lo
     if (cache->busy) {
         /* In this thread, the compiler itself calls the function; in another thread, the function is being compiled.
          * Running the original is right in both cases, and without waiting there is no deadlock. */
-        passed_while_busy++;
         return NULL;
     }
     PyObject *miss = Py_XNewRef(cache->miss);
@@ -345,14 +340,8 @@ static PyObject *compiling_depth(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(
     return PyLong_FromLong(compiling);
 }
 
-static PyObject *calls_while_busy(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
-{
-    return PyLong_FromUnsignedLongLong(passed_while_busy);
-}
-
 static PyMethodDef methods[] = {
     {"compiling_depth", compiling_depth, METH_NOARGS, "How many miss callbacks are at work in this thread."},
-    {"calls_while_busy", calls_while_busy, METH_NOARGS, "How many calls ran the original because it was being compiled."},
     {0},
 };
 

@@ -15,7 +15,6 @@ typedef struct {
     unsigned long long hits;
     signed char followed; /* 0: replaced code; above 0: nothing was replaced, and without code the original's callees run
                              eagerly, too; 2: a last resort; -1: given up, the original's callees may be compiled */
-    char silent; /* the code produces no line events: not used while lines are traced */
 } Version;
 
 /* All versions of a frame, most recently used first, and the callback for a miss. */

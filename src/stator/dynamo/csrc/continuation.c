@@ -116,20 +116,6 @@ static PyObject *call_as_it_is(PyObject *function, PyObject *const *values, Py_s
     return result;
 }
 
-/* The function with this tuple of cells as its closure, which may be longer than co_freevars. */
-static PyObject *with_cells(PyObject *Py_UNUSED(self), PyObject *args)
-{
-    PyObject *function, *cells;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyFunction_Type, &function, &PyTuple_Type, &cells)) {
-        return NULL;
-    }
-    PyObject *made = PyFunction_New(PyFunction_GET_CODE(function), PyFunction_GET_GLOBALS(function));
-    if (made && PyFunction_SetClosure(made, cells) < 0) {
-        Py_CLEAR(made);
-    }
-    return made;
-}
-
 /* `as_it_is`: there is nothing to compile in it. `raised`: an exception to raise where the frame resumes, or NULL; its
  * reference is taken over. */
 static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised)
@@ -547,7 +533,6 @@ static PyTypeObject InnerType = {
 
 static PyMethodDef methods[] = {
     {"arrived", arrived, METH_NOARGS, "arrived(): the first call of a function that goes on behind a break."},
-    {"with_cells", with_cells, METH_VARARGS, "with_cells(function, cells) -> a function like it with these cells."},
     {0},
 };
 

@@ -1,4 +1,4 @@
-/* All code that depends on the internals of CPython 3.11 to 3.14: frames, generators, code objects, dict changes, thread
+/* All code that depends on the internals of CPython 3.11 to 3.14: frames, code objects, dict changes, thread
  * states. No other C file includes CPython's internal headers or checks its version. */
 #ifndef STATOR_CPYTHON_COMPAT_H
 #define STATOR_CPYTHON_COMPAT_H
@@ -25,7 +25,6 @@
 #include <internal/pycore_interp.h>
 #include <internal/pycore_pystate.h>
 #if PY_VERSION_HEX >= 0x030E0000
-#include <internal/pycore_genobject.h>
 #include <internal/pycore_interpframe.h>
 #endif
 #pragma GCC diagnostic pop
@@ -92,17 +91,11 @@ static inline PyObject *frame_get(Frame const *frame, Py_ssize_t index)
     return stack_ref_get(frame->localsplus[index]);
 }
 
-/* Stores a value in an empty slot. Takes over the reference. */
-static inline void frame_put(Frame *frame, Py_ssize_t index, PyObject *value)
-{
-    frame->localsplus[index] = stack_ref_make(value);
-}
-
 /* Takes over the reference to `value`. The old value is released afterwards, which may run user code. */
 static inline void frame_set(Frame *frame, Py_ssize_t index, PyObject *value)
 {
     StackRef before = frame->localsplus[index];
-    frame_put(frame, index, value);
+    frame->localsplus[index] = stack_ref_make(value);
     stack_ref_release(before);
 }
 
@@ -131,25 +124,25 @@ static inline int frame_held(Frame const *frame)
 #endif
 }
 
-/* Lets a suspended frame resume at `unit` of `code`, with `held` variables and values. Releases the previous code. */
-static inline void frame_set_position(Frame *frame, PyCodeObject *code, Py_ssize_t unit, int held)
+/* Lets a frame that has not started begin with `code` and its variables. Releases the previous code. */
+static inline void frame_set_code(Frame *frame, PyCodeObject *code)
 {
     PyCodeObject *before = frame_code(frame);
 #if PY_VERSION_HEX >= 0x030E0000
     StackRef old = frame->f_executable;
     frame->f_executable = PyStackRef_FromPyObjectNew((PyObject *)code);
-    frame->stackpointer = frame->localsplus + held;
-    frame->instr_ptr = _PyCode_CODE(code) + unit;
+    frame->stackpointer = frame->localsplus + code->co_nlocalsplus;
+    frame->instr_ptr = _PyCode_CODE(code);
     (void)before;
     PyStackRef_CLOSE(old);
 #else
-    frame->stacktop = held;
+    frame->stacktop = code->co_nlocalsplus;
 #if PY_VERSION_HEX >= 0x030D0000
     frame->f_executable = Py_NewRef((PyObject *)code);
-    frame->instr_ptr = _PyCode_CODE(code) + unit;
+    frame->instr_ptr = _PyCode_CODE(code);
 #else
     frame->f_code = (PyCodeObject *)Py_NewRef((PyObject *)code);
-    frame->prev_instr = _PyCode_CODE(code) + unit - 1;
+    frame->prev_instr = _PyCode_CODE(code) - 1;
 #endif
     Py_DECREF(before);
 #endif
@@ -203,7 +196,7 @@ static inline int frame_swap_code(PyThreadState *thread, Frame *frame, PyCodeObj
     for (int i = arguments; i < code->co_nlocalsplus; i++) {
         frame->localsplus[i] = stack_ref_make(NULL);
     }
-    frame_set_position(frame, code, 0, code->co_nlocalsplus);
+    frame_set_code(frame, code);
     return 1;
 }
 

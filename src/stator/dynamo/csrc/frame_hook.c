@@ -75,17 +75,17 @@ static int starts_with_any(PyObject *text, PyObject *prefixes)
     return 0;
 }
 
-/* Generators and coroutines have a generated code of their own (hook_steps.c). */
 #define SUSPENDABLE (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE)
 
-/* Module and class bodies run once; comprehensions (3.11) are too small to be frames of their own. */
+/* Module and class bodies run once; comprehensions (3.11) are too small to be frames of their own; generators and
+ * coroutines run by themselves. */
 static Mode first_sight(PyCodeObject *code)
 {
     if (starts_with_any(code->co_filename, unhooked)) {
         return MODE_UNHOOKED;
     }
     int const function = CO_OPTIMIZED | CO_NEWLOCALS;
-    if ((code->co_flags & function) != function) {
+    if ((code->co_flags & function) != function || code->co_flags & SUSPENDABLE) {
         return MODE_LEAVE;
     }
     const char *name = PyUnicode_AsUTF8(code->co_name);
@@ -190,19 +190,13 @@ static PyObject *function_with_code(PyObject *original, PyCodeObject *code)
 {
     PyObject *function = PyFunction_New((PyObject *)code, PyFunction_GET_GLOBALS(original));
     PyObject *closure = PyFunction_GET_CLOSURE(original);
-    if (function) { /* generators are named after it */
-        PyFunctionObject *named = (PyFunctionObject *)original, *made = (PyFunctionObject *)function;
-        Py_SETREF(made->func_name, Py_NewRef(named->func_name));
-        Py_SETREF(made->func_qualname, Py_NewRef(named->func_qualname));
-    }
     if (function && closure && PyFunction_SetClosure(function, closure) < 0) {
         Py_CLEAR(function);
     }
     return function;
 }
 
-/* Run the code in a frame of its own: if the data stack has no room, and for generators, which take over a frame of
- * their function's size. */
+/* Run the code in a frame of its own, because the data stack has no room. */
 static PyObject *call_code(PyThreadState *thread, Frame *frame, PyCodeObject *code)
 {
     PyObject *positional = NULL, *keywords = NULL, *result = NULL;
@@ -247,7 +241,7 @@ static PyCodeObject *code_instead(Frame *frame, PyCodeObject *code, Record *reco
 
 static PyObject *run_instead(PyThreadState *thread, Frame *frame, PyCodeObject *code)
 {
-    if (!(code->co_flags & SUSPENDABLE) && frame_swap_code(thread, frame, code, stator_bound_count(frame_code(frame)))) {
+    if (frame_swap_code(thread, frame, code, stator_bound_count(frame_code(frame)))) {
         statistics.swapped++;
         return run_frame(thread, frame, 0);
     }

@@ -11,7 +11,6 @@ int stator_entry_add_to(PyObject *module);
 int stator_continuation_add_to(PyObject *module);
 int stator_deferred_exceptions_add_to(PyObject *module);
 int stator_hook_add_to(PyObject *module);
-int stator_steps_add_to(PyObject *module);
 int stator_switches_add_to(PyObject *module);
 
 #endif

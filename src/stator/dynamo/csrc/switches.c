@@ -53,19 +53,10 @@ static int tracer_debugs(PyObject *tracer)
 /* whether originals run wherever lines are traced */
 static int covering = 0;
 
-static int lines_traced(PyThreadState *thread)
-{
-    return thread_is_monitored(thread, MONITORING_COVERAGE) || thread->c_tracefunc;
-}
-
-int stator_lines_traced(void)
-{
-    return lines_traced(PyThreadState_Get());
-}
-
 static int debugged(PyThreadState *thread)
 {
-    if (thread_is_monitored(thread, MONITORING_DEBUGGER) || (covering && lines_traced(thread))) {
+    if (thread_is_monitored(thread, MONITORING_DEBUGGER)
+        || (covering && (thread_is_monitored(thread, MONITORING_COVERAGE) || thread->c_tracefunc))) {
         return 1;
     }
     PyObject *tracer = thread->c_traceobj;
@@ -165,13 +156,7 @@ static PyObject *runs_originals(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(i
     return PyBool_FromLong(stator_runs_originals());
 }
 
-static PyObject *lines_are_traced(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
-{
-    return PyBool_FromLong(stator_lines_traced());
-}
-
 static PyMethodDef methods[] = {
-    {"lines_traced", lines_are_traced, METH_NOARGS, "Is somebody told of the lines that run in this thread?"},
     {"switch_entries", switch_entries, METH_O,
      "switch_entries(off): compiled functions run their originals in this thread, until switched back as often."},
     {"set_stance_variable", set_stance_variable, METH_VARARGS,

@@ -14,7 +14,5 @@ int stator_runs_originals(void);
 int stator_stack_is_low(size_t needed);
 #define STATOR_STACK_FOR_CALLS (128 * 1024)
 #define STATOR_STACK_FOR_COMPILING (1024 * 1024)
-/* 1: a tracer receives the line events of this thread. */
-int stator_lines_traced(void);
 
 #endif

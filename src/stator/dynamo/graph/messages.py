@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.bytecode import Position
-from stator.dynamo.ir.reconstruct_ir import CallAtLine, CallRecipe, ConstantRecipe, Recipe
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Recipe
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import Reconstructor, Value
@@ -27,13 +27,13 @@ class Message:
     keywords: dict[str, Value | Recipe]
     position: Position
 
-    def effect(self, reconstructor: Reconstructor) -> CallAtLine:
+    def effect(self, reconstructor: Reconstructor) -> Effect:
         def recipe(argument: Value | Recipe) -> Recipe:
             return argument if isinstance(argument, Recipe) else reconstructor.recipe(argument)
 
         keywords = {name: recipe(argument) for name, argument in self.keywords.items()}
         call = CallRecipe(ConstantRecipe(self.function), list(map(recipe, self.arguments)), keywords)
-        return CallAtLine(call, self.position)
+        return Effect(call, self.position)
 
 
 # ---- what compiled code calls ----

@@ -26,12 +26,6 @@ def skip_files(*prefixes: str, with_callees: bool = False) -> None:
         _native.set_left_alone(_left_alone, _unhooked)
 
 
-def skip_recursively(code: CodeType) -> None:
-    """Frames of this code, and their callees, run without the hook."""
-    if _native is not None:
-        _native.mark_code(code, True)
-
-
 def skip_frame(code: CodeType) -> None:
     """Frames of this code run eagerly; their callees are still compiled."""
     if _native is not None:

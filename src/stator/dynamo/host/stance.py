@@ -29,10 +29,6 @@ if _native is not None:
     _native.set_stance_variable(_stance, FORCE_EAGER)
 
 
-def current_stance() -> str:
-    return _stance.get()
-
-
 def set_stance(stance: str) -> Token[str]:
     """Set the stance in this context. Raises UsageError for an unknown name."""
     if stance not in STANCES:

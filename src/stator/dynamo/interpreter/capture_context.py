@@ -24,10 +24,8 @@ from stator.dynamo.graph.mutations import MutationLog
 from stator.dynamo.graph.subgraphs import Later
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
-from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.naming import class_name, full_name, is_plain_class
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
-from stator.dynamo.ir.covered_lines import LineLog, lines_are_traced
 from stator.dynamo.ir.reconstruct_ir import Recipe
 from stator.dynamo.ir.resume import Offset
 from stator.dynamo.values import enum_members
@@ -108,7 +106,6 @@ class FrameCapture:
         self._scopes: dict[tuple[int, int], GlobalScope] = {}
         self._code_constants: dict[int, tuple[Any, Value]] = {}
         self._loops = LoopLimit()
-        self.lines = LineLog(is_skipped) if lines_are_traced() else None
         self.step = 0  # instructions followed so far, in all frames
         self.stop_at = -1  # before which of them the graph is to end
         self.outer_steps: list[int] = []  # those of the outermost frame

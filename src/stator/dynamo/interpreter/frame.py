@@ -178,8 +178,6 @@ class Frame(CaptureState):
     def _enter(self) -> None:
         context = self.context
         context.frames.append(self)
-        if context.lines is not None:
-            context.lines.enter(self.program.code, self.globals.names.get("__name__"))
         context.handled += self.handling
         for overlay in context.overlays:
             overlay.enters(self)
@@ -192,8 +190,6 @@ class Frame(CaptureState):
             overlay.leaves(self)
         if context.overlays and context.overlays[-1].frame is self:
             context.overlays.pop().hide()
-        if context.lines is not None:
-            context.lines.leave()
         self.handling = context.handled[handled:]
         del context.handled[handled:]
 
@@ -207,9 +203,6 @@ class Frame(CaptureState):
         context.step += 1
         context.direct = None
         self.pc = self.now + 1
-        if context.lines is not None and not self.is_added():
-            instruction = self.program.instructions[self.now]
-            context.lines.at(instruction.opname, instruction.position[0])
 
     def _caught(self, pc: int, raised: Raised) -> bool:
         """Go on with what handles an exception that instruction `pc` raised; False: it leaves the frame."""

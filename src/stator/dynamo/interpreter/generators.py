@@ -1,4 +1,5 @@
-"""Generator objects: a symbolic frame that is run on demand."""
+"""Generator objects: a symbolic frame that is run on demand. A generator never leaves the graph: where the graph would
+end while the program holds a generator, it ends before the generator is made."""
 
 from __future__ import annotations
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from stator.dynamo.codegen.children import effect_recipes, recipe_children
+from stator.dynamo.codegen import support
+from stator.dynamo.codegen.children import recipe_children
 from stator.dynamo.graph.messages import Message
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
@@ -16,21 +17,16 @@ from stator.dynamo.host.numpy_boundary import shared_tensor
 from stator.dynamo.ir.reconstruct_ir import (
     CallRecipe,
     ConstantRecipe,
-    DelAttr,
     Effect,
-    ExtendList,
     FrameCell,
     GraphOutput,
     Load,
     NewDict,
+    NewList,
     RaisedAt,
     Recipe,
-    ReplaceDict,
-    ReplaceList,
-    ReplaceSet,
-    SetAttr,
-    SetCell,
-    SetGlobal,
+    call_effect,
+    call_recipe,
 )
 from stator.dynamo.values.base import Lazy, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.cells import CellValue
@@ -65,7 +61,7 @@ class FrameReconstructor:
         self.marks: list[Effect] = []  # constants on new functions: classes look at them as they are made
         self.fills: list[Effect] = []  # contents of new objects, before the replayed mutations
         self.effects: list[Effect] = []
-        self.late: list[Effect] = []  # where generators and iterators are, which may be over what those change
+        self.late: list[Effect] = []  # where iterators are, which may be over what those change
         self.of_changed: list[tuple[Recipe, int | None]] = []  # iterators that are made behind them, and at which step
         self._changed: dict[int, Value] = {}  # objects with effects, which are not to be other ones that were read
         self._changed_cells: list[CellValue] = []  # the same of cells
@@ -91,7 +87,7 @@ class FrameReconstructor:
         return made
 
     def set_attr(self, target: Recipe, name: str, value: Value, raw: bool = False) -> None:
-        self.fills.append(SetAttr(target, name, self.recipe(value), raw))
+        self.fills.append(attribute_effect(target, name, self.recipe(value), raw))
 
     def made_of_class(self, value: ObjectValue, made: Recipe) -> Recipe:
         """An instance of a class of the program, with what is to be put into it."""
@@ -105,14 +101,17 @@ class FrameReconstructor:
     def fill(self, value: ObjectValue, made: Recipe) -> None:
         """Contents and attributes of an object made in the frame."""
         if isinstance(value, DictValue) and value.entries:
-            self.fills.append(ReplaceDict(made, self.dict_items(value)))
+            self.fills.append(call_effect(support.replace_dict, made, NewDict(self.dict_items(value))))
         elif isinstance(value, ListValue) and value.items:
-            self.fills.append(ReplaceList(made, [self.recipe(item) for item in value.items]))
+            self.fills.append(call_effect(support.replace_list, made, self._listed(value.items)))
         elif isinstance(value, SetValue) and value.members and not issubclass(value.cls, frozenset):
-            self.fills.append(ReplaceSet(made, [self.recipe(item) for item in value.members.values()]))
+            self.fills.append(call_effect(support.replace_set, made, self._listed(value.members.values())))
         for name, attribute in (value.attributes or {}).items():
             if attribute is not MISSING:
                 self.set_attr(made, name, attribute, raw=True)
+
+    def _listed(self, items: Iterable[Value]) -> NewList:
+        return NewList([self.recipe(item) for item in items])
 
     def is_made(self, value: Value) -> bool:
         return id(value) in self._recipes
@@ -143,13 +142,14 @@ class FrameReconstructor:
             return
         if isinstance(value, DictValue):
             again = [self.recipe(key) for real, key in value.dropped.items() if real in value.entries]
-            self.effects.append(ReplaceDict(target, self.dict_items(value), again))
+            items = NewDict(self.dict_items(value))
+            self.effects.append(call_effect(support.replace_dict, target, items, *again))
         elif isinstance(value, GrownList) and value.only_appended:
-            self.effects.append(ExtendList(target, [self.recipe(item) for item in value.appended]))
+            self.effects.append(call_effect(list.extend, target, self._listed(value.appended)))
         elif isinstance(value, ListValue):
-            self.effects.append(ReplaceList(target, [self.recipe(item) for item in value.items]))
+            self.effects.append(call_effect(support.replace_list, target, self._listed(value.items)))
         elif isinstance(value, SetValue):
-            self.effects.append(ReplaceSet(target, [self.recipe(item) for item in value.members.values()]))
+            self.effects.append(call_effect(support.replace_set, target, self._listed(value.members.values())))
         elif isinstance(value, ContextVariable):
             self.effects += value.effects(self)
             return  # which variable it is, is guarded
@@ -178,9 +178,10 @@ class FrameReconstructor:
         if raw and self._is_as_before(value, name, now):
             return
         if now is not MISSING:
-            self.effects.append(SetAttr(target, name, self.recipe(now), raw))
+            self.effects.append(attribute_effect(target, name, self.recipe(now), raw))
         elif value.obj is not None and (name in (value.instance_dict() or {}) or _fills_slot(value.obj, name)):
-            self.effects.append(DelAttr(target, name, raw))
+            delete = support.delete_attribute if raw else delattr
+            self.effects.append(call_effect(delete, target, ConstantRecipe(name)))
         self._changed[id(value)] = value
 
     def _is_as_before(self, value: ObjectValue, name: str, now: Any) -> bool:
@@ -197,7 +198,11 @@ class FrameReconstructor:
 
     def _cell(self, cell: CellValue, name: str) -> None:
         content = self.recipe(cell.content) if cell.content is not None else None
-        self.effects.append(SetCell(self.recipe(cell), content))
+        target = self.recipe(cell)
+        if content is None:
+            self.effects.append(call_effect(support.clear_content, target))
+        else:
+            self.effects.append(call_effect(support.set_content, target, content))
         if cell.cell is not None:
             self._changed_cells.append(cell)
 
@@ -215,8 +220,11 @@ class FrameReconstructor:
                 continue
             if not scope.own and scope.module is None:
                 raise unsupported("mutation", "writing globals that belong to no module")
-            module = None if scope.own else scope.module
-            self.effects.append(SetGlobal(module, key, self.recipe(value) if value is not None else None))
+            target = call_recipe(globals) if scope.own else ConstantRecipe(scope.names), ConstantRecipe(key)
+            if value is None:
+                self.effects.append(call_effect(dict.__delitem__, *target))
+            else:
+                self.effects.append(call_effect(dict.__setitem__, *target, self.recipe(value)))
 
     def _is_put_back(self, scope: GlobalScope, name: str, now: Value | None) -> bool:
         """The same for a global variable."""
@@ -255,7 +263,7 @@ class FrameReconstructor:
         """Raises CannotRebuild where a change would make an iterator over something that is yet to be changed."""
         made_at = {id(recipe): step for recipe, step in self.of_changed}
         changes = (*self.fills, *self.effects) if made_at else ()
-        waiting = [part for effect in changes for part in effect_recipes(effect)]
+        waiting = [effect.expression for effect in changes]
         seen: set[int] = set()
         while waiting:
             recipe = waiting.pop()
@@ -296,6 +304,11 @@ class FrameReconstructor:
             for other in others:
                 if other is not value:
                     self.context.guard(_object_source(value), GuardKind.DISTINCT, _object_source(other))
+
+
+def attribute_effect(target: Recipe, name: str, value: Recipe, raw: bool = False) -> Effect:
+    """`raw`: an attribute write past any __setattr__."""
+    return call_effect(support.set_attribute if raw else setattr, target, ConstantRecipe(name), value)
 
 
 def _is_found(recipe: Recipe) -> bool:

@@ -61,8 +61,6 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters
 from stator.graph.fake.fake_mode import FakeTensor
 
-from .generators import GeneratorValue
-
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
@@ -491,7 +489,7 @@ def _map(context: CaptureContext, obj: Any, source: Source | None) -> Value:
     context.guard(ReadSource(iterated_count, (source,)), GuardKind.EQUALS, count)
     where = [ReadSource(iterated_part, (source, ConstantSource(repr(at), at))) for at in range(count)]
     function, *iterated = (context.wrap(iterated_part(obj, at), where[at]) for at in range(count))
-    if not all(isinstance(one, (IteratorValue, GeneratorValue, ObjectValue)) for one in iterated):
+    if not all(isinstance(one, (IteratorValue, ObjectValue)) for one in iterated):
         return _object(context, obj, source)
     return MapValue(function, iterated, obj, source)
 

@@ -12,35 +12,18 @@ from stator.dynamo.host.naming import class_name, qualified_name
 
 from .capture_result import CapturedFrame, Return
 from .reconstruct_ir import (
-    CallAtLine,
     CallRecipe,
     ConstantRecipe,
-    DelAttr,
-    Effect,
-    Evaluate,
-    ExtendList,
     FrameCell,
     GetAttr,
-    GetItem,
     GraphOutput,
     Load,
     NewCell,
     NewDict,
-    NewFunction,
     NewList,
-    NewObject,
-    NewSet,
-    NewSlice,
     NewTuple,
     RaisedAt,
     Recipe,
-    ReplaceDict,
-    ReplaceList,
-    ReplaceSet,
-    SetAttr,
-    SetCell,
-    SetGlobal,
-    SetItem,
 )
 
 Show = Callable[[Recipe], str]
@@ -69,7 +52,7 @@ def captured_text(captured: CapturedFrame) -> str:
         lines.append(f"    {entry.name}: {example} = {recipe_text(entry.recipe)}{static}")
     if captured.effects:
         lines += ["", "effects:"]
-        lines += [f"    {effect_text(effect)}" for effect in captured.effects]
+        lines += [f"    {recipe_text(effect.expression)}" for effect in captured.effects]
     lines += ["", *_exit_lines(captured)]
     return "\n".join(lines) + "\n"
 
@@ -128,12 +111,6 @@ def recipe_text(recipe: Recipe) -> str:
     return _text(recipe, ())
 
 
-def effect_text(effect: Effect) -> str:
-    """An effect as a statement."""
-    writer = _EFFECTS.get(type(effect))
-    return writer(effect) if writer is not None else repr(effect)
-
-
 def _text(recipe: Recipe, above: tuple[Recipe, ...]) -> str:
     if recipe in above:
         return "..."
@@ -144,6 +121,8 @@ def _text(recipe: Recipe, above: tuple[Recipe, ...]) -> str:
 def _value_text(value: object) -> str:
     if isinstance(value, type):
         text = qualified_name(value)
+    elif type(value) is dict and "__builtins__" in value:
+        text = f"globals of {value.get('__name__')}"
     else:
         text = getattr(value, "__qualname__", None) if callable(value) else None
     if not isinstance(text, str):
@@ -159,17 +138,9 @@ def _items(items: list[Recipe], show: Show) -> str:
     return ", ".join(map(show, items))
 
 
-def _pairs(items: list[tuple[Recipe, Recipe]], show: Show) -> str:
-    return ", ".join(f"{show(key)}: {show(value)}" for key, value in items)
-
-
 def _call_text(recipe: CallRecipe, show: Show) -> str:
     keywords = [f"{name}={show(value)}" for name, value in recipe.kwargs.items()]
     return f"{show(recipe.function)}({', '.join([*map(show, recipe.args), *keywords])})"
-
-
-def _object_text(recipe: NewObject, show: Show) -> str:
-    return f"{_value_text(recipe.base_new)}({_items([recipe.cls, *recipe.args], show)})"
 
 
 _RECIPES: dict[type[Recipe], Callable[[Any, Show], str]] = {
@@ -179,39 +150,9 @@ _RECIPES: dict[type[Recipe], Callable[[Any, Show], str]] = {
     RaisedAt: lambda recipe, show: f"<raised at {recipe.index}>",
     NewTuple: lambda recipe, show: f"({_items(recipe.items, show)}{',' if len(recipe.items) == 1 else ''})",
     NewList: lambda recipe, show: f"[{_items(recipe.items, show)}]",
-    NewSet: lambda recipe, show: f"set([{_items(recipe.items, show)}])",
-    NewDict: lambda recipe, show: f"{{{_pairs(recipe.items, show)}}}",
-    NewSlice: lambda recipe, show: f"slice({_items([recipe.start, recipe.stop, recipe.step], show)})",
-    NewObject: _object_text,
+    NewDict: lambda recipe, show: f"{{{', '.join(f'{show(key)}: {show(value)}' for key, value in recipe.items)}}}",
     NewCell: lambda recipe, show: f"cell({'' if recipe.content is None else show(recipe.content)})",
     FrameCell: lambda recipe, show: f"cell of {recipe.name}",
-    NewFunction: lambda recipe, show: f"function {recipe.qualname}({_items(recipe.closure, show)})",
     CallRecipe: _call_text,
     GetAttr: lambda recipe, show: f"{show(recipe.base)}.{recipe.name}",
-    GetItem: lambda recipe, show: f"{show(recipe.base)}[{show(recipe.key)}]",
-}
-
-
-def _global_text(effect: SetGlobal) -> str:
-    name = f"globals of {effect.module}[{effect.name!r}]" if effect.module else f"globals()[{effect.name!r}]"
-    return f"del {name}" if effect.value is None else f"{name} = {recipe_text(effect.value)}"
-
-
-def _cell_text(effect: SetCell) -> str:
-    target = f"{recipe_text(effect.cell)}.cell_contents"
-    return f"del {target}" if effect.value is None else f"{target} = {recipe_text(effect.value)}"
-
-
-_EFFECTS: dict[type[Effect], Callable[[Any], str]] = {
-    SetAttr: lambda effect: f"{recipe_text(effect.target)}.{effect.name} = {recipe_text(effect.value)}",
-    DelAttr: lambda effect: f"del {recipe_text(effect.target)}.{effect.name}",
-    SetItem: lambda effect: f"{recipe_text(effect.target)}[{recipe_text(effect.key)}] = {recipe_text(effect.value)}",
-    ExtendList: lambda effect: f"{recipe_text(effect.target)} += [{_items(effect.items, recipe_text)}]",
-    ReplaceList: lambda effect: f"{recipe_text(effect.target)}[:] = [{_items(effect.items, recipe_text)}]",
-    ReplaceDict: lambda effect: f"{recipe_text(effect.target)} becomes {{{_pairs(effect.items, recipe_text)}}}",
-    ReplaceSet: lambda effect: f"{recipe_text(effect.target)} becomes set([{_items(effect.items, recipe_text)}])",
-    SetGlobal: _global_text,
-    SetCell: _cell_text,
-    CallAtLine: lambda effect: recipe_text(effect.call),
-    Evaluate: lambda effect: recipe_text(effect.expression),
 }

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo.guards.guard import Guard
 
-from .covered_lines import ExecutedLines
 from .reconstruct_ir import Effect, RaisedAt, Recipe
 
 if TYPE_CHECKING:
@@ -136,7 +135,6 @@ class Break:
 class CapturedFrame:
     """A frame after symbolic execution. `graph` is None if no operator was recorded.
 
-    executed_lines: the lines that the capture stands for, if line tracing was on.
     runs_original: the frame's own code does the work up to the exit, and nothing before the exit is compiled. Then
         there are no effects, and recipes only tell which kind of object is where.
     """
@@ -156,4 +154,3 @@ class CapturedFrame:
     side_effects: SideEffects = SideEffects()
     draws: list[Recipe] = field(default_factory=list)  # objects that are made in this order before the graph runs
     runs_original: bool = False
-    executed_lines: tuple[ExecutedLines, ...] | None = None

@@ -1,4 +1,4 @@
-"""Recipes: small expression trees that tell how to rebuild an object at run time. Codegen emits bytecode from them.
+"""Recipes: small expression trees by which an object is rebuilt at run time. Codegen emits bytecode from them.
 
 The symbolic interpreter turns its values into recipes when a graph ends; nothing here knows values or bytecode. Two
 appearances of one `New*` recipe object (by identity) mean one object at run time.
@@ -6,8 +6,8 @@ appearances of one `New*` recipe object (by identity) mean one object at run tim
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any
 
 from stator.dynamo.bytecode import Position
@@ -58,32 +58,10 @@ class NewList(Recipe):
 
 
 @dataclass(eq=False, slots=True)
-class NewSet(Recipe):
-    items: list[Recipe]
-
-
-@dataclass(eq=False, slots=True)
 class NewDict(Recipe):
     """A plain dict in the given insertion order."""
 
     items: list[tuple[Recipe, Recipe]]
-
-
-@dataclass(eq=False, slots=True)
-class NewSlice(Recipe):
-    start: Recipe
-    stop: Recipe
-    step: Recipe
-
-
-@dataclass(eq=False, slots=True)
-class NewObject(Recipe):
-    """Creation without __init__: `base_new(cls, *args)`; attributes follow as effects. `base_new` is e.g.
-    object.__new__, dict.__new__, tuple.__new__, collections.OrderedDict.__new__."""
-
-    cls: Recipe
-    base_new: Any = object.__new__
-    args: list[Recipe] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
@@ -98,20 +76,6 @@ class FrameCell(Recipe):
     """The cell object of a cell or free variable of the captured frame."""
 
     name: str
-
-
-@dataclass(eq=False, slots=True)
-class NewFunction(Recipe):
-    """A function object: `closure` holds recipes of cells (NewCell, FrameCell, or Load of an existing cell)."""
-
-    code: CodeType
-    globals: Recipe
-    name: str
-    qualname: str
-    defaults: Recipe | None = None
-    kwdefaults: Recipe | None = None
-    closure: list[Recipe] = field(default_factory=list)
-    annotations: Recipe | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -130,102 +94,17 @@ class GetAttr(Recipe):
 
 
 @dataclass(eq=False, slots=True)
-class GetItem(Recipe):
-    base: Recipe
-    key: Recipe
-
-
-# ---- effects: statements, replayed in order after the graph has run and before the exit ----
-
-
-@dataclass(eq=False, slots=True)
 class Effect:
-    """Base of all effects."""
-
-
-@dataclass(eq=False, slots=True)
-class SetAttr(Effect):
-    """`raw` writes by object.__setattr__ or to the instance dict; otherwise setattr is used."""
-
-    target: Recipe
-    name: str
-    value: Recipe
-    raw: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class DelAttr(Effect):
-    target: Recipe
-    name: str
-    raw: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class SetItem(Effect):
-    target: Recipe
-    key: Recipe
-    value: Recipe
-
-
-@dataclass(eq=False, slots=True)
-class ReplaceList(Effect):
-    """`target[:] = items`."""
-
-    target: Recipe
-    items: list[Recipe]
-
-
-@dataclass(eq=False, slots=True)
-class ExtendList(Effect):
-    """`list.extend(target, items)`."""
-
-    target: Recipe
-    items: list[Recipe]
-
-
-@dataclass(eq=False, slots=True)
-class ReplaceDict(Effect):
-    """Make the content exactly `items` in this order, by dict.clear and dict.__setitem__ (never an override). The keys
-    `again` are removed and inserted again, so that running iterators notice, as they would in eager."""
-
-    target: Recipe
-    items: list[tuple[Recipe, Recipe]]
-    again: list[Recipe] = field(default_factory=list)
-
-
-@dataclass(eq=False, slots=True)
-class ReplaceSet(Effect):
-    target: Recipe
-    items: list[Recipe]
-
-
-@dataclass(eq=False, slots=True)
-class SetGlobal(Effect):
-    """Write (value None: delete) a name in the globals of the frame (module None) or of another module."""
-
-    module: str | None
-    name: str
-    value: Recipe | None
-
-
-@dataclass(eq=False, slots=True)
-class SetCell(Effect):
-    """`cell.cell_contents = value` (value None: empty it)."""
-
-    cell: Recipe
-    value: Recipe | None
-
-
-@dataclass(eq=False, slots=True)
-class CallAtLine(Effect):
-    """Call a function with the line of the user's frame in the traceback, and drop the result."""
-
-    call: CallRecipe
-    position: Position
-
-
-@dataclass(eq=False, slots=True)
-class Evaluate(Effect):
-    """Evaluate an expression for its effect, e.g. a CallRecipe of list.sort, and drop the result."""
+    """An expression that is evaluated for its effect, behind the graph and before the exit; effects keep their order.
+    `position`: the place in the user's code that tracebacks show."""
 
     expression: Recipe
+    position: Position | None = None
+
+
+def call_recipe(function: Callable[..., object], *args: Recipe) -> CallRecipe:
+    return CallRecipe(ConstantRecipe(function), list(args))
+
+
+def call_effect(function: Callable[..., object], *args: Recipe) -> Effect:
+    return Effect(call_recipe(function, *args))

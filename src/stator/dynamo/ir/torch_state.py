@@ -16,7 +16,7 @@ from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ModuleGlobalSource
 from stator.prims.onednn import onednn_depth, restore_onednn_depth
 
-from .reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate
+from .reconstruct_ir import ConstantRecipe, Effect, call_effect
 
 
 def in_function_transform() -> bool:
@@ -191,6 +191,5 @@ class TorchState:
     def effects_since(self) -> list[Effect]:
         """The effects that replay, at run time, the changes between this state and the present state."""
         return [
-            Evaluate(CallRecipe(ConstantRecipe(function), [ConstantRecipe(arg) for arg in args]))
-            for function, args in TorchState.now().calls_from(self)
+            call_effect(function, *map(ConstantRecipe, args)) for function, args in TorchState.now().calls_from(self)
         ]

@@ -201,7 +201,6 @@ class CaptureContext(Protocol):
     handled: list[Value]
     instance_dicts: dict[int, bool]
     later: Any
-    lines: Any
     live_iterators: dict[int, Any]
     mutations: Any
     numbers: dict[Any, Any]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, Source
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate, Load, Recipe
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Load, Recipe, call_effect
 
 from .base import Value, cannot_rebuild, unsupported
 
@@ -95,11 +95,7 @@ class ContextVariable(Value):
         """What sets it, at run time; nothing where it was put back."""
         if self.now is None:
             return []
-        return [
-            Evaluate(
-                CallRecipe(ConstantRecipe(ContextVar.set), [reconstructor.recipe(self), reconstructor.recipe(self.now)])
-            )
-        ]
+        return [call_effect(ContextVar.set, reconstructor.recipe(self), reconstructor.recipe(self.now))]
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         return Load(self.source)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.guards.source import AttrSource, Source
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, NewObject, Recipe
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 
 from .base import NotConstant, Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
@@ -191,11 +191,10 @@ class ExceptionValue(Value):
         if self.caught_at is not None:
             raise cannot_rebuild("an exception that was raised, with its traceback and context", self.caught_at)
         args = [reconstructor.recipe(arg) for arg in self.args]
-        made: Recipe
         if isinstance(lookup_in_class(self.cls, "__init__"), FunctionType):
-            made = NewObject(ConstantRecipe(self.cls), BaseException.__new__, args)
+            made = call_recipe(BaseException.__new__, ConstantRecipe(self.cls), *args)
         else:
-            made = CallRecipe(ConstantRecipe(self.cls), args)
+            made = call_recipe(self.cls, *args)
         reconstructor.remember(self, made)
         for name, value in self.attributes.items():
             reconstructor.set_attr(made, name, value)

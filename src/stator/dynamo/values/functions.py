@@ -15,6 +15,7 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
+from stator.dynamo.codegen import support
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import (
     AttrSource,
@@ -30,10 +31,10 @@ from stator.dynamo.ir.reconstruct_ir import (
     ConstantRecipe,
     GetAttr,
     Load,
-    NewFunction,
     NewTuple,
     Recipe,
-    SetAttr,
+    call_effect,
+    call_recipe,
 )
 
 from .base import Lazy, Raised, Value, unsupported
@@ -256,21 +257,25 @@ class FunctionValue(Value):
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.fn is not None:
             return Load(self.source) if self.source is not None else ConstantRecipe(self.fn)
-        made = NewFunction(
-            self.code,
+        none = ConstantRecipe(None)
+        made = call_recipe(
+            support.new_function,
+            ConstantRecipe(self.code),
             Load(self.scope.source),
-            self.name,
-            self.qualname,
-            NewTuple([reconstructor.recipe(item) for item in self.defaults]) if self.defaults else None,
-            reconstructor.string_dict(self.kwdefaults) if self.kwdefaults else None,
+            ConstantRecipe(self.name),
+            ConstantRecipe(self.qualname),
+            NewTuple([reconstructor.recipe(item) for item in self.defaults]) if self.defaults else none,
+            reconstructor.string_dict(self.kwdefaults) if self.kwdefaults else none,
         )
         reconstructor.remember(self, made)
-        made.closure.extend(reconstructor.recipe(cell) for cell in self.closure or ())
+        made.args.extend(reconstructor.recipe(cell) for cell in self.closure or ())
         plain = True  # so far, as they are to be set in their order
         for name, value in self.attributes.items():
             plain &= type(value) is ConstantValue
             if plain or name == "__isabstractmethod__":
-                reconstructor.marks.append(SetAttr(made, name, reconstructor.recipe(value)))
+                reconstructor.marks.append(
+                    call_effect(setattr, made, ConstantRecipe(name), reconstructor.recipe(value))
+                )
             else:
                 reconstructor.set_attr(made, name, value)
         return made

@@ -21,7 +21,7 @@ from stator.dynamo.guards.source import AttrSource, InstanceDictSource, ItemSour
 from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.naming import class_dict, class_name, full_name, module_of, qualified_name, resolution_order
 from stator.dynamo.host.native_status import native
-from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewObject, Recipe
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 
 from .base import Lazy, Raised, Value, unsupported
 from .constants import ConstantValue
@@ -432,7 +432,7 @@ class ObjectValue(Value):
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        return reconstructor.made_of_class(self, NewObject(ConstantRecipe(self.cls), new_of_layout(self.cls)))
+        return reconstructor.made_of_class(self, call_recipe(new_of_layout(self.cls), ConstantRecipe(self.cls)))
 
 
 def new_of_layout(cls: type) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch.utils import _device
 
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Effect, call_effect
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 
@@ -53,6 +53,4 @@ def on_device(context: CaptureContext, function: Any, kwargs: dict[str, Value]) 
 
 def entered(devices: list[torch.device]) -> list[Effect]:
     """What enters the blocks, at run time."""
-    return [
-        Evaluate(CallRecipe(ConstantRecipe(torch.device.__enter__), [ConstantRecipe(device)])) for device in devices
-    ]
+    return [call_effect(torch.device.__enter__, ConstantRecipe(device)) for device in devices]

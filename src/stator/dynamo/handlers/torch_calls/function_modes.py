@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from stator.dynamo.host.naming import class_name, module_of, qualified_name
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate
+from stator.dynamo.ir.reconstruct_ir import Effect, call_effect
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue
@@ -65,8 +65,7 @@ def entered(reconstructor: Reconstructor) -> list[Effect]:
         raise unsupported(
             "call-builtin", f"{_INDEXING[1]} beside a block of torch.device, in an order that is not kept"
         )
-    push = ConstantRecipe(torch._C._push_on_torch_function_stack)
-    return [Evaluate(CallRecipe(push, [reconstructor.recipe(mode)])) for mode in modes]
+    return [call_effect(torch._C._push_on_torch_function_stack, reconstructor.recipe(mode)) for mode in modes]
 
 
 def _read_item(context: CaptureContext, tensor: TensorValue, key: Value) -> Value | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported
 from stator.dynamo.host.iterator_state import set_position
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Evaluate, Load, NewList, Recipe
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Load, NewList, Recipe, call_effect
 from stator.dynamo.values.base import Raised, Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
@@ -126,11 +126,8 @@ class ContainerIterator(IteratorValue):
                 ConstantRecipe(self.make), [container, ConstantRecipe(0)]
             )  # the list may still be empty there
             at = self.taken if self.start is None else self.start - 1 - self.taken
-            whole = Evaluate(container)  # with all that is in it: such as the iterator
-            reconstructor.late += [
-                whole,
-                Evaluate(CallRecipe(ConstantRecipe(set_position), [made, ConstantRecipe(at)])),
-            ]
+            whole = Effect(container)  # with all that is in it: such as the iterator
+            reconstructor.late += [whole, call_effect(set_position, made, ConstantRecipe(at))]
             return made
         made = CallRecipe(ConstantRecipe(self.make), [container, ConstantRecipe(self.taken)])
         if changed:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
 from stator.dynamo.host import iterator_state
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate, Load, Recipe
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Effect, Load, Recipe, call_effect
 from stator.dynamo.values.base import Value, unsupported
 
 from .iterators import IteratorValue
@@ -91,7 +91,7 @@ class LiveIterator(IteratorValue):
 
     def advance(self) -> Effect:
         source: Source = self.source  # type: ignore[assignment]
-        return Evaluate(CallRecipe(ConstantRecipe(iterator_state.advance), [Load(source), ConstantRecipe(self.steps)]))
+        return call_effect(iterator_state.advance, Load(source), ConstantRecipe(self.steps))
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
         return iter(lambda: self.next_item(context), None)  # type: ignore[arg-type]

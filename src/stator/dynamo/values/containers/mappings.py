@@ -13,7 +13,7 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, DictKeySource, ItemSource, Source
 from stator.dynamo.host.iterator_state import keys_in_order
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, GetAttr, Load, NewDict, NewObject, Recipe
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, GetAttr, Load, NewDict, Recipe, call_recipe
 from stator.dynamo.values.base import Lazy, NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, runs_code_when_compared
@@ -259,13 +259,12 @@ class DictValue(ObjectValue):
             return made
         if self.cls is defaultdict:
             factory = reconstructor.recipe(self.factory) if self.factory is not None else ConstantRecipe(None)
-            new: Recipe = CallRecipe(ConstantRecipe(defaultdict), [factory])
+            new: Recipe = call_recipe(defaultdict, factory)
         elif issubclass(self.cls, defaultdict):
             raise unsupported("reconstruct", "a subclass of defaultdict cannot leave the graph")
         else:
-            new = NewObject(
-                ConstantRecipe(self.cls), OrderedDict.__new__ if issubclass(self.cls, OrderedDict) else dict.__new__
-            )
+            base = OrderedDict if issubclass(self.cls, OrderedDict) else dict
+            new = call_recipe(base.__new__, ConstantRecipe(self.cls))
         return reconstructor.made_of_class(self, new)
 
 
@@ -412,7 +411,7 @@ class DictViewValue(Value):
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         known = (OrderedDict, MappingProxyType)  # each knows its own order, or is none
         base = next((kind for kind in known if issubclass(self.owner.cls, kind)), dict)
-        return CallRecipe(ConstantRecipe(getattr(base, self.kind)), [reconstructor.recipe(self.owner)])
+        return call_recipe(getattr(base, self.kind), reconstructor.recipe(self.owner))
 
 
 # ---- methods ----

@@ -15,7 +15,7 @@ import torch
 from stator.base.registry import Registry
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.source import Source
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, NewList, NewObject, NewTuple, Recipe
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewList, NewTuple, Recipe, call_recipe
 from stator.dynamo.values.base import Lazy, NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, new_of_layout
@@ -171,8 +171,8 @@ class TupleValue(SequenceValue):
         if self.cls is tuple:
             return made
         if new_of_layout(self.cls) is not tuple.__new__:  # torch.Size and the struct sequences of C
-            return CallRecipe(ConstantRecipe(self.cls), [made])
-        return reconstructor.made_of_class(self, NewObject(ConstantRecipe(self.cls), tuple.__new__, [made]))
+            return call_recipe(self.cls, made)
+        return reconstructor.made_of_class(self, call_recipe(tuple.__new__, ConstantRecipe(self.cls), made))
 
 
 class ListValue(SequenceValue):
@@ -238,7 +238,7 @@ class ListValue(SequenceValue):
         if self.source is not None:
             return Load(self.source)
         if self.cls is not list:
-            made: Recipe = NewObject(ConstantRecipe(self.cls), list.__new__)
+            made: Recipe = call_recipe(list.__new__, ConstantRecipe(self.cls))
             reconstructor.remember(self, made)
             reconstructor.fill(self, made)
             return made

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import Source
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, NewObject, NewSet, NewTuple, Recipe
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewList, NewTuple, Recipe, call_recipe
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue
@@ -169,26 +169,26 @@ class SetValue(ObjectValue):
         if self.source is not None:
             return Load(self.source)
         if self.cls is not set and not issubclass(self.cls, frozenset):
-            return reconstructor.made_of_class(self, NewObject(ConstantRecipe(self.cls), set.__new__))
+            return reconstructor.made_of_class(self, call_recipe(set.__new__, ConstantRecipe(self.cls)))
         made = self._new(reconstructor)
         if self.cls in (set, frozenset):
-            return made if self.cls is set else CallRecipe(ConstantRecipe(frozenset), [made])
-        return reconstructor.made_of_class(self, NewObject(ConstantRecipe(self.cls), frozenset.__new__, [made]))
+            return made if self.cls is set else call_recipe(frozenset, made)
+        return reconstructor.made_of_class(self, call_recipe(frozenset.__new__, ConstantRecipe(self.cls), made))
 
     def _new(self, reconstructor: Reconstructor) -> Recipe:
         """A set in whose order the members come as in this one."""
         keys = list(self.members if self.twin is None and len(self.members) < 2 else self.twin or ())
         added = next((order for order in (keys, list(self.members)) if list(_added(order)) == keys), None)
         if added is not None and len(keys) == len(self.members):
-            return NewSet([reconstructor.recipe(self.members[key]) for key in added])
+            return call_recipe(set, NewList([reconstructor.recipe(self.members[key]) for key in added]))
         kept = set(self.twin or ())
         for order in (keys, list(self.members)) if len(keys) == len(self.members) else ():
             if list(set(dict.fromkeys(order))) == keys:  # CPython makes room for all keys of a dictionary at once
                 listed = NewTuple([reconstructor.recipe(self.members[key]) for key in order])
-                return CallRecipe(ConstantRecipe(set), [CallRecipe(ConstantRecipe(dict.fromkeys), [listed])])
+                return call_recipe(set, call_recipe(dict.fromkeys, listed))
         own = all(member.is_constant() and member.source is None for member in self.members.values())
         if kept and own and list(kept.copy()) == keys:
-            return CallRecipe(ConstantRecipe(kept.copy))
+            return call_recipe(kept.copy)
         raise unsupported("set-members", "a set whose order a new one would not have")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.source import Source
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewSlice, Recipe
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.constants import ConstantMethod, ConstantValue
 
@@ -48,9 +48,7 @@ class SliceValue(Value):
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        return NewSlice(
-            reconstructor.recipe(self.start), reconstructor.recipe(self.stop), reconstructor.recipe(self.step)
-        )
+        return call_recipe(slice, *map(reconstructor.recipe, (self.start, self.stop, self.step)))
 
 
 class RangeValue(Value):
