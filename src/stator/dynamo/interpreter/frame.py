@@ -5,6 +5,7 @@ What an instruction means is said in opcodes/; what an object does is said in va
 
 from __future__ import annotations
 
+import builtins
 from traceback import walk_tb
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -242,18 +243,36 @@ class Frame(CaptureState):
         return UserPlace(code.co_filename, next(filter(None, lines), code.co_firstlineno), self.name)
 
     def waits_in_try(self) -> bool:
-        """Whether closing a generator, which waits at a yield in this frame, may run code of the user: a `finally`, the
-        end of a `with`, or a handler."""
+        """Whether a generator's frame, which waits at a yield, would run code of the user when it is closed there: the
+        block of a `finally` or `with`, or a handler that may catch GeneratorExit."""
         instructions = self.program.instructions
         region = instructions[self.now].handler
         while region is not None:
-            handler = region.target
-            if handler.opname.startswith("CALL_INTRINSIC"):
+            at = region.target.index
+            if instructions[at].opname.startswith("CALL_INTRINSIC"):
                 return False  # the wrapper that 3.12 puts around every generator
-            if handler.opname != "CLEANUP_THROW":  # the wrapper around each `yield from`
+            if instructions[at].opname == "CLEANUP_THROW":  # and around each `yield from`
+                region = instructions[at].handler
+                continue
+            if instructions[at].opname == "PUSH_EXC_INFO":
+                at += 1
+                while instructions[at + 1].opname == "CHECK_EXC_MATCH" and self._lets_generator_exit_pass(at):
+                    jump = instructions[at + 2]
+                    at = at + 3 if jump.target is None else jump.target.index
+            elif [instruction.opname for instruction in instructions[at : at + 2]] == ["COPY", "POP_EXCEPT"]:
+                at += 2
+            if instructions[at].opname != "RERAISE":
                 return True
-            region = handler.handler
+            region = instructions[at].handler
         return False
+
+    def _lets_generator_exit_pass(self, at: int) -> bool:
+        """Whether `except NAME` does not catch GeneratorExit; instruction `at` loads the name."""
+        load = self.program.instructions[at]
+        if load.opname != "LOAD_GLOBAL":
+            return False
+        wanted = self.globals.names.get(load.argval, vars(builtins).get(load.argval))
+        return isinstance(wanted, type) and not issubclass(GeneratorExit, wanted)
 
     def unwind(self, pc: int, raised: Raised) -> bool:
         """Go to the handler of the try region around instruction `pc`; False: the exception leaves the frame. (Raised
