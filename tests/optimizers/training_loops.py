@@ -435,7 +435,7 @@ AVERAGES: dict[str, dict[str, Any]] = {
     "by a function of the user's": {"avg_fn": lambda average, current, count: 0.9 * average + 0.1 * current},
 }
 for _name, _options in AVERAGES.items():
-    LOOPS[f"averaged {_name}"] = _averaged(**_options)
+    BROKEN[f"averaged {_name}"] = _averaged(**_options)
 
 
 @_broken

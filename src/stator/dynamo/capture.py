@@ -322,7 +322,6 @@ class _Attempt:
         reconstructor.rely_on_distinct_iterators()
         # includes draws whose numbers are unused
         drawn = [Effect(draw) for draw in reconstructor.context.draws]
-        counted = [Effect(call) for call in reconstructor.context.counted_calls]
         modes = [
             *self.entry_state.effects_since(),
             *handlers.device_contexts.entered(reconstructor.context.devices),
@@ -335,7 +334,7 @@ class _Attempt:
             *reconstructor.effects,
             *reconstructor.late,
         ]
-        return [*drawn, *counted, *changes, *modes]
+        return [*drawn, *changes, *modes]
 
     def _captured(
         self, frame: Frame, reconstructor: FrameReconstructor | None, effects: list[Effect], exit_: Return | Break

@@ -151,6 +151,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "sets": lambda: [*twice({1, 2}), *twice(frozenset({1, 2}))],
     "a tuple that holds itself": holds_itself,
     "tuples twice": lambda: [*twice((1, [2])), [(1, [2])]],
+    "keys and lists": lambda: {"a": [1, (2, 3)], "b": twice([])},
     "keys": lambda: {frozenset((1, 2)): [1]},
     "copies itself": CopiesItself,
     "copies itself, in a list": lambda: twice(CopiesItself()),
@@ -239,7 +240,7 @@ def inner(x: torch.Tensor, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("maker", "graphs", "breaks"), [("plain", 1, 0), ("two", 1, 0), ("parameter", 3, 2), ("module", 3, 2)]
+    ("maker", "graphs", "breaks"), [("keys and lists", 1, 0), ("plain", 3, 2), ("parameter", 3, 2), ("module", 3, 2)]
 )
 def test_graphs_end_at_the_copy_only(maker: str, graphs: int, breaks: int) -> None:
     torch.manual_seed(3)

@@ -16,7 +16,6 @@ from stator.base import counters
 Program = Callable[[torch.Tensor, str], Any]
 
 _NUMBERED = re.compile(r"(?P<name>[a-z]+)_(?P<index>\d+)")
-_TABLE = str.maketrans("ab", "xy", "c")
 
 
 def _plain(result: Any) -> Any:
@@ -31,23 +30,7 @@ def _parts(x: torch.Tensor, text: str) -> Any:
     return x + int(index), name, found["index"], found.groupdict(), found.span("name"), found.expand(r"\2 \1")
 
 
-def _each(x: torch.Tensor, text: str) -> Any:
-    for found in re.finditer(r"\d", text):
-        x = x * int(found.group()) + found.start()
-    return x, [found[0] for found in _NUMBERED.finditer(text)], _NUMBERED.search("", 0)
-
-
-def _first(x: torch.Tensor, text: str) -> Any:
-    matches = re.finditer("[a-z]", text, re.IGNORECASE)
-    return x + 1, next(matches).span(), [found.end() for found in matches]
-
-
-def _translated(x: torch.Tensor, text: str) -> Any:
-    made = str.maketrans("l", "L"), str.maketrans({"l": None, 97: "A"}), str.maketrans("l", "r", "a")
-    return x + 1, text.translate(_TABLE), [text.translate(table) for table in made], made
-
-
-PROGRAMS: dict[str, Program] = {"parts": _parts, "each": _each, "first": _first, "translated": _translated}
+PROGRAMS: dict[str, Program] = {"parts": _parts}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -64,14 +47,6 @@ def test_a_table_that_changes_is_looked_at_again() -> None:
     assert compiled(torch.ones(1), "abc")[1] == "xbc"
     table[98] = "y"
     assert compiled(torch.ones(1), "abc")[1] == "xyc"
-
-
-def test_an_invalid_expression_raises() -> None:
-    def program(x: torch.Tensor) -> Any:
-        return x + 1, re.finditer("(", "text")
-
-    with pytest.raises(re.error, match="missing"):
-        stator.compile(program, backend="eager")(torch.ones(1))
 
 
 def test_an_iterator_that_leaves_is_a_real_one() -> None:

@@ -72,29 +72,6 @@ def turned_off(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
 
-@pytest.mark.parametrize("function", [under_it_already, ends_inside])
-def test_blocks_under_it_change_nothing(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    stator.reset()
-    compiled = stator.compile(function, backend="eager")
-    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    counters.clear()
-    with torch.inference_mode():
-        actual, expected = compiled(x), function(x)
-        assert not torch.is_grad_enabled()
-        assert torch.equal(actual, expected) and actual.is_inference()
-    assert counters.counts["graph_breaks"] == (function is ends_inside)
-
-
-def test_a_block_that_turns_off_what_is_off() -> None:
-    stator.reset()
-    compiled = stator.compile(turned_off, backend="eager", fullgraph=True)
-    x = torch.randn(3, 4, requires_grad=True)
-    compiled(x).sum().backward()
-    assert torch.equal(x.grad, torch.full((3, 4), 2.0))
-    with torch.autograd.set_multithreading_enabled(False), pytest.raises(stator.base.errors.Unsupported):
-        compiled(x)
-
-
 @pytest.mark.parametrize("function", [under_it_already, ends_inside, turned_off])
 @pytest.mark.parametrize("outer", ["normal", "no_grad", "inference"])
 def test_blocks_that_change_the_mode(function: Callable[[torch.Tensor], torch.Tensor], outer: str) -> None:

@@ -4,7 +4,6 @@ and iterates by calling."""
 from __future__ import annotations
 
 import abc
-import collections
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -69,18 +68,6 @@ class Node:
     next: Any = None
 
 
-def test_hashes_of_objects_and_of_tuples_that_hold_them() -> None:
-    def function(x: torch.Tensor) -> Any:
-        one, other = Frozen(1, 2), Frozen(1, 3)
-        try:
-            hash((1, [2]))
-        except TypeError as error:
-            text = str(error)
-        return x + 1, hash(one) == hash(other), hash((one, "a")) == hash((other, "a")), hash((1, 2.5, None)), text
-
-    _check(function)
-
-
 def test_texts_of_dataclasses() -> None:
     def function(x: torch.Tensor) -> Any:
         ring = Node("ring")
@@ -122,23 +109,6 @@ def test_an_abstract_class_cannot_be_made() -> None:
             Abstract()  # type: ignore[abstract]
         except TypeError as error:
             return x + 1, str(error)
-
-    _check(function)
-
-
-def test_counting() -> None:
-    def function(x: torch.Tensor, words: list[str]) -> Any:
-        counted = collections.Counter(words)
-        counted.update("aab")
-        return x * counted["a"], counted.most_common(), counted["missing"], dict(counted)
-
-    _check(function, ["a", "c"])
-
-
-def test_iterating_by_calls_until_a_sentinel() -> None:
-    def function(x: torch.Tensor) -> Any:
-        items = iter([3, 2, 0, 5])
-        return x + 1, list(iter(lambda: next(items), 0)), list(items)
 
     _check(function)
 

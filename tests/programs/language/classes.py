@@ -10,7 +10,6 @@ import dataclasses
 import enum
 import math
 import numbers
-import operator
 import types
 import typing
 
@@ -328,7 +327,7 @@ def custom_iter(x):
 def total(x):
     l = [3, 1, 2]
     l.sort(key=lambda v: -v)
-    m = sorted([(1, "b"), (0, "a")], key=operator.itemgetter(0))
+    m = sorted([(1, "b"), (0, "a")], key=lambda row: row[0])
     l2 = [1, 2, 3]
     l2[1:2] = [7, 8]
     del l2[0]

@@ -5,9 +5,13 @@ copies, containers that change meanwhile, calls that do not fit."""
 
 from __future__ import annotations
 
+import bisect
 import collections
 import collections.abc
 import copy
+import functools
+import heapq
+import itertools
 import weakref
 
 import torch
@@ -405,3 +409,37 @@ def lengths_too_long_to_be_given(x):
         return len(range(10**40))
     except OverflowError as error:
         return str(error)
+
+
+# ---- functions of the standard library that break the graph ----
+
+
+@functools.singledispatch
+def kind(value):
+    return 1
+
+
+@kind.register
+def _(value: int):
+    return 2
+
+
+@kind.register(torch.Tensor)
+def _(value):
+    return value * 2
+
+
+def dispatched_by_class(x):
+    return x * kind(3) + kind("text"), kind(x), kind.dispatch(bool)(True)
+
+
+def heaps_and_searches(x):
+    heap = [5, 1, 4, 9]
+    heapq.heapify(heap)
+    bisect.insort(heap, 7, key=abs)
+    return x * heapq.heappop(heap), heap, bisect.bisect([1, 3], 2, lo=1)
+
+
+def iterators_of_calls(x):
+    left = [1, 2, 3]
+    return x * sum(iter(left.pop, 1)), left, collections.Counter("aab"), list(itertools.tee(left)[1])

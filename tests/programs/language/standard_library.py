@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
-import heapq
 import sys
 from collections import deque
-from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -17,23 +14,6 @@ INPUT = torch.tensor([1.5, -2.25, 3.0, 0.5])
 def bounded_index_of_a_deque(x):
     held = deque([1, 2, 3, 2, 1], maxlen=8)
     return x * held.index(2, 2) + held.index(1, 1, 5), held.index(3, -4)
-
-
-def heaps(x):
-    heap = [5, 1, 4, 9, 2, 2]
-    heapq.heapify(heap)
-    heapq.heappush(heap, 3)
-    least = heapq.heappop(heap)
-    pushed = heapq.heappushpop(heap, 0), heapq.heappushpop(heap, 7), heapq.heapreplace(heap, 8)
-    return x * least, heap, pushed
-
-
-def insertion(x):
-    held = [1, 3, 5]
-    bisect.insort(held, 4)
-    bisect.insort_left(held, 3)
-    bisect.insort(held, -6, key=abs)
-    return x * held[2], held
 
 
 @functools.total_ordering
@@ -58,11 +38,6 @@ def objects_in_order(x):
     return x * max(held).number, names, Version(1) <= Version(2), Version(3) >= Version(4)
 
 
-def by_comparison(x):
-    by_length = functools.cmp_to_key(lambda a, b: len(a) - len(b))
-    return x, sorted(["ccc", "a", "bb", "d"], key=by_length), max(["a", "bbb", "ccc"], key=by_length)
-
-
 class Scaled:
     def scaled(self, x, by, more=0):
         return x * by + more
@@ -72,49 +47,6 @@ class Scaled:
 
 def partial_methods(x):
     return Scaled().doubled(x), Scaled().doubled(x, more=3)
-
-
-@functools.singledispatch
-def kind(value):
-    return 1
-
-
-@kind.register
-def _(value: int):
-    return 2
-
-
-@kind.register(list)
-def _(value):
-    return 3
-
-
-@kind.register(torch.Tensor)
-def _(value):
-    return value * 2
-
-
-def dispatched_by_class(x):
-    return x * kind(3) + kind([]) + kind("text"), kind(x), kind.dispatch(bool)(True)
-
-
-@runtime_checkable
-class Sized(Protocol):
-    size: int
-
-    def grow(self): ...
-
-
-class Box:
-    def __init__(self, size=None):
-        if size is not None:
-            self.size = size
-
-    def grow(self): ...
-
-
-def protocols(x):
-    return x, isinstance(Box(3), Sized), isinstance(Box(), Sized), isinstance(3, Sized)
 
 
 def sets_in_place(x):

@@ -12,16 +12,14 @@ from .autograd_calls import (
 from .numpy_calls import numpy_functions, numpy_tensors
 from .optimizer_calls import optimizer_state, optimizers, schedules
 from .python_calls import (
-    breakpoints,
+    breaking_calls,
     builtin_functions,
     cached_functions,
     cells,
     collections_functions,
     compilation,
     copying,
-    dispatch,
     nested_resume_calls,
-    operator_factories,
     operators,
     print_and_logging,
     python_classes,
@@ -51,7 +49,7 @@ from .torch_calls import (
 __all__ = [
     "autograd_engine",
     "autograd_function",
-    "breakpoints",
+    "breaking_calls",
     "builtin_functions",
     "cached_functions",
     "cells",
@@ -66,7 +64,6 @@ __all__ = [
     "data_assertions",
     "determinism",
     "device_contexts",
-    "dispatch",
     "distributions",
     "flexible_attention",
     "function_modes",
@@ -77,7 +74,6 @@ __all__ = [
     "nested_resume_calls",
     "numpy_functions",
     "numpy_tensors",
-    "operator_factories",
     "operators",
     "optimizer_state",
     "optimizers",

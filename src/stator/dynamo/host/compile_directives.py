@@ -154,7 +154,8 @@ def _ids(rules: Any, name: str) -> Any:
 
 
 def substitute_of_torch(function: Any) -> Mark | None:
-    """The substitute registered by torch.compiler.substitute_in_graph, for a function without a handler in stator."""
+    """The substitute that a program registered by torch.compiler.substitute_in_graph. The substitutes that torch itself
+    registers are left out: they are loaded at any time, and do not check their arguments."""
     functions = sys.modules.get("torch._dynamo.variables.functions")
     polyfilled = getattr(functions, "PolyfilledFunctionVariable", None)
     if polyfilled is None:
@@ -164,7 +165,7 @@ def substitute_of_torch(function: Any) -> Mark | None:
     except (AttributeError, TypeError):
         return None
     replacement = getattr(handler, "__torch_dynamo_polyfill__", None)
-    if not isinstance(replacement, FunctionType):
+    if not isinstance(replacement, FunctionType) or replacement.__module__.startswith("torch._dynamo."):
         return None
     folds = bool(getattr(handler, "__torch_dynamo_can_constant_fold_through__", False))
     return Mark(Treatment.SUBSTITUTE, replacement=replacement, folds=folds)

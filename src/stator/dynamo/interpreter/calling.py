@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import re
 import types
 from collections.abc import Callable
 from types import FunctionType
@@ -33,7 +32,6 @@ from stator.dynamo.host.numpy_scalars import is_pure_function
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.number_arithmetic import computed
@@ -205,10 +203,8 @@ def _replaced(
         raise unsupported("call-builtin", f"arguments of {replacement.__name__}(): {error}") from None
     made = context.call(context.known(replacement), args, kwargs)
     kind = real if isinstance(real, type) else _MADE_BY.get(real)
-    if kind is not None:
-        for one in made.items if isinstance(made, TupleValue) else [made]:
-            if isinstance(one, GeneratorValue):
-                one.cls = kind
+    if kind is not None and isinstance(made, GeneratorValue):
+        made.cls = kind
     return made
 
 
@@ -218,11 +214,7 @@ def _standing_for(context: CaptureContext, kind: ClassValue, generator: Generato
     return generator
 
 
-_MADE_BY: dict[Any, type] = {
-    itertools.chain.from_iterable: itertools.chain,
-    itertools.tee: type(itertools.tee(())[0]),
-    re.finditer: type(re.finditer("", "")),
-}
+_MADE_BY: dict[Any, type] = {itertools.chain.from_iterable: itertools.chain}
 _signatures: dict[Any, inspect.Signature] = {}
 
 

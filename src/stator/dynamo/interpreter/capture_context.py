@@ -92,13 +92,10 @@ class FrameCapture:
         self.expected: set[Source] = set()  # places whose numbers are known to change before they do
         self.numbers: dict[Any, Any] = {}  # symbolic numbers by what they are read or computed from
         self.overlays: list[LibraryOverride] = []  # of functions that run, innermost last
-        self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self.devices: list[torch.device] = []  # of the blocks of torch.device that were entered
         self.changed_dicts: set[int] = set()  # dictionaries from outside that were written to, by id
         self.instance_dicts: dict[int, bool] = {}  # those of objects, which may be written to: whether they were
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
-        self.cached_calls: dict[Any, Value] = {}  # of functions under lru_cache, on constants
-        self.counted_calls: list[Recipe] = []
         self.generators_drawn: dict[Source, Recipe] = {}  # from which generators
         self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph
         self.relies_on_error_modes = False  # of NumPy

@@ -127,7 +127,7 @@ class FrameReconstructor:
         context = self.context
         if self.marks or self.fills or self.effects or self.late:
             return False
-        if context.draws or context.counted_calls:
+        if context.draws:
             return False
         return all(_is_found(recipe) for _, recipe in self._recipes.values())
 

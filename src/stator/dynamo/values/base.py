@@ -180,12 +180,10 @@ class CaptureContext(Protocol):
     asked_whether_compiling: Any
     assumptions: Any
     broken: tuple[Any, list[Any]] | None
-    cached_calls: dict[Any, Value]
     changed_dicts: set[int]
     changing: Any
     classes: Any
     compare: Any
-    counted_calls: list[Recipe]
     devices: list[Any]
     direct: Value | None
     draws: list[Recipe]
@@ -209,7 +207,6 @@ class CaptureContext(Protocol):
     real_cells: dict[int, Any]
     recorder: Any
     relies_on_error_modes: Any
-    signatures: dict[tuple[Any, bool], Any]
     step: Any
     stop_at: Any
     wrapped: dict[int, Value]

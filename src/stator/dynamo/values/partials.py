@@ -1,4 +1,4 @@
-"""functools.partial objects, and the callables that `operator` makes."""
+"""functools.partial objects."""
 
 from __future__ import annotations
 
@@ -88,34 +88,3 @@ class PartialValue(Value):
         for name, value in self.attributes.items():
             reconstructor.set_attr(made, name, value)
         return made
-
-
-class MadeCallable(Value):
-    """An `operator.attrgetter`, `itemgetter` or `methodcaller` that captured code made: followed as a closure that does
-    the same. What leaves the graph, or is called where the graph ends, is the real one."""
-
-    __slots__ = ("args", "closure", "keywords", "kind")
-
-    def __init__(self, kind: type, args: list[Value], keywords: dict[str, Value], closure: Value) -> None:
-        self.source = None
-        self.kind = kind
-        self.args = args
-        self.keywords = keywords
-        self.closure = closure
-
-    def python_type(self, context: CaptureContext) -> type:
-        return self.kind
-
-    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if kwargs:
-            raise context.raised(TypeError, f"{self.kind.__name__}() takes no keyword arguments")
-        if len(args) != 1:
-            raise context.raised(TypeError, f"{self.kind.__name__} expected 1 argument, got {len(args)}")
-        return self.closure.call(context, args, kwargs)
-
-    def get_attr(self, context: CaptureContext, name: str) -> Value:
-        return self if name == "__call__" else super().get_attr(context, name)
-
-    def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        named = {name: reconstructor.recipe(value) for name, value in self.keywords.items()}
-        return CallRecipe(ConstantRecipe(self.kind), list(map(reconstructor.recipe, self.args)), named)

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from stator.dynamo.interpreter.calling import polyfill, standing_for
+from stator.dynamo.interpreter.calling import fold, polyfill, standing_for
 
 
 @polyfill(itertools.chain)
@@ -168,58 +168,23 @@ def _zipped_longest(iterators: list[Iterator[Any]], fillvalue: Any) -> Iterator[
         yield tuple(row)
 
 
-def _chosen(pool: tuple[Any, ...], positions: Iterable[int]) -> tuple[Any, ...]:
-    return tuple([pool[position] for position in positions])
+def combination_positions(size: int, r: int) -> tuple[tuple[int, ...], ...]:
+    """Positions in a pool of `size` items. Runs during capture, errors included."""
+    return tuple(itertools.combinations(range(size), r))
+
+
+fold(combination_positions)
 
 
 @polyfill(itertools.combinations)
 def combinations(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
     pool = tuple(iterable)
-    r = operator.index(r)
-    if r < 0:
-        raise ValueError("r must be non-negative")
-    return _combinations(pool, _permutations(tuple(range(len(pool))), r))
+    return _combinations(pool, combination_positions(len(pool), r))
 
 
-@polyfill(itertools.combinations_with_replacement)
-def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
-    pool = tuple(iterable)
-    r = operator.index(r)
-    if r < 0:
-        raise ValueError("r must be non-negative")
-    return _combinations(pool, _product([tuple(range(len(pool)))] * r))
-
-
-def _combinations(pool: tuple[Any, ...], choices: Iterable[tuple[int, ...]]) -> Iterator[tuple[Any, ...]]:
-    for positions in choices:
-        if list(positions) == sorted(positions):
-            yield _chosen(pool, positions)
-
-
-@polyfill(itertools.permutations)
-def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[tuple[Any, ...]]:
-    pool = tuple(iterable)
-    if r is not None and not isinstance(r, int):
-        raise TypeError("Expected int as r")
-    if r is not None and r < 0:
-        raise ValueError("r must be non-negative")
-    return _permutations(pool, len(pool) if r is None else r)
-
-
-def _permutations(pool: tuple[Any, ...], length: int) -> Iterator[tuple[Any, ...]]:
-    for positions in _product([tuple(range(len(pool)))] * length):
-        if len(set(positions)) == length:
-            yield _chosen(pool, positions)
-
-
-@polyfill(itertools.starmap)
-def starmap(function: Callable[..., Any], iterable: Iterable[Iterable[Any]], /) -> Iterator[Any]:
-    return _starmapped(function, iter(iterable))
-
-
-def _starmapped(function: Callable[..., Any], iterator: Iterator[Iterable[Any]]) -> Iterator[Any]:
-    for args in iterator:
-        yield function(*args)
+def _combinations(pool: tuple[Any, ...], rows: tuple[tuple[int, ...], ...]) -> Iterator[tuple[Any, ...]]:
+    for positions in rows:
+        yield tuple([pool[position] for position in positions])
 
 
 @polyfill(itertools.pairwise)
@@ -234,54 +199,6 @@ def _pairs(iterator: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
         if not first:
             yield previous, item
         first, previous = False, item
-
-
-@polyfill(itertools.takewhile)
-def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
-    return _taken(predicate, iter(iterable))
-
-
-def _taken(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Iterator[Any]:
-    for item in iterator:
-        if not predicate(item):
-            return
-        yield item
-
-
-@polyfill(itertools.dropwhile)
-def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
-    return _behind(predicate, iter(iterable))
-
-
-def _behind(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Iterator[Any]:
-    dropping = True
-    for item in iterator:
-        if dropping and predicate(item):
-            continue
-        dropping = False
-        yield item
-
-
-@polyfill(itertools.filterfalse)
-def filterfalse(predicate: Callable[[Any], Any] | None, iterable: Iterable[Any], /) -> Iterator[Any]:
-    return _refused(predicate, iter(iterable))
-
-
-def _refused(predicate: Callable[[Any], Any] | None, iterator: Iterator[Any]) -> Iterator[Any]:
-    for item in iterator:
-        if not (item if predicate is None else predicate(item)):
-            yield item
-
-
-@polyfill(itertools.compress)
-def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
-    return _compressed(zip(data, selectors))  # noqa: B905 - the shorter one ends it
-
-
-def _compressed(pairs: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
-    for item, selected in pairs:
-        if selected:
-            yield item
 
 
 @polyfill(itertools.groupby)
@@ -316,26 +233,3 @@ def _groups(source: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator
                 return
         target, first = now, False
         yield now, standing_for(itertools._grouper, members(turn, target))  # type: ignore[attr-defined]
-
-
-@polyfill(itertools.tee)
-def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
-    n = operator.index(n)
-    if n < 0:
-        raise ValueError("n must be >= 0")
-    if isinstance(iterable, (tuple, range)):  # which nobody can change, nor take items off
-        return tuple([iter(iterable) for _ in range(n)])
-    source, taken = iter(iterable), []  # type: ignore[var-annotated]
-
-    def branch() -> Iterator[Any]:
-        at = 0
-        while True:
-            if at == len(taken):
-                try:
-                    taken.append(next(source))
-                except StopIteration:
-                    return
-            yield taken[at]
-            at += 1
-
-    return tuple([branch() for _ in range(n)])

@@ -7,11 +7,6 @@ from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
-from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn, get_swa_multi_avg_fn
-from torch.utils._foreach_utils import (
-    _get_foreach_kernels_supported_devices,
-    _group_tensors_by_device_and_dtype,
-)
 
 from stator.dynamo.handlers.torch_calls.conditional import run_unless, unchanged
 from stator.dynamo.interpreter.calling import polyfill
@@ -63,51 +58,6 @@ def maybe_opt_step(
     unchanged(seen)
     for one, gradient in zip(graded, gradients, strict=True):
         one.grad = gradient
-
-
-@polyfill(AveragedModel.update_parameters)
-def update_parameters(self: AveragedModel, model: torch.nn.Module) -> None:
-    """The first time a copy of the model, and its average with what there is afterwards."""
-    if self.use_buffers:
-        own = [*self.module.parameters(), *self.module.buffers()]
-        others = [*model.parameters(), *model.buffers()]
-    else:
-        own, others = list(self.parameters()), list(model.parameters())
-    pairs = list(zip(own, others, strict=False))
-    averaged = [one.detach() for one, _ in pairs]
-    current = [other.detach().to(one.device) for one, other in pairs]
-    first = self.n_averaged == 0
-    run_unless(torch.logical_not(first), _copy_all, averaged, current)
-    run_unless(self.n_averaged <= 0, _average, self, averaged, current)
-    if not self.use_buffers:
-        for mine, other in zip(self.module.buffers(), model.buffers(), strict=True):
-            mine.detach().copy_(other.detach().to(mine.device))
-    self.n_averaged += 1
-
-
-def _copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        target.copy_(source)
-
-
-def _average(self: AveragedModel, averaged: list[torch.Tensor], current: list[torch.Tensor]) -> None:
-    if self.multi_avg_fn is None and self.avg_fn is not None:
-        for one, other in zip(averaged, current, strict=True):
-            one.detach().copy_(self.avg_fn(one.detach(), other, self.n_averaged.to(one.device)))
-        return
-    groups = _group_tensors_by_device_and_dtype([averaged, current])  # type: ignore[list-item]
-    for (device, _), ((ones, others), _) in groups.items():
-        count = self.n_averaged.to(device)
-        if self.multi_avg_fn:
-            self.multi_avg_fn(ones, others, count)  # type: ignore[arg-type]
-        elif device is not None and device.type in _get_foreach_kernels_supported_devices():
-            _average_lists(ones, others, count)  # type: ignore[arg-type]
-        else:
-            for one, other in zip(ones, others, strict=True):  # type: ignore[assignment]
-                one.copy_(_average_tensors(one, other, count))  # type: ignore[union-attr,arg-type]
-
-
-_average_tensors, _average_lists = get_swa_avg_fn(), get_swa_multi_avg_fn()
 
 
 def optimizer_without_gradients(self: torch.optim.Optimizer) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import builtins
 import operator
 import types
 import typing
@@ -13,20 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource
-from stator.dynamo.handlers.polyfills.iteration import until_as_iterator
 from stator.dynamo.host.naming import class_name, full_name, module_of, qualified_name
-from stator.dynamo.interpreter.calling import calls, fold, folded_argument, run_folded
+from stator.dynamo.interpreter.calling import calls, fold, run_folded
 from stator.dynamo.interpreter.long_loops import counted
-from stator.dynamo.interpreter.object_model.import_guards import imported
 from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
-from stator.dynamo.values.classes import ClassValue, is_immutable_class
+from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantMethod, ConstantValue
 from stator.dynamo.values.containers.iterators import EnumerateValue, IteratorValue, MapValue, ZipValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.containers.slices import RangeValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
-from stator.dynamo.values.modules import PythonModuleValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.partials import PartialValue
 from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
@@ -40,18 +36,13 @@ if TYPE_CHECKING:
 fold(chr, ord, hex, oct, bin, ascii, round, divmod, pow, format, complex, bytes)
 
 
-_MOST_NESTED = 50  # tuples of classes in one another: who goes on to the limit of recursion does so in the interpreter
-
-
-def _classes(context: CaptureContext, value: Value, depth: int = 0) -> tuple[Any, ...]:
+def _classes(context: CaptureContext, value: Value) -> tuple[type, ...]:
     if isinstance(value, TupleValue):
-        if depth > _MOST_NESTED:
-            raise unsupported("call-builtin", "isinstance() or issubclass() with tuples nested that deeply")
-        return tuple(cls for item in context.iterate(value) for cls in _classes(context, item, depth + 1))
+        return tuple(cls for item in context.iterate(value) for cls in _classes(context, item))
     real = context.real_of(value, "a class")
-    if isinstance(real, types.UnionType) and all(isinstance(one, type) for one in real.__args__):
+    if isinstance(real, types.UnionType) and all(isinstance(part, type) for part in real.__args__):
         return real.__args__
-    if not isinstance(real, type | types.UnionType) and module_of(type(real)) != "typing":
+    if not isinstance(real, type):
         raise unsupported("call-builtin", f"isinstance() or issubclass() with {value.describe(context)}")
     return (real,)
 
@@ -62,108 +53,65 @@ def _isinstance(context: CaptureContext, value: Value, classes: Value) -> Value:
     kind = value.python_type(context)
     if isinstance(value, TensorValue):
         found = _tensor_isinstance(value, wanted)
-        for one in () if found else wanted:
-            _rely_on_no_registration(context, kind, one)
+        for cls in () if found else wanted:
+            _rely_on_no_registration(context, kind, cls)
         return ConstantValue(found)
-    return ConstantValue(any(_is_instance(context, value, kind, one) for one in wanted))
+    return ConstantValue(any(_is_instance(context, value, kind, cls) for cls in wanted))
 
 
-def _is_instance(context: CaptureContext, value: Value, kind: type, wanted: Any) -> bool:
-    """isinstance(value, wanted) for one class, through its metaclass's `__instancecheck__` where that is Python."""
+def _is_instance(context: CaptureContext, value: Value, kind: type, wanted: type) -> bool:
+    """isinstance(value, wanted)."""
     if kind is wanted:
         return True
-    check = context.class_lookup(type(wanted), "__instancecheck__") if isinstance(wanted, type) else None
-    if isinstance(check, FunctionType) and not _asks_class_alone(check):
-        answer = context.class_function(type(wanted), "__instancecheck__", check)
-        return context.truth(answer.call(context, [context.known(wanted), value], {}))
-    if wanted is typing.Any or (isinstance(wanted, type) and getattr(wanted, "_is_protocol", False)):
-        if _is_known_subclass(kind, wanted) or _has_members(context, value, kind, wanted):
-            return True
-        _rely_on_members_alone(context, wanted)
-        return False
-    if isinstance(wanted, type) and check is type.__instancecheck__:
+    check = _check_of(context, wanted, "__instancecheck__")
+    if check is type.__instancecheck__:
         found = wanted in (kind.__mro__ or ())  # it asks no __subclasscheck__
     else:
-        if isinstance(wanted, types.UnionType):
-            context.run_real(isinstance, (None, wanted))  # which may refuse what it is made of
         found = _is_subclass(context, kind, wanted)
     if found:
         return True
-    in_its_own_way = isinstance(context.class_lookup(kind, "__getattribute__"), FunctionType)
-    by_class = not in_its_own_way and isinstance(context.class_lookup(kind, "__class__"), GetSetDescriptorType)
+    has_own_lookup = isinstance(context.class_lookup(kind, "__getattribute__"), FunctionType)
+    by_class = not has_own_lookup and isinstance(context.class_lookup(kind, "__class__"), GetSetDescriptorType)
     if isinstance(value, ObjectValue) and not by_class:
-        raise unsupported("call-builtin", f"isinstance() of {value.describe(context)}, which says what its class is")
+        raise unsupported("call-builtin", f"isinstance() of {value.describe(context)}, whose __class__ is computed")
     return False
 
 
-def _is_subclass(context: CaptureContext, kind: type, wanted: Any) -> bool:
-    """issubclass() of classes, which abstract ones answer by what was registered so far."""
+def _check_of(context: CaptureContext, wanted: type, name: str) -> Any:
+    """The check of a class's metaclass. Breaks the graph for a check that may look at more than the class."""
+    check = context.class_lookup(type(wanted), name)
+    known = not isinstance(check, FunctionType) or (check.__module__ or "").partition(".")[0] in _KNOWN_CHECKS
+    if not known or getattr(wanted, "_is_protocol", False) or wanted is typing.Any:
+        raise unsupported("call-builtin", f"isinstance() or issubclass() with {qualified_name(wanted)}, which decides")
+    return check
+
+
+_KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "_py_abc", "enum"})  # modules whose checks look at the class alone
+
+
+def _is_subclass(context: CaptureContext, kind: type, wanted: type) -> bool:
+    """issubclass() of classes. A guard checks that nobody registers `kind` with an abstract class."""
     found = bool(context.run_real(issubclass, (kind, wanted)))
     if not found:
         _rely_on_no_registration(context, kind, wanted)
     return found
 
 
-def _rely_on_no_registration(context: CaptureContext, kind: type, wanted: Any) -> None:
-    """A class may be registered with an abstract one later; once it is, it stays so."""
-    classes = wanted.__args__ if isinstance(wanted, types.UnionType) else (wanted,)
-    for one in classes:
-        if isinstance(one, abc.ABCMeta):
-            source = CallSource(issubclass, (_class_source(kind), _class_source(one)))
-            context.guard(source, GuardKind.EQUALS, False)
+def _rely_on_no_registration(context: CaptureContext, kind: type, wanted: type) -> None:
+    if isinstance(wanted, abc.ABCMeta):
+        source = CallSource(issubclass, (_class_source(kind), _class_source(wanted)))
+        context.guard(source, GuardKind.EQUALS, False)
 
 
 def _class_source(cls: type) -> ConstantSource:
     return ConstantSource(full_name(cls), cls)
 
 
-def _has_members(context: CaptureContext, value: Value, kind: type, protocol: Any) -> bool:
-    """Whether an object has all that a protocol names, in its class or by itself."""
-    if not getattr(protocol, "_is_runtime_protocol", False) or not isinstance(value, (ObjectValue, ConstantValue)):
-        raise unsupported("call-builtin", f"isinstance() with {protocol.__qualname__}, which looks at attributes")
-    for name in sorted(typing._get_protocol_attrs(protocol)):  # type: ignore[attr-defined]
-        found = context.class_lookup(kind, name)
-        own = value.own_attribute(context, name) if isinstance(value, ObjectValue) else None
-        if found is MISSING and own is None:
-            return False
-        if callable(getattr(protocol, name, None)) and (context.is_none(own) if own is not None else found is None):
-            return False
-    return True
-
-
-def _rely_on_members_alone(context: CaptureContext, protocol: Any) -> None:
-    """What lacks a protocol's members is no instance, as long as no class is registered with it or with one below."""
-    if protocol is typing.Any:
-        return
-    if _has_registered(protocol):
-        raise unsupported("call-builtin", f"isinstance() with {protocol.__qualname__}, where classes are registered")
-    context.guard(CallSource(_has_registered, (_class_source(protocol),)), GuardKind.EQUALS, False)
-
-
-def _has_registered(cls: Any) -> bool:
-    return bool(abc._get_dump(cls)[0]) or any(map(_has_registered, type.__subclasses__(cls)))  # type: ignore[attr-defined]
-
-
-def _is_known_subclass(kind: type, protocol: Any) -> bool:
-    try:
-        return protocol is not typing.Any and issubclass(kind, protocol)
-    except TypeError:  # of protocols with more than methods, and those that are not checked when the program runs
-        return getattr(protocol, "_is_runtime_protocol", False) and protocol in kind.__mro__
-
-
-def _asks_class_alone(check: FunctionType) -> bool:
-    """Whether a metaclass's check of instances or subclasses is known to look at nothing but the class."""
-    return (check.__module__ or "").partition(".")[0] in _KNOWN_CHECKS
-
-
-_KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "_py_abc", "enum"})
-
-
-def _tensor_isinstance(value: TensorValue, wanted: tuple[Any, ...]) -> bool:
+def _tensor_isinstance(value: TensorValue, wanted: tuple[type, ...]) -> bool:
     """Legacy classes such as torch.FloatTensor and nn.Parameter decide by looking at the tensor."""
     return isinstance(value.obj if value.obj is not None else value.fake, wanted) and (
         value.obj is not None
-        or issubclass(value.cls, tuple(cls for cls in wanted if isinstance(cls, type)))
+        or issubclass(value.cls, wanted)
         or any(module_of(type(cls)) == "torch" or module_of(cls) == "torch" for cls in wanted)
     )
 
@@ -171,12 +119,10 @@ def _tensor_isinstance(value: TensorValue, wanted: tuple[Any, ...]) -> bool:
 @calls(issubclass)
 def _issubclass(context: CaptureContext, cls: Value, classes: Value) -> Value:
     wanted = _classes(context, classes)
-    for one in wanted:
-        check = context.class_lookup(type(one), "__subclasscheck__")
-        if isinstance(check, FunctionType) and not _asks_class_alone(check):
-            raise unsupported("call-builtin", f"issubclass() with {qualified_name(type(one))}.__subclasscheck__")
+    for parent in wanted:
+        _check_of(context, parent, "__subclasscheck__")
     kind = context.real_of(cls, "a class")
-    return ConstantValue(any(_is_subclass(context, kind, one) for one in wanted))
+    return ConstantValue(any(_is_subclass(context, kind, parent) for parent in wanted))
 
 
 @calls(callable)
@@ -266,56 +212,20 @@ def _object_getattribute(context: CaptureContext, owner: Value, name: Value) -> 
 
 @calls(vars)
 def _vars(context: CaptureContext, owner: Value) -> Value:
-    try:
-        return context.get_attr(owner, "__dict__")
-    except Raised as raised:
-        if not issubclass(raised.value.python_type(context), AttributeError):
-            raise
-        raise context.raised(TypeError, "vars() argument must have __dict__ attribute") from None
-
-
-@calls(dir)
-def _dir(context: CaptureContext, owner: Value) -> Value:
-    if isinstance(owner, ClassValue) and not is_immutable_class(owner.cls):
-        raise unsupported("call-builtin", f"dir() of {owner.describe(context)}, which may change")
-    if isinstance(owner, (ClassValue, PythonModuleValue)):
-        return ListValue([ConstantValue(name) for name in context.run_real(dir, (owner.real(),))])
-    raise unsupported("call-builtin", f"dir() of {owner.describe(context)}")
+    if context.class_lookup(owner.python_type(context), "__dict__") is MISSING:
+        raise unsupported("call-builtin", f"vars() of {owner.describe(context)}")
+    return context.get_attr(owner, "__dict__")
 
 
 @calls(hash)
 def _hash(context: CaptureContext, value: Value) -> Value:
-    return ConstantValue(_hash_of(context, value))
-
-
-def _hash_of(context: CaptureContext, value: Value) -> int:
     value = context.realized(value)
-    if isinstance(value, TupleValue) and value.cls is tuple:
-        return hash(tuple(_Hashed(_hash_of(context, item)) for item in value.items))
-    if isinstance(value, ObjectValue):
-        if context.class_lookup(value.cls, "__hash__") is None:
-            raise context.raised(TypeError, f"unhashable type: '{class_name(value.cls)}'")
-        method = value.special(context, "__hash__")
-        if method is not None:
-            return hash(_Hashed(context.constant_of(method.call(context, [], {}), "a hash")))
-        if value.obj is not None and context.class_lookup(value.cls, "__hash__") is object.__hash__:
-            context.guards.identity_once(value)
-            return hash(value.obj)
-    real = folded_argument(context, value, "hash")
-    found: int = context.run_real(hash, (real,))
-    return found
-
-
-class _Hashed:
-    """Has the hash that an item of a tuple has."""
-
-    __slots__ = ("hash",)
-
-    def __init__(self, hash_: int) -> None:
-        self.hash = hash_
-
-    def __hash__(self) -> int:
-        return self.hash
+    if isinstance(value, ObjectValue) and not isinstance(value, TupleValue):
+        if value.obj is None or context.class_lookup(value.cls, "__hash__") is not object.__hash__:
+            raise unsupported("call-builtin", f"hash() of {value.describe(context)}")
+        context.guards.identity_once(value)
+        return ConstantValue(hash(value.obj))
+    return run_folded(context, hash, [value], {})
 
 
 # ---- size and iteration ----
@@ -332,9 +242,7 @@ def _len(context: CaptureContext, value: Value) -> Value:
 @calls(iter)
 def _iter(context: CaptureContext, value: Value, sentinel: Value | None = None) -> Value:
     if sentinel is not None:
-        if context.class_lookup(value.python_type(context), "__call__") is MISSING:
-            raise unsupported("call-builtin", "iter() of two arguments, the first of which cannot be called")
-        return context.call(context.known(until_as_iterator), [value, sentinel], {})
+        raise unsupported("call-builtin", "iter() of a function and the value that ends it")
     return context.iterator(value)
 
 
@@ -405,15 +313,13 @@ def _filter(context: CaptureContext, function: Value, iterable: Value) -> Value:
 
 @calls(reversed)
 def _reversed(context: CaptureContext, value: Value) -> Value:
-    if isinstance(value, ObjectValue) and context.class_lookup(value.cls, "__reversed__") is None:
-        raise context.raised(TypeError, f"'{class_name(value.cls)}' object is not reversible")
-    if isinstance(value, ObjectValue) and not isinstance(value, SequenceValue):
-        method = value.special(context, "__reversed__")
+    if isinstance(value, ObjectValue):
+        raw = context.class_lookup(value.cls, "__reversed__")
+        method = value.special(context, "__reversed__") if raw is not None else None
         if method is not None:
             return method.call(context, [], {})
-        if not isinstance(value, DictValue):
-            items = [context.get_item(value, ConstantValue(at)) for at in range(value.length(context))]
-            return IteratorValue(iter(items[::-1]), cls=reversed, made_at=context.end_step())
+        if raw is None or not isinstance(value, (SequenceValue, DictValue)):
+            raise unsupported("call-builtin", f"reversed() of {value.describe(context)}")
     if isinstance(value, SequenceValue) and value.special(context, "__iter__") is None:
         return value.backwards(context)
     if isinstance(value, RangeValue):
@@ -447,11 +353,9 @@ def _any(context: CaptureContext, items: Value) -> Value:
 @calls(sum)
 def _sum(context: CaptureContext, items: Value, start: Value | None = None) -> Value:
     total = start if start is not None else ConstantValue(0)
-    if issubclass(total.python_type(context), bytearray):
-        raise unsupported("call-builtin", "sum() of bytes, which refuses")
-    if issubclass(total.python_type(context), (str, bytes)):
-        return context.run_real(sum, ((), context.constant_of(total, "the start of a sum")))  # refuses it
-    # known numbers that come first are summed by the interpreter itself, which from 3.12 on adds floats with care
+    if issubclass(total.python_type(context), (str, bytes, bytearray)):
+        raise unsupported("call-builtin", "sum() of text, which raises")
+    # The interpreter itself adds known numbers that come first: from 3.12 on it compensates the rounding of floats.
     numbers: list[Value] | None = [] if _is_known_number(total) else None
     for item in counted(_steps(context, items)):  # each is added before the next is made
         if numbers is not None and _is_known_number(item):
@@ -522,8 +426,7 @@ def _repr(context: CaptureContext, value: Value) -> Value:
 def _str(context: CaptureContext, value: Value | None = None) -> Value:
     if value is None:
         return ConstantValue("")
-    text = context.text_of(value, 1)
-    return ConstantValue(text)
+    return ConstantValue(context.text_of(value, 1))
 
 
 @calls(bool)
@@ -561,22 +464,3 @@ def _int(context: CaptureContext, *args: Value, base: Value | None = None) -> Va
 @calls(float)
 def _float(context: CaptureContext, *args: Value) -> Value:
     return _number(context, float, "__float__", args)
-
-
-# ---- what cannot be captured ----
-
-
-@calls(builtins.locals, builtins.globals, builtins.eval, builtins.exec, builtins.compile, builtins.open, builtins.input)
-def _refused(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    raise unsupported("call-builtin", "locals(), globals(), eval(), exec(), compile(), open() or input()")
-
-
-@calls(builtins.__import__)
-def _import(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    named = dict(zip(("name", "globals", "locals", "fromlist", "level"), args, strict=False)) | kwargs
-    if len(args) > 5 or "name" not in named or kwargs.keys() - {"globals", "locals", "fromlist", "level"}:
-        raise unsupported("call-builtin", "arguments of __import__()")
-    if "level" in named and context.constant_of(named["level"], "the level of an import") != 0:
-        raise unsupported("call-builtin", "__import__() of something beside the module")
-    names = context.real_of(named["fromlist"], "the names of an import") if "fromlist" in named else ()
-    return imported(context, {}, context.constant_of(named["name"], "a module's name"), names)

@@ -167,20 +167,6 @@ def _installed() -> tuple[str, ...]:
 # ---- warnings ----
 
 
-def _changes_filters(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    raise unsupported("call-builtin", "a change of the filters of warnings, which operators and calls may meet")
-
-
-calls(
-    warnings.catch_warnings,
-    warnings.catch_warnings.__enter__,
-    warnings.catch_warnings.__exit__,
-    warnings.simplefilter,
-    warnings.filterwarnings,
-    warnings.resetwarnings,
-)(_changes_filters)
-
-
 @calls(warnings.warn)
 def _warn(
     context: CaptureContext,

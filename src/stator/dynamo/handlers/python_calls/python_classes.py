@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
-import collections
-import dataclasses
-import enum
-import functools
 import types
-import typing
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -38,22 +32,6 @@ def _type(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
     if len(args) != 1 or kwargs:
         raise unsupported("class-definition", "type() called to make a class")
     return context.known(args[0].python_type(context))
-
-
-def _making_a_class(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    raise unsupported("class-definition", "making a class in captured code")
-
-
-calls(
-    builtins.__build_class__,
-    type.__new__,
-    collections.namedtuple,
-    typing.NamedTuple,
-    dataclasses.make_dataclass,
-    dataclasses._process_class,  # type: ignore[attr-defined]
-    functools.total_ordering,
-    enum.EnumMeta._create_,  # type: ignore[attr-defined]
-)(_making_a_class)
 
 
 @calls(super)

@@ -1,0 +1,82 @@
+"""Functions that break the graph wherever captured code calls them, with the reasons that the user is shown."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import dataclasses
+import enum
+import functools
+import json
+import re
+import sys
+import time
+import typing
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stator.dynamo.interpreter.calling import calls, named_handlers
+from stator.dynamo.values.base import unsupported
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.calling import Handler
+    from stator.dynamo.values.base import CaptureContext, Value
+
+
+def _breaking(kind: str, reason: str, hint: str | None = None) -> Handler:
+    def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+        raise unsupported(kind, reason, hint)
+
+    return handler
+
+
+_DEBUGGER = _breaking("debugger", "a debugger starts here, which is to see the frame as it is")
+calls(breakpoint)(_DEBUGGER)
+named_handlers.register(
+    ("pdb", "set_trace"),
+    ("bdb", "set_trace"),
+    ("ipdb.__main__", "set_trace"),
+    ("pudb", "set_trace"),
+    ("debugpy.public_api", "breakpoint"),
+    ("IPython.core.debugger", "set_trace"),
+    ("IPython.terminal.embed", "embed"),
+    ("torch.distributed", "breakpoint"),
+)(_DEBUGGER)
+
+_TRACERS: list[Any] = [sys.settrace, sys.setprofile]
+if sys.version_info >= (3, 12):
+    _TRACERS += [sys.monitoring.set_events, sys.monitoring.set_local_events]
+calls(*_TRACERS)(_breaking("debugger", "a function is set here that hears of every line or call of this frame"))
+
+calls(builtins.locals, builtins.globals, builtins.dir)(_breaking("call-builtin", "locals(), globals() or dir()"))
+calls(builtins.eval, builtins.exec, builtins.compile)(_breaking("call-builtin", "eval(), exec() or compile()"))
+calls(builtins.open, builtins.input)(_breaking("call-builtin", "open() or input()"))
+calls(builtins.__import__)(_breaking("call-builtin", "__import__()"))
+calls(time.time, time.perf_counter, time.monotonic, time.time_ns)(_breaking("call-builtin", "reading the clock"))
+calls(json.dumps, json.loads)(_breaking("call-builtin", "JSON text, which would be guarded whole"))
+calls(re.finditer)(_breaking("call-builtin", "re.finditer(), an iterator in C"))
+calls(weakref.ref)(_breaking("new-object", "making a weak reference"))
+calls(
+    warnings.catch_warnings,
+    warnings.catch_warnings.__enter__,
+    warnings.catch_warnings.__exit__,
+    warnings.simplefilter,
+    warnings.filterwarnings,
+    warnings.resetwarnings,
+)(_breaking("call-builtin", "a change of the filters of warnings, which operators and calls may meet"))
+calls(
+    builtins.__build_class__,
+    type.__new__,
+    collections.namedtuple,
+    typing.NamedTuple,
+    dataclasses.make_dataclass,
+    dataclasses._process_class,  # type: ignore[attr-defined]
+    functools.total_ordering,
+    enum.EnumMeta._create_,  # type: ignore[attr-defined]
+)(_breaking("class-definition", "making a class in captured code"))
+calls(torch.inference_mode.__enter__, torch.inference_mode.__exit__)(
+    _breaking("call-builtin", "a block of torch.inference_mode", "enter it outside, or accept the break")
+)
