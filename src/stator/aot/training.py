@@ -4,7 +4,6 @@ trace/joint.py and partition/ make the graphs; effects are replayed as in infere
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,12 +18,10 @@ from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.captured_tensors import captured_tensors
 from stator.graph.ir.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
 from stator.graph.printer import print_graph
-from stator.graph.subgraphs.custom_autograd import run_noting_choices
 
 from .autograd.autograd_step import CompiledStep
 from .autograd.step_runner import effects_left, run_step_of_shown, runner, views_of_views
-from .partition.forward_backward_sets import divide_joint
-from .partition.partition import Partition, partition, saved_names, split_joint
+from .partition.partition import Partition, partition
 from .runtime.replay import is_flat, with_effects
 from .runtime.shared_memory import OverlappingInputs, RunOverlapping
 from .trace.inference import (
@@ -39,9 +36,6 @@ from .trace.inference import (
 )
 from .trace.joint import Joint
 from .trace.retrace import RetraceableProgram
-
-# The most tangents for which all combinations of missing tangents are tried
-_MOST_TANGENTS = 5
 
 
 def compile_training(
@@ -71,14 +65,12 @@ def compile_training(
     refuse_dynamic(example_inputs)
     with counters.timed("aot"):
         program = RetraceableProgram(function, example_inputs, captured, keep, rewrite)
-        joint, chooses = run_noting_choices(partial(_trace, program, tensors))
+        joint = _trace(program, tensors)
     if not joint.differentiable and not shown:
         return _compile_without_gradients(program, joint, tensors, compile_graph, run_overlapping)
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     with counters.timed("partition"):
         parts = partition(joint, memory_budget)
-        if chooses and (more := _saved_for_missing_tangents(program, joint, parts)):
-            parts = partition(joint, memory_budget, more)
     differentiable = frozenset(joint.differentiable)
     parts.forward.meta["mutated"] = [
         (index, position) for index, position in joint.traced.mutated if position not in differentiable
@@ -192,25 +184,3 @@ def _are_separate(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool 
     written = {tensors[index].untyped_storage()._cdata for index, _ in traced.mutated}
     shared = {storage for storage in written if len(owners[storage]) > 1}
     return not any(tensor.requires_grad and tensor.untyped_storage()._cdata in shared for tensor in tensors)
-
-
-def _saved_for_missing_tangents(program: RetraceableProgram, joint: Joint, parts: Partition) -> frozenset[str]:
-    """Names of values that backwards with missing tangents need and `parts`, made for all tangents, lacks.
-
-    Custom functions without materialized gradients see which tangents are missing, and may then compute other values.
-    Raises Unsupported where the forward does not compute such a value, or where there are too many tangents to try.
-    """
-    if len(joint.tangents) > _MOST_TANGENTS:
-        raise Unsupported("custom-function", "set_materialize_grads(False) in a graph of many results")
-    known = frozenset(saved_names(parts))
-    more: set[str] = set()
-    for count in range(1, len(joint.tangents)):
-        for positions in itertools.combinations(joint.tangents, count):
-            other = program.trace(positions)
-            sides = divide_joint(other)
-            found = split_joint(other, sides, [node for node in sides.nodes if f"saved_{node.name}" in known | more])
-            more.update(set(saved_names(found)) - known)
-    lacking = more - {f"saved_{node.name}" for node in joint.graph.graph.nodes}
-    if lacking:
-        raise Unsupported("custom-function", "a backward that needs other values where a result has no gradient")
-    return frozenset(more)

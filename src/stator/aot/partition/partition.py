@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,18 +65,16 @@ def saved_names(parts: Partition) -> list[str]:
     return [str(node.target) for node, _ in zip(nodes, parts.saved, strict=False)]
 
 
-def partition(joint: JointGraph, memory_budget: float = 1.0, also: Collection[str] = ()) -> Partition:
+def partition(joint: JointGraph, memory_budget: float = 1.0) -> Partition:
     """Split a joint graph into a forward and a backward graph.
 
-    also: values to save in any case, by the names of their placeholders in the backward.
     memory_budget: from 1 (the default: keep what makes both together fastest) to 0 (the lowest peak that computing
     values again can give), linear in bytes of the estimated peak. Raises ValueError outside of that range.
     """
     sides = divide_joint(joint)
     choice = choose_saved(joint, sides, memory_budget)
     counters.largest("memory:saved", choice.saved_bytes)
-    saved = {*choice.saved, *[node for node in sides.nodes if f"saved_{node.name}" in also]}
-    return split_joint(joint, sides, saved)
+    return split_joint(joint, sides, choice.saved)
 
 
 def split_joint(joint: JointGraph, sides: ForwardBackwardSets, saved: Iterable[fx.Node]) -> Partition:

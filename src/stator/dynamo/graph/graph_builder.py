@@ -32,7 +32,6 @@ from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.operators import rng_comparisons as rng_comparisons  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_ins
-from stator.graph.subgraphs.custom_under_transforms import MissingVmapRule, SubgraphVmap
 
 from .data_dependent_errors import is_noticed, may_fail
 from .fake_error_translation import why_it_failed
@@ -72,9 +71,6 @@ class GraphBuilder:
         self.writes: list[Any] = []  # the memory that operators wrote to, in order
         self.transforms: list[str] = []  # function transforms that what is recorded now runs under, the outermost first
         self.mapped: set[int] = set()  # fakes that stand for slices of what vmap maps over, by id
-        self.rules: dict[
-            int, Callable[[MissingVmapRule], SubgraphVmap]
-        ] = {}  # follow a custom function's own vmap, by its id
         self.requiring: dict[
             int, bool | None
         ] = {}  # of tensors given to transformed functions, by id: do they require grad?
@@ -107,7 +103,7 @@ class GraphBuilder:
         """The capture is over: tracer and recorder must not hold each other, and with them the program's objects."""
         self.mode.forget()
         self.numbers.forget()
-        del self.context, self.numbers, self.rules
+        del self.context, self.numbers
 
     # -- inputs --
     def placeholder(self, value: TensorValue) -> fx.Node:
@@ -304,7 +300,7 @@ class GraphBuilder:
             with outside_inference_mode(), self.mode:
                 return (stand_ins.get(target) or run)(*args, **kwargs)
         except Exception as error:
-            if isinstance(error, (Unsupported, MissingVmapRule)) or raised_by_signal_handler(error):
+            if isinstance(error, Unsupported) or raised_by_signal_handler(error):
                 raise
             raise why_it_failed(error, target) from error
 

@@ -22,14 +22,12 @@ _OF_NODE = frozenset(name for name in dir(torch._C._FunctionBase) if not hasattr
 class ContextValue(ObjectValue):
     """Its methods are those of torch's FunctionCtx, followed like any other; they leave attributes, read here."""
 
-    __slots__ = ("asks_needs",)
+    __slots__ = ()
 
     def __init__(self) -> None:
         super().__init__(FunctionCtx)
-        self.asks_needs = False  # was anyone interested in `needs_input_grad`?
 
     def get_attr(self, context: CaptureContext, name: str) -> Value:
-        self.asks_needs = self.asks_needs or name == "needs_input_grad"
         try:
             return super().get_attr(context, name)
         except Raised:
@@ -46,9 +44,9 @@ class ContextValue(ObjectValue):
             raise unsupported("custom-function", f"the context's {name!r} was replaced by {found.describe(context)}")
         return [context.realized(item) for item in found.items]
 
-    def flag(self, context: CaptureContext, name: str, default: bool) -> bool:
-        found = (self.attributes or {}).get(name, MISSING)
-        return default if found is MISSING else context.truth(found)
+    def materializes_gradients(self, context: CaptureContext) -> bool:
+        found = (self.attributes or {}).get("materialize_grads", MISSING)
+        return found is MISSING or context.truth(found)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         raise cannot_rebuild("the context of a custom autograd.Function")

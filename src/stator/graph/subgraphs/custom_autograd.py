@@ -34,10 +34,10 @@ ValueSlot = tuple[SlotKind, int]
 
 @dataclass(frozen=True, slots=True)
 class SubgraphBackward:
-    """The backward for one set of outputs that have gradients.
+    """The backward for one grad mode.
 
-    graph: takes the present gradients, then the values at `reads`. It returns the gradients of the tensor arguments,
-        one result for each entry of `results` that is not None.
+    graph: takes the gradients of the outputs, then the values at `reads`. It returns the gradients of the tensor
+        arguments, one result for each entry of `results` that is not None.
     layouts: (shape, stride) that the gradients must have.
     """
 
@@ -52,8 +52,7 @@ class CustomFunction:
     """A custom autograd.Function as graphs.
 
     forward: takes the values at `reads`; returns `output_count` tensors, then the values kept for the backward.
-    backwards: keyed by grad mode (is the backward itself differentiated?) and, for each output, whether its gradient is
-        present.
+    backwards: keyed by grad mode (is the backward itself differentiated?).
     saved: the values that the function passed to `save_for_backward`. Other values of the backward are kept by
         reference.
     """
@@ -63,11 +62,10 @@ class CustomFunction:
     forward: fx.GraphModule
     reads: tuple[ValueSlot, ...]
     output_count: int
-    backwards: dict[tuple[bool, ...], SubgraphBackward]
+    backwards: dict[bool, SubgraphBackward]
     saved: tuple[ValueSlot, ...]
     dirty: tuple[int, ...]  # positions of arguments
     not_differentiable: tuple[int, ...]  # positions of outputs
-    materialize: bool
     once: bool
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -111,9 +109,6 @@ class _CustomAutograd(torch.autograd.Function):
         outputs, kept = made[: function.output_count], made[function.output_count :]
         ctx.mark_dirty(*[arguments[index] for index in function.dirty])
         ctx.mark_non_differentiable(*[outputs[index] for index in function.not_differentiable])
-        ctx.set_materialize_grads(function.materialize)
-        if not function.materialize and function.output_count > len(function.not_differentiable) + 1:
-            _thread.sees_missing = True
         found |= {SlotKind.OUTPUT: outputs, SlotKind.KEPT: kept}
         ctx.save_for_backward(*[found[kind][index] for kind, index in function.saved])
         by_context = set(function.saved)
@@ -123,22 +118,21 @@ class _CustomAutograd(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         function: CustomFunction = ctx.function
-        part = function.backwards[torch.is_grad_enabled(), *[gradient is not None for gradient in gradients]]
-        present = [gradient for gradient in gradients if gradient is not None]
-        present = [_laid_out(gradient, *layout) for gradient, layout in zip(present, part.layouts, strict=True)]
+        part = function.backwards[torch.is_grad_enabled()]
+        given = [_laid_out(gradient, *layout) for gradient, layout in zip(gradients, part.layouts, strict=True)]
         values = dict(ctx.referred)
         if function.saved:
             values.update(zip(function.saved, ctx.saved_tensors, strict=True))
-        made = run_subgraph(part.graph, [*present, *[values[place] for place in part.reads]])
+        made = run_subgraph(part.graph, [*given, *[values[place] for place in part.reads]])
         return (None, None, *[None if position is None else made[position] for position in part.results])
 
 
 class _OnceDifferentiable(_CustomAutograd):
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         return _CustomAutograd.backward(ctx, *gradients)
 
 
@@ -152,7 +146,6 @@ def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
 class _ThreadState(threading.local):
     hooks: list[GradientHook] | None = None
     failure: BaseException | None = None
-    sees_missing = False
 
 
 _thread = _ThreadState()
@@ -170,16 +163,6 @@ def gradient_hooks() -> Iterator[list[GradientHook]]:
         _thread.hooks = outer
         if outer is not None:
             outer += found
-
-
-def run_noting_choices(function: Callable[[], Any]) -> tuple[Any, bool]:
-    """Call a function. Also return whether a custom autograd.Function took part whose backward sees missing gradients
-    as None, and so may compute something else for each set of present gradients."""
-    outer, _thread.sees_missing = _thread.sees_missing, False
-    try:
-        return function(), _thread.sees_missing
-    finally:
-        _thread.sees_missing |= outer
 
 
 Failure = tuple[type[BaseException], tuple[Any, ...]]  # the class of an error and its arguments

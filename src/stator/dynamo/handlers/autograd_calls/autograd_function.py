@@ -5,7 +5,6 @@ Which calls of `apply` this is for is decided in custom_functions.py.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
 _Function = torch.autograd.Function
-_MOST_OUTPUTS_WITHOUT_ZEROS = 3  # each pattern of missing gradients is a backward of its own
 
 
 @dataclass(slots=True)
@@ -43,7 +41,7 @@ class FollowedForward:
 
 @dataclass(slots=True)
 class FollowedPart:
-    """The backward for one pattern of gradients, followed; `lifted` are the tensors it reads beside the gradients."""
+    """The backward for one grad mode, followed. lifted: the tensors that it reads beside the gradients."""
 
     graph: fx.GraphModule
     lifted: list[TensorValue | SymbolicNumber]
@@ -134,7 +132,11 @@ class FunctionCapture:
     def differentiated(self) -> Value:
         """Forward and backward as graphs, applied by one node."""
         context = self.context
+        if self.kind.vjp is not _Function.vjp:
+            raise unsupported("custom-function", f"{class_name(self.kind)} defines vjp")
         forward = self._forward_part()
+        if not self.autograd_context.materializes_gradients(context):
+            raise unsupported("custom-function", f"set_materialize_grads(False) in {class_name(self.kind)}")
         outputs, level = forward.outputs, forward.level
         self.graphs.append(level.graph)
         parts = self._backward_parts(forward)
@@ -158,7 +160,6 @@ class FunctionCapture:
                 dict.fromkeys(self._argument(item) for item in self.autograd_context.listed(context, "dirty_tensors"))
             ),
             not_differentiable=self._positions(outputs, self.autograd_context.listed(context, "non_differentiable")),
-            materialize=self.autograd_context.flag(context, "materialize_grads", True),
             once=self._is_once(),
         )
         target = graph_target(function, f"apply_{class_name(self.kind)}")
@@ -188,36 +189,16 @@ class FunctionCapture:
 
     # ---- backward ----
 
-    def _backward_parts(self, forward: FollowedForward) -> dict[tuple[bool, ...], FollowedPart]:
-        """The backward followed once for each pattern of gradients that it may be called with; where its code asks for
-        the grad mode, both with it off and on."""
+    def _backward_parts(self, forward: FollowedForward) -> dict[bool, FollowedPart]:
+        """The backward by grad mode: followed twice if its code asks for the mode."""
         context, autograd_context = self.context, self.autograd_context
         saved = autograd_context.listed(context, "to_save")
         autograd_context.set_own(context, "saved_tensors", TupleValue(list(saved)))
         autograd_context.set_own(context, "saved_variables", TupleValue(list(saved)))
-        parts: dict[tuple[bool, ...], FollowedPart] = {}
-        for pattern in self._patterns(forward):
-            part = parts[False, *pattern] = self._backward_part(forward, pattern, grad_mode=False)
-            if part.asks_grad_mode:
-                part = self._backward_part(forward, pattern, grad_mode=True)
-            parts[True, *pattern] = part
-        return parts
+        part = self._backward_part(forward, grad_mode=False)
+        return {False: part, True: self._backward_part(forward, grad_mode=True) if part.asks_grad_mode else part}
 
-    def _patterns(self, forward: FollowedForward) -> list[tuple[bool, ...]]:
-        outputs = forward.outputs
-        if self.autograd_context.flag(self.context, "materialize_grads", True):
-            return [(True,) * len(outputs)]
-        without = self.autograd_context.listed(self.context, "non_differentiable")
-        choices = [(False,) if any(output is one for one in without) else (True, False) for output in outputs]
-        if sum(map(len, choices)) - len(choices) > _MOST_OUTPUTS_WITHOUT_ZEROS:
-            raise unsupported(
-                "custom-function",
-                f"{class_name(self.kind)} has many outputs and set_materialize_grads(False)",
-                "leave gradients to be filled with zeros",
-            )
-        return list(itertools.product(*choices))
-
-    def _backward_part(self, forward: FollowedForward, pattern: tuple[bool, ...], grad_mode: bool) -> FollowedPart:
+    def _backward_part(self, forward: FollowedForward, grad_mode: bool) -> FollowedPart:
         context, autograd_context = self.context, self.autograd_context
         what = f"the backward of {class_name(self.kind)}"
         attributes = dict(autograd_context.attributes or {})
@@ -229,24 +210,23 @@ class FunctionCapture:
                 own_state(what, grad_mode=grad_mode, autocast=False),
                 deferred(context, what, *rest, *self.args) as later,
             ):
-                gradients = self._gradients(forward, level, pattern)
+                gradients = self._gradients(forward, level)
                 result = self._follow_backward(gradients)
                 nodes, results = self._gradient_nodes(result, level)
                 self._refuse_writes(level, what)
         finally:
             autograd_context.attributes = attributes
         metas = [output.fake.meta for output in forward.outputs]  # type: ignore[attr-defined]
-        layouts = tuple((meta.shape, meta.stride) for meta, there in zip(metas, pattern, strict=True) if there)
+        layouts = tuple((meta.shape, meta.stride) for meta in metas)
         return FollowedPart(level.finish(nodes), level.lifted, results, layouts, later.asks_grad_mode)
 
-    def _gradients(self, forward: FollowedForward, level: Subgraph, pattern: tuple[bool, ...]) -> list[Value]:
-        """The arguments of backward after ctx: one for each of forward's results."""
+    def _gradients(self, forward: FollowedForward, level: Subgraph) -> list[Value]:
+        """The arguments of backward after ctx, one for each of forward's results."""
         recorder = self.context.recorder
-        present = iter(pattern)
         gradients: list[Value] = []
         items = forward.result.items if isinstance(forward.result, TupleValue) else [forward.result]
         for item in map(self.context.realized, items):
-            if not isinstance(item, TensorValue) or not next(present):
+            if not isinstance(item, TensorValue):
                 gradients.append(ConstantValue(None))
                 continue
             meta = item.fake.meta  # type: ignore[attr-defined]
@@ -255,23 +235,13 @@ class FunctionCapture:
         return gradients
 
     def _follow_backward(self, gradients: list[Value]) -> Value:
-        backward = self._backward_function()
+        backward = self.context.get_attr(self.cls, "backward")
         if self._is_once():
             backward = self.context.get_attr(backward, "__wrapped__")
         return self.context.call(backward, [self.autograd_context, *gradients], {})
 
-    def _backward_function(self) -> Value:
-        """`backward`, or `vjp`, which is another name for it."""
-        both = [self.context.get_attr(self.cls, name) for name in ("backward", "vjp")]
-        if self.kind.vjp is _Function.vjp:
-            return both[0]
-        if self.kind.backward is not _Function.backward:
-            raise unsupported("custom-function", f"{class_name(self.kind)} defines both backward and vjp")
-        return both[1]
-
     def _is_once(self) -> bool:
-        backward: Any = self.kind.backward if self.kind.vjp is _Function.vjp else self.kind.vjp
-        return getattr(backward, "__code__", None) is _ONCE_CODE
+        return getattr(self.kind.backward, "__code__", None) is _ONCE_CODE
 
     def _gradient_nodes(self, result: Value, level: Subgraph) -> tuple[list[fx.Node | None], tuple[int | None, ...]]:
         context = self.context

@@ -25,7 +25,6 @@ from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.transforms import LinearMapValue, TransformedValue
 from stator.graph.subgraphs.custom_autograd import graph_target
-from stator.graph.subgraphs.custom_under_transforms import MissingVmapRule
 from stator.graph.subgraphs.function_transforms import Apply, FunctionTransform, Leaf
 from stator.prims.record import TensorMeta
 
@@ -100,21 +99,8 @@ def _apply(context: CaptureContext, name: str, followed: _Followed, apply: Apply
     more = tuple(tree_of(context, value, leaves) for value in extra)
     reads = [*range(len(followed.leaves)), *range(len(leaves), len(leaves) + len(followed.free))]
     transformed = FunctionTransform(followed.graph, reads, (*followed.arguments, more), followed.results, apply)
-    made = _recorded(context, graph_target(transformed, name), [*leaves, *followed.free])
+    made = context.record_function(graph_target(transformed, name), [*leaves, *followed.free], {})
     return value_of(context, transformed.structure, list(context.iterate(made)))
-
-
-def _recorded(context: CaptureContext, target: Callable[..., Any], args: list[Value]) -> Value:
-    """The node, once all rules are there that custom functions inside have for being mapped over: which ones it takes
-    is known when the transform runs."""
-    while True:
-        try:
-            return context.record_function(target, args, {})
-        except MissingVmapRule as missing:
-            function = missing.function
-            if missing.key in function.rules:  # what is unequal to itself would be asked for again and again
-                raise unsupported("custom-function", f"{missing} was followed before") from missing
-            function.rules[missing.key] = context.recorder.rules[id(function)](missing)
 
 
 # ---- how tensors look inside ----
