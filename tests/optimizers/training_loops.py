@@ -402,9 +402,8 @@ def _scaled(unscale: bool, dtype: torch.dtype | None) -> Loop:
     return run
 
 
-LOOPS["scaled"] = _scaled(False, None)
-LOOPS["scaled and unscaled"] = _scaled(True, None)
-LOOPS["scaled under autocast"] = _scaled(False, torch.bfloat16)
+BROKEN["scaled and unscaled"] = _scaled(True, None)
+BROKEN["scaled under autocast"] = _scaled(False, torch.bfloat16)
 
 
 def _averaged(**options: Any) -> Loop:
@@ -428,8 +427,6 @@ def _averaged(**options: Any) -> Loop:
 
 AVERAGES: dict[str, dict[str, Any]] = {
     "equally": {},
-    "equally, all at once": {"multi_avg_fn": swa_utils.get_swa_multi_avg_fn()},
-    "exponentially": {"avg_fn": swa_utils.get_ema_avg_fn(0.9)},
     "exponentially, all at once": {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.9)},
     "with buffers": {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.9), "use_buffers": True},
     "by a function of the user's": {"avg_fn": lambda average, current, count: 0.9 * average + 0.1 * current},

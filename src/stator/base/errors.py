@@ -42,21 +42,18 @@ class CompileError(StatorError):
 class Unsupported(StatorError):
     """Capture cannot follow the program: the graph breaks here (or, under fullgraph=True, this is raised).
 
-    `kind` is a stable identifier from the taxonomy in docs, such as "call-builtin" or "data-dependent-jump". `until`: a
-    guard of dynamo's; when it fails, capture is tried again.
+    `kind` is a stable identifier from the taxonomy in docs, such as "call-builtin" or "data-dependent-jump".
     """
 
-    def __init__(
-        self, kind: str, reason: str, *, place: UserPlace | None = None, hint: str | None = None, until: object = None
-    ) -> None:
-        self.kind, self.reason, self.place, self.hint, self.until = kind, reason, place, hint, until
+    def __init__(self, kind: str, reason: str, *, place: UserPlace | None = None, hint: str | None = None) -> None:
+        self.kind, self.reason, self.place, self.hint = kind, reason, place, hint
         super().__init__(_message(f"cannot capture ({kind})", reason, place, hint))
 
     def at(self, place: UserPlace) -> Unsupported:
         """Return the error with a place, unless it has one already."""
         if self.place:
             return self
-        return Unsupported(self.kind, self.reason, place=place, hint=self.hint, until=self.until)
+        return Unsupported(self.kind, self.reason, place=place, hint=self.hint)
 
 
 class RecompileError(StatorError, RuntimeError):

@@ -207,8 +207,7 @@ class _Attempt:
             if assumed.says_compiling and context.asked_whether_compiling:
                 counters.count("dynamo.told_not_compiling")
                 return Retry(assumed.not_saying_compiling(end), error)
-        until = error.until if isinstance(error.until, Guard) else None
-        return Retry(assumed.ending(end, until), error)
+        return Retry(assumed.ending(end), error)
 
     def _end(self, context: FrameCapture, step: int, reason: BreakReason) -> GraphEnd:
         outer = bisect_right(context.outer_steps, step) - 1
@@ -342,7 +341,6 @@ class _Attempt:
         """`reconstructor` is None if the frame's own code runs up to the exit."""
         context = frame.context
         context.guard_what_was_found()
-        context.guards.made += self.assumptions.until
         outputs = [] if reconstructor is None else reconstructor.outputs
         graph = context.recorder.finish(outputs)
         if graph is None and outputs:

@@ -29,7 +29,6 @@ from .python_calls import (
     weak_containers,
 )
 from .torch_calls import (
-    conditional,
     control_flow,
     cudnn_flags,
     data_assertions,
@@ -56,7 +55,6 @@ __all__ = [
     "checkpoint",
     "collections_functions",
     "compilation",
-    "conditional",
     "control_flow",
     "copying",
     "cudnn_flags",

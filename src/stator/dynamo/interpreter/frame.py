@@ -225,7 +225,7 @@ class Frame(CaptureState):
             return error
         stack = "".join(f"\n    {frame.place()}" for frame in self.context.frames)
         hint = break_hint(error.kind, error.hint)
-        located = Unsupported(error.kind, error.reason, place=self.place(), hint=hint, until=error.until)
+        located = Unsupported(error.kind, error.reason, place=self.place(), hint=hint)
         self.context.broken = located, list(self.context.frames)
         if len(self.context.frames) > 1:
             located.args = (f"{located.args[0]}\n  The calls that led there:{stack}",)

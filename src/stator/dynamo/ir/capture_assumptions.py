@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 
 from stator.base.errors import ConcurrentModification, Unsupported, VerificationError
-from stator.dynamo.guards.guard import Guard
 from stator.dynamo.guards.source import Source
 
 from .capture_result import BreakReason
@@ -40,7 +39,6 @@ class CaptureAssumptions:
     error_when_compiling: the point where the program fails if the answer is yes.
     end: the point where the graph ends.
     moved_back: number of times an end turned out to be too late.
-    until: guards that the end depends on. Once such a guard fails, the graph may not have to end there.
     failed_guards: guards that failed on the values they had been made from.
     """
 
@@ -52,7 +50,6 @@ class CaptureAssumptions:
     error_when_compiling: GraphEnd | None = None
     end: GraphEnd | None = None
     moved_back: int = 0
-    until: tuple[Guard, ...] = ()
     failed_guards: tuple[str, ...] = ()
 
     def adds_to(self, earlier: CaptureAssumptions) -> bool:
@@ -68,19 +65,18 @@ class CaptureAssumptions:
         answered = self.error_when_compiling is not None
         return len(self.failed_guards), self.relies_on_changes, not self.nested, answered, *end
 
-    def ending(self, end: GraphEnd, until: Guard | None = None) -> CaptureAssumptions:
+    def ending(self, end: GraphEnd) -> CaptureAssumptions:
         """The assumptions with this graph end. After many moves back, the next end is searched by halves."""
         moved = self.moved_back + (self.end is not None and end.step < self.end.step)
         if moved >= _STEPS_BACK:
             end = replace(end, step=end.half_way)
-        found = self.until if until is None else (*self.until, until)
-        return replace(self, end=end, moved_back=moved, until=found)
+        return replace(self, end=end, moved_back=moved)
 
     def not_saying_compiling(self, end: GraphEnd) -> CaptureAssumptions:
         return replace(self, says_compiling=False, error_when_compiling=end)
 
     def not_nested(self) -> CaptureAssumptions:
-        return replace(self, nested=False, end=None, moved_back=0, until=())
+        return replace(self, nested=False, end=None, moved_back=0)
 
     def relying_on_changes(self) -> CaptureAssumptions:
         return replace(self, relies_on_changes=True, says_compiling=True, error_when_compiling=None)
@@ -92,7 +88,7 @@ class CaptureAssumptions:
         if len(failures) == _MOST_FAILED_GUARDS:
             kind = VerificationError if len(set(failures)) == 1 else ConcurrentModification
             raise kind(f"a guard does not hold for the values it was made from: {failure}")
-        return replace(self, end=None, moved_back=0, until=(), failed_guards=failures)
+        return replace(self, end=None, moved_back=0, failed_guards=failures)
 
 
 NO_ASSUMPTIONS = CaptureAssumptions()

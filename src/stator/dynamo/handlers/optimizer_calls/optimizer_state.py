@@ -17,7 +17,6 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import _device_dtype_check_for_fused
 
-from stator.dynamo.handlers.torch_calls.conditional import ConditionalChanges, refuse_to_make_state
 from stator.dynamo.host.compile_directives import unwrap_torch_disable
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.values.base import NotConstant, Raised, Value
@@ -46,29 +45,25 @@ def _prepares(init_group: FunctionType) -> None:
 
 
 def _make_state(context: CaptureContext, init_group: FunctionType, optimizer: Value, count: int) -> None:
-    """For all groups, unless the program has looked at the state. `count`: how many lists `init_group` fills. Raises
-    Unsupported if the step may be skipped: then eager makes none."""
+    """For all groups, unless the program has looked at the state. `count`: how many lists `init_group` fills."""
     try:
         real = optimizer.real()
     except NotConstant:
         return
     if not isinstance(real, Optimizer):
         return
-    may_be_skipped = isinstance(context.mutations, ConditionalChanges)
-    if id(real.state) in context.wrapped and not may_be_skipped:
+    if id(real.state) in context.wrapped:
         return
     for group in context.iterate(context.get_attr(optimizer, "param_groups")):
-        if context.mutations.touches(group) and not may_be_skipped:
+        if context.mutations.touches(group):
             return  # state may begin with what is in the group by now
         try:
             graded = _with_gradients(context, group)
-            if graded and not may_be_skipped:
+            if graded:
                 _check_for_fused(real, group, graded)
             graded = _without_state(context, real, group, graded)
         except Raised:
             return  # as a group that lacks something: the program comes to that later, if at all
-        if graded and may_be_skipped:
-            raise refuse_to_make_state(context, optimizer)
         if graded:
             _make_state_of_group(init_group, real, group, graded, count)
 
