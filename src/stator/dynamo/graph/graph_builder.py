@@ -18,7 +18,7 @@ from stator.base.errors import Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.host.numpy_scalars import is_numpy_bool, plain_converter
 from stator.dynamo.ir.capture_result import GraphInput, SideEffects
-from stator.dynamo.ir.reconstruct_ir import Load, Recipe
+from stator.dynamo.ir.reconstruct_ir import Load
 from stator.dynamo.values.base import NotConstant, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
@@ -70,7 +70,6 @@ class GraphBuilder:
         self.open: list[Subgraph] = []
         self.writes: list[Any] = []  # the memory that operators wrote to, in order
         self.transforms: list[str] = []  # function transforms that what is recorded now runs under, the outermost first
-        self.mapped: set[int] = set()  # fakes that stand for slices of what vmap maps over, by id
         self.requiring: dict[
             int, bool | None
         ] = {}  # of tensors given to transformed functions, by id: do they require grad?
@@ -111,13 +110,6 @@ class GraphBuilder:
         self.inputs.append(GraphInput(node.name, Load(value.source), value.obj, value.is_static))  # type: ignore[arg-type]
         self.input_values.append(value)
         return node
-
-    def drawn_tensor(self, name: str, recipe: Recipe, example: torch.Tensor) -> TensorValue:
-        """A tensor as an input that each call makes anew, once, in the order of inputs. It has the memory of `example`
-        in no call but this one."""
-        node = self.new_placeholder(name, self.mode.from_real(example))
-        self.inputs.append(GraphInput(node.name, recipe, example))
-        return self.wrap_input(TensorValue(node.meta["example_value"], node))
 
     def new_placeholder(self, text: str, example: Any) -> fx.Node:
         """Behind the placeholders there are, and before everything else."""

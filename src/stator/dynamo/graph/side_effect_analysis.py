@@ -17,8 +17,12 @@ aten = torch.ops.aten
 
 
 class Footprint:
-    """`written`: storages of fake tensors, by id. `drawn_on`: devices whose generators the graph draws from. `speaks`:
-    whether other processes take part."""
+    """The effects of a graph.
+
+    written: storages of fake tensors, by id.
+    drawn_on: devices whose generators the graph draws from.
+    speaks: whether other processes take part.
+    """
 
     __slots__ = ("drawn_on", "speaks", "written")
 

@@ -152,8 +152,6 @@ def _without_batch_dim(context: CaptureContext, in_dims: Any) -> Callable[[Any],
                     raise unsupported("function-transform", f"torch.func.vmap over dimension {dim} of a tensor")
                 del shape[dim], stride[dim]
             made = context.recorder.mode.make(TensorMeta(tuple(shape), tuple(stride), meta.dtype, meta.device))
-            if dim is not None:
-                context.recorder.mapped.add(id(made))
             told = context.recorder.requires_grad(leaf) if dim is None else False
             return made.requires_grad_(leaf.fake.requires_grad), told
 

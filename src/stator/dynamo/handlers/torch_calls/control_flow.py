@@ -61,8 +61,6 @@ def _cond(
         raise refused("torch.cond", f"on {pred.describe(context)}")
     if operands is not None and not isinstance(operands, (TupleValue, ListValue)):
         raise refused("torch.cond", f"with operands that are {operands.describe(context)}")
-    if set(context.recorder.transforms) == {"vmap"}:
-        return _mapped_cond(context, pred, (true_fn, false_fn), given)
     check_operands(context, "torch.cond", given)
     true, false = (
         follow_way(context, f"the {which} branch of torch.cond", function, given, lambda level: (given, []))
@@ -75,51 +73,6 @@ def _cond(
     target = graph_target(Branches("torch.cond", first, second, true.metas), "cond")
     made = context.record_function(target, [pred, *inputs], {})
     return value_of(context, true.results, list(context.iterate(made)))
-
-
-@named_handlers.register(("torch._higher_order_ops.cond", "CondOp.__call__"))
-def _cond_operator(
-    context: CaptureContext,
-    operator: Value,
-    pred: Value,
-    true_fn: Value,
-    false_fn: Value,
-    operands: Value | None = None,
-) -> Value:
-    return _cond(context, pred, true_fn, false_fn, operands)
-
-
-def _mapped_cond(context: CaptureContext, pred: TensorValue, branches: Sequence[Value], given: list[Value]) -> Value:
-    """Under vmap, where the condition differs between the samples: both branches, and a choice, as in eager torch."""
-    what = "torch.cond under vmap"
-    if pred.node is None or not _differs_between_samples(context, pred.node):
-        raise refused(what, "on a condition that is the same for all samples")
-    trees, made = [], []
-    for branch in branches:
-        with outside_unchanged(context, what, branch, *given):
-            result = context.call(branch, list(given), {})
-        leaves: list[TensorValue] = []
-        trees.append(tree_of(context, result, leaves))
-        made += leaves
-    if len(made) != 2 or not same_structure(*trees) or not _only_tensors(trees[0]):
-        raise refused(what, "whose branches give something else than one tensor")
-    first, second = (one.fake.meta for one in made)  # type: ignore[attr-defined]
-    if not same_layout(first, second):
-        raise refused(what, "whose branches give tensors of different layouts")
-    return value_of(context, trees[0], [context.record_function(torch.where, [pred, *made], {})])
-
-
-def _differs_between_samples(context: CaptureContext, node: fx.Node) -> bool:
-    """Whether a node is computed from what the innermost vmap maps over."""
-    seen, todo = {node}, [node]
-    while todo:
-        one = todo.pop()
-        if one.op == "placeholder" and id(one.meta.get("example_value")) in context.recorder.mapped:
-            return True
-        more = [source for source in one.all_input_nodes if source not in seen]
-        seen.update(more)
-        todo += more
-    return False
 
 
 def refused(function: str, what: str) -> Unsupported:

@@ -1,8 +1,4 @@
-"""The loops of torch._higher_order_ops: while_loop becomes one node that runs two graphs; map and scan, whose number of
-turns is a size, are followed turn by turn. associative_scan is Python code of torch's, and followed as such.
-
-What is refused here runs as in eager: see control_flow.py.
-"""
+"""The loops of torch._higher_order_ops: while_loop becomes one node that runs two graphs; the others end the graph."""
 
 from __future__ import annotations
 
@@ -12,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stator.dynamo.graph.subgraphs import Subgraph
-from stator.dynamo.handlers.polyfills.tensor_loops import mapped, mapped_flat, scanned, scanned_flat, with_more
 from stator.dynamo.interpreter.calling import named_handlers
 from stator.dynamo.values.base import Value, unsupported
-from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.subgraphs.branches import Branch
@@ -30,8 +24,6 @@ from .trees import tree_of, value_of
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-_MOST_TURNS = 64
-_STACKED_ALONG_DIM = torch.__version__ >= "2.13"  # what scan makes; along the first dimension before
 _Inputs = list[TensorValue | SymbolicNumber]
 
 
@@ -86,93 +78,15 @@ def _check_turns(name: str, tree: Any, carried: Sequence[TensorValue], body: Bra
             raise refused(name, "whose body gives tensors of other sizes, strides or dtypes than it takes")
 
 
-# ---- loops of so many turns as a size says ----
+# ---- operators that run as in eager ----
 
 
-@named_handlers.register(("torch._higher_order_ops.map", "map"))
-def _map(context: CaptureContext, f: Value, xs: Value, *args: Value) -> Value:
-    _check_length(context, "map", xs, 0)
-    return context.call(context.known(mapped), [f, xs, *args], {})
-
-
-@named_handlers.register(("torch._higher_order_ops.scan", "scan"))
-def _scan(
-    context: CaptureContext,
-    combine_fn: Value,
-    init: Value,
-    xs: Value,
-    *,
-    dim: Value | None = None,
-    reverse: Value | None = None,
-) -> Value:
-    at = 0 if dim is None else context.constant_of(dim, "the dimension of scan")
-    backwards = ConstantValue(False) if reverse is None else reverse
-    check_operands(context, "scan", [init])
-    rank = _check_length(context, "scan", xs, at)
-    stacked = at % rank if _STACKED_ALONG_DIM else 0
-    given = [combine_fn, init, xs, ConstantValue(at), backwards, ConstantValue(stacked)]
-    return context.call(context.known(scanned), given, {})
-
-
-# ---- the operators themselves, called by the program ----
-
-
-@named_handlers.register(("torch._higher_order_ops.while_loop", "WhileLoopOp.__call__"))
-def _while_loop_operator(
-    context: CaptureContext,
-    operator: Value,
-    cond_fn: Value,
-    body_fn: Value,
-    carried_inputs: Value,
-    additional_inputs: Value,
-) -> Value:
-    bound = context.known(with_more)
-    cond_fn, body_fn = (context.call(bound, [one, additional_inputs], {}) for one in (cond_fn, body_fn))
-    return _while_loop(context, cond_fn, body_fn, carried_inputs)
-
-
-@named_handlers.register(("torch._higher_order_ops.map", "MapImpl.__call__"))
-def _map_operator(context: CaptureContext, operator: Value, f: Value, xs: Value, pos_args: Value) -> Value:
-    _check_length(context, "map", xs, 0)
-    return context.call(context.known(mapped_flat), [f, xs, pos_args], {})
-
-
-@named_handlers.register(("torch._higher_order_ops.scan", "ScanOp.__call__"))
-def _scan_operator(
-    context: CaptureContext, operator: Value, combine_fn: Value, init: Value, xs: Value, additional_inputs: Value
-) -> Value:
-    check_operands(context, "scan", [init])
-    _check_length(context, "scan", xs, 0)
-    return context.call(context.known(scanned_flat), [combine_fn, init, xs, additional_inputs], {})
-
-
-@named_handlers.register(("torch._higher_order_ops.associative_scan", "AssociativeScanOp.__call__"))
-def _associative_scan_operator(
-    context: CaptureContext, operator: Value, combine_fn: Value, xs: Value, additional_inputs: Value
-) -> Value:
-    """Python code of torch's, and followed as such."""
-    _check_length(context, "associative_scan", xs, 0)
-    names: dict[str, Any] = operator.python_type(context).__call__.__globals__  # type: ignore[operator]
-    function = context.known(names["generic_associative_scan"])
-    return context.call(function, [combine_fn, xs], {"additional_inputs": additional_inputs})
-
-
-def _check_length(context: CaptureContext, name: str, xs: Value, dim: Any) -> int:
-    """Refuses what has no slices along `dim`, or too many. How many dimensions the first tensor has."""
-    check_operands(context, name, [xs])
-    leaves: list[TensorValue] = []
-    tree_of(context, xs, leaves)
-    ranks = [leaf.fake.dim() for leaf in leaves]
-    if type(dim) is not int or not leaves or not all(-rank <= dim < rank for rank in ranks):
-        raise refused(name, "of tensors without this dimension")
-    sizes = {leaf.fake.shape[dim] for leaf in leaves}
-    if len(sizes) != 1 or 0 in sizes:
-        raise refused(name, "of tensors of different length, or none")
-    if max(sizes) > _MOST_TURNS:
-        raise unsupported("long-loop", f"{name} of more than {_MOST_TURNS} turns, which runs as in eager")
-    return ranks[0]
-
-
-@named_handlers.register(("torch._higher_order_ops.utils", "_maybe_compile_and_run_fn"))
-def _compiled_by_torch(context: CaptureContext, *args: Value) -> Value:
+@named_handlers.register(
+    ("torch._higher_order_ops.map", "map"),
+    ("torch._higher_order_ops.scan", "scan"),
+    ("torch._higher_order_ops.associative_scan", "associative_scan"),
+    ("torch._higher_order_ops.utils", "_maybe_compile_and_run_fn"),
+    ("torch._ops", "HigherOrderOperator.__call__"),
+)
+def _as_in_eager(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
     raise unsupported("function-transform", "an operator of torch._higher_order_ops, which runs as in eager")

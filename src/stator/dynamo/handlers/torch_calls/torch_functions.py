@@ -116,6 +116,7 @@ fold(
     torch.device,
     torch.finfo,
     torch.iinfo,
+    torch.accelerator.current_accelerator,
     torch.cuda.is_available,
     torch.cuda.device_count,
     torch.xpu.is_available,
