@@ -189,13 +189,16 @@ class _Attempt:
             frame.handling.append(context.wrap(self.arguments[name], LocalSource(name)))
         frame.handling.append(context.wrap(self.handled, ReadSource(sys.exception)))
 
-    def _retry(self, context: FrameCapture, error: Unsupported, frames: Sequence[Frame]) -> Retry:
+    def _retry(
+        self, context: FrameCapture, error: Unsupported, frames: Sequence[Frame], step: int | None = None
+    ) -> Retry:
         """`frames`: the frames that were running when the error came up."""
         if self.assumptions.end is not None:
             raise error  # the state at the break cannot be handed over
         assert error.place is not None
         reason = BreakReason(error.kind, error.reason, error.place, break_hint(error.kind, error.hint))
-        step = self._last_left(context, frames).began
+        if step is None:
+            step = self._last_left(context, frames).began
         end, assumed = self._end(context, step, reason), self.assumptions
         if error.kind in _ERRORS:
             if assumed.error_when_compiling is not None:  # the program fails with either answer

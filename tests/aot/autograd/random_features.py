@@ -799,7 +799,6 @@ STRICTER = (
     "Trying to backward through the graph a second time",  # past nodes of which eager freed nothing
     "was modified in place before its backward was differentiated",  # which computes from the inputs again
     "modified by an inplace operation",
-    "with gradient hooks of its own is differentiated again together",
 )
 
 

@@ -13,6 +13,7 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
+@may_break
 def that_only_computes(compiled):
     x, w = leaf(3), leaf(3, seed=1)
 
@@ -25,6 +26,7 @@ def that_only_computes(compiled):
     return [gradients(f(x, w), x, w) for _ in range(2)]
 
 
+@may_break
 def that_keeps_the_gradient(compiled):
     def program(x):
         y = x.sin()
@@ -50,6 +52,7 @@ def on_a_result(compiled):
     return both, gradients(y.sum(), x)
 
 
+@may_break
 def before_and_after_a_write_in_place(compiled):
     def program(x):
         y = x * 2
@@ -161,6 +164,7 @@ def on_an_input(compiled):
     return found
 
 
+@may_break
 def retained_gradient(compiled):
     def program(x):
         y = x.exp()
@@ -207,6 +211,7 @@ def retained_gradients_beside_hooks_views_and_writes(compiled):
     return found
 
 
+@may_break
 def retained_gradient_of_an_attribute(compiled):
     class Keeps(nn.Module):
         def __init__(self):

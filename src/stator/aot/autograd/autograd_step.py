@@ -26,15 +26,13 @@ from stator.aot.trace.output_autograd_nodes import (
     LinkedResults,
     Reference,
     refuse_observed_results,
-    refuse_partial_hooks,
     unchanged_results,
 )
 from stator.aot.trace.retrace import RetraceableProgram, alias_primals
 from stator.base import counters, logs
-from stator.base.errors import CompileError, StatorError, Unsupported
+from stator.base.errors import CompileError, StatorError
 from stator.base.locks import fork_safe_lock
 from stator.base.signals import raised_by_signal_handler
-from stator.graph.subgraphs.custom_autograd import is_failure_of_hook
 from stator.graph.subgraphs.generators import random_devices, replay_random_numbers
 
 
@@ -130,12 +128,7 @@ class CompiledStep:
         not zero. Forward nodes get equal names in every trace of a program.
         """
         with counters.timed("aot"):
-            try:
-                joint = self.program.trace(request.positions, request.targets, request.stops, request.by)
-            except Unsupported as error:  # eager calls the hook now, too: raise the hook's own error
-                if is_failure_of_hook(error.__cause__):
-                    raise error.__cause__ from None  # type: ignore[misc]
-                raise
+            joint = self.program.trace(request.positions, request.targets, request.stops, request.by)
             sides = divide_joint(joint)
             known = set(self.names)
             parts = split_joint(joint, sides, [node for node in sides.nodes if f"saved_{node.name}" in known])
@@ -305,8 +298,6 @@ class CompiledStep:
                 found = run(*primals, *tangents, *shown.values())
             else:
                 found = gradients()(*alias_primals(primals), *tangents)
-        if again and plain and self.joint.has_hooks:
-            return refuse_partial_hooks(step_node, found)
         hooks = step_node.hooks if linked is None else {**step_node.hooks, **linked.hooks}
         missed = (run is None and shown) or any(called and at not in shown for at, called in hooks.items())
         return refuse_observed_results(step_node, results, found) if plain and missed else found

@@ -107,7 +107,7 @@ def _describe_nodes() -> None:
     """
     node_type: Any = StepFunction._backward_cls  # type: ignore[attr-defined]
     node_type.states = node_type.places = node_type.groups = ()
-    node_type.linked = node_type.kept = node_type.differentiated = None
+    node_type.linked = node_type.kept = None
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
     node_type.freed = NOTHING_FREED
     node_type._register_hook_dict = _note_hooks

@@ -18,7 +18,6 @@ from torch import fx
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
 from stator.graph.fake.fake_tensor import FakeTensor
-from stator.graph.subgraphs.custom_autograd import GradientHook
 
 from .graph_pieces import SETTERS, CompileWhole, GraphPiece, PieceVersions, computes, name_of, state_put_back
 
@@ -42,7 +41,7 @@ def compile_in_pieces(gm: fx.GraphModule, example_inputs: Sequence[Any], compile
     if apart and not _switches_by_context(gm):
         if _looks_at_history(nodes):
             counters.count("aot_split:eager")
-            message = "a graph with sizes that depend on data and with hooks, or leaves made in it, runs by operators"
+            message = "a graph with sizes that depend on data and with leaves made in it runs by operators"
             logs.log("graph_breaks", message)
             return gm.forward
         return _SplitGraph(gm, apart, example_inputs, compile_whole).run
@@ -72,11 +71,9 @@ def _culprit(error: StatorError, nodes: Sequence[fx.Node]) -> fx.Node | None:
 
 
 def _looks_at_history(nodes: Sequence[fx.Node]) -> bool:
-    """Whether a node hooks a tensor or makes it a leaf: the tensor's history may span several pieces."""
+    """Whether a node makes a tensor a leaf: the tensor's history may span several pieces."""
     return any(
-        isinstance(getattr(node.target, "graph_callable", None), GradientHook)
-        or (node.op == "call_method" and node.target in _OF_HISTORY)
-        or node.kwargs.get("requires_grad") is True
+        (node.op == "call_method" and node.target in _OF_HISTORY) or node.kwargs.get("requires_grad") is True
         for node in nodes
     )
 

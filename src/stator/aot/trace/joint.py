@@ -23,7 +23,6 @@ from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
 from stator.graph.ir.captured_tensors import owned_tensors_replaced
 from stator.graph.ir.traced import Traced
-from stator.graph.subgraphs.custom_autograd import gradient_hooks, is_failure_of_hook
 from stator.graph.tracing.tracer import close_graph, placeholder_names, run_function
 from stator.prims.layout import preserved_strides
 from stator.prims.onednn import without_onednn
@@ -48,7 +47,6 @@ class Joint:
         behind the values.
     links: autograd edges between results and earlier results, in the order in which they are made.
     written: for inputs that were written to and that results depend on: position of the contents -> input index.
-    has_hooks: whether the program has gradient hooks of its own; the gradients include them.
     groups: primals grouped by the differentiable values that lead to them; empty where all values lead to all primals.
         Only a joint graph with all tangents knows this and the next three facts.
     unreached: primals that require grad and that no value leads to.
@@ -69,7 +67,6 @@ class Joint:
     results: tuple[int, ...]
     links: tuple[Link, ...]
     written: dict[int, int]
-    has_hooks: bool
     groups: tuple[InputGroup, ...]
     unreached: tuple[int, ...]
     leads_to_made: bool
@@ -137,11 +134,10 @@ def trace_joint(
         with tracer:
             before = torch.is_grad_enabled()
             try:
-                with gradient_hooks() as hooks:
-                    result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
+                result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
             finally:
                 torch._C._set_grad_enabled(before)
-            return _finish(tracer, primals, result, bool(hooks), _Wanted(wanted, targets, tuple(stops), by))
+            return _finish(tracer, primals, result, _Wanted(wanted, targets, tuple(stops), by))
 
 
 @contextmanager
@@ -245,7 +241,7 @@ def _add_primal(
     return fake
 
 
-def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, has_hooks: bool, wanted: _Wanted) -> Joint:
+def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted: _Wanted) -> Joint:
     leaves, spec = pytree.tree_flatten(result)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
     described = describe_outputs(tracer, leaves, differentiable=True)
@@ -254,8 +250,6 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, has_ho
     leads, links = _NO_LEADS, values.links
     if wanted.positions is None:
         leads = _leads(tracer, primals, values)
-        if has_hooks:
-            _refuse_hooks(values, leads)
     if leads.groups:  # give each value a node of its own; the base of a view comes first
         linked = {one.position for one in links}
         links = (*[Link(at, ()) for at in values.differentiable if at not in linked], *links)
@@ -273,7 +267,6 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, has_ho
         values.results,
         links,
         values.written,
-        has_hooks,
         leads.groups,
         leads.unreached,
         leads.to_made,
@@ -282,14 +275,6 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, has_ho
         tuple([None if gradient is None else next(numbers) for gradient in gradients]),
         described.traced(tracer, graph, constants, spec),
     )
-
-
-def _refuse_hooks(values: DifferentiableValues, leads: _Leads) -> None:
-    """Raise Unsupported where hooks of the program sit on results, or where autograd sees several nodes. A hook must
-    get the sum of all gradients, and must be called in order with the hooks of the caller."""
-    hooked = any(handle is not None and handle._backward_hooks for handle in values.handles)
-    if hooked or values.links or leads.groups:
-        raise Unsupported("gradient-hooks", "gradient hooks on results, or behind results that autograd tells apart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,9 +337,8 @@ def _differentiate(
     with _autocast_off():
         try:
             found = gradients_between(roots, list(tangents.values()), sought, stops)
-        except Exception as error:  # for example: a saved value was overwritten, or a formula is missing
-            refused = isinstance(error, RuntimeError) or is_failure_of_hook(error)
-            if refused and not raised_by_signal_handler(error):
+        except RuntimeError as error:  # for example: a saved value was overwritten, or a formula is missing
+            if not raised_by_signal_handler(error):
                 raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
             raise
     if versions != [fake.fake_storage.version for fake in lasting]:

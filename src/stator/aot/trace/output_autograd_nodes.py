@@ -332,42 +332,6 @@ def _asked(results: Iterable[torch.Tensor]) -> bool:
     )
 
 
-class _RefusePartialHooks(torch.autograd.Function):
-    """apply(step_node, *gradients): the gradients of a program with gradient hooks of its own.
-
-    They were computed from the inputs again. Differentiated together with the results, or with gradients of another
-    backward, such a hook would see parts where eager's sees the sum.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, step_node: Any, *gradients: Any) -> Any:
-        ctx.step_node, ctx.run = step_node, object()
-        ctx.set_materialize_grads(False)
-        with below_autograd():  # below autograd they are no views
-            found = [one if one is None else aten.alias.default(one) for one in gradients]
-        pairs = zip(found, gradients, strict=True)
-        ctx.mark_non_differentiable(*[one for one, given in pairs if one is not None and not given.requires_grad])
-        return tuple(found)
-
-    @staticmethod
-    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        task = torch._C._current_graph_task_id()
-        before = ctx.step_node.differentiated
-        ctx.step_node.differentiated = task, ctx.run
-        if will_run(ctx.step_node) or (before is not None and before[0] == task and before[1] is not ctx.run):
-            raise RuntimeError(
-                "stator: a backward of a compiled graph with gradient hooks of its own is differentiated again "
-                "together with its results, or with another backward of these; run this part eagerly (stator.disable)"
-            )
-        return None, *tangents
-
-
-def refuse_partial_hooks(step_node: Any, gradients: Sequence[Any]) -> Sequence[Any]:
-    """The gradients; they raise where the program's own hooks would see only a part of a gradient."""
-    found: Sequence[Any] = _RefusePartialHooks.apply(step_node, *gradients)
-    return found
-
-
 def refuse_observed_results(step_node: Any, results: Sequence[Reference], gradients: Sequence[Any]) -> Sequence[Any]:
     """The gradients; they raise in a backward in which results of the graph are observed."""
     if not torch.is_grad_enabled():

@@ -77,7 +77,6 @@ class GraphBuilder:
         self.function_modes: list[Value] = []  # modes that see torch functions, entered by the captured code
         self.last_node: fx.Node | None = None
         self.made_leaves: dict[int, int] = {}  # by id of the fake of one that requires grad, the outermost step
-        self.retained: list[TensorValue] = []  # whose `.grad` is to be kept
         self.freed: dict[int, Any] = {}  # autograd nodes whose backward was run in the captured code, by id
         self.unlike_eager = False  # as when the program was told that it is compiled, or followed in other functions
         self.region: int | None = None  # the checkpoint region that nodes belong to now

@@ -6,7 +6,6 @@ from .autograd_calls import (
     checkpoint,
     custom_functions,
     functional_transforms,
-    gradient_hooks,
     module_backward_hooks,
 )
 from .numpy_calls import numpy_functions, numpy_tensors
@@ -66,7 +65,6 @@ __all__ = [
     "flexible_attention",
     "function_modes",
     "functional_transforms",
-    "gradient_hooks",
     "lazy_conjugates",
     "module_backward_hooks",
     "nested_resume_calls",

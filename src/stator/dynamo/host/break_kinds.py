@@ -70,7 +70,6 @@ REFUSAL_HINTS: dict[str, str] = {
     "mutating-operator": "register it with torch.library.register_fake",
     "operator-without-gradient": "register one with torch.library.register_autograd",
     "gradient-layout": "convert them to dense ones",
-    "gradient-hooks": "return one result, or register the hooks outside",
     "lazy-conjugate": "call .resolve_conj() or .resolve_neg()",
     "storage-mutation": "make a new tensor",
     "layout-mutation": "make a new tensor",

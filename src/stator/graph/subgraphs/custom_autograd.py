@@ -1,5 +1,5 @@
-"""Functions with their own backward inside graphs: the callable of a node that stands for a custom autograd.Function or
-for a gradient hook. It runs on real tensors and, while tracing, on fake ones.
+"""Functions with their own backward inside graphs: the callable of a node that stands for a custom autograd.Function.
+It runs on real tensors and, while tracing, on fake ones.
 
 Capturing such functions happens elsewhere.
 """
@@ -7,11 +7,8 @@ Capturing such functions happens elsewhere.
 from __future__ import annotations
 
 import enum
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -141,70 +138,3 @@ def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
     if gradient.stride() == stride:
         return gradient
     return torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
-
-
-class _ThreadState(threading.local):
-    hooks: list[GradientHook] | None = None
-    failure: BaseException | None = None
-
-
-_thread = _ThreadState()
-
-
-@contextmanager
-def gradient_hooks() -> Iterator[list[GradientHook]]:
-    """Collect, in order, the hooks that programs register in this thread inside the context."""
-    outer = _thread.hooks
-    found: list[GradientHook] = []
-    _thread.hooks = found
-    try:
-        yield found
-    finally:
-        _thread.hooks = outer
-        if outer is not None:
-            outer += found
-
-
-Failure = tuple[type[BaseException], tuple[Any, ...]]  # the class of an error and its arguments
-
-
-@dataclass(frozen=True, slots=True)
-class GradientHook:
-    """A hook on the gradient of a tensor.
-
-    graph: takes the gradient, then the free tensors; returns the replacement of the gradient, or nothing.
-    error_without_gradient: class and arguments of the error that the hook raises if autograd passes it no
-    gradient; None if the hook raises none.
-    """
-
-    graph: fx.GraphModule
-    shape: Any
-    stride: Any
-    replaces: bool
-    error_without_gradient: Failure | None
-
-    def __call__(self, tensor: torch.Tensor, *free: torch.Tensor) -> torch.Tensor:
-        """Register the hook; return the tensor."""
-        tensor.register_hook(partial(self.run, free))
-        if _thread.hooks is not None:
-            _thread.hooks.append(self)
-        return tensor
-
-    def run(self, free: Sequence[torch.Tensor], gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """Run the hook; return its result."""
-        if gradient is not None:
-            made = run_subgraph(self.graph, [_laid_out(gradient, self.shape, self.stride), *free])
-            return made[0] if self.replaces else None
-        if self.error_without_gradient is not None:
-            _thread.failure = self.error_without_gradient[0](*self.error_without_gradient[1])
-            raise _thread.failure
-        return None
-
-    def graphs(self) -> dict[str, fx.GraphModule]:
-        """Return the graph by role, for printing."""
-        return {"hook": self.graph}
-
-
-def is_failure_of_hook(error: BaseException | None) -> bool:
-    """Whether `error` is the last one that a hook without a gradient raised in this thread."""
-    return error is not None and _thread.failure is error

@@ -107,8 +107,6 @@ class _Run:
     ) -> None:
         if context.later is not None:
             raise unsupported("autograd", f"a backward inside {context.later.what}")
-        if context.recorder.retained:
-            raise unsupported("autograd", "a backward behind retain_grad()")
         self.context = context
         self.roots = roots
         self.creates = create_graph is not None and context.truth(create_graph)
