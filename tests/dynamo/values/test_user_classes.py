@@ -48,8 +48,6 @@ def test_a_sequence_pattern_on_an_object_whose_class_was_never_looked_into() -> 
         match value:
             case [first, *_]:
                 return x + first, "sequence"
-            case {"key": found}:
-                return x + found, "mapping"
             case _:
                 return x + 1, hasattr(value, "missing")
 

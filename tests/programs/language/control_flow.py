@@ -330,14 +330,12 @@ def match_(x):
                 return "one"
             case [a, b]:
                 return (a, b)
-            case {"k": z}:
-                return z
             case str():
                 return "s"
             case _:
                 return None
 
-    return m(1), m([1, x]), m({"k": 3}), m("q"), m(2.5)
+    return m(1), m([1, x]), m("q"), m(2.5)
 
 
 def returns_function(x):

@@ -18,7 +18,6 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, set_methods
 from stator.dynamo.values.containers.slices import SliceValue
-from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.pending_text import PendingTextValue
 from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.tensor import TensorValue
@@ -263,34 +262,23 @@ def get_len(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.context.constant(frame.stack[-1].length(frame.context)))
 
 
-@opcode("MATCH_SEQUENCE")
-def match_sequence(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.context.constant(_has_flag(frame, frame.stack[-1], _SEQUENCE)))
-
-
-@opcode("MATCH_MAPPING")
-def match_mapping(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.context.constant(_has_flag(frame, frame.stack[-1], _MAPPING)))
-
-
-_SEQUENCE, _MAPPING, _MATCHES_ITSELF = 1 << 5, 1 << 6, 1 << 22  # flags of types
+_SEQUENCE, _MATCHES_ITSELF = 1 << 5, 1 << 22  # flags of types
 _HEAP_TYPE = 1 << 9
 
 
-def _has_flag(frame: Frame, subject: Value, flag: int) -> bool:
-    """Whether the subject's class is a sequence, or a mapping, to patterns; others may be registered later."""
-    kind = subject.python_type(frame.context)
-    if kind.__flags__ & flag:
-        return True
-    if kind.__flags__ & _HEAP_TYPE:
+@opcode("MATCH_SEQUENCE")
+def match_sequence(frame: Frame, instruction: Instruction) -> None:
+    """A program may register a class of its own as a sequence later, so a guard holds the class's flag."""
+    kind = frame.stack[-1].python_type(frame.context)
+    found = _is_sequence(kind)
+    if not found and kind.__flags__ & _HEAP_TYPE:
         of_class = ConstantSource(full_name(kind), kind)
-        frame.context.guard(ReadSource(_what_patterns_see, (of_class,)), GuardKind.EQUALS, _what_patterns_see(kind))
-    return False
+        frame.context.guard(ReadSource(_is_sequence, (of_class,)), GuardKind.EQUALS, False)
+    frame.stack.append(frame.context.constant(found))
 
 
-def _what_patterns_see(kind: type) -> int:
-    """Guarded: of all flags of a class only those, for Python keeps things of its own in others."""
-    return kind.__flags__ & (_SEQUENCE | _MAPPING)
+def _is_sequence(kind: type) -> bool:
+    return bool(kind.__flags__ & _SEQUENCE)
 
 
 @opcode("MATCH_CLASS")
@@ -343,21 +331,3 @@ def _positional_names(context: CaptureContext, cls: Value, kind: type, count: in
             TypeError, f"{class_name(kind)}() accepts {len(names)} positional sub-pattern{plural} ({count} given)"
         )
     return list(names[:count]), False
-
-
-@opcode("MATCH_KEYS")
-def match_keys(frame: Frame, instruction: Instruction) -> None:
-    """Reads the keys of a mapping pattern through `get`, as Python does; pushes the tuple of values, or None."""
-    context = frame.context
-    keys, subject = list(context.iterate(frame.stack[-1])), frame.stack[-2]
-    if len({key.key(context) for key in keys}) < len(keys):
-        raise unsupported("call", "a mapping pattern that asks for one key twice")
-    found: list[Value] = []
-    missing = ObjectValue(object)
-    for key in keys:
-        value = context.call(context.get_attr(subject, "get"), [key, missing], {})
-        if value is missing:
-            frame.stack.append(context.constant(None))
-            return
-        found.append(value)
-    frame.stack.append(TupleValue(found))
