@@ -28,8 +28,8 @@ from .python_calls import (
     weak_containers,
 )
 from .torch_calls import (
+    backend_flags,
     control_flow,
-    cudnn_flags,
     data_assertions,
     determinism,
     device_contexts,
@@ -47,6 +47,7 @@ from .torch_calls import (
 __all__ = [
     "autograd_engine",
     "autograd_function",
+    "backend_flags",
     "breaking_calls",
     "builtin_functions",
     "cached_functions",
@@ -56,7 +57,6 @@ __all__ = [
     "compilation",
     "control_flow",
     "copying",
-    "cudnn_flags",
     "custom_functions",
     "data_assertions",
     "determinism",

@@ -126,14 +126,8 @@ def sdp_priority() -> tuple[int, ...]:
     return tuple(torch._C._get_sdp_priority_order())
 
 
-def _switches() -> Iterator[tuple[Any, Any]]:
-    """(getter, setter) of torch's flags for cuDNN and attention kernels that exist in this build of torch."""
-    for name in ("enabled", "benchmark", "deterministic", "depthwise_kernel"):
-        read, write = (getattr(torch._C, f"_{verb}_cudnn_{name}", None) for verb in ("get", "set"))
-        if read is not None and write is not None:
-            yield read, write
-    if torch._C._has_cudnn:
-        yield torch._C._cuda_get_cudnn_benchmark_limit, torch._C._cuda_set_cudnn_benchmark_limit
+def _attention_flags() -> Iterator[tuple[Any, Any]]:
+    """(getter, setter) of torch's flags for attention kernels that exist in this build of torch."""
     for name in ("cudnn", "flash", "mem_efficient", "math", "overrideable"):
         read = getattr(torch._C, f"_get_{name}_sdp_enabled", None)
         write = getattr(torch._C, f"_set_sdp_use_{name}", None)
@@ -143,7 +137,7 @@ def _switches() -> Iterator[tuple[Any, Any]]:
         yield sdp_priority, torch._C._set_sdp_priority_order
 
 
-SWITCHES = tuple(_switches())
+ATTENTION_FLAGS = tuple(_attention_flags())
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +148,7 @@ class TorchState:
     autocast_enabled: tuple[bool, ...]
     autocast_dtype: tuple[torch.dtype, ...]
     autocast_cache: bool
-    switches: tuple[Any, ...]  # in the order of SWITCHES
+    attention_flags: tuple[Any, ...]  # in the order of ATTENTION_FLAGS
 
     @classmethod
     def now(cls) -> TorchState:
@@ -163,7 +157,7 @@ class TorchState:
             tuple(torch.is_autocast_enabled(device) for device in _DEVICES),
             tuple(torch.get_autocast_dtype(device) for device in _DEVICES),
             torch.is_autocast_cache_enabled(),
-            tuple(read() for read, _ in SWITCHES),
+            tuple(read() for read, _ in ATTENTION_FLAGS),
         )
 
     def calls_from(self, before: TorchState) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -178,9 +172,9 @@ class TorchState:
                 calls.append((torch.set_autocast_dtype, (device, self.autocast_dtype[at])))
         if self.autocast_cache is not before.autocast_cache:
             calls.append((torch.set_autocast_cache_enabled, (self.autocast_cache,)))
-        for at, (_, write) in enumerate(SWITCHES):
-            if self.switches[at] != before.switches[at]:
-                calls.append((write, (self.switches[at],)))
+        for at, (_, write) in enumerate(ATTENTION_FLAGS):
+            if self.attention_flags[at] != before.attention_flags[at]:
+                calls.append((write, (self.attention_flags[at],)))
         return calls
 
     def restore(self) -> None:

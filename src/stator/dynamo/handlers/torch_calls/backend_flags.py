@@ -1,0 +1,86 @@
+"""Flags of torch.backends. Capture sets those of attention kernels (`torch.nn.attention.sdpa_kernel`); it reads the
+other flags under a guard, and the graph ends where the program sets one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import CallSource
+from stator.dynamo.interpreter.calling import calls
+from stator.dynamo.ir.torch_state import ATTENTION_FLAGS, sdp_priority
+from stator.dynamo.values.base import Value
+from stator.dynamo.values.containers.sequences import ListValue
+
+from .torch_functions import set_state
+
+if TYPE_CHECKING:
+    from stator.dynamo.values.base import CaptureContext
+
+
+def _guarded(context: CaptureContext, read: Callable[[], Any]) -> Value:
+    value = context.run_real(read, ())
+    context.guard(CallSource(read), GuardKind.EQUALS, value)
+    return context.wrap_result(value, f"the result of {read.__name__}")
+
+
+def _attention_flag(read: Callable[[], Any], write: Callable[[Any], None]) -> None:
+    def get(context: CaptureContext) -> Value:
+        if read in context.recorder.attention_flags_set:
+            return context.wrap_result(read(), f"the result of {read.__name__}")
+        return _guarded(context, read)
+
+    def set_(context: CaptureContext, value: Value) -> Value:
+        context.recorder.attention_flags_set.add(read)
+        return set_state(context, write, value)
+
+    calls(read)(get)
+    calls(write)(set_)
+
+
+for _read, _write in ATTENTION_FLAGS:
+    _attention_flag(_read, _write)
+
+
+if hasattr(torch._C, "_get_sdp_priority_order"):
+
+    @calls(torch._C._get_sdp_priority_order)
+    def _priority(context: CaptureContext) -> Value:
+        return ListValue(list(context.iterate(context.call(context.known(sdp_priority), [], {}))))
+
+
+@functools.cache
+def _precision(backend: str, operators: str) -> Callable[[], str]:
+    def float32_precision() -> str:
+        return torch._C._get_fp32_precision_getter(backend, operators)
+
+    return float32_precision
+
+
+@calls(torch._C._get_fp32_precision_getter)
+def _get_precision(context: CaptureContext, backend: Value, operators: Value) -> Value:
+    names = [context.constant_of(name, "a name of operators") for name in (backend, operators)]
+    return _guarded(context, _precision(*names))
+
+
+def _read_only(read: Callable[[], Any]) -> None:
+    calls(read)(lambda context: _guarded(context, read))
+
+
+for _name in (
+    "cudnn_enabled",
+    "cudnn_benchmark",
+    "cudnn_deterministic",
+    "cudnn_allow_tf32",
+    "onednn_allow_tf32",
+    "mkldnn_enabled",
+    "mkldnn_deterministic",
+    "cublas_allow_tf32",
+    "float32_matmul_precision",
+):
+    if hasattr(torch._C, f"_get_{_name}"):
+        _read_only(getattr(torch._C, f"_get_{_name}"))
