@@ -40,7 +40,6 @@ from .torch_calls import (
     replaced_stack,
     tensor_loops,
     torch_functions,
-    torch_generators,
     typed_tensors,
 )
 
@@ -82,7 +81,6 @@ __all__ = [
     "standard_library",
     "tensor_loops",
     "torch_functions",
-    "torch_generators",
     "typed_tensors",
     "weak_containers",
 ]

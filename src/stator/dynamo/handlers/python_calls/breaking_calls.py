@@ -20,6 +20,7 @@ import torch
 
 from stator.dynamo.interpreter.calling import calls, named_handlers
 from stator.dynamo.values.base import unsupported
+from stator.dynamo.values.objects import c_methods
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.calling import Handler
@@ -80,3 +81,8 @@ calls(
 calls(torch.inference_mode.__enter__, torch.inference_mode.__exit__)(
     _breaking("call-builtin", "a block of torch.inference_mode", "enter it outside, or accept the break")
 )
+
+_GENERATOR = _breaking("call-builtin", "a random number generator of torch that is made, seeded, read or set")
+calls(torch.Generator, torch.random.manual_seed, torch.random.get_rng_state, torch.random.set_rng_state)(_GENERATOR)
+for _name in ("get_state", "initial_seed", "manual_seed", "seed", "set_state"):
+    c_methods.register(getattr(torch.Generator, _name))(_GENERATOR)
