@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import weakref
+from collections import deque
 from collections.abc import Sequence
 
 import torch
@@ -18,9 +19,8 @@ Slot = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 _ALIGNMENT = 64
 _HUGE_PAGE = 2 << 20
-_MOST_IDLE = 16  # idle blocks that are kept; each fits the largest program
-
-_idle: list[Block] = []
+# At most so many idle blocks are kept; each fits the largest program
+_idle: deque[Block] = deque(maxlen=16)
 _tokens = itertools.count()
 _needs: dict[int, int] = {}  # bytes needed by each living ArenaUser
 
@@ -59,9 +59,7 @@ class ArenaUser:
             block.tensors[self.token] = _make_tensors(block.memory, self.slots)
         return block
 
-    def give(self, block: Block) -> None:
-        if len(_idle) < _MOST_IDLE:
-            _idle.append(block)
+    give = staticmethod(_idle.append)
 
 
 def clear() -> None:

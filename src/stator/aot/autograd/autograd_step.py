@@ -15,7 +15,7 @@ import torch
 
 from stator.aot.partition.forward_backward_sets import divide_joint
 from stator.aot.partition.partition import Partition, SavedInput, saved_names, split_joint
-from stator.aot.runtime.backward import CompiledBackward, CompileGraph, drop_unused_saved, is_plain
+from stator.aot.runtime.backward import CompiledBackward, CompileGraph, drop_unused_saved, is_plain, selection
 from stator.aot.runtime.conjugated_inputs import compile_on_memory
 from stator.aot.runtime.replaced_data import primals_on_old_memory, replaced_primals, replacement_error
 from stator.aot.runtime.saved_state import RetainedValues, note_freed, saved_values, tangents_by_saved, unchanged_inputs
@@ -86,20 +86,28 @@ class CompiledStep:
         self.leads_to_made = joint.leads_to_made and not joint.groups
         self.needed_places: dict[int, list[int] | None] = {}  # see `_still_needed`
         self.is_single = joint.value_count == 1 and self.results == [0]
-        self.is_plain = self.is_single and not (
+        # for `OrdinaryStepFunction`: a backward frees all that the step saved, and nothing else happens in a call
+        self.is_ordinary = self.is_single and not (
             self.constant_positions
             or self.mutated
-            or self.placed
             or self.devices
-            or self.groups
-            or self.saved
-            or self.leads_to_made
+            or joint.groups
+            or joint.leads_to_made
             or joint.unreached
+            or joint.links
+            or (self.saved and not joint.savers.freed_by(1))
+        )
+        self.frees = bool(joint.savers.freed_by(1))
+        self.select_saved = selection(
+            [
+                saved.index if isinstance(saved, SavedInput) else joint.primal_count + saved.position
+                for saved in parts.saved
+            ]
         )
         self.lock = fork_safe_lock()
         self.names = saved_names(parts)
-        whole = CompiledBackward(parts.backward, range(len(self.names)), joint.gradients, compile_graph)
-        self.backwards: dict[GradientRequest, CompiledBackward] = {GradientRequest(joint.tangents): whole}
+        self.whole = CompiledBackward(parts.backward, range(len(self.names)), joint.gradients, compile_graph)
+        self.backwards: dict[GradientRequest, CompiledBackward] = {GradientRequest(joint.tangents): self.whole}
         self.second: dict[_SecondKey, Callable[..., Any] | None] = {}
 
     def request(
@@ -210,7 +218,7 @@ class CompiledStep:
         backward = self.backward_for(request)
         if kept is not None and not backward.can_run(saved):
             return self.twice_differentiable(request, step_node, present)
-        return backward(saved, present)
+        return backward(backward.arguments(saved, present))
 
     def _ready_to_run_eagerly(
         self, step_node: Any, moved: Sequence[int]
@@ -222,7 +230,7 @@ class CompiledStep:
             "checkpoint" in node.meta for node in self.joint.graph.graph.nodes
         )  # eager would compute checkpoints again from the new data
         if torch.is_grad_enabled() or step_node.kept is not None or draws_other_numbers or computed_again:
-            raise replacement_error(step_node.primals[moved[0]][0])
+            raise replacement_error(step_node.primals[moved[0]])
         given, states = step_node.primals, step_node.states
         primals = primals_on_old_memory(step_node, self.joint.graph.graph, moved)
 
@@ -231,7 +239,7 @@ class CompiledStep:
             with replay_random_numbers(states), torch.enable_grad():
                 handles = self.program.handles(self.joint, primals)
             for at in moved:
-                primals[at].data = given[at][0].detach()
+                primals[at].data = given[at].detach()
             gradients = self.program.gradients(self.joint, request.positions, None, request.stops, by, (), handles)
             found = iter(gradients(*primals, *tangents))
             sought = [one.requires_grad and (by is None or at in by) for at, one in enumerate(primals)]
@@ -254,8 +262,8 @@ class CompiledStep:
         computes the forward again, with the random numbers of the forward. step_node: autograd's node of the call."""
         found = iter(self._run_again(request, step_node, tangents))
         return [
-            None if not entry[0].requires_grad or (request.by is not None and at not in request.by) else next(found)
-            for at, entry in enumerate(step_node.primals)
+            None if not primal.requires_grad or (request.by is not None and at not in request.by) else next(found)
+            for at, primal in enumerate(step_node.primals)
         ]
 
     def gradients_between(self, step_node: Any, position: int, tangent: torch.Tensor) -> Sequence[Any]:
@@ -264,12 +272,12 @@ class CompiledStep:
         request = GradientRequest((position,), behind, behind)
         saved = saved_values(step_node, self._bits(request.positions))
         if moved := replaced_primals(step_node):
-            raise replacement_error(step_node.primals[moved[0]][0])
+            raise replacement_error(step_node.primals[moved[0]])
         if not torch.is_grad_enabled():
             try:
                 backward = self.backward_for(request)
                 if backward.can_run(saved):
-                    return backward(saved, [tangent])
+                    return backward(backward.arguments(saved, [tangent]))
             except StatorError as error:
                 logs.warn_once(
                     f"aot:between:{error}", f"stator: a backward between results computes the forward again. {error}"
@@ -281,7 +289,7 @@ class CompiledStep:
         again = torch.is_grad_enabled()
         if again and is_batched(tangents):
             return row_by_row(partial(self._run_again, request, step_node), tangents)
-        primals = unchanged_inputs(step_node.primals)
+        primals = unchanged_inputs(step_node.primals, step_node.versions)
         linked: LinkedResults | None = step_node.linked
         results: Sequence[Reference] = step_node.results
         shown = unchanged_results(results) if again else {}

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from stator.aot.partition.partition import SavedInput
 from stator.aot.runtime.replaced_data import memory_of
 from stator.aot.runtime.saved_state import NOTHING_FREED, UNCHECKED_VERSION, versions_of
 from stator.aot.trace.input_groups import HiddenFromAutograd
@@ -24,18 +23,6 @@ class StepFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, step: CompiledStep, *primals: torch.Tensor) -> tuple[Any, ...]:
-        if step.is_plain:  # a short path for small programs, where fixed costs matter
-            ctx.materialize_grads, ctx.step = False, step
-            value = step.forward(*primals)[0]
-            ctx.results = [(0, weakref.ref(value), value._version)]
-            try:
-                if len(primals) == 1:  # a comprehension costs a call
-                    ctx.primals = [(primals[0], primals[0]._version)]
-                else:
-                    ctx.primals = [(primal, primal._version) for primal in primals]
-            except RuntimeError:  # tensors made in inference mode have no version
-                ctx.primals = versions_of(primals)
-            return (value,)
         if step.devices:
             ctx.states = states_of(step.devices)
         if step.leads_to_made:
@@ -46,13 +33,8 @@ class StepFunction(torch.autograd.Function):
             apart = {id(one) for one, was in zip(primals, given, strict=True) if was is not one}
         copies = {index: _before_writing(step, index, primals[index]) for index in step.mutated}
         results = step.forward(*primals)
-        if step.is_single:  # the most frequent case; fixed costs matter
-            value = results[0]
-            values: tuple[Any, ...] = (value,)
-            ctx.results = [(0, weakref.ref(value), value._version)]
-        else:
-            values = _distinct(results[: step.joint.value_count], apart)
-            ctx.results = references_to(values, step.results)
+        values = _distinct(results[: step.joint.value_count], apart)
+        ctx.results = references_to(values, step.results)
         ctx.step = step
         ctx.set_materialize_grads(False)
         if step.groups:  # values get nodes of their own: see input_groups.py
@@ -63,20 +45,14 @@ class StepFunction(torch.autograd.Function):
             constant = [values[position] for position in step.constant_positions]
             ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
         if step.saved:
-            ctx.save_for_backward(
-                *[
-                    primals[saved.index] if isinstance(saved, SavedInput) else results[saved.position]
-                    for saved in step.saved
-                ]
-            )
+            ctx.save_for_backward(*step.select_saved((*primals, *results)))
         if step.placed:
             ctx.places = memory_of(primals)
         # For a backward that is differentiated. Written inputs are replaced with copies, because they may get
         # the history of this step.
-        known = versions_of(primals)
+        ctx.primals, ctx.versions = list(primals), versions_of(primals)
         for index, copy in copies.items():
-            known[index] = copy
-        ctx.primals = known
+            ctx.primals[index], ctx.versions[index] = copy
         return values
 
     @staticmethod
@@ -92,20 +68,55 @@ class StepFunction(torch.autograd.Function):
         return (None, *found, None) if step.leads_to_made else (None, *found)
 
 
+class OrdinaryStepFunction(torch.autograd.Function):
+    """`StepFunction` for the most frequent steps, see `CompiledStep.is_ordinary`. Every statement here delays small
+    programs."""
+
+    @staticmethod
+    def forward(ctx: Any, step: CompiledStep, *primals: torch.Tensor) -> tuple[Any, ...]:
+        results = step.forward(*primals)
+        value = results[0]
+        ctx.materialize_grads, ctx.step = False, step
+        ctx.results = [(0, weakref.ref(value), value._version)]
+        ctx.primals, ctx.versions = primals, versions_of(primals)
+        if step.saved:
+            ctx.save_for_backward(*step.select_saved((*primals, *results)))
+        if step.placed:
+            ctx.places = memory_of(primals)
+        return (value,)
+
+    @staticmethod
+    def backward(ctx: Any, tangent: torch.Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        step: CompiledStep = ctx.step
+        if (
+            tangent is None
+            or torch.is_grad_enabled()
+            or torch._C._autograd._get_current_graph_task_keep_graph()
+            or ctx.freed is not NOTHING_FREED
+            or (ctx.places and memory_of(ctx.primals) != ctx.places)
+        ):
+            return StepFunction.backward(ctx, tangent)
+        arguments = [*ctx.saved_tensors, tangent] if step.saved else [tangent]
+        if step.frees:
+            ctx.freed = 0, torch._C._current_graph_task_id(), 1
+            ctx.maybe_clear_saved_tensors()
+            ctx.primals = ctx.places = ()
+        return (None, *step.whole(arguments))
+
+
 def _note_hooks(step_node: Any, tensor: torch.Tensor) -> None:
     """`Tensor.register_hook` calls this for the first hook on a result."""
     torch._C._FunctionBase._register_hook_dict(step_node, tensor)  # type: ignore[attr-defined]
     step_node.hooks = {**step_node.hooks, tensor.output_nr: tensor._backward_hooks}
 
 
-def _describe_nodes() -> None:
+def _describe_nodes(node_type: Any) -> None:
     """Default attributes of the nodes of calls, which most calls leave as they are.
 
     hooks: on results, by position. groups: nodes of the groups of inputs. value_nodes: the nodes before these, by
     position.
     progress: of running backwards.
     """
-    node_type: Any = StepFunction._backward_cls  # type: ignore[attr-defined]
     node_type.states = node_type.places = node_type.groups = ()
     node_type.linked = node_type.kept = None
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
@@ -114,7 +125,8 @@ def _describe_nodes() -> None:
     node_type.register_prehook = node_type.register_hook = refuse_hooks
 
 
-_describe_nodes()
+_describe_nodes(StepFunction._backward_cls)  # type: ignore[attr-defined]
+_describe_nodes(OrdinaryStepFunction._backward_cls)  # type: ignore[attr-defined]
 
 
 def _before_writing(step: CompiledStep, index: int, primal: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -16,9 +16,11 @@ from stator.aot.trace.output_autograd_nodes import Link, LinkedResults, add_link
 from stator.graph.ir.traced import Fresh, History, Output, Traced, ViewOfInput, ViewOfOutput
 
 from .autograd_step import CompiledStep
-from .step_function import StepFunction
+from .step_function import OrdinaryStepFunction, StepFunction
 
-_apply = super(torch.autograd.Function, StepFunction).apply  # skips the handling of functorch and of setup_context
+# skip the handling of functorch and of setup_context
+_apply = super(torch.autograd.Function, StepFunction).apply
+_apply_ordinary = super(torch.autograd.Function, OrdinaryStepFunction).apply
 
 
 def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
@@ -29,9 +31,9 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
     transforms of torch.func.
     """
 
-    def run_plain(*primals: torch.Tensor) -> Sequence[Any]:
+    def run_ordinary(*primals: torch.Tensor) -> Sequence[Any]:
         try:
-            return _apply(step, *primals)  # type: ignore[no-any-return]
+            return _apply_ordinary(step, *primals)  # type: ignore[no-any-return]
         except RuntimeError:
             _say_why(step, primals)
             raise
@@ -44,7 +46,7 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
             raise
         return _tied(step, values, primals, {}) if step.joint.links else values
 
-    return run_plain if step.is_plain and not step.joint.links else run
+    return run_ordinary if step.is_ordinary else run
 
 
 def _say_why(step: CompiledStep, primals: Sequence[torch.Tensor]) -> None:

@@ -78,6 +78,13 @@ def divide_joint(joint: JointGraph) -> ForwardBackwardSets:
     return ForwardBackwardSets(nodes, tuple(primals), tuple(tangents), values, gradients, frozenset(forward), backward)
 
 
+def most_operators(joint: JointGraph) -> int:
+    """How many operators the forward or the backward has, whichever has more; views and casts count too."""
+    nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
+    backward = sum(map(is_backward, nodes))
+    return max(backward, len(nodes) - backward)
+
+
 def read_by_backward(sides: ForwardBackwardSets) -> list[fx.Node]:
     """The memory of the forward that eager's backward reads, in graph order."""
     read: set[fx.Node] = set()

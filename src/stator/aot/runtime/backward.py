@@ -5,7 +5,8 @@ autograd/autograd_step.py decides when a backward is compiled.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -45,24 +46,43 @@ class CompiledBackward:
         self.compiled: Callable[..., Sequence[Any]] | None = None
         self.copied: list[int] | None = None  # positions of results that alias others; None before the first run
         self.deterministic = False  # whether the compiled code is deterministic
+        self.settled: Callable[[list[torch.Tensor]], Sequence[Any]] | None = None  # runs arguments of these layouts:
+        self.layouts: list[tuple[int, ...]] = []
+        self.keys = [_ordinary_keys(meta.device) for meta in self.metas]
+        self.pick = selection([-1 if position is None else position for position in gradients])
 
     def can_run(self, saved: Sequence[torch.Tensor | None]) -> bool:
         """Whether all saved values that the graph reads are still there."""
         return all(saved[index] is not None for index in self.reads)
 
-    def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor]) -> list[Any]:
-        """Gradients per primal. Empties `saved`, so that each tensor can be freed after its last use."""
-        arguments = [saved[index] for index in self.reads]
+    def arguments(self, saved: list[torch.Tensor], tangents: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """The arguments of a call. Empties `saved`, so that each tensor can be freed after its last use."""
+        read = [saved[index] for index in self.reads]
         saved.clear()
+        return [*read, *tangents]
+
+    def __call__(self, arguments: list[torch.Tensor]) -> Sequence[Any]:
+        """Gradients per primal. Empties the list of arguments."""
+        if (
+            self.settled is not None
+            and list(map(_stride, arguments)) == self.layouts
+            and list(map(dispatch_keys, arguments[len(self.reads) :])) == self.keys
+            and (self.deterministic or not _are_deterministic())
+        ):
+            results = self.settled(arguments)
+        else:
+            results = self._run(arguments)
+        return self.pick((*results, None))
+
+    def _run(self, arguments: list[torch.Tensor]) -> Sequence[Any]:
         plain = True
-        for tangent, meta in zip(tangents, self.metas, strict=True):
-            ordinary = dispatch_keys(tangent) == _ordinary_keys(meta.device)
-            if not ordinary and not is_plain(tangent):
+        for at, (meta, keys) in enumerate(zip(self.metas, self.keys, strict=True), len(self.reads)):
+            ordinary = dispatch_keys(arguments[at]) == keys
+            if not ordinary and not is_plain(arguments[at]):
                 plain = False
-            elif not ordinary or tangent.stride() != meta.stride:
-                tangent = _laid_out(tangent, meta.stride)
-            arguments.append(tangent)
-        if plain and (self.compiled is None or self.deterministic or not torch.are_deterministic_algorithms_enabled()):
+            elif not ordinary or arguments[at].stride() != meta.stride:
+                arguments[at] = _laid_out(arguments[at], meta.stride)
+        if plain and (self.compiled is None or self.deterministic or not _are_deterministic()):
             run = self.compiled or self._compile(arguments)
             self._lay_out(arguments, self.strides)
         # Kernels read plain memory. Operators also handle tensors that vmap batches, subclasses, and a later
@@ -73,18 +93,15 @@ class CompiledBackward:
         compiled = run is self.compiled
         # Keep the tangents alive until aliasing is known: freed memory could be reused for results.
         held = arguments[len(self.reads) :] if plain and (self.copied is None or not compiled) else ()
-        if getattr(run, "boxed", False):
-            saved = tangents = tangent = None  # type: ignore[assignment]  # from here on only the list holds them
-            results = run(arguments)
-        else:
-            results = run(*arguments)
+        boxed = getattr(run, "boxed", False)
+        results = run(arguments) if boxed else run(*arguments)
         copied = self.copied if compiled else None
         if copied is None:
             copied = aliasing_gradients(results, self.gradients, held) if plain else []
             self.copied = copied if compiled else self.copied
-        if copied:
-            results = with_copies(results, copied)
-        return [None if position is None else results[position] for position in self.gradients]
+        if compiled and boxed and not copied:
+            self.settled, self.layouts = run, [*self.strides, *(meta.stride for meta in self.metas)]
+        return with_copies(results, copied) if copied else results
 
     def _lay_out(self, arguments: list[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
         """Bring the saved values, which come first, into these layouts: saved-tensor hooks may have changed them."""
@@ -96,7 +113,7 @@ class CompiledBackward:
         """Compile for the present layouts of the saved values, which the forward has chosen."""
         self.graph.meta["boxed"] = True  # ask for a function that takes one list and empties it
         self.strides = tuple([tensor.stride() for tensor in arguments[: len(self.reads)]])
-        self.deterministic = torch.are_deterministic_algorithms_enabled()
+        self.deterministic = _are_deterministic()
         self.graph.meta["given_strides"] = self.strides
         try:
             with dumps.compilation("backward"):
@@ -114,6 +131,16 @@ class CompiledBackward:
             self.strides = tuple([meta.stride for meta in self.saved_metas])
             self.compiled = run_eagerly(self.graph, arguments)
         return self.compiled
+
+
+_stride, _are_deterministic = torch.Tensor.stride, torch._C._get_deterministic_algorithms
+
+
+def selection(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """A function that returns the items at these positions."""
+    if len(positions) < 2:  # itemgetter would return no tuple
+        return lambda items: [items[position] for position in positions]
+    return operator.itemgetter(*positions)
 
 
 _KEY = torch._C.DispatchKey

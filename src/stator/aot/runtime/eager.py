@@ -16,14 +16,19 @@ from stator.runtime.host import below_autograd
 def run_eagerly(graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
     """A `compile_graph` that returns the graph's own generated Python function. The function runs below autograd, so
     that its results are no views for autograd, as those of compiled kernels."""
-    _LazyGraphModule.force_recompile(graph)
-    forward = graph.forward
+    forward = python_function(graph)
 
     def run(*tensors: torch.Tensor) -> Sequence[Any]:
         with below_autograd():
             return forward(*tensors)
 
     return run
+
+
+def python_function(graph: fx.GraphModule) -> Callable[..., Sequence[Any]]:
+    """The graph's own generated Python function."""
+    _LazyGraphModule.force_recompile(graph)
+    return graph.forward
 
 
 def keep_all(operator: OpOverload) -> bool:

@@ -9,31 +9,33 @@ trace/eager_saved_tensors.py finds what eager saves.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-Place = tuple[int, torch.UntypedStorage]
+# The storage of each tensor, and its offset there in elements. Holding the storage keeps it alive, as eager keeps the
+# storage of a saved view. The storage object of a storage is unique, so lists of storages compare by identity.
+Places = tuple[list[torch.UntypedStorage], list[int]]
+
+_storage: Callable[[torch.Tensor], torch.UntypedStorage] = torch.Tensor.untyped_storage
+_offset: Callable[[torch.Tensor], Any] = torch.Tensor.storage_offset
 
 
-def memory_of(primals: Sequence[torch.Tensor]) -> list[Place]:
-    """Each tensor's address and storage. Holding the storage keeps it alive, as eager keeps what it saved a view of."""
-    return [(primal.data_ptr(), primal.untyped_storage()) for primal in primals]
+def memory_of(primals: Sequence[torch.Tensor]) -> Places:
+    return list(map(_storage, primals)), list(map(_offset, primals))
 
 
 def replaced_primals(step_node: Any) -> list[int]:
     """The primals whose memory was replaced; empty unless one of the step's `placed` is among them."""
-    primals, places = step_node.primals, step_node.places
-    if not places or not primals or not any(_is_elsewhere(step_node, at) for at in step_node.step.placed):
+    before, primals = step_node.places, step_node.primals
+    if not before or not primals or (now := memory_of(primals)) == before:
         return []
     written = step_node.step.mutated  # the step keeps copies of these
-    return [at for at in range(len(primals)) if at not in written and _is_elsewhere(step_node, at)]
-
-
-def _is_elsewhere(step_node: Any, index: int) -> bool:
-    return bool(step_node.primals[index][0].data_ptr() != step_node.places[index][0])
+    places = zip(*before, *now, strict=True)
+    elsewhere = [at for at, (storage, offset, *present) in enumerate(places) if present != [storage, offset]]
+    return [at for at in elsewhere if at not in written] if not set(elsewhere).isdisjoint(step_node.step.placed) else []
 
 
 def primals_on_old_memory(step_node: Any, graph: fx.Graph, moved: Collection[int]) -> list[torch.Tensor]:
@@ -44,7 +46,7 @@ def primals_on_old_memory(step_node: Any, graph: fx.Graph, moved: Collection[int
     """
     metas = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
     found = []
-    for at, (primal, version) in enumerate(step_node.primals):
+    for at, (primal, version) in enumerate(zip(step_node.primals, step_node.versions, strict=True)):
         written = version >= 0 and primal._version != version
         if at in moved and (written or primal.is_conj() or primal.is_neg()):
             raise replacement_error(primal)
@@ -53,14 +55,13 @@ def primals_on_old_memory(step_node: Any, graph: fx.Graph, moved: Collection[int
                 "stator: inputs of a compiled graph were written to, and the data of others replaced (`.data = ...`), "
                 "between its forward and its backward; run this part eagerly (stator.disable)"
             )
-        found.append(_on(step_node.places[at], metas[at], primal) if at in moved else primal.detach())
-    return [one.requires_grad_(entry[0].requires_grad) for one, entry in zip(found, step_node.primals, strict=True)]
+        found.append(_on(step_node.places, at, metas[at]) if at in moved else primal.detach())
+    return [one.requires_grad_(primal.requires_grad) for one, primal in zip(found, step_node.primals, strict=True)]
 
 
-def _on(place: Place, meta: Any, primal: torch.Tensor) -> torch.Tensor:
-    address, storage = place
+def _on(places: Places, at: int, meta: Any) -> torch.Tensor:
     made = torch.empty(0, dtype=meta.dtype, device=meta.device)
-    return made.set_(storage, (address - storage.data_ptr()) // made.element_size(), meta.shape, meta.stride)
+    return made.set_(places[0][at], places[1][at], meta.shape, meta.stride)
 
 
 def replacement_error(primal: torch.Tensor) -> RuntimeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,19 +108,21 @@ def _freed_twice() -> RuntimeError:
     )
 
 
-def versions_of(primals: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
-    """Each primal with its version; tensors made in inference mode have none."""
+_version = operator.attrgetter("_version")
+
+
+def versions_of(primals: Sequence[torch.Tensor]) -> list[int]:
+    """The version of each primal; tensors made in inference mode have none."""
     try:
-        return [(primal, primal._version) for primal in primals]
+        return list(map(_version, primals))
     except RuntimeError:
-        return [(primal, UNCHECKED_VERSION if primal.is_inference() else primal._version) for primal in primals]
+        return [UNCHECKED_VERSION if primal.is_inference() else primal._version for primal in primals]
 
 
-def unchanged_inputs(primals: Sequence[tuple[torch.Tensor, int]]) -> list[torch.Tensor]:
+def unchanged_inputs(primals: Sequence[torch.Tensor], versions: Sequence[int]) -> list[torch.Tensor]:
     """The primals as the forward saw them. Raises RuntimeError where one was written to since."""
     found = []
-    for entry in primals:
-        primal, version = entry
+    for primal, version in zip(primals, versions, strict=True):
         if version == UNCHECKED_VERSION:
             found.append(primal.detach())
             continue
