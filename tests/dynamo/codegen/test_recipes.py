@@ -13,6 +13,7 @@ from stator.base.errors import CompileError
 from stator.dynamo.codegen import emit, support
 from stator.dynamo.guards import source as s
 from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.host.iterator_state import keys_in_order
 from stator.dynamo.ir import reconstruct_ir as r
 from stator.dynamo.ir.capture_result import CapturedFrame, Return
 
@@ -39,6 +40,10 @@ def const(value: Any) -> r.ConstantRecipe:
 
 
 X = s.LocalSource("x")
+
+
+def key_source(index: int) -> s.Source:
+    return s.ItemSource(s.CallSource(keys_in_order, (X,)), index)
 
 
 class Guarded(dict):
@@ -80,9 +85,8 @@ def closure_of(value: Any) -> FunctionType:
         (s.ItemSource(X, 1), [4, 5], 5),
         (s.ItemSource(X, "k"), Guarded(k=5), 5),
         (s.ItemSource(X, "k"), defaultdict(list, k=5), 5),
-        (s.DictKeySource(X, 1), {"a": 1, "b": 2}, "b"),
-        (s.DictKeySource(X, 1), Guarded(a=1, b=2), "b"),
-        (s.DictKeySource(X, 0), OrderedDict(b=1, a=2), "b"),
+        (key_source(1), Guarded(a=1, b=2), "b"),
+        (key_source(0), OrderedDict(b=1, a=2), "b"),
         (s.ItemSource(s.InstanceDictSource(X), "a"), with_attributes(Odd(), a=7), 7),
         (s.ItemSource(s.InstanceDictSource(X), "__module__"), Odd, __name__),
         (s.TypeSource(X), [1], list),

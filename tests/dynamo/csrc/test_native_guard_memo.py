@@ -19,7 +19,6 @@ from stator.dynamo.guards.source import (
     CellSource,
     ClosureSource,
     ConstantSource,
-    DictKeySource,
     GlobalSource,
     InstanceDictSource,
     ItemSource,
@@ -27,6 +26,7 @@ from stator.dynamo.guards.source import (
     ModuleGlobalSource,
     TypeSource,
 )
+from stator.dynamo.host.iterator_state import keys_in_order
 
 MODULE = "memo_test_module"
 WARM = 4  # calls after which a memo stands
@@ -113,7 +113,7 @@ class World:
                 found += [(ItemSource(source, index), item) for index, item in enumerate(value)]
             elif isinstance(value, dict) and not isinstance(source, InstanceDictSource):
                 found += [(ItemSource(source, key), item) for key, item in value.items()]
-                found.append((DictKeySource(source, 0), next(iter(value))))
+                found.append((ItemSource(CallSource(keys_in_order, (source,)), 0), next(iter(value))))
         return found
 
 

@@ -21,7 +21,6 @@ from stator.dynamo.guards.source import (
     CellSource,
     ClosureSource,
     ConstantSource,
-    DictKeySource,
     FunctionSource,
     GlobalSource,
     InstanceDictSource,
@@ -248,7 +247,6 @@ def test_read_only_views_of_dicts_are_read_as_dicts():
     assert holds(Guard(ItemSource(X, "k"), GuardKind.EQUALS, 1), view)
     assert holds(Guard(ItemSource(X, 2), GuardKind.EQUALS, "two"), view)
     assert holds(Guard(X, GuardKind.LENGTH, 2), view) and holds(Guard(X, GuardKind.DICT_KEYS, ("k", 2)), view)
-    assert holds(Guard(DictKeySource(X, 1), GuardKind.EQUALS, 2), view)
     assert holds(Guard(X, GuardKind.NOT_IN, "j"), view) and not holds(Guard(X, GuardKind.NOT_IN, "k"), view)
     assert not holds(Guard(ItemSource(X, "k"), GuardKind.EQUALS, 1), types.MappingProxyType(collections.UserDict(k=1)))
 
@@ -266,14 +264,6 @@ def test_items_with_equal_but_different_keys_are_not_mixed_up():
         Guard(ItemSource(Y, 1.0), GuardKind.EQUALS, "bool"),
     )
     assert tree.check((["", "int"], {True: "bool"}), f)
-
-
-def test_keys_of_a_dict():
-    key = Plain()
-    ordered = collections.OrderedDict([(key, 1), ("a", 2)])
-    both(Guard(DictKeySource(X, 1), GuardKind.IS, key), [{"a": 1, key: 2}], [{key: 1, "a": 2}, {}, None, ordered])
-    ordered.move_to_end(key)
-    assert holds(Guard(DictKeySource(X, 1), GuardKind.IS, key), ordered)
 
 
 def test_attributes_and_failing_properties():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import opcode
 from collections.abc import Callable
 from types import CodeType
@@ -111,38 +112,13 @@ _MEANINGS: dict[str, _Meaning] = {
 def _attach_handlers(
     code: CodeType, instructions: list[Instruction], starts: list[int], at_unit: dict[int, Instruction]
 ) -> None:
-    entries = _exception_entries(code.co_exceptiontable)
     shared: dict[tuple[int, int, bool], Handler] = {}
     position = 0
-    for begin, end, target, depth, lasti in entries:
+    for begin, end, target, depth, lasti in dis._parse_exception_table(code):  # type: ignore[attr-defined]
         key = (target, depth, lasti)
-        handler = shared.setdefault(key, Handler(at_unit[target], depth, lasti))
-        while position < len(instructions) and starts[position] < begin:
+        handler = shared.setdefault(key, Handler(at_unit[target // 2], depth, lasti))
+        while position < len(instructions) and 2 * starts[position] < begin:
             position += 1
-        while position < len(instructions) and starts[position] < end:
+        while position < len(instructions) and 2 * starts[position] < end:
             instructions[position].handler = handler
             position += 1
-
-
-def _exception_entries(table: bytes) -> list[tuple[int, int, int, int, bool]]:
-    """(first unit, unit behind the last, target unit, stack depth, lasti) in the table's order."""
-    entries = []
-    data = iter(table)
-
-    def number() -> int:
-        byte = next(data)
-        value = byte & 63
-        while byte & 64:
-            byte = next(data)
-            value = value << 6 | byte & 63
-        return value
-
-    for first in data:
-        value = first & 63
-        byte = first
-        while byte & 64:
-            byte = next(data)
-            value = value << 6 | byte & 63
-        size, target, depth_and_lasti = number(), number(), number()
-        entries.append((value, value + size, target, depth_and_lasti >> 1, bool(depth_and_lasti & 1)))
-    return entries

@@ -6,22 +6,13 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
-from stator.dynamo.guards.source import CallSource, ConstantSource, DictKeySource, Source
+from stator.dynamo.guards.source import ConstantSource, Source
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Recipe
-
-from . import support
 
 
 def source_bases(source: Source) -> Iterable[Source]:
     """The sources through which a source is read."""
-    if type(source) is DictKeySource:
-        return (all_keys(source),)
     return _members(source, Source)  # type: ignore[return-value]
-
-
-def all_keys(source: DictKeySource) -> Source:
-    """The list of a dictionary's keys, from which emitted code reads single keys: it is made once per dictionary."""
-    return CallSource(support.dict_keys, (source.base,))
 
 
 def recipe_children(recipe: Recipe) -> Iterable[Recipe]:

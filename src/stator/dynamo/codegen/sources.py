@@ -15,7 +15,6 @@ from stator.dynamo.guards.source import (
     CellSource,
     ClosureSource,
     ConstantSource,
-    DictKeySource,
     FunctionSource,
     GlobalSource,
     InstanceDictSource,
@@ -29,7 +28,6 @@ from stator.dynamo.host.numpy_scalars import with_fresh_tuples
 from stator.dynamo.ir.resume import resumption_of
 
 from . import support
-from .children import all_keys
 from .writer import Writer, sources
 
 _EXACT = (list, tuple, dict)
@@ -126,13 +124,6 @@ def _item(writer: Writer, source: ItemSource) -> None:
         writer.builder.item()
     else:
         writer.builder.call(2)
-
-
-@sources.register(DictKeySource)
-def _dict_key(writer: Writer, source: DictKeySource) -> None:
-    writer.load_source(all_keys(source))
-    writer.builder.const(source.index)
-    writer.builder.item()
 
 
 @sources.register(TypeSource)

@@ -22,11 +22,6 @@ def read_item(container: Any, key: Any) -> Any:
     return container[key]
 
 
-def dict_keys(container: dict[Any, Any]) -> tuple[Any, ...]:
-    """The keys in insertion order."""
-    return tuple(_keys(container))
-
-
 class _Finder:
     """Compares equal to the set member that is equal to a constant, and remembers that member."""
 

@@ -193,7 +193,7 @@ static int new_check(GuardTree *tree, int kind, PyObject *payload, Py_ssize_t gu
     }
     tree->checks = checks;
     Check check = {.kind = kind, .next = -1, .guard = guard};
-    if (payload && fill_check(tree, &check, payload) < 0) {
+    if (fill_check(tree, &check, payload) < 0) {
         check_release(&check);
         return -1;
     }
@@ -220,8 +220,7 @@ static PyObject *tree_add_check(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "iiOn", &node, &kind, &payload, &guard) || !valid_node(tree, node)) {
         return NULL;
     }
-    if (kind < 0 || kind >= CHECK_COUNT || kind == CHECK_SAME || kind == CHECK_DISTINCT
-        || kind == CHECK_ALL_DISTINCT) {
+    if (kind < 0 || kind >= CHECK_COUNT || kind == CHECK_SAME || kind == CHECK_DISTINCT) {
         PyErr_SetString(PyExc_ValueError, "bad check");
         return NULL;
     }
@@ -236,42 +235,23 @@ static PyObject *tree_add_check(PyObject *self, PyObject *args)
 static PyObject *tree_add_relation(PyObject *self, PyObject *args)
 {
     GuardTree *tree = (GuardTree *)self;
-    int kind, one, other;
+    int kind;
+    PyObject *slots;
     Py_ssize_t guard;
-    if (!PyArg_ParseTuple(args, "iiin", &kind, &one, &other, &guard)) {
+    if (!PyArg_ParseTuple(args, "iO!n", &kind, &PyTuple_Type, &slots, &guard)) {
         return NULL;
     }
-    if ((kind != CHECK_SAME && kind != CHECK_DISTINCT) || one < 0 || other < 0 || one >= tree->saved_count
-        || other >= tree->saved_count) {
+    Py_ssize_t const count = PyTuple_GET_SIZE(slots);
+    int valid = count == 2 ? kind == CHECK_SAME || kind == CHECK_DISTINCT : count > 2 && kind == CHECK_DISTINCT;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_ssize_t slot = PyLong_AsSsize_t(PyTuple_GET_ITEM(slots, i));
+        valid &= slot >= 0 && slot < tree->saved_count;
+    }
+    if (!valid) {
         PyErr_SetString(PyExc_ValueError, "bad relation");
         return NULL;
     }
-    int check = new_check(tree, kind, NULL, guard);
-    if (check < 0) {
-        return NULL;
-    }
-    tree->checks[check].number = one;
-    tree->checks[check].other = other;
-    link_check(tree, &tree->first_relation, &tree->last_relation, check);
-    Py_RETURN_NONE;
-}
-
-static PyObject *tree_add_all_distinct(PyObject *self, PyObject *args)
-{
-    GuardTree *tree = (GuardTree *)self;
-    PyObject *slots;
-    Py_ssize_t guard;
-    if (!PyArg_ParseTuple(args, "O!n", &PyTuple_Type, &slots, &guard)) {
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); i++) {
-        Py_ssize_t slot = PyLong_AsSsize_t(PyTuple_GET_ITEM(slots, i));
-        if (slot < 0 || slot >= tree->saved_count) {
-            PyErr_SetString(PyExc_ValueError, "bad relation");
-            return NULL;
-        }
-    }
-    int check = new_check(tree, CHECK_ALL_DISTINCT, slots, guard);
+    int check = new_check(tree, kind, slots, guard);
     if (check < 0) {
         return NULL;
     }
@@ -383,8 +363,7 @@ static PyMethodDef tree_methods[] = {
     {"add_node", tree_add_node, METH_VARARGS, "add_node(parent, access, key, index, guard) -> node"},
     {"save", tree_save, METH_O, "save(node) -> slot that keeps its value for relations and calls"},
     {"add_check", tree_add_check, METH_VARARGS, "add_check(node, kind, payload, guard)"},
-    {"add_relation", tree_add_relation, METH_VARARGS, "add_relation(kind, slot, other slot, guard)"},
-    {"add_all_distinct", tree_add_all_distinct, METH_VARARGS, "add_all_distinct(slots, guard)"},
+    {"add_relation", tree_add_relation, METH_VARARGS, "add_relation(kind, slots, guard)"},
     {"check", tree_check, METH_VARARGS, "check(locals, function) -> do all guards hold?"},
     {"explain", tree_explain, METH_VARARGS, "explain(locals, function) -> None, (guard, found) or (guard,): unreadable"},
     {0},
@@ -427,7 +406,6 @@ static struct {
     {"ACCESS_INSTANCE_DICT", ACCESS_INSTANCE_DICT},
     {"ACCESS_DICT_ITEM", ACCESS_DICT_ITEM},
     {"ACCESS_SEQUENCE_ITEM", ACCESS_SEQUENCE_ITEM},
-    {"ACCESS_DICT_KEY", ACCESS_DICT_KEY},
     {"ACCESS_TYPE", ACCESS_TYPE},
     {"ACCESS_CALL", ACCESS_CALL},
     {"CHECK_IS", CHECK_IS},

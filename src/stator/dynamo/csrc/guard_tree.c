@@ -50,8 +50,6 @@ static PyObject *access_value(Run *run, Node const *node, PyObject *parent)
         return item_by_key(parent, node);
     case ACCESS_SEQUENCE_ITEM:
         return guard_sequence_item(parent, node->key, node->index);
-    case ACCESS_DICT_KEY:
-        return guard_key_at(parent, node->index);
     case ACCESS_TYPE:
         return Py_NewRef((PyObject *)Py_TYPE(parent));
     case ACCESS_CALL:
@@ -151,6 +149,11 @@ int guard_child_holds(Run *run, int child, PyObject *parent)
     return holds;
 }
 
+static PyObject *saved_at(Run const *run, PyObject *slots, Py_ssize_t index)
+{
+    return run->saved[PyLong_AsSsize_t(PyTuple_GET_ITEM(slots, index))];
+}
+
 /* Whether all saved values in `slots` are distinct objects, by a hash table that is at most half full. */
 static int all_distinct(Run *run, PyObject *slots)
 {
@@ -164,7 +167,7 @@ static int all_distinct(Run *run, PyObject *slots)
     }
     int distinct = 1;
     for (size_t i = 0; i < count && distinct; i++) {
-        PyObject *value = run->saved[PyLong_AsSsize_t(PyTuple_GET_ITEM(slots, i))];
+        PyObject *value = saved_at(run, slots, i);
         size_t at = (((uintptr_t)value >> 4) * 0x9E3779B97F4A7C15u >> 20) & (size - 1);
         while (table[at] && table[at] != value) {
             at = (at + 1) & (size - 1);
@@ -176,19 +179,21 @@ static int all_distinct(Run *run, PyObject *slots)
     return distinct;
 }
 
+static int relation_holds(Run *run, Check const *check)
+{
+    if (PyTuple_GET_SIZE(check->expected) > 2) {
+        return all_distinct(run, check->expected);
+    }
+    PyObject *one = saved_at(run, check->expected, 0), *other = saved_at(run, check->expected, 1);
+    return one && other && (one == other) == (check->kind == CHECK_SAME);
+}
+
 int guard_relations_hold(Run *run)
 {
     for (int at = run->tree->first_relation; at >= 0; at = run->tree->checks[at].next) {
         Check const *check = &run->tree->checks[at];
-        if (check->kind == CHECK_ALL_DISTINCT) {
-            if (!all_distinct(run, check->expected)) {
-                return failed(run, check->guard, Py_None);
-            }
-            continue;
-        }
-        PyObject *one = run->saved[check->number], *other = run->saved[check->other];
-        if (!one || !other || (one == other) != (check->kind == CHECK_SAME)) {
-            return failed(run, check->guard, one);
+        if (!relation_holds(run, check)) {
+            return failed(run, check->guard, saved_at(run, check->expected, 0));
         }
     }
     return 1;

@@ -183,28 +183,6 @@ int guard_keys_are(PyObject *value, PyObject *expected)
     return 1;
 }
 
-PyObject *guard_key_at(PyObject *value, Py_ssize_t index)
-{
-    value = guard_behind_proxy(value);
-    if (!PyDict_Check(value)) {
-        return NULL;
-    }
-    if (PyODict_Check(value)) {
-        PyObject *keys = ordered_keys(value);
-        PyObject *found = keys && index < PyTuple_GET_SIZE(keys) ? Py_NewRef(PyTuple_GET_ITEM(keys, index)) : NULL;
-        Py_XDECREF(keys);
-        return found;
-    }
-    Py_ssize_t position = 0;
-    PyObject *key;
-    while (PyDict_Next(value, &position, &key, NULL)) {
-        if (index-- == 0) {
-            return Py_NewRef(key);
-        }
-    }
-    return NULL;
-}
-
 PyObject *guard_instance_dict(PyObject *value)
 {
     if (PyType_Check(value)) {

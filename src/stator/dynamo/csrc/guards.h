@@ -20,7 +20,6 @@ typedef enum {
     ACCESS_INSTANCE_DICT, /* parent.__dict__, past any __getattribute__ */
     ACCESS_DICT_ITEM,     /* parent[key], parent a dict; keys that are objects of the program are held weakly */
     ACCESS_SEQUENCE_ITEM, /* parent[index], parent a list or tuple (or a dict with an int key) */
-    ACCESS_DICT_KEY,      /* index-th key of the parent, a dict */
     ACCESS_TYPE,          /* type(parent) */
     ACCESS_CALL,          /* key[0](*saved values): evaluated after everything else */
     ACCESS_COUNT,
@@ -36,9 +35,8 @@ typedef enum {
     CHECK_ABSENT,
     CHECK_NOT_IN,
     CHECK_CODE,
-    CHECK_DISTINCT, /* of two saved values */
-    CHECK_SAME,     /* of two saved values */
-    CHECK_ALL_DISTINCT, /* of many saved values, no two are one object */
+    CHECK_DISTINCT, /* no two of many saved values are one object */
+    CHECK_SAME,     /* two saved values are one object */
     CHECK_STATE,
     CHECK_PREDICATE,
     CHECK_LOOKUPS, /* results of attribute lookups in a class */
@@ -66,13 +64,12 @@ typedef struct {
     int next; /* of the same node; -1: last */
     Py_ssize_t guard;
     Identity identity;  /* IS, TYPE, CODE */
-    /* EQUALS, DICT_KEYS, ABSENT, NOT_IN, PREDICATE, LOOKUPS; ALL_DISTINCT: tuple of slots. Classes and functions in the
+    /* EQUALS, DICT_KEYS, ABSENT, NOT_IN, PREDICATE, LOOKUPS; SAME, DISTINCT: tuple of slots. Classes and functions in the
      * tuples of DICT_KEYS and LOOKUPS are held weakly: such a tuple has weak references in their places */
     PyObject *expected;
-    /* LENGTH: length; ABSENT: 0 unknown, 1 the type has it, 2 the type lacks it; SAME, DISTINCT: slots; LOOKUPS: version
-     * of the class when they last held, 0: never */
+    /* LENGTH: length; ABSENT: 0 unknown, 1 the type has it, 2 the type lacks it; LOOKUPS: version of the class when they
+     * last held, 0: never */
     Py_ssize_t number;
-    Py_ssize_t other;
     TensorCheck *tensor;
     StateSnapshot *state;
 } Check;
@@ -173,7 +170,6 @@ int guard_attribute_is_absent(Check *check, PyObject *value);
 int guard_lookups_hold(Check *check, PyObject *cls);
 int guard_lookups_are_valid(PyObject *payload);
 /* New references, or NULL (perhaps with an exception) if there is no such item. */
-PyObject *guard_key_at(PyObject *value, Py_ssize_t index);
 PyObject *guard_dict_item(PyObject *value, PyObject *key);
 PyObject *guard_sequence_item(PyObject *value, PyObject *key, Py_ssize_t index);
 PyObject *guard_instance_dict(PyObject *value);

@@ -166,11 +166,6 @@ def _item(builder: GuardTreeBuilder, source: sources.ItemSource) -> int:
     return builder.child(base, _native.ACCESS_DICT_ITEM, source.key, identity=identity)
 
 
-@accessors.register(sources.DictKeySource)
-def _dict_key(builder: GuardTreeBuilder, source: sources.DictKeySource) -> int:
-    return builder.child(builder.node(source.base), _native.ACCESS_DICT_KEY, None, source.index)
-
-
 @accessors.register(sources.TypeSource)
 def _type(builder: GuardTreeBuilder, source: sources.TypeSource) -> int:
     return builder.child(builder.node(source.base), _native.ACCESS_TYPE)
@@ -265,23 +260,22 @@ def _check_lookups(builder: GuardTreeBuilder, guard: Guard) -> None:
 
 @checkers.register(GuardKind.DISTINCT)
 def _check_distinct(builder: GuardTreeBuilder, guard: Guard) -> None:
-    _relate(builder, guard, _native.CHECK_DISTINCT)
+    _relate(builder, _native.CHECK_DISTINCT, (guard.source, guard.expected))
 
 
 @checkers.register(GuardKind.SAME)
 def _check_same(builder: GuardTreeBuilder, guard: Guard) -> None:
-    _relate(builder, guard, _native.CHECK_SAME)
+    _relate(builder, _native.CHECK_SAME, (guard.source, guard.expected))
 
 
 @checkers.register(GuardKind.ALL_DISTINCT)
 def _check_all_distinct(builder: GuardTreeBuilder, guard: Guard) -> None:
-    slots = tuple(builder.tree.save(builder.node(source)) for source in guard.expected)
-    builder.tree.add_all_distinct(slots, builder.ordinal)
+    _relate(builder, _native.CHECK_DISTINCT, guard.expected)
 
 
-def _relate(builder: GuardTreeBuilder, guard: Guard, kind: int) -> None:
-    one, other = (builder.tree.save(builder.node(source)) for source in (guard.source, guard.expected))
-    builder.tree.add_relation(kind, one, other, builder.ordinal)
+def _relate(builder: GuardTreeBuilder, kind: int, related: Sequence[Source]) -> None:
+    slots = tuple(builder.tree.save(builder.node(source)) for source in related)
+    builder.tree.add_relation(kind, slots, builder.ordinal)
 
 
 # ---- explanations ----

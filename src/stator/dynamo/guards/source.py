@@ -197,17 +197,6 @@ def _weakly(key: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class DictKeySource(Source):
-    """The `index`-th key of a dict in insertion order (for keys that are not constants)."""
-
-    base: Source
-    index: int
-
-    def __str__(self) -> str:
-        return f"list({self.base})[{self.index}]"
-
-
-@dataclass(frozen=True, slots=True)
 class TypeSource(Source):
     """`type(base)`."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.registry import Registry
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import AttrSource, DictKeySource, ItemSource, Source
+from stator.dynamo.guards.source import AttrSource, CallSource, ItemSource, Source
 from stator.dynamo.host.iterator_state import keys_in_order
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, GetAttr, Load, NewDict, Recipe, call_recipe
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from stator.dynamo.values.functions import FunctionValue
 
 dict_methods: Registry[str, Callable[..., Value]] = Registry("dict method")
+
+
+def _key_source(mapping: Source, index: int) -> Source:
+    return ItemSource(CallSource(keys_in_order, (mapping,)), index)
 
 
 class DictValue(ObjectValue):
@@ -90,7 +94,7 @@ class DictValue(ObjectValue):
             item_source = ItemSource(self.source, key)  # type: ignore[arg-type]
             self.entries[key] = touched.get(key) or Lazy(real, item_source)
             if not plain and not context.is_constant_object(key):
-                key_source = DictKeySource(self.source, index)  # type: ignore[arg-type]
+                key_source = _key_source(self.source, index)  # type: ignore[arg-type]
                 context.guard(key_source, GuardKind.IS, key)
                 self.key_values[key] = Lazy(key, key_source)
 
@@ -144,7 +148,7 @@ class DictValue(ObjectValue):
             return None
         self.at = self.at or {one: index for index, one in enumerate(keys_in_order(self.obj))}
         index = self.at.get(key)
-        return None if index is None else DictKeySource(self.source, index)
+        return None if index is None else _key_source(self.source, index)
 
     def has(self, context: CaptureContext, key: Value) -> bool:
         return self.find(context, key.key(context)) is not None
