@@ -1,58 +1,18 @@
-/* Compares a tensor's metadata with a guard: read from its TensorImpl, or by its getters. */
+/* Compares a tensor's metadata, read from its TensorImpl, with a guard. */
 #include "guards.h"
 
 static StatorTensorLayout layout;
-static PyObject *name_dtype, *name_device, *name_shape, *name_stride, *name_requires_grad;
-static unsigned long long getter_checks = 0;
-
-static int getter_is(PyObject *tensor, PyObject *name, PyObject *expected)
-{
-    PyObject *value = PyObject_GetAttr(tensor, name);
-    int same = value && guard_rich_equal(value, expected);
-    Py_XDECREF(value);
-    return same;
-}
-
-static int getter_integers_are(PyObject *sequence, int ndim, int64_t const *relied)
-{
-    if (!sequence || !PyTuple_Check(sequence) || PyTuple_GET_SIZE(sequence) != ndim) {
-        return 0;
-    }
-    for (int i = 0; i < ndim; i++) {
-        if (relied[i] >= 0 && PyLong_AsLongLong(PyTuple_GET_ITEM(sequence, i)) != relied[i]) {
-            return 0;
-        }
-    }
-    return 1;
-}
+static PyObject *name_requires_grad;
 
 static int requires_grad_by_getter(PyObject *tensor, int expected)
 {
-    return getter_is(tensor, name_requires_grad, expected ? Py_True : Py_False);
-}
-
-/* The slow path: for tensor subclasses, which may override metadata, and if calibration failed. */
-static int tensor_holds_by_getters(TensorCheck const *check, PyObject *tensor)
-{
-    getter_checks++;
-    if (!getter_is(tensor, name_dtype, check->dtype_object) || !getter_is(tensor, name_device, check->device_object)
-        || !requires_grad_by_getter(tensor, check->requires_grad)) {
-        return 0;
-    }
-    PyObject *shape = PyObject_GetAttr(tensor, name_shape);
-    PyObject *stride = PyObject_CallMethodNoArgs(tensor, name_stride);
-    int same = getter_integers_are(shape, check->ndim, check->relied_sizes)
-        && getter_integers_are(stride, check->ndim, check->relied_strides);
-    Py_XDECREF(shape);
-    Py_XDECREF(stride);
-    return same;
+    PyObject *value = PyObject_GetAttr(tensor, name_requires_grad);
+    Py_XDECREF(value);
+    return value == (expected ? Py_True : Py_False);
 }
 
 int guard_tensor_holds(TensorCheck const *check, PyObject *tensor)
 {
-    if (!check->direct) {
-        return tensor_holds_by_getters(check, tensor);
-    }
     char const *impl = stator_tensor_impl(&layout, tensor);
     if (!impl) {
         return 0;
@@ -79,8 +39,6 @@ void guard_tensor_check_free(TensorCheck *check)
 {
     if (check) {
         PyMem_Free(check->relied_sizes);
-        Py_XDECREF(check->dtype_object);
-        Py_XDECREF(check->device_object);
         PyMem_Free(check);
     }
 }
@@ -101,14 +59,19 @@ static int relied_from_tuple(PyObject *tuple, int64_t *relied)
     return 0;
 }
 
-/* payload: (dtype, device, shape, stride, requires_grad, codes) with codes None (use the getters) or
- * (dtype code, device code, keyset, other keyset). */
+/* payload: (shape, stride, requires_grad, dtype code, device code, keyset, other keyset) */
 TensorCheck *guard_tensor_check_make(PyObject *payload)
 {
-    PyObject *dtype, *device, *shape, *stride, *codes;
+    PyObject *shape, *stride;
     int requires_grad;
-    if (!PyArg_ParseTuple(payload, "OOO!O!pO", &dtype, &device, &PyTuple_Type, &shape, &PyTuple_Type, &stride,
-                          &requires_grad, &codes)) {
+    unsigned short dtype, device;
+    unsigned long long keyset, other;
+    if (!PyArg_ParseTuple(payload, "O!O!pHHKK", &PyTuple_Type, &shape, &PyTuple_Type, &stride, &requires_grad, &dtype,
+                          &device, &keyset, &other)) {
+        return NULL;
+    }
+    if (!layout.valid) {
+        PyErr_SetString(PyExc_ValueError, "without a layout a tensor is checked by a predicate");
         return NULL;
     }
     Py_ssize_t ndim = PyTuple_GET_SIZE(shape);
@@ -128,17 +91,11 @@ TensorCheck *guard_tensor_check_make(PyObject *payload)
     check->requires_grad = (int8_t)requires_grad;
     check->relied_sizes = block;
     check->relied_strides = block + ndim;
-    check->dtype_object = Py_NewRef(dtype);
-    check->device_object = Py_NewRef(device);
-    check->direct = layout.valid && codes != Py_None;
-    int ok = relied_from_tuple(shape, check->relied_sizes) == 0 && relied_from_tuple(stride, check->relied_strides) == 0;
-    if (ok && check->direct) {
-        unsigned long long keyset, other;
-        ok = PyArg_ParseTuple(codes, "HHKK", &check->dtype, &check->device, &keyset, &other);
-        check->keysets[0] = keyset;
-        check->keysets[1] = other;
-    }
-    if (!ok) {
+    check->dtype = dtype;
+    check->device = device;
+    check->keysets[0] = keyset;
+    check->keysets[1] = other;
+    if (relied_from_tuple(shape, check->relied_sizes) < 0 || relied_from_tuple(stride, check->relied_strides) < 0) {
         guard_tensor_check_free(check);
         return NULL;
     }
@@ -149,9 +106,7 @@ TensorCheck *guard_tensor_check_make(PyObject *payload)
 
 static PyObject *set_tensor_layout(PyObject *Py_UNUSED(self), PyObject *argument)
 {
-    if (argument == Py_None) {
-        layout.valid = 0;
-    } else if (stator_layout_install(&layout, argument) < 0) {
+    if (stator_layout_install(&layout, argument) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -167,25 +122,14 @@ static PyObject *tensor_codes(PyObject *Py_UNUSED(self), PyObject *tensor)
                          (unsigned long long)stator_tensor_keyset(&layout, impl));
 }
 
-static PyObject *getter_check_count(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
-{
-    return PyLong_FromUnsignedLongLong(getter_checks);
-}
-
 static PyMethodDef methods[] = {
-    {"set_tensor_layout", set_tensor_layout, METH_O, "Install a calibrated TensorLayout tuple; None: use getters."},
+    {"set_tensor_layout", set_tensor_layout, METH_O, "Install a calibrated TensorLayout tuple."},
     {"tensor_codes", tensor_codes, METH_O, "(dtype code, device code, keyset) of a tensor; None without a layout."},
-    {"getter_check_count", getter_check_count, METH_NOARGS, "How many tensor checks had to use attribute getters."},
     {0},
 };
 
 int guard_tensors_add_to(PyObject *module)
 {
-    name_dtype = PyUnicode_InternFromString("dtype");
-    name_device = PyUnicode_InternFromString("device");
-    name_shape = PyUnicode_InternFromString("shape");
-    name_stride = PyUnicode_InternFromString("stride");
     name_requires_grad = PyUnicode_InternFromString("requires_grad");
-    int complete = name_dtype && name_device && name_shape && name_stride && name_requires_grad;
-    return complete ? PyModule_AddFunctions(module, methods) : -1;
+    return name_requires_grad ? PyModule_AddFunctions(module, methods) : -1;
 }

@@ -55,8 +55,6 @@ typedef struct {
     int8_t requires_grad;
     int ndim;
     int64_t *relied_sizes, *relied_strides; /* in one block: ndim each, -1 for any number */
-    PyObject *dtype_object, *device_object; /* for the getters */
-    uint8_t direct;                         /* metadata is read from the TensorImpl, not by getters */
 } TensorCheck;
 
 typedef struct {

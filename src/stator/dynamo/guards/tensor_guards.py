@@ -16,7 +16,7 @@ from .global_state import install_probes, is_ordinary, read_global_state
 from .guard import GlobalState, Guard, GuardKind, TensorGuard
 from .guard_tree import GuardTreeBuilder, ObjectName, brief, checkers, describers, register_plain_type
 
-# subclasses may override metadata, so their getters are called
+# subclasses may override metadata, so a predicate calls their getters
 READ_DIRECTLY: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 _OF_TYPES = (torch.qscheme, torch.finfo, torch.iinfo)
@@ -76,23 +76,31 @@ def _codes(guard: TensorGuard) -> tuple[int, int, int, int] | None:
 @checkers.register(GuardKind.TENSOR)
 def _check_tensor(builder: GuardTreeBuilder, guard: Guard) -> None:
     expected: TensorGuard = guard.expected
-    metadata = (expected.dtype, expected.device, tuple(expected.shape), tuple(expected.stride), expected.requires_grad)
     codes = _codes(expected)
-    builder.check(guard, _native.CHECK_TENSOR, (expected.python_type, (*metadata, codes)))
-    if codes is None:  # otherwise the dispatch keys contain these bits
-        builder.check(guard, _native.CHECK_PREDICATE, _seen_as(expected))
+    if codes is None:
+        builder.check(guard, _native.CHECK_TYPE, expected.python_type)
+        builder.check(guard, _native.CHECK_PREDICATE, _has_metadata(expected))
+        return
+    metadata = (tuple(expected.shape), tuple(expected.stride), expected.requires_grad)
+    builder.check(guard, _native.CHECK_TENSOR, (expected.python_type, (*metadata, *codes)))
 
 
-def _seen_as(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
-    """A predicate: whether a tensor has the expected lazy conjugate and negative bits."""
+def _has_metadata(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
+    """A predicate that reads a tensor's metadata by its getters."""
+    shape, stride = expected.shape, expected.stride
+    plain = expected.dtype, expected.device, expected.requires_grad
     keys = torch._C.DispatchKeySet.from_raw_repr(expected.dispatch_keys or 0)
-    bits = keys.has(torch._C.DispatchKey.Conjugate), keys.has(torch._C.DispatchKey.Negative)
+    lazy = keys.has(torch._C.DispatchKey.Conjugate), keys.has(torch._C.DispatchKey.Negative)
 
-    def is_seen_so(tensor: torch.Tensor) -> bool:
+    def has_metadata(tensor: torch.Tensor) -> bool:
+        if (tensor.dtype, tensor.device, tensor.requires_grad) != plain:
+            return False
+        if not (_agrees(shape, tuple(tensor.shape)) and _agrees(stride, tensor.stride())):
+            return False
         with torch._C.DisableTorchFunctionSubclass():
-            return (tensor.is_conj(), tensor.is_neg()) == bits
+            return (tensor.is_conj(), tensor.is_neg()) == lazy
 
-    return is_seen_so
+    return has_metadata
 
 
 @checkers.register(GuardKind.GLOBAL_STATE)
