@@ -144,7 +144,6 @@ def _after_fork() -> None:
     if _native.compiling_depth() == 0:
         for cache in list(_caches):
             cache.busy = False
-    _native.forget_other_threads()
 
 
 if _native is not None and hasattr(os, "register_at_fork"):

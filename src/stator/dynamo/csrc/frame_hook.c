@@ -331,13 +331,6 @@ static PyObject *hook_callback(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ig
     return Py_NewRef(callback ? callback : Py_None);
 }
 
-/* Called in a forked child, which has only this thread. */
-static PyObject *forget_other_threads(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
-{
-    stator_hook_of_this_thread(PyInterpreterState_Get());
-    Py_RETURN_NONE;
-}
-
 static PyObject *hook_users(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
     return PyLong_FromLong(stator_hook_users());
@@ -433,7 +426,6 @@ static PyMethodDef methods[] = {
      "hook_on(callback), from compiled code only: as in call_with_hook, until hook_off(); the code keeps the callback alive."},
     {"hook_off", hook_off, METH_NOARGS, "The end of hook_on."},
     {"hook_callback", hook_callback, METH_NOARGS, "The callback that is on in this thread, or None."},
-    {"forget_other_threads", forget_other_threads, METH_NOARGS, "In a forked child: the hook is on for this thread alone."},
     {"hook_users", hook_users, METH_NOARGS, "How many call_with_hook are in flight, over all threads."},
     {"hook_is_there", hook_is_there, METH_NOARGS, "Does the interpreter give us each frame now?"},
     {"hook_statistics", hook_statistics, METH_NOARGS, "Frames seen, swapped, and called for want of room."},

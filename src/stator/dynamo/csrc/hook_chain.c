@@ -13,11 +13,8 @@ static _PyFrameEvalFunction covered_by = NULL; /* the evaluator above ours when 
 /* The hook is installed while a thread has a callback, and removed while every thread runs code that needs none, such as
  * compiled code: under any hook the interpreter neither inlines calls nor specializes call instructions. */
 static long wanting = 0; /* number of requests for the hook, over all threads */
-static __thread long own_wanting = 0; /* in this thread */
 static long users = 0; /* running calls that have a callback, over all threads */
-static __thread long own_users = 0;
 static long suspended = 0; /* running frames that keep the hook removed despite requests, over all threads */
-static __thread long own_suspended = 0;
 
 PyObject *stator_evaluate_below(PyThreadState *thread, struct _PyInterpreterFrame *frame, int throwing)
 {
@@ -50,7 +47,6 @@ static void take_away(PyInterpreterState *interpreter)
 
 void stator_want_hook(PyInterpreterState *interpreter)
 {
-    own_wanting++;
     if (wanting++ == 0 && !suspended) {
         install(interpreter);
     }
@@ -58,7 +54,6 @@ void stator_want_hook(PyInterpreterState *interpreter)
 
 void stator_need_no_hook(PyInterpreterState *interpreter)
 {
-    own_wanting--;
     if (--wanting == 0 && !suspended) {
         take_away(interpreter);
     }
@@ -92,7 +87,6 @@ void stator_set_hook(_PyFrameEvalFunction hook)
 void stator_hook_acquire(HookThread to)
 {
     users++;
-    own_users++;
     stator_switch_hook(to);
 }
 
@@ -100,7 +94,6 @@ void stator_hook_release(HookThread to)
 {
     stator_switch_hook(to);
     users--;
-    own_users--;
 }
 
 PyObject *stator_call_hooked(PyObject *callback, PyCodeObject *skipped, PyObject *function, PyObject *const *args,
@@ -146,7 +139,6 @@ static int is_deep(PyThreadState *thread)
 
 static void resume(PyInterpreterState *interpreter)
 {
-    own_suspended--;
     if (--suspended == 0 && wanting > 0) {
         install(interpreter);
     }
@@ -164,7 +156,6 @@ PyObject *stator_evaluate_unless_deep(PyThreadState *thread, struct _PyInterpret
     }
     HookThread mine = stator_hook_thread;
     stator_hook_thread = (HookThread){NULL, NULL};
-    own_suspended++;
     if (suspended++ == 0) {
         take_away(interpreter);
     }
@@ -172,19 +163,4 @@ PyObject *stator_evaluate_unless_deep(PyThreadState *thread, struct _PyInterpret
     resume(interpreter);
     stator_hook_thread = mine;
     return result;
-}
-
-void stator_hook_of_this_thread(PyInterpreterState *interpreter)
-{
-    if (suspended > own_suspended) { /* as if such a frame had run until now */
-        suspended = own_suspended + 1;
-        own_suspended++;
-        resume(interpreter);
-    }
-    if (wanting > own_wanting) {
-        wanting = own_wanting + 1;
-        own_wanting++;
-        stator_need_no_hook(interpreter);
-    }
-    users = own_users;
 }

@@ -32,8 +32,6 @@ PyObject *stator_call_hooked(PyObject *callback, PyCodeObject *skipped, PyObject
 /* The number of running calls of this kind, over all threads. */
 long stator_hook_users(void);
 int stator_hook_is_there(PyInterpreterState *interpreter);
-/* In a forked child: drop the requests of other threads. */
-void stator_hook_of_this_thread(PyInterpreterState *interpreter);
 /* The interpreter's entry to the hook: `evaluate`, or no hook at all if calls are nested deeply. */
 PyObject *stator_evaluate_unless_deep(PyThreadState *thread, struct _PyInterpreterFrame *frame, int throwing,
                                       _PyFrameEvalFunction evaluate);
