@@ -297,7 +297,7 @@ class FrameCompiler:
             made = self._resumed.setdefault(key, made)
         elif made is None:
             self._places[point.code] += 1
-            code = resume_code(point, goes_on=True)
+            code = resume_code(point, native.arrived, last_call=native.going_on)
             function = function_without_cells(code, namespace)
             cache = make_cache(code, self.compile_frame, self.settings.options)
             made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))

@@ -86,7 +86,7 @@ class GraphFailure:
         self.hit_count = 0  # hits of the version at the last failure
         self.assumed = False  # the failure was a check of an assumption about sizes
         resumption = resumption_of(code)
-        self.goes_on = resumption is not None and resumption.goes_on
+        self.goes_on = resumption is not None and bool(resumption.last_call)
         self.passed_on = False  # whether the frame re-raised the last error unchanged
         self.modes = captured.entry_modes
         self.repeatable = captured.side_effects.repeatable

@@ -9,7 +9,6 @@ from typing import Any
 
 from stator.base.errors import CompileError
 from stator.dynamo.bytecode import BytecodeError, Position, assemble
-from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.capture_result import Break, CapturedFrame, Return
 from stator.dynamo.ir.reconstruct_ir import FrameCell, GraphOutput
 from stator.dynamo.ir.resume import closure_of, resumption_of, take_cells
@@ -96,10 +95,11 @@ def _prologue(writer: Writer) -> None:
     writer.made_cells = _cells_needed(writer)
     for name in writer.made_cells:
         builder.make_cell(name)
+    resumption = resumption_of(code)
     take_cells(builder, closure_of(code)[len(code.co_freevars) :], closure_of(code))
     builder.resume()
-    if resumption_of(code) is not None:
-        builder.const_callee(native.arrived)
+    if resumption is not None and resumption.first_call is not None:
+        builder.const_callee(resumption.first_call)
         builder.call(0)
         builder.pop()
 

@@ -39,7 +39,7 @@ def frame_restorer(frames: Sequence[InnerFrame], leaving: RestorerParts) -> Call
     frame, rest = frames[0], frames[1:]
     callee = frame_restorer(rest, leaving) if rest else None
     point = _point_in_call(frame, rest) if rest else _point_before(frame)
-    resumed = function_without_cells(resume_code(point, never_called), frame.namespace)
+    resumed = function_without_cells(resume_code(point, native.arrived, never_called), frame.namespace)
     inner = None
     if callee is not None:
         inner = InnerCall(callee, lambda after: leaving.make_joined(frame.namespace, after))
@@ -64,7 +64,7 @@ def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -
     """A function that resumes a frame at `point`, behind a call. `inner` is the Continuation of the called frame, and
     its result is on top of the stack at `point`. The function takes its own values, then those of `inner`."""
     whole = replace(point, stack=point.stack[:-1], inner=_of_function(_taken_by(inner), inner._function.__name__))
-    return function_without_cells(resume_code(whole, native.Inner(inner), goes_on=True), namespace)
+    return function_without_cells(resume_code(whole, native.arrived, native.Inner(inner), native.going_on), namespace)
 
 
 def inner_parameter_names(function: FunctionType, inner: Any) -> dict[str, str]:

@@ -15,7 +15,6 @@ from functools import partial
 from types import CodeType
 
 from stator.dynamo.bytecode import OPERAND_KINDS, CodeBuilder, Instruction, assemble, code_units, decode, reachable
-from stator.dynamo.host.native_status import native
 
 _STACK_PREFIX = "__stack_"  # prefix of resume code's parameters that bring the value stack
 
@@ -100,12 +99,14 @@ class Resumption:
     """The facts about a code object made here.
 
     indices: for each decoded instruction, its index in the user's code; None for added instructions.
-    goes_on: the code calls `native.going_on` right before the user's instructions.
+    first_call: a function that the code calls first of all, without arguments.
+    last_call: a function that the code calls right before the user's instructions.
     """
 
     point: ResumePoint
     indices: tuple[int | None, ...]
-    goes_on: bool
+    first_call: Callable[[], object] | None
+    last_call: Callable[[], object] | None
 
     def finishes_call(self) -> int:
         """The instruction that calls the resume code of a called function; -1 if there is none."""
@@ -138,9 +139,9 @@ def closure_of(code: CodeType) -> tuple[str, ...]:
 
 
 def take_cells(builder: CodeBuilder, handed_over: Sequence[str], closure: Sequence[str]) -> None:
-    """Take the cells of the closure. The last cells belong to variables of the frame itself; `native.arrived` takes
-    those. They stay cell variables, because the interpreter's message for unbound variables depends on that, and so
-    does `frame.f_locals`, which looks for a MAKE_CELL: the code has one, in a place that is never reached."""
+    """Take the cells of the closure. The last cells belong to variables of the frame itself; `first_call` takes those.
+    They stay cell variables, because the interpreter's message for unbound variables depends on that, and so does
+    `frame.f_locals`, which looks for a MAKE_CELL: the code has one, in a place that is never reached."""
     if handed_over:
         behind = builder.label()
         builder.jump(behind)
@@ -154,31 +155,34 @@ def take_cells(builder: CodeBuilder, handed_over: Sequence[str], closure: Sequen
 
 def resume_code(
     point: ResumePoint,
+    first_call: Callable[[], object] | None = None,
     callee: Callable[..., object] | None = None,
-    *,
-    goes_on: bool = False,
+    last_call: Callable[[], object] | None = None,
 ) -> CodeType:
     """Code that takes `point.locals`, then the values of the stack, as positional arguments, and resumes there.
 
-    First of all it calls `native.arrived`, which moves the cells of `point.cells` from the closure to the variables
-    just before the free variables. `callee` resumes the called function, if `point.inner` is not None. `goes_on`: the
-    code calls `native.going_on` under the program's own handlers, which therefore see its exceptions.
+    `first_call` also has to move the cells of `point.cells` from the closure to the variables just before the free
+    variables. Without `first_call` they are free variables, too, which changes the message for unbound ones. `callee`
+    resumes the called function, if `point.inner` is not None. `last_call` runs under the program's own handlers, which
+    therefore see its exceptions.
     """
     original = decode(point.code)
     entry = original[point.index]
     kept = _reached(original, point)
+    own = () if first_call is None else point.cells
     builder = CodeBuilder()
     builder.position = entry.position
-    take_cells(builder, point.cells, point.closure)
+    take_cells(builder, own, point.closure)
     builder.resume()
-    _call_and_drop(builder, native.arrived)
+    if first_call is not None:
+        _call_and_drop(builder, first_call)
     offsets = [_Unplaced(index) for index in point.raised_at]
     _push_stack(builder, point, offsets)
     if point.inner is not None:
         _call_inner(builder, original[point.calling], callee, point)
-    if goes_on:
+    if last_call is not None:
         before = len(builder.instructions)
-        _call_and_drop(builder, native.going_on)
+        _call_and_drop(builder, last_call)
         for instruction in builder.instructions[before:]:
             instruction.handler = entry.handler
     start = Instruction("NOP", position=entry.position, handler=entry.handler)
@@ -191,11 +195,11 @@ def resume_code(
         instructions.append(offset.marker)
     instructions += _with_regions_closed(kept, entry, start)
     pairs = [instruction for instruction in instructions if OPERAND_KINDS.get(instruction.opname) == "pair"]
-    code = _assemble(point, instructions)
+    code = _assemble(point, instructions, point.parameters, own)
     if offsets:
         code = _with_places(code, instructions, offsets)
     key = id(code)
-    resumption = Resumption(point, _indices(instructions, pairs), goes_on)
+    resumption = Resumption(point, _indices(instructions, pairs), first_call, last_call)
     _made[key] = weakref.ref(code, partial(_forget, key)), resumption
     return code
 
@@ -295,8 +299,10 @@ def _with_regions_closed(kept: Sequence[Instruction], entry: Instruction, start:
     return closed
 
 
-def _assemble(point: ResumePoint, instructions: list[Instruction]) -> CodeType:
-    code, parameters = point.code, point.parameters
+def _assemble(
+    point: ResumePoint, instructions: list[Instruction], parameters: tuple[str, ...], own_cells: tuple[str, ...]
+) -> CodeType:
+    code = point.code
     used = {name for instruction in instructions for name in _local_names(instruction)}
     others = tuple(
         name for name in code.co_varnames if name in used and name not in parameters and name not in point.cells
@@ -311,8 +317,8 @@ def _assemble(point: ResumePoint, instructions: list[Instruction]) -> CodeType:
         co_flags=code.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS),
         co_varnames=variables,
         co_nlocals=len(variables),
-        co_cellvars=(*(name for name in code.co_cellvars if name not in point.cells), *point.cells),
-        co_freevars=code.co_freevars,
+        co_cellvars=(*(name for name in code.co_cellvars if name not in point.cells), *own_cells),
+        co_freevars=point.closure[: len(point.closure) - len(own_cells)],
         co_consts=code.co_consts,
     )
 
