@@ -16,7 +16,6 @@ BOTH_WAYS = frozenset(
         "test_breaks_at_any_position",
         "test_breaks_inside_displays",
         "test_errors_in_captured_code",
-        "test_graph_breaks",
         "test_random_python",
     }
 )
