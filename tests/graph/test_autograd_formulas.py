@@ -146,15 +146,6 @@ def test_an_infinite_gradient_reaches_the_largest_element_alone(train: Callable)
 
 
 @trained
-def test_reflectors_keep_their_strides(train: Callable) -> None:
-    torch.manual_seed(0)
-    x, factors, other = (torch.randn(shape, dtype=torch.float64) for shape in ((3, 6), (3,), (6, 2)))
-    x, factors, other = x.t().requires_grad_(), factors.requires_grad_(), other.requires_grad_()
-    check(train, torch.linalg.householder_product, x, factors)
-    check(train, torch.ormqr, x, factors, other)
-
-
-@trained
 def test_repeats_with_a_known_sum(train: Callable) -> None:
     torch.manual_seed(0)
     repeats = torch.tensor([2, 0, 1, 3])

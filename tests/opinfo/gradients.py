@@ -38,8 +38,8 @@ READS_MEMORY = ("as_strided", "stft")
 # Rows that are all the same have rank one: the second singular value, zero but for rounding, has no gradient (what is
 # computed for it is 1e5 in float32 and 1e80 in float64).
 NEEDS_FULL_RANK = frozenset(("svd_lowrank", "pca_lowrank"))
-# Eager looks how many zeros the input has, and takes the layout of the input for none and for several, but not for one.
-LAYOUT_BY_DATA = frozenset(("prod",))
+# For tensor subclasses, such as fake tensors, autograd has formulas with another layout.
+OTHER_LAYOUT = frozenset(("prod", "ormqr"))
 
 Results = tuple[list[Any], list[torch.Tensor | None]]
 
@@ -268,7 +268,7 @@ def difference(case: GradientCase, ours: Results, theirs: Results) -> str | None
         left, right = left.detach(), right.detach()
         if at < len(theirs[0]):
             right = at_any_position(case, left, right)
-        if case.name in LAYOUT_BY_DATA and at >= len(theirs[0]):
+        if case.name in OTHER_LAYOUT and at >= len(theirs[0]):
             left, right = left.contiguous(), right.contiguous()
         problem = value_differences(left, right)
         if problem and left.dtype in TOLERANCES and left.dtype is not torch.float64 and not case.is_random:

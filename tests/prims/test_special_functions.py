@@ -25,8 +25,6 @@ def points(dtype: torch.dtype, name: str) -> torch.Tensor:
     x = torch.cat([torch.linspace(-28, 30, 2001), torch.linspace(-3, 3, 1001), torch.linspace(-0.999, 0.999, 501)])
     if name in POLES:
         x = x[((x - x.round()).abs() > POLES[name]) | (x > 0)]
-    if name == "special_airy_ai":
-        x = x[x > -15]  # beyond, float32 has no digits left for the phase
     return torch.cat([x, torch.tensor(SPECIAL)]).to(dtype)
 
 
@@ -92,7 +90,7 @@ def test_loops_compute_the_same_formulas(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16], ids=str)
 def test_integers_become_floats_and_half_floats_stay(dtype: torch.dtype) -> None:
     x = torch.tensor([0, 1, 2, 3]).to(dtype)
-    for name in ("i0", "digamma", "erfinv", "sinc"):
+    for name in ("digamma", "erfinv", "sinc"):
         operator = getattr(torch.ops.aten, name).default
         with torch.no_grad():
             ours = stator.compile(lambda x, operator=operator: operator(x), fullgraph=True)(x)

@@ -2,7 +2,7 @@
 
 from . import decompositions, levels, shape_rules
 from .extend import decomposition, lowering, operator, shape_rule
-from .operators import checks, ctc_loss, data_gradients, fused_recurrence, random
+from .operators import checks, ctc_loss, fused_recurrence, random
 from .query import is_lowered, lookup, operators
 from .record import OpRecord, TensorMeta
 
@@ -11,7 +11,6 @@ __all__ = [
     "TensorMeta",
     "checks",
     "ctc_loss",
-    "data_gradients",
     "decomposition",
     "decompositions",
     "fused_recurrence",

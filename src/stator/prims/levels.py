@@ -17,10 +17,9 @@ PRIMS = """
     isnan lgamma log log10 log1p log2 logical_not neg reciprocal relu round rsqrt sigmoid sign signbit sin sinh sqrt tan
     tanh trunc angle
     add.Tensor sub.Tensor mul.Tensor div.Tensor atan2 bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor
-    bitwise_left_shift.Tensor bitwise_right_shift.Tensor copysign.Tensor copysign.Scalar fmax fmin fmod.Tensor
-    fmod.Scalar gcd hypot igamma igammac logical_and logical_or logical_xor maximum minimum nextafter
-    pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor remainder.Scalar remainder.Tensor remainder.Scalar_Tensor
-    bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar
+    bitwise_left_shift.Tensor bitwise_right_shift.Tensor copysign.Tensor fmax fmin fmod.Tensor gcd
+    hypot igamma igammac logical_and logical_or logical_xor maximum minimum nextafter
+    pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor remainder.Tensor remainder.Scalar_Tensor
     eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar
     ge.Tensor where.self where.ScalarSelf where.ScalarOther where.Scalar complex
     sum.dim_IntList prod prod.dim_int amax amin argmax argmin any.dims all.dims cumsum cumprod logcumsumexp cummax
@@ -44,6 +43,9 @@ PRIMS = """
     div.Tensor_mode frexp.Tensor lcm histc hash_tensor segment_reduce nanmedian nanmedian.dim special_zeta
     special_hermite_polynomial_h special_hermite_polynomial_he special_laguerre_polynomial_l
     special_legendre_polynomial_p _embedding_bag_forward_only _trilinear
+    i0 special_i0e special_i1 special_i1e special_modified_bessel_k0 special_modified_bessel_k1
+    special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_bessel_j0 special_bessel_j1
+    special_bessel_y0 special_bessel_y1 special_airy_ai special_ndtri
     _fft_r2c _fft_c2c _fft_c2r _conj_physical linalg_qr _linalg_svd _linalg_eigh linalg_eig linalg_lu_factor_ex
     linalg_lu_solve linalg_cholesky_ex cholesky_solve cholesky_inverse linalg_solve_triangular linalg_ldl_factor_ex
     linalg_ldl_solve linalg_householder_product ormqr linalg_inv_ex _linalg_solve_ex _linalg_det _linalg_slogdet
@@ -92,10 +94,9 @@ MADE_OF_PRIMS = """
     upsample_nearest3d_backward _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
     _upsample_nearest_exact3d_backward upsample_linear1d_backward upsample_bilinear2d_backward
     upsample_trilinear3d_backward
-    digamma erfinv i0 polygamma mvlgamma sinc special_i0e special_i1 special_i1e special_entr special_erfcx
-    special_log_ndtr special_ndtri special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
-    special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
-    special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_airy_ai
+    copysign.Scalar fmod.Scalar remainder.Scalar bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar
+    digamma erfinv polygamma mvlgamma sinc special_entr special_erfcx special_log_ndtr special_modified_bessel_i0
+    special_modified_bessel_i1 special_spherical_bessel_j0
     special_xlog1py special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
     special_chebyshev_polynomial_w special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u
     special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w round.decimals

@@ -7,20 +7,16 @@ node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from stator.graph.fake.fake_mode import FakeMode, FakeTensor, formulas, specials
+from stator.graph.fake.fake_mode import FakeMode, formulas, specials
 from stator.prims.layout import Sizes
 from stator.prims.operators.ctc_loss import ctc_loss, ctc_loss_backward
-from stator.prims.operators.data_gradients import prod_gradient, sum_of_slices, sum_where, sum_where_to
 from stator.prims.operators.fused_recurrence import lstm_layer
 
 aten = torch.ops.aten
-INDEX_FILL = "IndexFillBackward1"  # index_fill whose value is a tensor
-MASKED_FILL = "MaskedFillBackward1"
 
 
 def input_shape(node: Any, position: int) -> Sizes | None:
@@ -57,12 +53,17 @@ def _gradient_of_written_values(mode: FakeMode, node: Any, args: tuple[Any, ...]
             return aten.index.Tensor(gradient, [*[None] * lead, *columns])
         if torch.is_grad_enabled():  # a second differentiation would need the shape of g[mask] itself
             return NotImplemented
-        return sum_where_to(gradient, mask, lead, shape)
+        mask = aten.reshape.default(mask, [*mask.shape, *[1] * rest])
+        kept = aten.where.ScalarOther(mask, gradient, 0)
+        return kept.reshape([*sizes[:lead], -1, *sizes[lead + rank :]]).sum_to_size(shape)
+
+
+INDEX_FILL = "IndexFillBackward1"  # index_fill whose value is a tensor
 
 
 @formulas.register((aten._unique.default, INDEX_FILL))
 def _filled_places(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
-    """Compute the gradient of v in x.index_fill(dim, index, v): the sum of the slices that `index` names, each once."""
+    """Let the gradient of v in x.index_fill(dim, index, v) take the slices that `index` names, also repeatedly."""
     if torch.is_grad_enabled():
         return NotImplemented
     with mode:
@@ -71,11 +72,15 @@ def _filled_places(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
 
 @specials.register(aten.index_select.default)
 def _filled_slices(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Inside the formula of index_fill, return the sum of the slices; the formula then sums this result."""
+    """Inside the formula of index_fill, put zeros into the other slices; the formula then sums this result."""
     node = torch._C._current_autograd_node()
     if node is None or node.name() != INDEX_FILL:
         return NotImplemented
-    return mode.dispatch(sum_of_slices, args, {})
+    gradient, dim, index = args
+    with mode:
+        gradient = gradient if gradient.dim() else gradient.reshape(1)
+        hit = gradient.new_zeros(gradient.shape[dim], dtype=torch.bool).index_fill(0, index, True)
+        return torch.where(hit.reshape([-1, *[1] * (-1 - dim if dim < 0 else gradient.dim() - dim - 1)]), gradient, 0)
 
 
 @specials.register(aten.native_group_norm_backward.default)
@@ -110,92 +115,17 @@ def _recurrent_layer(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, An
 # ---- formulas that differ for tensor subclasses, which fake tensors are
 
 
-@specials.register(aten.where.self)
-def _gradient_of_a_fill(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Compute the gradient of v in x.masked_fill(mask, v) as eager does: the sum of g[mask], which the formula sums
-    again. For subclasses the formula sums g with zeros elsewhere."""
-    node = torch._C._current_autograd_node()
-    if node is None or node.name() != MASKED_FILL or torch.is_grad_enabled():
-        return NotImplemented
-    return mode.dispatch(sum_where, (args[1], args[0]), {})
+EXTREMES = frozenset(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"))
 
 
 @specials.register(aten.mul.Tensor)
-def _products_of_formulas(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    node = torch._C._current_autograd_node()
-    formula = None if node is None else _PRODUCTS.get(node.name())
-    return NotImplemented if formula is None else formula(mode, node, args)
-
-
-def _shared_by_extremes(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
+def _shared_by_extremes(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Share the gradient of a maximum among equal elements as eager does: contiguous, and zero elsewhere even for an
     infinite gradient. For subclasses and on accelerators the formula is mask * gradient, laid out as the mask."""
-    if args[0].dtype is not torch.bool:
+    node = torch._C._current_autograd_node()
+    if node is None or node.name() not in EXTREMES or args[0].dtype is not torch.bool or args[0].device.type != "cpu":
         return NotImplemented
     mask, share = args
-    if mask.device.type != "cpu":
-        return NotImplemented
     with mode:
         zeros = aten.zeros.default(list(mask.shape), dtype=share.dtype, device=share.device)
         return aten.masked_fill.Tensor(zeros, mask, share)
-
-
-def _of_a_product(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
-    """Compute the gradient of a product as eager does: the product divided by each factor, if no factor is zero. For
-    subclasses the formula multiplies the factors before and after each factor with the gradient; this is its last
-    multiplication."""
-    gradient = args[0]
-    factors, product = node._saved_self, node._saved_result
-    whole = node.name() == "ProdBackward0"
-    dim = 0 if whole else _signed(node._saved_dim) % factors.dim()
-    shape = () if whole else (*factors.shape[:dim], 1, *factors.shape[dim + 1 :])
-    if torch.is_grad_enabled() or tuple(gradient.shape) != shape:  # factors before times factors after
-        return NotImplemented
-    with mode:
-        if not whole and not node._saved_keepdim:
-            product = aten.unsqueeze.default(product, dim)
-        return prod_gradient(gradient, factors, product, dim, whole)
-
-
-def _signed(number: int) -> int:
-    """Restore the sign of a saved integer, which autograd shows as unsigned."""
-    return number - 2**64 if number >= 2**63 else number
-
-
-_PRODUCTS: dict[str, Callable[[FakeMode, Any, tuple[Any, ...]], Any]] = {
-    **dict.fromkeys(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"), _shared_by_extremes),
-    **dict.fromkeys(("ProdBackward0", "ProdBackward1"), _of_a_product),
-}
-
-
-# The saved reflectors and factors of each autograd node.
-REFLECTORS = {
-    "LinalgHouseholderProductBackward0": ("_saved_input", "_saved_tau"),
-    "OrmqrBackward0": ("_saved_self", "_saved_input2"),
-}
-
-
-@specials.register(aten.cat.default)
-def _columns_of_reflectors(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Give the gradients of Householder reflectors and their factors the strides of `zeros_like`; for subclasses the
-    formula concatenates columns."""
-    node = torch._C._current_autograd_node()
-    saved = None if node is None else REFLECTORS.get(node.name())
-    if saved is None:
-        return NotImplemented
-    parts, dim = args[0], (args[1] if len(args) > 1 else kwargs.get("dim", 0))
-    for name in saved:
-        like = getattr(node, name)
-        if len(parts) > 1 and _joined_shape(parts, dim) == tuple(like.shape):
-            with mode:
-                *most, last = parts
-                first = aten.cat.default(most, dim) if len(most) > 1 else most[0]
-                made = aten.slice_scatter.default(aten.zeros_like.default(like), first, dim, 0, first.shape[dim])
-                return aten.slice_scatter.default(made, last, dim, first.shape[dim], like.shape[dim])
-    return NotImplemented
-
-
-def _joined_shape(parts: Sequence[FakeTensor], dim: int) -> Sizes:
-    shape = list(parts[0].shape)
-    shape[dim] = sum([part.shape[dim] for part in parts[1:]], shape[dim])
-    return tuple(shape)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from stator.prims.layout import broadcast_shapes
-from stator.prims.type_promotion import common_dtype, is_integral
+from stator.prims.type_promotion import common_dtype, is_integral, number_dtype
 
 from .decomposition_decorator import cast, decomposes
 
@@ -41,6 +41,19 @@ def mul_scalar(self: Any, other: Any) -> Any:
 @decomposes("div.Scalar")
 def div_scalar(self: Any, other: Any) -> Any:
     return aten.div.Tensor(self, other)
+
+
+def _of_number(name: str) -> None:
+    of_tensors = getattr(aten, name).Tensor
+
+    @decomposes(f"{name}.Scalar", wide=False)
+    def of_number(self: Any, other: Any) -> Any:
+        dtype = torch.float64 if isinstance(other, float) else number_dtype(other)
+        return of_tensors(self, aten.full.default([], other, dtype=dtype, device=self.device))
+
+
+for _name in ("copysign", "fmod", "remainder", "bitwise_and", "bitwise_or", "bitwise_xor"):
+    _of_number(_name)
 
 
 @decomposes("square", wide=False)

@@ -18,25 +18,8 @@ aten = torch.ops.aten
 class TensorFunctions:
     """The elementary functions of the formulas, on tensors. Arithmetic is the tensors' own."""
 
-    abs = staticmethod(aten.abs.default)
-    exp = staticmethod(aten.exp.default)
-    log = staticmethod(aten.log.default)
-    log1p = staticmethod(aten.log1p.default)
-    sqrt = staticmethod(aten.sqrt.default)
-    sin = staticmethod(aten.sin.default)
-    cos = staticmethod(aten.cos.default)
-    tan = staticmethod(aten.tan.default)
-    acos = staticmethod(aten.acos.default)
-    acosh = staticmethod(aten.acosh.default)
-    cosh = staticmethod(aten.cosh.default)
-    sinh = staticmethod(aten.sinh.default)
-    erf = staticmethod(aten.erf.default)
-    erfc = staticmethod(aten.erfc.default)
-    floor = staticmethod(aten.floor.default)
-    trunc = staticmethod(aten.trunc.default)
-    round = staticmethod(aten.round.default)
-    isinf = staticmethod(aten.isinf.default)
-    copysign = staticmethod(aten.copysign.Tensor)
+    def __getattr__(self, name: str) -> Any:
+        return aten.copysign.Tensor if name == "copysign" else getattr(aten, name).default
 
     @staticmethod
     def where(condition: Any, x: Any, y: Any, like: Any = None) -> Any:
@@ -95,6 +78,16 @@ for _name in unary_formulas:
     _unary(_name)
 for _name in binary_formulas:
     _binary(_name)
+
+
+@decomposes("special_modified_bessel_i0")
+def modified_bessel_i0(self: Any) -> Any:
+    return aten.i0.default(self)
+
+
+@decomposes("special_modified_bessel_i1")
+def modified_bessel_i1(self: Any) -> Any:
+    return aten.special_i1.default(self)
 
 
 @decomposes("polygamma")

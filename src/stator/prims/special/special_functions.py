@@ -14,15 +14,12 @@ from typing import Any
 
 from stator.base.registry import Registry
 
-from . import cephes
-
 Formula = Callable[..., Any]
 
 # By the name of the ATen operator: formulas of one value, and of several.
 unary_formulas: Registry[str, Formula] = Registry("special function")
 binary_formulas: Registry[str, Formula] = Registry("special function of two values")
 
-SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 INVERSE_SQRT_PI = 1 / math.sqrt(math.pi)
 
 
@@ -38,192 +35,12 @@ def ratio(x: Any, top: Sequence[float], bottom: Sequence[float]) -> Any:
     return polynomial(x, top) / polynomial(x, bottom)
 
 
-def chebyshev_series(x: Any, coefficients: Sequence[float]) -> Any:
-    """Clenshaw's recurrence in Cephes' convention: the last coefficient counts half, x runs over [-2, 2]."""
-    before: Any = coefficients[0]
-    last: Any = x * coefficients[0] + coefficients[1]
-    previous: Any = 0.0
-    for coefficient in coefficients[2:]:
-        previous, before, last = before, last, x * last - before + coefficient
-    return (last - previous) * 0.5 if len(coefficients) > 2 else last * 0.5
-
-
-def ratio_of_halves(m: Any, x: Any, near: Sequence[float], far: Sequence[float]) -> Any:
-    """Return e**-|x| I(x) for |x|, without the factor x of the first series: see `cephes.I0_NEAR`."""
-    inside = chebyshev_series(x * 0.5 - 2.0, near)
-    outside = chebyshev_series(32.0 / x - 2.0, far) / m.sqrt(x)
-    return inside, outside
-
-
-# -- modified Bessel functions ----------------------------------------------------------------------------------------
-
-
-@unary_formulas.register("special_i0e")
-def i0e(m: Any, x: Any) -> Any:
-    size = m.abs(x)
-    inside, outside = ratio_of_halves(m, size, cephes.I0_NEAR, cephes.I0_FAR)
-    return m.where(size <= 8.0, inside, outside)
-
-
-@unary_formulas.register("i0", "special_modified_bessel_i0")
-def i0(m: Any, x: Any) -> Any:
-    return m.exp(m.abs(x)) * i0e(m, x)
-
-
-@unary_formulas.register("special_i1e")
-def i1e(m: Any, x: Any) -> Any:
-    size = m.abs(x)
-    inside, outside = ratio_of_halves(m, size, cephes.I1_NEAR, cephes.I1_FAR)
-    value = m.where(size <= 8.0, inside * size, outside)
-    return m.where(x < 0.0, -value, value)
-
-
-@unary_formulas.register("special_i1", "special_modified_bessel_i1")
-def i1(m: Any, x: Any) -> Any:
-    return m.exp(m.abs(x)) * i1e(m, x)
-
-
-def _bessel_k(m: Any, x: Any, order: int, scaled: bool) -> Any:
-    """Return K of order 0 or 1, times e**x if `scaled`. +inf at 0, NaN below."""
-    far = chebyshev_series(8.0 / x - 2.0, cephes.K1_FAR if order else cephes.K0_FAR) / m.sqrt(x)
-    if order:
-        near = m.log(x * 0.5) * i1(m, x) + chebyshev_series(x * x - 2.0, cephes.K1_NEAR) / x
-    else:
-        near = chebyshev_series(x * x - 2.0, cephes.K0_NEAR) - m.log(x * 0.5) * i0(m, x)
-    if scaled:
-        near = near * m.exp(x)
-    else:
-        far = far * m.exp(-x)
-    value = m.where(x <= 2.0, near, far)
-    return m.where(x > 0.0, value, m.where(x == 0.0, math.inf, math.nan, like=x))
-
-
-@unary_formulas.register("special_modified_bessel_k0")
-def k0(m: Any, x: Any) -> Any:
-    return _bessel_k(m, x, 0, False)
-
-
-@unary_formulas.register("special_modified_bessel_k1")
-def k1(m: Any, x: Any) -> Any:
-    return _bessel_k(m, x, 1, False)
-
-
-@unary_formulas.register("special_scaled_modified_bessel_k0")
-def k0e(m: Any, x: Any) -> Any:
-    return _bessel_k(m, x, 0, True)
-
-
-@unary_formulas.register("special_scaled_modified_bessel_k1")
-def k1e(m: Any, x: Any) -> Any:
-    return _bessel_k(m, x, 1, True)
-
-
-# -- Bessel functions -------------------------------------------------------------------------------------------------
-
-
-def _modulus_and_phase(x: Any, order: int) -> tuple[Any, Any]:
-    """Return P and (5 / x) Q, for x > 5. The denominators are eager's, which lack the leading 1 that Cephes leaves
-    implicit; that affects the tenth digit."""
-    step = 5.0 / x
-    square = step * step
-    if order:
-        p = ratio(square, cephes.BESSEL1_P_TOP, cephes.BESSEL1_P_BOTTOM)
-        q = ratio(square, cephes.BESSEL1_Q_TOP, cephes.BESSEL1_Q_BOTTOM)
-    else:
-        p = ratio(square, cephes.BESSEL0_P_TOP, cephes.BESSEL0_P_BOTTOM)
-        q = ratio(square, cephes.BESSEL0_Q_TOP, cephes.BESSEL0_Q_BOTTOM)
-    return p, step * q
-
-
-def _angle(x: Any, order: int) -> Any:
-    return x - (0.75 if order else 0.25) * math.pi
-
-
-@unary_formulas.register("special_bessel_j0")
-def j0(m: Any, x: Any) -> Any:
-    x = m.abs(x)
-    square = x * x
-    roots = (square - 5.78318596294678452118) * (square - 30.4712623436620863991)
-    near = roots * ratio(square, cephes.BESSEL0_J_TOP, cephes.BESSEL0_J_BOTTOM)
-    near = m.where(x < 1e-5, 1.0 - square * 0.25, near)
-    p, q = _modulus_and_phase(x, 0)
-    angle = _angle(x, 0)
-    far = (p * m.cos(angle) - q * m.sin(angle)) * SQRT_2_OVER_PI / m.sqrt(x)
-    return m.where(x <= 5.0, near, far)
-
-
-@unary_formulas.register("special_bessel_j1")
-def j1(m: Any, x: Any) -> Any:
-    size = m.abs(x)
-    square = size * size
-    near = ratio(square, cephes.BESSEL1_J_TOP, cephes.BESSEL1_J_BOTTOM) * size
-    near = near * (square - 14.6819706421238932572) * (square - 49.2184563216946036703)
-    p, q = _modulus_and_phase(size, 1)
-    angle = _angle(size, 1)
-    far = (p * m.cos(angle) - q * m.sin(angle)) * SQRT_2_OVER_PI / m.sqrt(size)
-    value = m.where(size <= 5.0, near, far)
-    return m.where(x < 0.0, -value, value)
-
-
-@unary_formulas.register("special_bessel_y0")
-def y0(m: Any, x: Any) -> Any:
-    square = x * x
-    near = ratio(square, cephes.BESSEL0_Y_TOP, cephes.BESSEL0_Y_BOTTOM) + 2 / math.pi * m.log(x) * j0(m, x)
-    p, q = _modulus_and_phase(x, 0)
-    angle = _angle(x, 0)
-    far = (p * m.sin(angle) + q * m.cos(angle)) * SQRT_2_OVER_PI / m.sqrt(x)
-    value = m.where(x <= 5.0, near, far)
-    return m.where(x > 0.0, value, m.where(x == 0.0, -math.inf, math.nan, like=x))
-
-
-@unary_formulas.register("special_bessel_y1")
-def y1(m: Any, x: Any) -> Any:
-    square = x * x
-    near = x * ratio(square, cephes.BESSEL1_Y_TOP, cephes.BESSEL1_Y_BOTTOM)
-    near = near + 2 / math.pi * (j1(m, x) * m.log(x) - 1.0 / x)
-    p, q = _modulus_and_phase(x, 1)
-    angle = _angle(x, 1)
-    far = (p * m.sin(angle) + q * m.cos(angle)) * SQRT_2_OVER_PI / m.sqrt(x)
-    value = m.where(x <= 5.0, near, far)
-    return m.where(x > 0.0, value, m.where(x == 0.0, -math.inf, math.nan, like=x))
-
-
 @unary_formulas.register("special_spherical_bessel_j0")
 def spherical_j0(m: Any, x: Any) -> Any:
     """sin x / x, near 0 by its series, 0 at infinity."""
     series = polynomial(x * x, [(-1) ** k / math.factorial(2 * k + 1) for k in reversed(range(7))])
     value = m.where(m.abs(x) < 0.5, series, m.sin(x) / x)
     return m.where(m.isinf(x), 0.0, value)
-
-
-def _airy_series(start: int) -> list[float]:
-    """Coefficients in x**3, highest first, of the two solutions of y'' = x y: with y(0) = 1, or with y'(0) = 1."""
-    terms = [1.0]
-    for k in range(1, 15):
-        power = 3 * k + start
-        terms.append(terms[-1] / (power * (power - 1)))
-    return terms[::-1]
-
-
-@unary_formulas.register("special_airy_ai")
-def airy_ai(m: Any, x: Any) -> Any:
-    cube = x * x * x
-    middle = 0.355028053887817239260 * polynomial(cube, _airy_series(0))
-    middle = middle - 0.258819403792806798405 * x * polynomial(cube, _airy_series(1))
-    size = m.abs(x)
-    root = m.sqrt(size)
-    zeta = 2.0 * size * root / 3.0
-    fourth_root = m.sqrt(root)
-    inverse = 1.0 / zeta
-    decaying = ratio(inverse, cephes.AIRY_TOP, cephes.AIRY_BOTTOM)
-    decaying = INVERSE_SQRT_PI * decaying / (2.0 * fourth_root * m.exp(zeta))
-    square = inverse * inverse
-    phase = zeta + 0.25 * math.pi
-    sine_part = 1.0 + square * ratio(square, cephes.AIRY_F_TOP, cephes.AIRY_F_BOTTOM)
-    cosine_part = inverse * ratio(square, cephes.AIRY_G_TOP, cephes.AIRY_G_BOTTOM)
-    waves = INVERSE_SQRT_PI / fourth_root * (m.sin(phase) * sine_part - m.cos(phase) * cosine_part)
-    value = m.where(x < -2.09, waves, m.where(x >= 2.09, m.where(x > 103.892, 0.0, decaying), middle))
-    return m.where(m.isinf(x), math.nan, value)
 
 
 # -- the error function and its relatives -----------------------------------------------------------------------------
@@ -264,26 +81,6 @@ def log_ndtr(m: Any, x: Any) -> Any:
     """Logarithm of the normal distribution function: by erfcx in the lower tail."""
     t = x * math.sqrt(0.5)
     return m.where(x < -1.0, m.log(erfcx(m, -t) * 0.5) - t * t, m.log1p(m.erfc(t) * -0.5))
-
-
-@unary_formulas.register("special_ndtri")
-def ndtri(m: Any, y: Any) -> Any:
-    """The quantile of the normal distribution."""
-    tail = math.exp(-2)
-    upper = y > 1.0 - tail
-    mirrored = m.where(upper, 1.0 - y, y)
-    centred = mirrored - 0.5
-    square = centred * centred
-    middle = centred + centred * (square * ratio(square, cephes.NDTRI_MIDDLE_TOP, cephes.NDTRI_MIDDLE_BOTTOM))
-    root = m.sqrt(-2.0 * m.log(mirrored))
-    inverse = 1.0 / root
-    near = inverse * ratio(inverse, cephes.NDTRI_TAIL_TOP, cephes.NDTRI_TAIL_BOTTOM)
-    far = inverse * ratio(inverse, cephes.NDTRI_FAR_TAIL_TOP, cephes.NDTRI_FAR_TAIL_BOTTOM)
-    outer = root - m.log(root) / root - m.where(root < 8.0, near, far)
-    outer = m.where(upper, outer, -outer)
-    value = m.where(mirrored > tail, middle * math.sqrt(2 * math.pi), outer)
-    value = m.where(y == 0.0, -math.inf, m.where(y == 1.0, math.inf, value))
-    return m.where((y < 0.0) | (y > 1.0), math.nan, value)
 
 
 @unary_formulas.register("erfinv")
