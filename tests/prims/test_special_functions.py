@@ -90,7 +90,7 @@ def test_loops_compute_the_same_formulas(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16], ids=str)
 def test_integers_become_floats_and_half_floats_stay(dtype: torch.dtype) -> None:
     x = torch.tensor([0, 1, 2, 3]).to(dtype)
-    for name in ("digamma", "erfinv", "sinc"):
+    for name in ("i0", "digamma", "erfinv", "sinc"):
         operator = getattr(torch.ops.aten, name).default
         with torch.no_grad():
             ours = stator.compile(lambda x, operator=operator: operator(x), fullgraph=True)(x)

@@ -173,25 +173,21 @@ def logit(self: Any, eps: float | None = None) -> Any:
     return aten.log.default(aten.div.Tensor(x, aten.rsub.Scalar(x, 1.0)))
 
 
-@decomposes("logaddexp")
-def logaddexp(self: Any, other: Any) -> Any:
-    if self.dtype.is_complex or other.dtype.is_complex:
-        return NotImplemented
-    largest = aten.maximum.default(self, other)
-    infinite = aten.logical_and.default(aten.isinf.default(self), aten.eq.Tensor(self, other))
-    gap = aten.neg.default(aten.abs.default(aten.sub.Tensor(self, other)))
-    return aten.where.self(infinite, self, aten.add.Tensor(largest, aten.log1p.default(aten.exp.default(gap))))
+def _logaddexp(name: str, power: Any, unit: float) -> None:
+    @decomposes(name)
+    def logaddexp(self: Any, other: Any) -> Any:
+        if self.dtype.is_complex or other.dtype.is_complex:
+            return NotImplemented
+        largest = aten.maximum.default(self, other)
+        infinite = aten.logical_and.default(aten.isinf.default(self), aten.eq.Tensor(self, other))
+        gap = aten.neg.default(aten.abs.default(aten.sub.Tensor(self, other)))
+        soft = aten.log1p.default(power(gap))
+        soft = soft if unit == 1 else aten.mul.Tensor(soft, unit)
+        return aten.where.self(infinite, self, aten.add.Tensor(largest, soft))
 
 
-@decomposes("logaddexp2")
-def logaddexp2(self: Any, other: Any) -> Any:
-    if self.dtype.is_complex or other.dtype.is_complex:
-        return NotImplemented
-    largest = aten.maximum.default(self, other)
-    infinite = aten.logical_and.default(aten.isinf.default(self), aten.eq.Tensor(self, other))
-    gap = aten.neg.default(aten.abs.default(aten.sub.Tensor(self, other)))
-    soft = aten.mul.Tensor(aten.log1p.default(aten.exp2.default(gap)), 1 / math.log(2))
-    return aten.where.self(infinite, self, aten.add.Tensor(largest, soft))
+_logaddexp("logaddexp", aten.exp.default, 1)
+_logaddexp("logaddexp2", aten.exp2.default, 1 / math.log(2))
 
 
 @decomposes("xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other")

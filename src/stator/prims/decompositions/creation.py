@@ -14,38 +14,31 @@ from .decomposition_decorator import cast, decomposes
 aten = torch.ops.aten
 
 
-@decomposes("zeros", wide=False)
-def zeros(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
-    return aten.full.default(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
-
-
-@decomposes("ones", wide=False)
-def ones(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
-    return aten.full.default(size, 1, dtype=dtype or torch.get_default_dtype(), device=device)
-
-
 def filled(self: Any, size: Sequence[Any], value: Any, dtype: torch.dtype | None, device: Any) -> Any:
     return aten.full.default(size, value, dtype=dtype or self.dtype, device=self.device if device is None else device)
 
 
-@decomposes("zeros_like", wide=False)
-def zeros_like(self: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
-    return filled(self, list(self.shape), 0, dtype, device)
+def _constant(name: str, value: int) -> None:
+    @decomposes(name, wide=False)
+    def factory(size: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+        return aten.full.default(size, value, dtype=dtype or torch.get_default_dtype(), device=device)
+
+    @decomposes(f"{name}_like", wide=False)
+    def like(self: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+        return filled(self, list(self.shape), value, dtype, device)
+
+    @decomposes(f"new_{name}", wide=False)
+    def new(self: Any, size: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+        return filled(self, size, value, dtype, device)
 
 
-@decomposes("ones_like", wide=False)
-def ones_like(self: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
-    return filled(self, list(self.shape), 1, dtype, device)
+_constant("zeros", 0)
+_constant("ones", 1)
 
 
 @decomposes("full_like", wide=False)
 def full_like(self: Any, value: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
     return filled(self, list(self.shape), value, dtype, device)
-
-
-@decomposes("new_zeros", wide=False)
-def new_zeros(self: Any, size: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
-    return filled(self, size, 0, dtype, device)
 
 
 @decomposes("_new_zeros_with_same_feature_meta", wide=False)
@@ -55,11 +48,6 @@ def new_zeros_with_same_feature_meta(self: Any, other: Any, *, self_num_batch_di
     if not other.is_contiguous():
         return NotImplemented  # ATen allocates as much memory as the storage of `other`
     return filled(other, [*self.shape[:self_num_batch_dims], *other.shape], 0, None, None)
-
-
-@decomposes("new_ones", wide=False)
-def new_ones(self: Any, size: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
-    return filled(self, size, 1, dtype, device)
 
 
 @decomposes("new_full", wide=False)

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 from stator.prims.layout import wrap_dim
+from stator.prims.shape_rules.creation import lower_triangle
 from stator.prims.type_promotion import common_dtype
 
 from .decomposition_decorator import cast, decomposes, iota, widened
+from .shaping import iota_along
 
 aten = torch.ops.aten
 
@@ -78,68 +80,21 @@ def pairs(count: int, like: Any) -> tuple[Any, Any]:
     return aten.select.int(both, 0, 0), aten.select.int(both, 0, 1)
 
 
-def triangle_rows(number: Any, first: int) -> Any:
-    """Return the row of the n-th element if row i holds first + i elements: the largest i with i * first + i (i - 1) /
-    2 <= n. The root is off by at most one; comparisons correct it."""
-    shift = first - 0.5
-    root = aten.sqrt.default(aten.add.Tensor(aten.mul.Tensor(cast(number, torch.float64), 2.0), shift * shift))
-    row = cast(aten.floor.default(aten.sub.Tensor(root, shift)), torch.int64)
-    row = aten.sub.Tensor(row, cast(aten.gt.Tensor(before_row(row, first), number), torch.int64))
-    following = aten.add.Tensor(row, 1)
-    return aten.add.Tensor(row, cast(aten.le.Tensor(before_row(following, first), number), torch.int64))
+def _triangle_indices(name: str, count: Any) -> None:
+    triangle = getattr(aten, name.partition("_")[0]).default
+
+    @decomposes(name, wide=False)
+    def triangle_indices(
+        row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+    ) -> Any:
+        """The positions of a mask, in row-major order."""
+        mask = triangle(aten.full.default([row, col], True, dtype=torch.bool, device=device), offset)
+        places = aten.nonzero_static.default(mask, size=count(row, col, offset))
+        return cast(aten.t.default(places), dtype or torch.int64)
 
 
-def before_row(row: Any, first: int) -> Any:
-    """Return the number of elements before a row: i * first + i (i - 1) / 2."""
-    twice = aten.mul.Tensor(row, aten.add.Tensor(row, 2 * first - 1))
-    return aten.div.Tensor_mode(twice, 2, rounding_mode="floor")
-
-
-@decomposes("tril_indices", wide=False)
-def tril_indices(
-    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
-) -> Any:
-    """Rows that grow by one element each, then full rows."""
-    skipped = max(0, -offset)  # empty rows
-    first = min(max(offset + 1, 1), col) if col else 0
-    growing = max(0, min(row, col - offset) - skipped) if first else 0  # rows shorter than col, and the first full one
-    sizes = [min(col, first + index) for index in range(growing)]
-    inside = sum(sizes)
-    full = max(0, row - skipped - growing) * col if first else 0
-    dtype = dtype or torch.int64
-    number = aten.arange.start_step(0, inside + full, 1, dtype=torch.int64, device=device)
-    if not inside + full:
-        return aten.empty.memory_format([2, 0], dtype=dtype, device=device)
-    upper = triangle_rows(aten.clamp_max.default(number, max(inside - 1, 0)), first) if growing else number
-    rest = aten.sub.Tensor(number, inside)
-    whole_row = aten.add.Tensor(aten.div.Tensor_mode(rest, col, rounding_mode="floor"), skipped + growing)
-    whole_column = aten.remainder.Scalar(rest, col)
-    if growing:
-        triangle = aten.lt.Scalar(number, inside)
-        column = aten.sub.Tensor(number, before_row(upper, first))
-        rows = aten.where.self(triangle, aten.add.Tensor(upper, skipped), whole_row)
-        columns = aten.where.self(triangle, column, whole_column)
-    else:
-        rows, columns = whole_row, whole_column
-    return cast(aten.stack.default([rows, columns]), dtype)
-
-
-@decomposes("triu_indices", wide=False)
-def triu_indices(
-    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
-) -> Any:
-    """The lower triangle read backwards."""
-    lower = aten.tril_indices.default(row, col, col - row - offset, dtype=torch.int64, device=device)
-    if not lower.shape[1]:
-        return cast(lower, dtype or torch.int64)
-    last = aten.flip.default(lower, [1])
-    ends = aten.stack.default(
-        [
-            aten.rsub.Scalar(aten.select.int(last, 0, 0), row - 1),
-            aten.rsub.Scalar(aten.select.int(last, 0, 1), col - 1),
-        ]
-    )
-    return cast(ends, dtype or torch.int64)
+_triangle_indices("tril_indices", lower_triangle)
+_triangle_indices("triu_indices", lambda row, col, offset: row * col - lower_triangle(row, col, offset - 1))
 
 
 @decomposes("renorm", wide=False)
@@ -223,15 +178,11 @@ def diagonal_scatter(self: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: 
     order = [axis for axis in range(rank) if axis not in (rows, columns)] + [along]
     spread = aten.permute.default(spread, [order.index(axis) for axis in sorted(order)])
     spread = aten.unsqueeze.default(spread, across)
-    position = [_along(self.shape[axis], axis, rank, self) for axis in (rows, columns)]
+    position = [iota_along(self.shape[axis], axis, rank, self) for axis in (rows, columns)]
     on_diagonal = aten.eq.Tensor(
         aten.sub.Tensor(position[1], position[0]), aten.full.default([], offset, dtype=torch.int64, device=self.device)
     )
     return aten.where.self(on_diagonal, spread, self)
-
-
-def _along(length: Any, dim: int, rank: int, like: Any) -> Any:
-    return aten.view.default(iota(length, like), [length if axis == dim else 1 for axis in range(rank)])
 
 
 @decomposes("unsafe_split.Tensor", wide=False)
@@ -260,28 +211,28 @@ def unsafe_index_put(self: Any, indices: Sequence[Any], values: Any, accumulate:
     return aten.index_put.default(self, indices, values, accumulate)
 
 
+def _inside(self: Any, indices: Sequence[Any]) -> list[Any]:
+    return [
+        None if index is None else aten.clamp.default(index, -size, size - 1)
+        for index, size in zip(indices, self.shape, strict=False)
+    ]
+
+
 @decomposes("_unsafe_masked_index", wide=False)
 def unsafe_masked_index(self: Any, mask: Any, indices: Sequence[Any], fill: Any) -> Any:
     """Read the indexed element where the mask is True; elsewhere indices may be out of range."""
     if 0 in tuple(self.shape):
         return NotImplemented
-    inside = [
-        None if index is None else aten.clamp.default(index, -size, size - 1)
-        for index, size in zip(indices, self.shape, strict=False)
-    ]
-    return aten.masked_fill.Scalar(aten._unsafe_index.Tensor(self, inside), aten.logical_not.default(mask), fill)
+    read = aten._unsafe_index.Tensor(self, _inside(self, indices))
+    return aten.masked_fill.Scalar(read, aten.logical_not.default(mask), fill)
 
 
 @decomposes("_unsafe_masked_index_put_accumulate", wide=False)
 def unsafe_masked_index_put(self: Any, mask: Any, indices: Sequence[Any], values: Any) -> Any:
     if 0 in tuple(self.shape):
         return aten.clone.default(self)
-    inside = [
-        None if index is None else aten.clamp.default(index, -size, size - 1)
-        for index, size in zip(indices, self.shape, strict=False)
-    ]
     kept = aten.masked_fill.Scalar(values, aten.logical_not.default(mask), 0)
-    return aten._unsafe_index_put.default(self, inside, kept, True)
+    return aten._unsafe_index_put.default(self, _inside(self, indices), kept, True)
 
 
 @decomposes("isin.Tensor_Tensor", wide=False)

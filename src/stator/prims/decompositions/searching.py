@@ -97,24 +97,3 @@ def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
     # eager's layout: one row per dimension in memory
     rows = aten.clone.default(aten.permute.default(found, [1, 0]), memory_format=torch.contiguous_format)
     return aten.permute.default(rows, [1, 0])
-
-
-def covariance(rows: Any, correction: Any) -> Any:
-    number = rows.shape[1]
-    mean = aten.div.Tensor(aten.sum.dim_IntList(rows, [1], True), number)  # eager rounds the sum too
-    centred = aten.sub.Tensor(rows, mean)
-    product = aten.mm.default(centred, aten.t.default(centred))
-    return aten.div.Tensor(product, float(max(number - correction, 0)))
-
-
-@decomposes("cov", wide=False)
-def cov(self: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
-    """Covariance of the rows without weights; eager reads the values of weights."""
-    weighted = fweights is not None or aweights is not None
-    if weighted or self.dtype.is_complex or len(self.shape) > 2 or 0 in tuple(self.shape) or self.dtype is torch.bool:
-        return NotImplemented
-    rows = self if self.dtype.is_floating_point else cast(self, torch.get_default_dtype())
-    while len(rows.shape) < 2:
-        rows = aten.unsqueeze.default(rows, 0)
-    result = covariance(rows, correction)
-    return aten.squeeze.default(result) if result.shape[0] == 1 else result

@@ -80,16 +80,6 @@ for _name in binary_formulas:
     _binary(_name)
 
 
-@decomposes("special_modified_bessel_i0")
-def modified_bessel_i0(self: Any) -> Any:
-    return aten.i0.default(self)
-
-
-@decomposes("special_modified_bessel_i1")
-def modified_bessel_i1(self: Any) -> Any:
-    return aten.special_i1.default(self)
-
-
 @decomposes("polygamma")
 def polygamma_of_tensor(n: int, self: Any) -> Any:
     x = floating(self)

@@ -14,6 +14,7 @@ import torch
 from stator.prims.decompositions.decomposition_decorator import decomposes, iota
 from stator.prims.layout import wrap_dim
 
+from .padding import reflected, replicated
 from .resampling import linear_places, nearest_places, scales_of
 
 aten = torch.ops.aten
@@ -57,18 +58,8 @@ def unfold_backward(grad_in: Any, input_sizes: Sequence[Any], dim: int, size: An
 
 @decomposes("diagonal_backward")
 def diagonal_backward(grad_output: Any, input_sizes: Sequence[Any], offset: Any, dim1: int, dim2: int) -> Any:
-    rank = len(input_sizes)
-    dim1, dim2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
-    length = grad_output.shape[-1]
-    if 0 in tuple(grad_output.shape):
-        return aten.full.default(list(input_sizes), 0, dtype=grad_output.dtype, device=grad_output.device)
-    along = iota(length, grad_output)
-    rows = aten.add.Tensor(along, -offset) if offset < 0 else along
-    columns = aten.add.Tensor(along, offset) if offset > 0 else along
-    order = [dim1, dim2, *(dim for dim in range(rank) if dim not in (dim1, dim2))]
-    values = aten.permute.default(grad_output, [rank - 2, *range(rank - 2)])
-    result = gathered([input_sizes[dim] for dim in order], [rows, columns], values)
-    return aten.permute.default(result, [order.index(dim) for dim in range(rank)])
+    zeros = aten.full.default(list(input_sizes), 0, dtype=grad_output.dtype, device=grad_output.device)
+    return aten.diagonal_scatter.default(zeros, grad_output, offset, dim1, dim2)
 
 
 # ---- padding
@@ -89,16 +80,6 @@ def padded_places(sizes: Sequence[Any], padding: Sequence[Any], like: Any) -> li
         before, after = padding[2 * (rank - 1 - axis)], padding[2 * (rank - 1 - axis) + 1]
         found.append(aten.add.Tensor(iota(sizes[axis - rank] + before + after, like), -before))
     return found
-
-
-def reflected(place: Any, size: Any) -> Any:
-    """Reflect: -1 becomes 1, -2 becomes 2; `size` is size - 2."""
-    last = size - 1
-    return aten.rsub.Scalar(aten.abs.default(aten.rsub.Scalar(aten.abs.default(place), last)), last)
-
-
-def replicated(place: Any, size: Any) -> Any:
-    return aten.clamp.default(place, 0, size - 1)
 
 
 def _pad_backward(names: str, move: Any) -> None:

@@ -1,4 +1,4 @@
-"""Interpolation and average pooling by gathers, slices and arithmetic."""
+"""Interpolation by gathers and arithmetic."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import torch
 
 from stator.prims.decompositions.decomposition_decorator import cast, decomposes, iota
 from stator.prims.shape_rules.neural_networks.convolution import per_spatial_dim
-from stator.prims.shape_rules.neural_networks.pooling import pooled_size
-
-from .windows import avg_pool
 
 aten = torch.ops.aten
 
@@ -90,58 +87,6 @@ def linear_places(size: Any, target: Any, align_corners: bool, scale: float | No
     low = aten.clamp_max.default(cast(position, torch.int64), size - 1)
     high = aten.clamp_max.default(aten.add.Tensor(low, 1), size - 1)
     return low, high, aten.clamp.default(aten.sub.Tensor(position, low), 0.0, 1.0)
-
-
-@decomposes("avg_pool2d")
-def avg_pool2d(
-    self: Any,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Any:
-    """The sum of one strided slice per window position, divided by the number of counted elements of each window."""
-    if self.dtype.is_complex or 0 in tuple(self.shape[-2:]):
-        return NotImplemented
-    if not self.dtype.is_floating_point:
-        return avg_pool(self, 2, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    kernel = per_spatial_dim(kernel_size, 2)
-    step = per_spatial_dim(stride, 2) if len(stride) else kernel
-    pad = per_spatial_dim(padding, 2)
-    sizes = [self.shape[-2], self.shape[-1]]
-    outputs = [pooled_size(sizes[i], kernel[i], step[i], pad[i], 1, ceil_mode) for i in range(2)]
-    excess = [(outputs[i] - 1) * step[i] + kernel[i] - sizes[i] - pad[i] for i in range(2)]
-    after = [amount if amount > 0 else 0 for amount in excess]
-    margins = [pad[1], after[1], pad[0], after[0]]
-    total = window_sum(padded(self, margins, 0.0), kernel, step, outputs)
-    if divisor_override is not None:
-        return aten.div.Tensor(total, divisor_override)
-    if not ceil_mode and (count_include_pad or not any(pad)):
-        return aten.div.Tensor(total, kernel[0] * kernel[1])
-    ones = aten.full.default(sizes, 1.0, dtype=self.dtype, device=self.device)
-    if count_include_pad:
-        inner = [min(pad[1], after[1]), min(pad[0], after[0])]
-        ones = padded(ones, [pad[1], inner[0], pad[0], inner[1]], 1.0)
-        ones = padded(ones, [0, after[1] - inner[0], 0, after[0] - inner[1]], 0.0)
-    else:
-        ones = padded(ones, margins, 0.0)
-    return aten.div.Tensor(total, window_sum(ones, kernel, step, outputs))
-
-
-def padded(x: Any, margins: Sequence[Any], value: float) -> Any:
-    return aten.constant_pad_nd.default(x, list(margins), value) if any(margins) else x
-
-
-def window_sum(x: Any, kernel: Sequence[Any], step: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    total = None
-    for row in range(kernel[0]):
-        for column in range(kernel[1]):
-            part = aten.slice.Tensor(x, -2, row, row + (outputs[0] - 1) * step[0] + 1, step[0])
-            part = aten.slice.Tensor(part, -1, column, column + (outputs[1] - 1) * step[1] + 1, step[1])
-            total = part if total is None else aten.add.Tensor(total, part)
-    return total
 
 
 @decomposes("max_pool1d", wide=False)

@@ -54,35 +54,39 @@ def adaptive_mean(self: Any, dim: int, target: Any) -> Any:
     return aten.div.Tensor(total, number)
 
 
-@decomposes("avg_pool3d")
-def avg_pool3d(
-    self: Any,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Any:
-    """Sums over windows, dimension by dimension, divided by the number of counted elements of each window."""
-    if self.dtype.is_complex or 0 in tuple(self.shape[-3:]):
-        return NotImplemented
-    return avg_pool(self, 3, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+def _avg_pool(rank: int) -> None:
+    @decomposes(f"avg_pool{rank}d")
+    def avg_pool(
+        self: Any,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        """Divide the sum of each window by the number of its counted elements; integers are divided as in C."""
+        if self.dtype.is_complex or 0 in tuple(self.shape[-rank:]):
+            return NotImplemented
+        kernel, pad = per_spatial_dim(kernel_size, rank), per_spatial_dim(padding, rank)
+        step = per_spatial_dim(stride, rank) if stride not in (None, (), []) else kernel
+        total, divisor = window_sums(self, kernel, step, pad, ceil_mode, count_include_pad)
+        divisor = divisor if divisor_override is None else divisor_override
+        if self.dtype.is_floating_point:
+            return aten.div.Tensor(total, divisor)
+        return aten.div.Tensor_mode(total, divisor, rounding_mode="trunc")
 
 
-def avg_pool(
-    self: Any,
-    rank: int,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Any:
-    """Pool dimension by dimension, the innermost first. Integers are divided as in C."""
-    kernel, pad = per_spatial_dim(kernel_size, rank), per_spatial_dim(padding, rank)
-    step = per_spatial_dim(stride, rank) if stride not in (None, (), []) else kernel
+_avg_pool(2)
+_avg_pool(3)
+
+
+def window_sums(
+    self: Any, kernel: Sequence[Any], step: Sequence[Any], pad: Sequence[Any], ceil_mode: bool, count_include_pad: bool
+) -> tuple[Any, Any]:
+    """Return the sum of each window, and the number of its elements that count; dimension by dimension, the innermost
+    first."""
+    rank = len(kernel)
     total: Any = self
     divisor: Any = None
     for axis in reversed(range(rank)):
@@ -100,10 +104,7 @@ def avg_pool(
         end = aten.clamp_max.default(aten.add.Tensor(start, kernel[axis]), size + margin)
         counted = aten.view.default(aten.sub.Tensor(end, aten.clamp_min.default(start, -margin)), [target, *behind])
         divisor = counted if divisor is None else aten.mul.Tensor(divisor, counted)
-    divisor = divisor if divisor_override is None else divisor_override
-    if self.dtype.is_floating_point:
-        return aten.div.Tensor(total, divisor)
-    return aten.div.Tensor_mode(total, divisor, rounding_mode="trunc")
+    return total, divisor
 
 
 # -- maxima -----------------------------------------------------------------------------------------------------------
