@@ -12,15 +12,13 @@ import torch
 
 from stator.prims.layout import Sizes, broadcast_shapes, contiguous_strides, is_contiguous, suggested_strides, wrap_dim
 from stator.prims.record import TensorMeta, shape_rule
-from stator.prims.type_promotion import Kind, apply_kind, common_dtype
 
-from .elementwise import binary
 from .neural_networks.convolution import convolution, per_spatial_dim
 from .neural_networks.losses import elementwise_loss, nll_loss2d_forward, nll_loss_forward
 from .neural_networks.normalisation import batch_norm_result, check_normalized
 from .neural_networks.pooling import adaptive_shape, pooled_shape
 from .neural_networks.upsampling import pad_from_inside
-from .operands import common_device, elementwise, fresh, overloads, with_in_place
+from .operands import common_device, fresh, overloads
 from .reductions import softmax as softmax_kernel
 from .shaping import constant_pad_nd, repeat
 from .views import unsqueeze
@@ -132,30 +130,6 @@ def conv_transpose(
     dilation: Sequence[Any] = (1,),
 ) -> Any:
     return maybe_unbatched(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
-
-
-ALIASES = {
-    Kind.DEFAULT: "subtract.Tensor subtract.Scalar multiply.Tensor multiply.Scalar max.other min.other",
-    Kind.INT_TO_FLOAT: "true_divide.Tensor true_divide.Scalar divide.Tensor divide.Scalar",
-    Kind.ALWAYS_BOOL: """
-        greater.Tensor greater.Scalar greater_equal.Tensor greater_equal.Scalar less.Tensor less.Scalar
-        less_equal.Tensor less_equal.Scalar not_equal.Tensor not_equal.Scalar
-    """,
-}
-for _kind, _names in ALIASES.items():
-    with_in_place(*overloads(_names), tags=("pointwise",))(binary(_kind))
-
-
-@shape_rule(*overloads("divide.Tensor_mode divide.Scalar_mode"), tags=("pointwise",))
-def divide_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> TensorMeta:
-    kind = Kind.INT_TO_FLOAT if rounding_mode is None else Kind.DEFAULT
-    dtype = apply_kind(common_dtype((self, other)), kind)
-    return elementwise((self, other), dtype, dtype)
-
-
-@shape_rule(*overloads("log_sigmoid"), tags=("pointwise",))
-def log_sigmoid(self: Any) -> TensorMeta:
-    return fresh(self.shape, self)
 
 
 @shape_rule(*overloads("l1_loss"), tags=("reduction",))

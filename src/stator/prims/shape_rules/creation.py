@@ -198,14 +198,9 @@ def linspace(
     return factory_result((steps,), dtype, device)
 
 
-@shape_rule(aten.eye.default, tags=CREATION)
-def eye(n: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
-    return eye_m(n, n, dtype=dtype, device=device)
-
-
-@shape_rule(aten.eye.m, tags=CREATION)
-def eye_m(n: Any, m: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
-    return factory_result((n, m), dtype or torch.get_default_dtype(), device)
+@shape_rule(aten.eye.default, aten.eye.m, tags=CREATION)
+def eye(n: Any, m: Any = None, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
+    return factory_result((n, n if m is None else m), dtype or torch.get_default_dtype(), device)
 
 
 @shape_rule(*overloads("randint randint.generator"), tags=CREATION)

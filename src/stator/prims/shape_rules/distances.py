@@ -11,7 +11,7 @@ from stator.prims.layout import broadcast_shapes
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import common_dtype
 
-from .operands import fresh, overloads, with_in_place
+from .operands import fresh, overloads
 from .reductions import norm_dtype, reduced_shape
 
 REDUCTION = ("reduction",)
@@ -44,11 +44,6 @@ def dist(self: Any, other: Any, p: Any = 2) -> TensorMeta:
     broadcast_shapes(tuple(self.shape), tuple(other.shape))
     dtype = common_dtype((self, other))
     return fresh((), self, norm_dtype(fresh((), self, dtype), None))
-
-
-@with_in_place(*overloads("renorm"), tags=REDUCTION)
-def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> TensorMeta:
-    return fresh(self.shape, self)
 
 
 @shape_rule(*overloads("histc"), tags=REDUCTION)

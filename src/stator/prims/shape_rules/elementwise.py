@@ -23,6 +23,7 @@ from stator.prims.type_promotion import (
     number_dtype,
 )
 
+from .like_arguments import preserved
 from .operands import (
     common_device,
     elementwise,
@@ -65,7 +66,7 @@ NOT_OF_COMPLEX = frozenset(["deg2rad", "rad2deg", "logit", "isposinf", "isneginf
 # Two operands that broadcast and promote, each a tensor or a number.
 BINARY = {
     Kind.DEFAULT: """
-        mul.Tensor mul.Scalar
+        mul.Tensor mul.Scalar multiply.Tensor multiply.Scalar subtract.Tensor subtract.Scalar max.other min.other
         maximum minimum fmax fmin fmod.Tensor fmod.Scalar remainder.Tensor remainder.Scalar remainder.Scalar_Tensor
         floor_divide floor_divide.Scalar pow.Tensor_Tensor
         bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor
@@ -79,13 +80,16 @@ BINARY = {
         igamma igammac
     """,
     Kind.INT_TO_FLOAT: """
-        div.Tensor div.Scalar atan2 copysign.Tensor copysign.Scalar xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other
+        div.Tensor div.Scalar divide.Tensor divide.Scalar true_divide.Tensor true_divide.Scalar atan2
+        copysign.Tensor copysign.Scalar xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other
         special_xlog1py special_xlog1py.self_scalar special_xlog1py.other_scalar special_zeta special_zeta.self_scalar
         special_zeta.other_scalar
     """,
     Kind.ALWAYS_BOOL: """
         eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar
-        ge.Tensor ge.Scalar logical_and logical_or logical_xor
+        ge.Tensor ge.Scalar greater.Tensor greater.Scalar greater_equal.Tensor greater_equal.Scalar less.Tensor
+        less.Scalar less_equal.Tensor less_equal.Scalar not_equal.Tensor not_equal.Scalar
+        logical_and logical_or logical_xor
     """,
 }
 
@@ -209,7 +213,7 @@ def angle(self: Any) -> TensorMeta:
     return unary_meta(self, apply_kind(self.dtype, Kind.INT_TO_FLOAT))
 
 
-@with_in_place(aten.div.Tensor_mode, aten.div.Scalar_mode, tags=("pointwise",))
+@with_in_place(*overloads("div.Tensor_mode div.Scalar_mode divide.Tensor_mode divide.Scalar_mode"), tags=("pointwise",))
 def div_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> TensorMeta:
     kind = Kind.INT_TO_FLOAT if rounding_mode is None else Kind.DEFAULT
     dtype = apply_kind(common_dtype((self, other)), kind)
@@ -361,18 +365,6 @@ def threshold(self: Any, bound: Any, value: Any) -> TensorMeta:
     check_range(computation_dtype(self.dtype), bound)
     check_range(self.dtype, value)
     return unary_meta(self, self.dtype)
-
-
-@with_in_place(aten.nan_to_num.default, tags=("pointwise",))
-def preserved(self: Any, *_args: Any, **_options: Any) -> TensorMeta:
-    """An elementwise operator that writes into the result of `empty_like`."""
-    shape = tuple(self.shape)
-    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
-
-
-@shape_rule(*overloads("_prelu_kernel"), tags=("pointwise",))
-def prelu(self: Any, weight: Any) -> TensorMeta:
-    return preserved(self)
 
 
 @with_in_place(aten.mvlgamma.default, tags=("pointwise",))

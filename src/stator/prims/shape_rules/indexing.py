@@ -13,13 +13,13 @@ from stator.prims.layout import (
     elementwise_strides,
     has_zero,
     holds,
-    preserved_strides,
     surely,
     wrap_dim,
 )
 from stator.prims.number_ranges import check_range
 from stator.prims.record import TensorMeta, record, shape_rule
 
+from .like_arguments import preserved
 from .operands import fresh, overloads, unchanged_argument, with_in_place
 
 aten = torch.ops.aten
@@ -101,12 +101,6 @@ def index(self: Any, indices: Sequence[Any]) -> Any:
     return fresh(shape, self, stride=elementwise_strides(shape, layouts))
 
 
-@shape_rule(*overloads("index_put _unsafe_index_put _index_put_impl"), tags=SCATTER)
-def index_put(self: Any, indices: Sequence[Any], values: Any, *_flags: bool) -> TensorMeta:
-    shape = tuple(self.shape)
-    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
-
-
 @shape_rule(*overloads("index_put_ _index_put_impl_"), tags=("scatter", "inplace"))
 def index_put_(self: Any, indices: Sequence[Any], values: Any, *_flags: bool) -> TensorMeta:
     if self.dtype is not values.dtype:
@@ -174,8 +168,7 @@ def index_add(self: Any, dim: int, index: Any, source: Any, *_reduce: Any, **_op
 def index_fill(self: Any, dim: int, index: Any, value: Any) -> TensorMeta:
     wrap_dim(dim, len(self.shape))
     check_range(self.dtype, value)
-    shape = tuple(self.shape)
-    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
+    return preserved(self)
 
 
 @with_in_place(*overloads("masked_scatter"), tags=SCATTER)
@@ -188,12 +181,6 @@ def masked_scatter(self: Any, mask: Any, source: Any) -> TensorMeta:
 @shape_rule(aten.take.default, tags=INDEX)
 def take(self: Any, index: Any) -> TensorMeta:
     return fresh(index.shape, self)
-
-
-@with_in_place(aten.put.default, tags=SCATTER)
-def put(self: Any, index: Any, source: Any, accumulate: bool = False) -> TensorMeta:
-    shape = tuple(self.shape)
-    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
 
 
 @shape_rule(*overloads("searchsorted.Tensor"), tags=INDEX)
@@ -239,4 +226,4 @@ def unsafe_masked_index(self: Any, mask: Any, indices: Sequence[Any], fill: Any)
 
 @shape_rule(*overloads("_unsafe_masked_index_put_accumulate"), tags=SCATTER)
 def unsafe_masked_index_put(self: Any, mask: Any, indices: Sequence[Any], values: Any) -> TensorMeta:
-    return index_put(self, indices, values)
+    return preserved(self)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from stator.prims.layout import broadcast_shapes, preserved_strides
+from stator.prims.layout import broadcast_shapes
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import common_dtype
 
 from .creation import factory_result
-from .operands import elementwise, fresh, overloads, unchanged_argument
+from .like_arguments import preserved
+from .operands import elementwise, fresh, is_tensor, overloads, unchanged_argument
 
 aten = torch.ops.aten
 RANDOM = ("random",)
@@ -26,46 +28,10 @@ def drawn_in_place(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
     return unchanged_argument(self)
 
 
-@shape_rule(*overloads("bernoulli bernoulli.p"), tags=RANDOM)
-def bernoulli(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
-    return fresh(self.shape, self)
-
-
-LIKE_SELF = """
-    bernoulli.Tensor uniform normal_functional exponential geometric cauchy log_normal random random.from random.to
-"""
-
-
-@shape_rule(*overloads(LIKE_SELF), tags=RANDOM)
-def drawn_like(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
-    shape = tuple(self.shape)
-    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
-
-
-@shape_rule(*overloads("_standard_gamma _sample_dirichlet poisson binomial"), tags=RANDOM)
-def one_number_per_element(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
-    """One number per element, in a dense tensor whatever the layout of the parameters."""
-    return fresh(self.shape, self)
-
-
-@shape_rule(*overloads("_standard_gamma_grad _dirichlet_grad"))
-def gradient_for_each(self: Any, *_others: Any) -> TensorMeta:
-    return fresh(self.shape, self)
-
-
-@shape_rule(*overloads("normal.Tensor_float"), tags=RANDOM)
-def normal_mean(mean: Any, std: float = 1, *, generator: Any = None) -> TensorMeta:
-    return fresh(mean.shape, mean)
-
-
-@shape_rule(*overloads("normal.float_Tensor"), tags=RANDOM)
-def normal_std(mean: float, std: Any, *, generator: Any = None) -> TensorMeta:
-    return fresh(std.shape, std)
-
-
-@shape_rule(*overloads("normal.Tensor_Tensor"), tags=RANDOM)
-def normal_both(mean: Any, std: Any, *, generator: Any = None) -> TensorMeta:
-    return fresh(broadcast_shapes(tuple(mean.shape), tuple(std.shape)), mean)
+@shape_rule(*overloads("normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor"), tags=RANDOM)
+def normal(mean: Any, std: Any = 1, *, generator: Any = None) -> TensorMeta:
+    given = [bound for bound in (mean, std) if is_tensor(bound)]
+    return fresh(broadcast_shapes(tuple(given[0].shape), tuple(given[-1].shape)), given[0])
 
 
 @shape_rule(*overloads("normal.float_float"), tags=RANDOM)
@@ -77,9 +43,8 @@ def normal_sized(
 
 @shape_rule(aten.native_dropout.default, tags=RANDOM)
 def native_dropout(input: Any, p: float, train: bool | None) -> tuple[TensorMeta, TensorMeta]:
-    shape = tuple(input.shape)
-    strides = preserved_strides(shape, input.stride())
-    return fresh(shape, input, stride=strides), fresh(shape, input, torch.bool, strides)
+    result = preserved(input)
+    return result, replace(result, dtype=torch.bool)
 
 
 @shape_rule(*overloads("native_dropout_backward"), tags=("pointwise",))
@@ -96,9 +61,4 @@ def multinomial(self: Any, num_samples: Any, replacement: bool = False, *, gener
 def rrelu(
     self: Any, noise: Any, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
 ) -> tuple[TensorMeta, TensorMeta]:
-    return drawn_like(self), drawn_like(noise)
-
-
-@shape_rule(*overloads("rrelu_with_noise"), tags=("random", "pointwise"))
-def rrelu_with_noise(self: Any, noise: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
-    return fresh(self.shape, self)
+    return preserved(self), preserved(noise)

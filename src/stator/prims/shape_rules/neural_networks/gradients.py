@@ -1,6 +1,7 @@
-"""Shape rules of operators that occur only in gradients: of losses, resampling, padding, pooling, distances.
+"""Shape rules of operators that occur only in gradients.
 
-Gradients of elementwise operators, normalisation and views stand beside these operators.
+Gradients of elementwise operators, normalisation and views stand beside these operators, gradients laid out like one
+argument in `like_arguments.py`.
 """
 
 from __future__ import annotations
@@ -8,39 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stator.prims.layout import broadcast_shapes, preserved_strides, suggested_strides
+from stator.prims.layout import broadcast_shapes, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.shape_rules.like_arguments import preserved
 from stator.prims.shape_rules.operands import elementwise, fresh, overloads
 
-
-def like(tensor: Any) -> TensorMeta:
-    """Describe a fresh tensor: the strides of `tensor` if dense, otherwise contiguous."""
-    shape = tuple(tensor.shape)
-    return fresh(shape, tensor, stride=preserved_strides(shape, tensor.stride()))
-
-
-def in_format(tensor: Any, of: Any = None) -> TensorMeta:
-    """Describe a fresh tensor in the memory format that `of` (by default `tensor`) suggests."""
-    shape, source = tuple(tensor.shape), tensor if of is None else of
-    return fresh(shape, tensor, stride=suggested_strides(tuple(source.shape), source.stride(), shape))
-
-
 # ---- losses
-
-
-@shape_rule(
-    *overloads(
-        "smooth_l1_loss_backward huber_loss_backward multi_margin_loss_backward multilabel_margin_loss_backward"
-    ),
-    tags=("pointwise",),
-)
-def loss_backward(grad_output: Any, self: Any, *_rest: Any) -> TensorMeta:
-    return fresh(self.shape, self)
-
-
-@shape_rule(*overloads("binary_cross_entropy_backward"), tags=("pointwise",))
-def binary_cross_entropy_backward(grad_output: Any, self: Any, *_rest: Any) -> TensorMeta:
-    return like(self)
 
 
 @shape_rule(*overloads("soft_margin_loss_backward"), tags=("pointwise",))
@@ -49,16 +23,6 @@ def soft_margin_loss_backward(grad_output: Any, self: Any, target: Any, reductio
 
 
 # ---- activations
-
-
-@shape_rule(*overloads("glu_backward"), tags=("pointwise",))
-def glu_backward(grad_output: Any, self: Any, dim: int) -> TensorMeta:
-    return fresh(self.shape, self)
-
-
-@shape_rule(*overloads("log_sigmoid_backward"), tags=("pointwise",))
-def log_sigmoid_backward(grad_output: Any, self: Any, buffer: Any) -> TensorMeta:
-    return like(grad_output)
 
 
 @shape_rule(*overloads("_prelu_kernel_backward"), tags=("pointwise",))
@@ -108,21 +72,6 @@ def contiguous_upsample_backward(
     return fresh(input_size, grad_output)
 
 
-@shape_rule(*overloads("reflection_pad1d_backward replication_pad1d_backward"), tags=("scatter",))
-def pad1d_backward(grad_output: Any, self: Any, padding: Sequence[Any]) -> TensorMeta:
-    return fresh(self.shape, self)
-
-
-@shape_rule(
-    *overloads(
-        "reflection_pad2d_backward replication_pad2d_backward reflection_pad3d_backward replication_pad3d_backward"
-    ),
-    tags=("scatter",),
-)
-def pad_backward(grad_output: Any, self: Any, padding: Sequence[Any]) -> TensorMeta:
-    return in_format(self)
-
-
 @shape_rule(*overloads("grid_sampler_2d_backward grid_sampler_3d_backward"), tags=("scatter",))
 def grid_sampler_backward(
     grad_output: Any,
@@ -137,22 +86,6 @@ def grid_sampler_backward(
 
 
 # ---- pooling
-
-
-@shape_rule(
-    *overloads(
-        "max_pool3d_with_indices_backward avg_pool3d_backward _adaptive_avg_pool3d_backward "
-        "adaptive_max_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward"
-    ),
-    tags=("scatter",),
-)
-def pool_backward(grad_output: Any, self: Any, *_geometry: Any) -> TensorMeta:
-    return fresh(self.shape, self)
-
-
-@shape_rule(*overloads("adaptive_max_pool2d_backward"), tags=("scatter",))
-def adaptive_max_pool2d_backward(grad_output: Any, self: Any, indices: Any) -> TensorMeta:
-    return in_format(self)
 
 
 # ---- embeddings and segments
@@ -194,9 +127,4 @@ def cdist_backward(grad: Any, x1: Any, x2: Any, p: float, cdist: Any) -> TensorM
     """The first operand's gradient, with the batch dimensions of both."""
     first, second = tuple(x1.shape), tuple(x2.shape)
     shape = (*broadcast_shapes(first[:-2], second[:-2]), *first[-2:])
-    return like(x1) if 0 in shape or second[-2] == 0 else fresh(shape, x1)
-
-
-@shape_rule(*overloads("_pdist_backward"), tags=("reduction",))
-def pdist_backward(grad: Any, self: Any, p: float, pdist: Any) -> TensorMeta:
-    return fresh(self.shape, self)
+    return preserved(x1) if 0 in shape or second[-2] == 0 else fresh(shape, x1)

@@ -63,16 +63,6 @@ def nll_loss2d_forward(
     return fresh(shape, self), fresh((), self)
 
 
-@shape_rule(*overloads("nll_loss_backward nll_loss2d_backward"), tags=LOSS)
-def nll_loss_backward(grad_output: Any, self: Any, *_rest: Any) -> TensorMeta:
-    return fresh(self.shape, self)
-
-
-@shape_rule(*overloads("mse_loss_backward"), tags=("pointwise",))
-def mse_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int) -> TensorMeta:
-    return fresh(self.shape, self)
-
-
 @shape_rule(*overloads("multi_margin_loss"), tags=LOSS)
 def multi_margin_loss(
     self: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1
@@ -101,8 +91,3 @@ def ctc_loss(
         longest = longest if length <= longest else length
     steps, batch = log_probs.shape[:2]
     return fresh((batch,), log_probs), fresh((batch, steps, 2 * longest + 1), log_probs)
-
-
-@shape_rule(*overloads("_ctc_loss_backward _ctc_loss_backward.Tensor"), tags=LOSS)
-def ctc_loss_backward(grad: Any, log_probs: Any, *_rest: Any) -> TensorMeta:
-    return fresh(log_probs.shape, log_probs)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import Sizes, contiguous_strides, holds, suggested_strides
+from stator.prims.layout import holds, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.shape_rules.operands import fresh, overloads
 from stator.prims.type_promotion import computation_dtype
@@ -103,11 +103,6 @@ def batch_norm_result(input: Any) -> TensorMeta:
     return fresh(shape, input, stride=suggested_strides(shape, input.stride(), shape))
 
 
-def channel_statistics(input: Any, running: Any, weight: Any, count: Any) -> TensorMeta:
-    shape: Sizes = (count,)
-    return TensorMeta(shape, contiguous_strides(shape), statistics_dtype(input, weight), input.device)
-
-
 def check_channels(input: Any, *parameters: Any) -> None:
     if len(input.shape) < 2:
         raise RuntimeError(f"expected at least 2 dimensions, but got input of size {list(input.shape)}")
@@ -116,70 +111,62 @@ def check_channels(input: Any, *parameters: Any) -> None:
             raise RuntimeError(f"running_mean should contain {input.shape[1]} elements not {list(parameter.shape)}")
 
 
+def batch_norm(input: Any, weight: Any, bias: Any, running: Sequence[Any], training: bool) -> tuple[TensorMeta, ...]:
+    check_channels(input, weight, bias, *running)
+    count = input.shape[1] if training else 0
+    statistics = fresh((count,), input, statistics_dtype(input, weight))
+    return batch_norm_result(input), statistics, statistics
+
+
 @shape_rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default, tags=NORM)
 def native_batch_norm(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    check_channels(input, weight, bias, running_mean, running_var)
-    statistics = channel_statistics(input, running_mean, weight, input.shape[1] if training else 0)
-    return batch_norm_result(input), statistics, statistics
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, *_numbers: float
+) -> tuple[TensorMeta, ...]:
+    return batch_norm(input, weight, bias, (running_mean, running_var), training)
 
 
 @shape_rule(aten._native_batch_norm_legit_no_training.default, tags=NORM)
 def batch_norm_no_training(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
-) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    return native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *_numbers: float
+) -> tuple[TensorMeta, ...]:
+    return batch_norm(input, weight, bias, (running_mean, running_var), False)
 
 
 @shape_rule(aten._native_batch_norm_legit.no_stats, tags=NORM)
-def batch_norm_no_stats(
-    input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    return native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
+def batch_norm_no_stats(input: Any, weight: Any, bias: Any, training: bool, *_numbers: float) -> tuple[TensorMeta, ...]:
+    return batch_norm(input, weight, bias, (), training)
 
 
 @shape_rule(*overloads("_native_batch_norm_legit_functional"), tags=NORM)
 def batch_norm_functional(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, *_numbers: float
 ) -> tuple[TensorMeta, ...]:
-    results = native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    running = (running_mean, running_var)
+    return (*batch_norm(input, weight, bias, running, training), *[fresh(one.shape, one) for one in running])
+
+
+@shape_rule(*overloads("_batch_norm_with_update"), tags=NORM)
+def batch_norm_with_update(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *_numbers: float
+) -> tuple[TensorMeta, ...]:
+    results = batch_norm(input, weight, bias, (running_mean, running_var), True)
+    return (*results, fresh((0,), input, torch.uint8))
+
+
+@shape_rule(*overloads("_batch_norm_with_update_functional"), tags=NORM)
+def batch_norm_with_update_functional(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *_numbers: float
+) -> tuple[TensorMeta, ...]:
+    results = batch_norm_with_update(input, weight, bias, running_mean, running_var)
     return (*results, fresh(running_mean.shape, running_mean), fresh(running_var.shape, running_var))
 
 
-@shape_rule(aten.native_batch_norm_backward.default, tags=NORM)
-def native_batch_norm_backward(
-    grad_out: Any,
-    input: Any,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
-    save_mean: Any,
-    save_invstd: Any,
-    train: bool,
-    eps: float,
-    output_mask: Sequence[bool],
-) -> tuple[TensorMeta | None, ...]:
-    parameter = input if weight is None else weight
-    return (
-        batch_norm_result(input) if output_mask[0] else None,
-        fresh((input.shape[1],), parameter) if output_mask[1] else None,
-        fresh((input.shape[1],), parameter) if output_mask[2] else None,
-    )
+@shape_rule(*overloads("_batch_norm_no_update"), tags=NORM)
+def batch_norm_no_update(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *_numbers: float
+) -> tuple[TensorMeta, ...]:
+    results = batch_norm(input, weight, bias, (running_mean, running_var), False)
+    return (*results, fresh((0,), input, torch.uint8))
 
 
 @shape_rule(aten.native_group_norm.default, tags=NORM)
@@ -190,65 +177,25 @@ def native_group_norm(
     return batch_norm_result(input), statistics, statistics
 
 
-@shape_rule(aten.native_group_norm_backward.default, tags=NORM)
-def native_group_norm_backward(
-    grad_out: Any,
-    input: Any,
-    mean: Any,
-    rstd: Any,
-    weight: Any,
-    N: Any,
-    C: Any,
-    HxW: Any,
-    group: int,
-    output_mask: Sequence[bool],
-) -> tuple[TensorMeta | None, ...]:
-    parameter = input if weight is None else weight
-    return (
-        batch_norm_result(input) if output_mask[0] else None,
-        fresh((C,), parameter) if output_mask[1] else None,
-        fresh((C,), parameter) if output_mask[2] else None,
-    )
+def gradients(input: Any, weight: Any, output_mask: Sequence[bool]) -> tuple[TensorMeta | None, ...]:
+    """Describe the wanted gradients of the input, the weight and the bias."""
+    parameter = fresh((input.shape[1],), input if weight is None else weight)
+    metas = (batch_norm_result(input), parameter, parameter)
+    return tuple([meta if wanted else None for meta, wanted in zip(metas, output_mask, strict=True)])
 
 
-@shape_rule(*overloads("_batch_norm_with_update"), tags=NORM)
-def batch_norm_with_update(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
-) -> tuple[TensorMeta, ...]:
-    results = native_batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
-    return (*results, fresh((0,), input, torch.uint8))
-
-
-@shape_rule(*overloads("_batch_norm_with_update_functional"), tags=NORM)
-def batch_norm_with_update_functional(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
-) -> tuple[TensorMeta, ...]:
-    results = batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps)
-    return (*results, fresh(running_mean.shape, running_mean), fresh(running_var.shape, running_var))
-
-
-@shape_rule(*overloads("_batch_norm_no_update"), tags=NORM)
-def batch_norm_no_update(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
-) -> tuple[TensorMeta, ...]:
-    results = native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
-    return (*results, fresh((0,), input, torch.uint8))
+@shape_rule(aten.native_batch_norm_backward.default, tags=NORM)
+def native_batch_norm_backward(grad_out: Any, input: Any, weight: Any, *rest: Any) -> tuple[TensorMeta | None, ...]:
+    return gradients(input, weight, rest[-1])
 
 
 @shape_rule(*overloads("batch_norm_backward"), tags=NORM)
-def batch_norm_backward(
-    grad_out: Any,
-    input: Any,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
-    save_mean: Any,
-    save_var: Any,
-    update: bool,
-    eps: float,
-    output_mask: Sequence[bool],
-    reserve: Any,
+def batch_norm_backward(grad_out: Any, input: Any, weight: Any, *rest: Any) -> tuple[TensorMeta | None, ...]:
+    return gradients(input, weight, rest[-2])
+
+
+@shape_rule(aten.native_group_norm_backward.default, tags=NORM)
+def native_group_norm_backward(
+    grad_out: Any, input: Any, mean: Any, rstd: Any, weight: Any, *rest: Any
 ) -> tuple[TensorMeta | None, ...]:
-    return native_batch_norm_backward(
-        grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
-    )
+    return gradients(input, weight, rest[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,20 +58,20 @@ def pooled(self: Any, shape: Sizes, dtype: torch.dtype | None = None) -> TensorM
     return fresh(shape, self, dtype, suggested_strides(tuple(self.shape), self.stride(), shape))
 
 
-@shape_rule(aten.max_pool2d_with_indices.default, tags=POOL)
-def max_pool2d_with_indices(
-    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-) -> tuple[TensorMeta, TensorMeta]:
-    shape = pooled_shape(self, 2, kernel_size, stride, padding, dilation, ceil_mode)
-    return pooled(self, shape), pooled(self, shape, torch.int64)
+def with_positions(values: TensorMeta) -> tuple[TensorMeta, TensorMeta]:
+    return values, replace(values, dtype=torch.int64)
 
 
-@shape_rule(*overloads("max_pool3d_with_indices"), tags=POOL)
-def max_pool3d_with_indices(
-    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-) -> tuple[TensorMeta, TensorMeta]:
-    shape = pooled_shape(self, 3, kernel_size, stride, padding, dilation, ceil_mode)
-    return pooled(self, shape), pooled(self, shape, torch.int64)
+def _max_pool(rank: int) -> None:
+    @shape_rule(*overloads(f"max_pool{rank}d_with_indices"), tags=POOL)
+    def max_pool_with_indices(
+        self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> tuple[TensorMeta, TensorMeta]:
+        return with_positions(pooled(self, pooled_shape(self, rank, kernel_size, stride, padding, dilation, ceil_mode)))
+
+
+_max_pool(2)
+_max_pool(3)
 
 
 @shape_rule(*overloads("max_pool1d"), tags=POOL)
@@ -84,7 +85,7 @@ def max_pool1d(
 def max_pool2d(
     self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> TensorMeta:
-    return max_pool2d_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode)[0]
+    return pooled(self, pooled_shape(self, 2, kernel_size, stride, padding, dilation, ceil_mode))
 
 
 @shape_rule(aten.avg_pool2d.default, tags=POOL)
@@ -107,43 +108,40 @@ def adaptive_shape(self: Any, output_size: Sequence[Any]) -> Sizes:
 
 
 @shape_rule(*overloads("_adaptive_avg_pool2d adaptive_avg_pool2d"), tags=POOL)
-def adaptive_avg_pool2d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
+def adaptive_pool2d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
     return pooled(self, adaptive_shape(self, output_size))
 
 
 @shape_rule(*overloads("_adaptive_avg_pool3d adaptive_avg_pool3d"), tags=POOL)
-def adaptive_avg_pool3d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
+def adaptive_pool3d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
     return fresh(adaptive_shape(self, output_size), self)
 
 
 @shape_rule(*overloads("adaptive_max_pool2d"), tags=POOL)
 def adaptive_max_pool2d(self: Any, output_size: Sequence[Any]) -> tuple[TensorMeta, TensorMeta]:
-    shape = adaptive_shape(self, output_size)
-    return pooled(self, shape), pooled(self, shape, torch.int64)
+    return with_positions(adaptive_pool2d(self, output_size))
 
 
 @shape_rule(*overloads("adaptive_max_pool3d"), tags=POOL)
 def adaptive_max_pool3d(self: Any, output_size: Sequence[Any]) -> tuple[TensorMeta, TensorMeta]:
-    shape = adaptive_shape(self, output_size)
-    return fresh(shape, self), fresh(shape, self, torch.int64)
+    return with_positions(adaptive_pool3d(self, output_size))
+
+
+@shape_rule(*overloads("fractional_max_pool2d fractional_max_pool3d"), tags=POOL)
+def fractional_max_pool(
+    self: Any, kernel_size: Any, output_size: Sequence[Any], random_samples: Any
+) -> tuple[TensorMeta, TensorMeta]:
+    return with_positions(adaptive_pool3d(self, output_size))
 
 
 @shape_rule(*overloads("max_unpool2d"), tags=("scatter",))
 def max_unpool2d(self: Any, indices: Any, output_size: Sequence[Any]) -> TensorMeta:
-    return pooled(self, adaptive_shape(self, output_size))
+    return adaptive_pool2d(self, output_size)
 
 
 @shape_rule(*overloads("max_unpool3d"), tags=("scatter",))
 def max_unpool3d(self: Any, indices: Any, output_size: Sequence[Any], *_geometry: Any) -> TensorMeta:
-    return fresh(adaptive_shape(self, output_size), self)
-
-
-@shape_rule(
-    *overloads("max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward"), tags=("scatter",)
-)
-def pool2d_backward(grad_output: Any, self: Any, *_geometry: Any) -> TensorMeta:
-    shape = tuple(self.shape)
-    return fresh(shape, self, stride=suggested_strides(shape, self.stride(), shape))
+    return adaptive_pool3d(self, output_size)
 
 
 @shape_rule(*overloads("im2col"), tags=("index",))
@@ -160,11 +158,3 @@ def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
 def col2im(self: Any, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> TensorMeta:
     shape = tuple(self.shape)
     return fresh((*shape[:-2], shape[-2] // (kernel_size[0] * kernel_size[1]), *output_size), self)
-
-
-@shape_rule(*overloads("fractional_max_pool2d fractional_max_pool3d"), tags=POOL)
-def fractional_max_pool(
-    self: Any, kernel_size: Any, output_size: Sequence[Any], random_samples: Any
-) -> tuple[TensorMeta, TensorMeta]:
-    shape = adaptive_shape(self, output_size)
-    return fresh(shape, self), fresh(shape, self, torch.int64)
