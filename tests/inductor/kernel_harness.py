@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from tests.inductor.loop_evaluator import interpret
 
 from stator.base.config import Options
 from stator.inductor.buffers import Buffer, Layout, Loops, Lowered
 from stator.inductor.codegen.cpp import print_kernel
 from stator.inductor.loops.handler import freeze
-from stator.inductor.loops.interpret import interpret
 from stator.inductor.loops.verifier import verify_body
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.groups import Schedule

@@ -7,12 +7,12 @@ import math
 
 import pytest
 import torch
+from tests.inductor.loop_evaluator import interpret
 
 from stator.base.errors import VerificationError
 from stator.inductor.loops.body import LoopBody, Op, Ref
 from stator.inductor.loops.collapse import collapse
 from stator.inductor.loops.handler import freeze
-from stator.inductor.loops.interpret import interpret
 from stator.inductor.loops.printer import after_reduction, print_body
 from stator.inductor.loops.verifier import verify_body
 from stator.inductor.loops.vocabulary import ELEMENTWISE, VOCABULARY

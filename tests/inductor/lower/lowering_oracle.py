@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from tests.inductor.lowered_evaluator import run
 
 from stator.base import counters
 from stator.graph.tracing.tracer import trace
 from stator.inductor.buffers import Extern, Loops, Lowered
 from stator.inductor.lower import can_lower, lower, verify_lowered
-from stator.inductor.lower.interpret import run
 
 
 def lowered_of(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Lowered:

@@ -6,8 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lowering_oracle import assert_lowers, lowered_of
-
-from stator.inductor.lower.interpret import run
+from tests.inductor.lowered_evaluator import run
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.models import TRANSFORMERS, build, import_torchvision, largest_relative_difference
+from tests.inductor.lowered_evaluator import run
 
 import stator
 from stator import aot
 from stator.base import counters
 from stator.inductor.lower import can_lower, lower, verify_lowered
-from stator.inductor.lower.interpret import run
 from stator.inductor.passes import run_passes
 
 TOLERANCE = 1e-5  # of the largest magnitude in each output

@@ -6,13 +6,13 @@ import warnings
 
 import pytest
 import torch
+from tests.inductor.lowered_evaluator import run
 from tests.opinfo.samples import OPERATORS, samples
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import StatorError
 from stator.graph.tracing.tracer import trace
 from stator.inductor.lower import can_lower, lower, verify_lowered
-from stator.inductor.lower.interpret import run
 from stator.inductor.passes import run_passes
 
 SAMPLES = 3

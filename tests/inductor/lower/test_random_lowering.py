@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.inductor.lowered_evaluator import run
 from torch import fx
 
 from stator.aot import functionalize_random
@@ -18,7 +19,6 @@ from stator.inductor.buffers import Extern
 from stator.inductor.codegen.cpp import print_kernel
 from stator.inductor.codegen.host import load_dumped
 from stator.inductor.lower import can_lower, lower, verify_lowered
-from stator.inductor.lower.interpret import run
 from stator.inductor.passes import run_passes
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.groups import Group

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.inductor.lowered_evaluator import run
 
 from stator.graph.tracing.tracer import trace
 from stator.inductor.lower import can_lower, lower, verify_lowered
-from stator.inductor.lower.interpret import run
 from stator.inductor.passes import drop_no_ops, fold_constants, merge_common_subexpressions, run_passes
 
 

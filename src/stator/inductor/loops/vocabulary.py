@@ -132,48 +132,12 @@ VOCABULARY = _parse(_TABLE)
 ELEMENTWISE = frozenset(name for name, info in VOCABULARY.items() if info.result != "special")
 
 # Dearer than a handful of multiplications: recomputing such a value costs more than reading a stored value.
-HEAVY = frozenset(
-    [
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "erfc",
-        "sigmoid",
-        "lgamma",
-        "pow",
-        "atan2",
-        "hypot",
-        "fmod",
-        "mod",
-        "floor_div",
-        "trunc_div",
-        "gcd",
-        "zeta",
-        "hermite_h",
-        "hermite_he",
-        "laguerre_l",
-        "legendre_p",
-        "random",
-        "normal",
-    ]
-)
+_HEAVY = """
+    exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
+    sigmoid lgamma pow atan2 hypot fmod mod floor_div trunc_div gcd zeta hermite_h hermite_he laguerre_l
+    legendre_p random normal
+"""
+HEAVY = frozenset(_HEAVY.split())
 
 REDUCTIONS = {
     "sum": "sum; integers wrap; float16/bfloat16 are summed in float32",

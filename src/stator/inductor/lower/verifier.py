@@ -10,7 +10,6 @@ from stator.inductor.loops.verifier import verify_body
 from stator.shapes.expr import Symbol
 from stator.shapes.simplify import loop_ranges
 
-from .interpret import extent
 from .printer import print_lowered
 
 
@@ -90,3 +89,10 @@ class _Check:
     def fail(self, where: Any, reason: str) -> None:
         text = where if isinstance(where, str) else f"the node that fills {where.outputs}"
         raise VerificationError(f"lowered graph: {text} {reason}\n{print_lowered(self.lowered)}")
+
+
+def extent(layout: Layout) -> int:
+    """The number of elements from the first to the last that a layout reaches, both included."""
+    if 0 in layout.size:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True))

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from tests.inductor.loop_evaluator import interpret
 
 from stator.base.errors import VerificationError
 from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View
-from stator.inductor.loops.interpret import interpret
+from stator.inductor.lower.verifier import extent
 
 
 def run(lowered: Lowered, inputs: Sequence[torch.Tensor]) -> list[Any]:
@@ -103,10 +104,3 @@ def flat(value: torch.Tensor) -> torch.Tensor:
     """All elements that a tensor's strides reach, as one dimension that starts at its element 0."""
     layout = Layout(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
     return value.as_strided((extent(layout),), (1,), value.storage_offset())
-
-
-def extent(layout: Layout) -> int:
-    """The number of elements from the first to the last that a layout reaches, both included."""
-    if 0 in layout.size:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True))

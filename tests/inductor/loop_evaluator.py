@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from stator.inductor.loops.body import LoopBody, Op
+from stator.inductor.loops.printer import after_reduction
+from stator.inductor.loops.vocabulary import ELEMENTWISE
 from stator.prims.operators.random import bits_at
 from stator.prims.special.normal_quantile import normal_quantile
 from stator.shapes.expr import Symbol
-
-from .body import LoopBody, Op
-from .printer import after_reduction
 
 
 def interpret(body: LoopBody, memory: Mapping[str, torch.Tensor]) -> None:
@@ -166,82 +166,12 @@ def _fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     return (x.double() * y.double() + z.double()).to(x.dtype)
 
 
-def _python_mod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.remainder(x, y)
-
-
 _FUNCTIONS: dict[str, Any] = {
-    **{
-        name: getattr(torch, name)
-        for name in [
-            "neg",
-            "abs",
-            "sign",
-            "exp",
-            "exp2",
-            "expm1",
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "sqrt",
-            "rsqrt",
-            "reciprocal",
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "erf",
-            "erfc",
-            "sigmoid",
-            "lgamma",
-            "floor",
-            "ceil",
-            "trunc",
-            "round",
-            "isnan",
-            "isinf",
-            "logical_not",
-            "bitwise_not",
-            "add",
-            "sub",
-            "mul",
-            "div",
-            "fmod",
-            "pow",
-            "atan2",
-            "hypot",
-            "copysign",
-            "nextafter",
-            "maximum",
-            "minimum",
-            "fmax",
-            "fmin",
-            "bitwise_and",
-            "bitwise_or",
-            "bitwise_xor",
-            "eq",
-            "ne",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-            "where",
-        ]
-    },
+    **{name: getattr(torch, name) for name in ELEMENTWISE if hasattr(torch, name)},
     "fma": _fused,
     "floor_div": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "trunc_div": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
-    "mod": _python_mod,
-    "gcd": torch.gcd,
+    "mod": torch.remainder,
     "zeta": torch.special.zeta,
     "hermite_h": torch.special.hermite_polynomial_h,
     "hermite_he": torch.special.hermite_polynomial_he,
