@@ -27,51 +27,6 @@ def same_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool(equal.all())
 
 
-def numbers(count: int = 4099) -> torch.Tensor:
-    x = torch.randn(count) * 3
-    special = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-40, 1.0, -1.0, 3.0, -3.0])
-    x[: len(special)] = special
-    return x[torch.randperm(count)]
-
-
-ELEMENTWISE = {
-    "arithmetic": lambda x, y: (x + y, x - y, x * y, x / y, -x, x.abs(), 3 - x, x * 0.3, x / 0.3, 0.3 / x, x - 1.7),
-    "alpha": lambda x, y: (torch.add(x, y, alpha=0.3), torch.sub(x, y, alpha=-1.7), torch.add(x, y, alpha=2)),
-    "powers": lambda x, y: (x**2, x**3, x**-1, x**-2, x**0.5, x**0.3, x.abs() ** y, x.rsqrt(), x.sqrt()),
-    "rounding": lambda x, y: (x.floor(), x.ceil(), x.trunc(), x.round(), x.frac(), x.sign(), torch.copysign(x, y)),
-    "choices": lambda x, y: (
-        torch.where(x > y, x, y),
-        torch.maximum(x, y),
-        torch.fmin(x, y),
-        x.clamp(-0.5, 0.7),
-        torch.nan_to_num(x),
-        x.masked_fill(y > 0, 2.0),
-    ),
-    "pieces": lambda x, y: (
-        F.relu(x),
-        F.relu6(x),
-        x.clamp(0.0, 1.0),
-        x.clamp_min(0),
-        F.leaky_relu(x),
-        F.hardtanh(x),
-        F.threshold(x, 0.1, 20.0),
-    ),
-    "functions": lambda x, y: (x.exp(), x.sin(), x.tanh(), x.sigmoid(), F.gelu(x), F.silu(x), F.softplus(x), x.erf()),
-    "hard functions": lambda x, y: (F.hardswish(x), F.hardsigmoid(x), F.mish(x), F.elu(x)),
-    "fused by eager": lambda x, y: (torch.addcmul(x, x, y), torch.addcdiv(x, x, y, value=0.3), torch.lerp(x, y, 0.3)),
-    "sums": lambda x, y: (x.nan_to_num(0, 1, 1).sum(), y.nan_to_num(0, 1, 1).mean(), (x > y).sum(), x.argmax()),
-}
-
-
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_elementwise_operators_round_as_eager(name: str) -> None:
-    torch.manual_seed(0)
-    x, y = numbers(), numbers()
-    expected = ELEMENTWISE[name](x, y)
-    actual = stator.compile(ELEMENTWISE[name], options=OPTIONS)(x, y)
-    assert [at for at, pair in enumerate(zip(actual, expected, strict=True)) if not same_bits(*pair)] == []
-
-
 class Block(torch.nn.Module):
     """Convolutions, statistics of batches and rows, a product, softmax: what kernels add up in other orders."""
 
@@ -129,44 +84,19 @@ CHOSEN_BY_DATA = {
 }
 
 
-@pytest.mark.parametrize("options", [OPTIONS, {"verify": True}], ids=["exact", "kernels"])
 @pytest.mark.parametrize("name", CHOSEN_BY_DATA)
-def test_gradients_that_depend_on_which_elements_count(name: str, options: dict[str, bool]) -> None:
-    """Eager's formulas choose elements, and add up or divide by those; kernels take all, and round in their own way."""
+def test_gradients_that_depend_on_which_elements_count(name: str) -> None:
+    """Eager's formulas choose elements, and add up or divide by those; kernels take all."""
     torch.manual_seed(0)
     x, v = torch.randn(903, 13, requires_grad=True), torch.randn(129, 13, requires_grad=True)
     results = []
-    for function in (CHOSEN_BY_DATA[name], stator.compile(CHOSEN_BY_DATA[name], options=options, fullgraph=True)):
+    for function in (CHOSEN_BY_DATA[name], stator.compile(CHOSEN_BY_DATA[name], fullgraph=True)):
         made = function(x, v)
         torch.manual_seed(1)
         found = torch.autograd.grad(made, (x, v), torch.randn_like(made), allow_unused=True)
         results.append([made, *[gradient for gradient in found if gradient is not None]])
-    actual, expected = results
-    for mine, theirs in zip(actual, expected, strict=True):
-        assert same_bits(mine, theirs) if options is OPTIONS else _close(mine, theirs)
-
-
-@pytest.mark.parametrize("options", [OPTIONS, {"verify": True}], ids=["exact", "kernels"])
-@pytest.mark.parametrize("dim", [None, 1])
-@pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0), (0, 2, 1)])
-def test_gradients_of_products_are_laid_out_as_eagers(
-    order: tuple[int, ...], dim: int | None, options: dict[str, bool]
-) -> None:
-    torch.manual_seed(0)
-    leaf = torch.empty(3, 4, 5).uniform_(0.5, 2).permute(order).requires_grad_()
-
-    def gradient(x: torch.Tensor) -> torch.Tensor:
-        made = x.prod() if dim is None else x.prod(dim)
-        return torch.autograd.grad(made.square().sum(), x)[0]
-
-    expected, actual = gradient(leaf), stator.compile(gradient, options=options, fullgraph=True)(leaf)
-    assert actual.stride() == expected.stride()
-    assert same_bits(actual, expected) if options is OPTIONS else _close(actual, expected)
-
-
-def _close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Within 1e-5 of the largest element."""
-    return bool((actual - expected).abs().max() <= 1e-5 * expected.abs().max())
+    for mine, theirs in zip(*results, strict=True):
+        assert (mine - theirs).abs().max() <= 1e-5 * theirs.abs().max()
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")

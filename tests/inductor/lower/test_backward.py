@@ -14,79 +14,8 @@ def seed():
     torch.manual_seed(0)
 
 
-ACTIVATIONS = [
-    lambda g, x: aten.threshold_backward(g, x, 0),
-    lambda g, x: aten.sigmoid_backward(g, x.sigmoid()),
-    lambda g, x: aten.tanh_backward(g, x.tanh()),
-    lambda g, x: aten.gelu_backward(g, x),
-    lambda g, x: aten.gelu_backward(g, x, approximate="tanh"),
-    lambda g, x: aten.silu_backward(g, x),
-    lambda g, x: aten.hardsigmoid_backward(g, x),
-    lambda g, x: aten.hardswish_backward(g, x),
-    lambda g, x: aten.hardtanh_backward(g, x, -1, 2),
-    lambda g, x: aten.leaky_relu_backward(g, x, 0.1, False),
-    lambda g, x: aten.softplus_backward(g, x, 2.0, 4.0),
-    lambda g, x: aten.elu_backward(g, 0.5, 1.5, 2.0, False, x),
-    lambda g, x: aten.mish_backward(g, x),
-    lambda g, x: aten.glu_backward(g[:, :4], x, 1),
-    lambda g, x: aten.softshrink_backward(g, x, 0.5),
-]
-
-
-@pytest.mark.parametrize("at", range(len(ACTIVATIONS)))
-def test_activation(at):
-    x = torch.randn(6, 8) * 3
-    x[0, :4] = torch.tensor([0.0, -1.0, 2.0, 3.0])
-    assert_lowers(ACTIVATIONS[at], torch.randn(6, 8), x)
-
-
-@pytest.mark.parametrize("at", [0, 6, 9])
-def test_activation_of_nan(at):
-    """Where eager decides alike in vectors and in what is left of a row."""
-    assert_lowers(ACTIVATIONS[at], torch.ones(35), torch.full((35,), float("nan")))
-
-
 def test_a_mean_over_no_elements():
     assert_lowers(lambda g, x: aten.mse_loss_backward(g, x, x + 1, 1), torch.tensor(1.0), torch.empty(0, 3))
-
-
-@pytest.mark.parametrize("wanted", [(True, True, True), (True, False, False), (False, True, True)])
-def test_layer_norm(wanted):
-    x, weight, bias = torch.randn(4, 5, 6), torch.randn(5, 6), torch.randn(5, 6)
-    _, mean, rstd = aten.native_layer_norm(x, [5, 6], weight, bias, 1e-5)
-
-    def function(grad, x, mean, rstd, weight, bias):
-        results = aten.native_layer_norm_backward(grad, x, [5, 6], mean, rstd, weight, bias, list(wanted))
-        return [result for result in results if result is not None]
-
-    assert_lowers(function, torch.randn(4, 5, 6), x, mean, rstd, weight, bias, tolerance=1e-5)
-
-
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("channels_last", [True, False])
-@pytest.mark.parametrize("weighted", [True, False])
-def test_batch_norm(train, channels_last, weighted):
-    x, grad = torch.randn(3, 4, 5, 6), torch.randn(3, 4, 5, 6)
-    if channels_last:
-        x, grad = x.to(memory_format=torch.channels_last), grad.to(memory_format=torch.channels_last)
-    mean, var = torch.randn(4), torch.rand(4) + 0.5
-    weight = [torch.randn(4)] if weighted else []
-
-    def function(grad, x, mean, var, *weight):
-        given = weight[0] if weight else None
-        return aten.native_batch_norm_backward(grad, x, given, mean, var, mean, var, train, 1e-5, [True] * 3)
-
-    assert_lowers(function, grad, x, mean, var, *weight, tolerance=1e-5)
-
-
-def test_group_norm():
-    x, grad, weight = torch.randn(3, 6, 5), torch.randn(3, 6, 5), torch.randn(6)
-    _, mean, rstd = aten.native_group_norm(x, weight, None, 3, 6, 5, 2, 1e-5)
-
-    def function(grad, x, mean, rstd, weight):
-        return aten.native_group_norm_backward(grad, x, mean, rstd, weight, 3, 6, 5, 2, [True] * 3)
-
-    assert_lowers(function, grad, x, mean, rstd, weight, tolerance=1e-5)
 
 
 # (kernel, stride, padding, dilation, ceil_mode)
@@ -126,11 +55,6 @@ def test_avg_pool(window, options):
         return aten.avg_pool2d_backward(grad, x, [kernel] * 2, [stride] * 2, [padding] * 2, ceil, *options)
 
     assert_lowers(backward, torch.randn_like(pooled), x)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (2, 3), (6, 9)])
-def test_adaptive_avg_pool(size):
-    assert_lowers(aten._adaptive_avg_pool2d_backward, torch.randn(2, 3, *size), torch.randn(2, 3, 6, 9))
 
 
 def test_a_layer_norms_gradient_is_two_passes():

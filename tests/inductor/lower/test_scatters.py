@@ -34,17 +34,6 @@ def assert_compiled(function: Callable[..., Any], *inputs: torch.Tensor) -> None
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("include_self", [True, False])
-@pytest.mark.parametrize("reduce", ["sum", "prod", "amax", "amin", "mean"])
-def test_scatter_reduce(dtype: torch.dtype, include_self: bool, reduce: str) -> None:
-    if dtype is torch.bool and reduce == "mean":
-        pytest.skip("eager refuses it")
-    x, source = values((6, 8), dtype, 0), values((5, 9), dtype, 1)
-    index = torch.randint(0, 6, (5, 7), generator=torch.Generator().manual_seed(2))
-    assert_compiled(lambda x, i, s: x.scatter_reduce(0, i, s, reduce, include_self=include_self), x, index, source)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_last_of_several_writes_wins(dtype: torch.dtype) -> None:
     """Also where there is enough work for several threads."""
     x, source = values((4, 50000), dtype, 0), values((64, 50000), dtype, 1)
@@ -61,26 +50,6 @@ def test_nan_reaches_the_result(reduce: str) -> None:
     source[2] = float("nan")
     index = torch.tensor([0, 1, 1, 2, 2, 0])
     assert_compiled(lambda x, i, s: x.index_reduce(0, i, s, reduce), x, index, source)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_put_and_index_add(dtype: torch.dtype) -> None:
-    x, source = values((3, 5), dtype, 0), values((4,), dtype, 1)
-    places = torch.tensor([14, 0, -1, 0])
-    for accumulate in (False, True):
-        assert_compiled(lambda x, i, s, a=accumulate: x.put(i, s, a), x, places, source)
-    rows = torch.tensor([2, 2, 0])
-    assert_compiled(lambda x, i, s: x.index_add(1, i, s), x, rows, values((3, 3), dtype, 3))
-
-
-def test_numbers_scatter_and_zero_dim_tensors() -> None:
-    x, index = torch.randn(5), torch.tensor([1, 3])
-    assert_compiled(lambda x, i: x.scatter(0, i, 2.5), x, index)
-    assert_compiled(lambda x, i: x.scatter(0, i, 2.5, reduce="multiply"), x, index)
-    zero = torch.tensor(0)
-    assert_compiled(lambda x, i, s: x.scatter(0, i, s), torch.tensor(1.0), zero, torch.tensor(2.0))
-    assert_compiled(lambda x, i, s: x.index_add(0, i, s), torch.tensor(1.0), zero, torch.tensor(2.0))
-    assert_compiled(lambda x, i: x.gather(0, i), torch.tensor(1.0), zero)
 
 
 @pytest.mark.parametrize("accumulate", [True, False])

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from stator.prims.decompositions.decomposition_decorator import cast, decomposes
+from stator.prims.decompositions.decomposition_decorator import decomposes
 from stator.prims.decompositions.reductions import count
+from stator.prims.layout import is_channels_last, is_contiguous
 
 aten = torch.ops.aten
 
@@ -106,29 +107,73 @@ def batch_norm_no_training(
     return result, aten.new_zeros.default(input, [0]), aten.new_zeros.default(input, [0])
 
 
-def by_batch_statistics(input: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any, Any]:
-    """Return the normalised input, then mean, 1 / sqrt(var + eps) and (biased) variance of each channel.
-
-    On the CPU the sums of float32 are in double precision: networks with kinked activations amplify rounding errors.
-    """
+def by_batch_statistics(
+    input: Any, weight: Any, bias: Any, eps: float, running: Sequence[Any] = ()
+) -> tuple[Any, Any, Any, Any]:
+    """Return the normalised input, then mean, 1 / sqrt(var + eps) and (biased) variance of each channel. The layouts of
+    the running statistics `running` affect eager's path too."""
     rank = len(input.shape)
     dims = [0, *range(2, rank)]
-    if input.dtype is torch.float32 and input.device.type == "cpu":
-        number = count(input, dims)
-        mean = cast(aten.div.Tensor(aten.sum.dim_IntList(input, dims, True, dtype=torch.float64), number), input.dtype)
-        deviation = aten.sub.Tensor(input, mean)
-        squares = aten.sum.dim_IntList(aten.mul.Tensor(deviation, deviation), dims, True, dtype=torch.float64)
-        variance = aten.div.Tensor(squares, number)
+    on_cpu = input.dtype is torch.float32 and input.device.type == "cpu"
+    packed = on_cpu and _is_packed(input)
+    in_one_step = packed and all(map(_is_row, (weight, bias, *running)))
+    weight, bias = per_channel(weight, rank), per_channel(bias, rank)
+    if on_cpu:
+        mean, rstd, variance = (_wide_statistics if packed else _scattered_statistics)(input, dims, eps)
     else:
         variance, mean = aten.var_mean.correction(input, dims, correction=0, keepdim=True)
-    rstd = cast(aten.rsqrt.default(aten.add.Tensor(variance, eps)), mean.dtype)
-    variance = cast(variance, mean.dtype)
-    slope = rstd if weight is None else aten.mul.Tensor(rstd, per_channel(weight, rank))
-    shift = aten.neg.default(aten.mul.Tensor(mean, slope))
-    if bias is not None:
-        shift = aten.addcmul.default(per_channel(bias, rank), mean, slope, value=-1)
-    result = aten.addcmul.default(shift, input, slope)
+        rstd = aten.rsqrt.default(aten.add.Tensor(variance, eps))
+    if in_one_step:
+        slope = rstd if weight is None else aten.mul.Tensor(rstd, weight)
+        shift = aten.neg.default(aten.mul.Tensor(mean, slope))
+        if bias is not None:
+            shift = aten.addcmul.default(bias, mean, slope, value=-1)
+        result = aten.addcmul.default(shift, input, slope)
+    else:
+        result = affine(aten.mul.Tensor(aten.sub.Tensor(input, mean), rstd), weight, bias)
     return result, aten.squeeze.dims(mean, dims), aten.squeeze.dims(rstd, dims), aten.squeeze.dims(variance, dims)
+
+
+def _is_row(parameter: Any) -> bool:
+    return parameter is None or is_contiguous(tuple(parameter.shape), tuple(parameter.stride()))
+
+
+def _is_packed(x: Any) -> bool:
+    """Whether eager's vector code takes this layout; others are computed element by element, in other steps."""
+    shape, strides = tuple(x.shape), tuple(x.stride())
+    return is_contiguous(shape, strides) or is_channels_last(shape, strides)
+
+
+def _wide_statistics(input: Any, dims: list[int], eps: float) -> tuple[Any, Any, Any]:
+    """Return mean, 1 / sqrt(var + eps) and variance by sums in double precision, rounded where eager rounds: networks
+    with kinked activations amplify any rounding difference."""
+    wide = torch.float64
+    number = count(input, dims)
+    mean = _narrowed(aten.div.Tensor(aten.sum.dim_IntList(input, dims, True, dtype=wide), number))
+    deviation = aten.sub.Tensor(input, mean)
+    squares = aten.sum.dim_IntList(aten.mul.Tensor(deviation, deviation), dims, True, dtype=wide)
+    variance = aten.div.Tensor(_narrowed(squares), number)
+    return mean, _inverse_deviation(aten._to_copy.default(variance, dtype=wide), eps), variance
+
+
+def _scattered_statistics(input: Any, dims: list[int], eps: float) -> tuple[Any, Any, Any]:
+    """Like `_wide_statistics` for a layout with gaps, overlaps or another order: the general mean, then deviations from
+    it in double precision."""
+    wide = torch.float64
+    mean = aten.mean.dim(input, dims, True)
+    deviation = aten.sub.Tensor(aten._to_copy.default(input, dtype=wide), aten._to_copy.default(mean, dtype=wide))
+    squares = aten.sum.dim_IntList(aten.mul.Tensor(deviation, deviation), dims, True)
+    variance = aten.div.Tensor(squares, count(input, dims))
+    return mean, _inverse_deviation(variance, eps), _narrowed(variance)
+
+
+def _inverse_deviation(variance: Any, eps: float) -> Any:
+    """Return 1 / sqrt(variance + eps) of a variance in double precision."""
+    return _narrowed(aten.reciprocal.default(aten.sqrt.default(aten.add.Tensor(variance, eps))))
+
+
+def _narrowed(x: Any) -> Any:
+    return aten._to_copy.default(x, dtype=torch.float32)
 
 
 @decomposes("_native_batch_norm_legit.no_stats")
@@ -154,7 +199,7 @@ def batch_norm_functional(
     if not training:
         results = batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps)
         return (*results, aten.clone.default(running_mean), aten.clone.default(running_var))
-    result, mean, rstd, variance = by_batch_statistics(input, weight, bias, eps)
+    result, mean, rstd, variance = by_batch_statistics(input, weight, bias, eps, (running_mean, running_var))
     number = count(input, [0, *range(2, len(input.shape))])
     unbiased = aten.mul.Tensor(variance, number / (number - 1))
     new_mean = aten.add.Tensor(aten.mul.Tensor(running_mean, 1 - momentum), aten.mul.Tensor(mean, momentum))
