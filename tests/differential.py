@@ -301,7 +301,7 @@ def assert_same(
 
 
 def _assert_same_tensor(found: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, told: Function) -> None:
-    for name in ("dtype", "shape", "layout", "device", "requires_grad"):
+    for name in ("dtype", "shape", "layout", "device", "requires_grad", "is_leaf"):
         assert getattr(found, name) == getattr(expected, name), f"{told()}: {name}"
     if tolerance != EXACT and expected.dtype in _NARROW:
         tolerance = NARROW

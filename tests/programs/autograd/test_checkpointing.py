@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
+from tests.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
+from tests.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.func import grad, vmap

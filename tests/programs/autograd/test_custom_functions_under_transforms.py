@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.programs.scenarios import Scenario, check, leaf
+from tests.scenarios import Scenario, check, leaf
 from torch.autograd import Function
 from torch.func import grad, jvp, vmap
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
-from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
+from tests.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch import nn
 from torch.autograd import functional
 from torch.func import (

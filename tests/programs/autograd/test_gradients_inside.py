@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
+from tests.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch import nn
 
 import stator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, scenarios
+from tests.scenarios import BACKENDS, Scenario, check, gradients, leaf, scenarios
 from torch import nn
 from torch.autograd import Function, functional
 from torch.func import functional_call, grad, vmap

@@ -10,7 +10,7 @@ import types
 
 import pytest
 import torch
-from tests.programs.scenarios import Scenario, check, scenarios
+from tests.scenarios import Scenario, check, scenarios
 
 import stator
 from stator.base import counters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.programs.scenarios import Scenario, check, scenarios
+from tests.scenarios import Scenario, check, scenarios
 
 x = torch.arange(4.0)
 

@@ -8,7 +8,7 @@ import operator
 
 import pytest
 import torch
-from tests.programs.scenarios import Scenario, check, scenarios
+from tests.scenarios import Scenario, check, scenarios
 
 x = torch.arange(4.0)
 
