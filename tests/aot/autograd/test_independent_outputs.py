@@ -7,45 +7,45 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import ROUNDED
+from tests.scenarios import check
 
 import stator
 
 BACKENDS = ["aot_eager", "inductor"]
+Tensor = torch.Tensor
 
 
-def _apart(x: torch.Tensor, y: torch.Tensor) -> Any:
+def _apart(x: Tensor, y: Tensor) -> Any:
     return (x * x).sum(), (y.sin() * y).sum(), (x * 2).sum()
 
 
-def _from_one_trunk(x: torch.Tensor, y: torch.Tensor) -> Any:
+def _from_one_trunk(x: Tensor, y: Tensor) -> Any:
     trunk = x.tanh()
     return trunk.sum(), (trunk * 2).sum(), (x + y).sum()
 
 
-def _from_a_trunk_that_saves_nothing(x: torch.Tensor, y: torch.Tensor) -> Any:
+def _from_a_trunk_that_saves_nothing(x: Tensor, y: Tensor) -> Any:
     trunk = x + y
     return trunk.sum(), (trunk * 2).sum(), (trunk * trunk).sum()
-
-
-def _one_after_the_other(function: Callable[..., Any]) -> list[Any]:
-    x, y = (torch.linspace(-1, 1, 4).add(shift).requires_grad_() for shift in (0, 3))
-    seen: list[Any] = []
-    results = function(x, y)
-    for result in (*results, results[0]):
-        try:
-            result.backward()
-        except RuntimeError as error:
-            seen.append(str(error).partition("(")[0])
-        seen += [None if tensor.grad is None else tensor.grad.tolist() for tensor in (x, y)]
-    return seen
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", [_apart, _from_one_trunk, _from_a_trunk_that_saves_nothing])
 def test_as_in_eager(function: Callable[..., Any], backend: str) -> None:
-    compiled = stator.compile(function, backend=backend, fullgraph=True)
-    for ours, theirs in zip(_one_after_the_other(compiled), _one_after_the_other(function), strict=True):
-        assert ours == (theirs if isinstance(theirs, str | None) else pytest.approx(theirs, rel=1e-5, abs=1e-6))
+    def one_after_the_other(compiled: Any) -> list[Any]:
+        x, y = (torch.linspace(-1, 1, 4).add(shift).requires_grad_() for shift in (0, 3))
+        seen: list[Any] = []
+        results = compiled(function)(x, y)
+        for result in (*results, results[0]):
+            try:
+                result.backward()
+            except RuntimeError as error:
+                seen.append(str(error).partition("(")[0])
+            seen += [None if tensor.grad is None else tensor.grad.clone() for tensor in (x, y)]
+        return seen
+
+    check(one_after_the_other, backend, whole=True, tolerance=ROUNDED)
 
 
 def test_a_write_in_between_is_noticed() -> None:
@@ -60,9 +60,9 @@ def test_a_write_in_between_is_noticed() -> None:
 
 @pytest.mark.parametrize("function", [lambda x: (x * 2).sum(), lambda x: (x + 1).sum(), lambda x: x.mean()])
 def test_a_second_backward_through_what_saves_no_tensor(function: Callable[..., Any]) -> None:
-    def seen(call: Callable[..., Any]) -> tuple[bool, Any]:
+    def twice(compiled: Any) -> Any:
         x = torch.ones(3, requires_grad=True)
-        result = call(x)
+        result = compiled(function)(x)
         result.backward()
         try:
             result.backward()
@@ -70,40 +70,33 @@ def test_a_second_backward_through_what_saves_no_tensor(function: Callable[..., 
             return True, x.grad
         return False, x.grad
 
-    refused, gradient = seen(function)
-    assert seen(stator.compile(function, backend="aot_eager"))[0] is refused
-    torch.testing.assert_close(seen(stator.compile(function, backend="aot_eager"))[1], gradient)
+    check(twice, "aot_eager", tolerance=ROUNDED)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_one_result_after_the_other_beside_an_input_that_needs_no_gradient(
-    order: tuple[int, int], backend: str
-) -> None:
-    def program(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return (x * target).sum(), (x - target).sin().sum()
-
-    gradients = []
-    for function in (program, stator.compile(program, backend=backend)):
+def test_beside_an_input_that_needs_no_gradient(order: tuple[int, int], backend: str) -> None:
+    def one_after_the_other(compiled: Any) -> Any:
         x = torch.linspace(0, 1, 5, requires_grad=True)
-        results = function(x, torch.ones(5))
+        results = compiled(lambda x, target: ((x * target).sum(), (x - target).sin().sum()))(x, torch.ones(5))
         for at in order:
             results[at].backward()
-        gradients.append(x.grad)
-    torch.testing.assert_close(*gradients)
+        return x.grad
+
+    check(one_after_the_other, backend, tolerance=ROUNDED)
 
 
-def test_one_result_after_the_other_of_an_input_that_is_given_twice_and_written_to() -> None:
-    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def test_of_an_input_that_is_given_twice_and_written_to() -> None:
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         x.mul_(2)
         return (x * 3).sum(), (y.cos() * x).sum()
 
-    gradients = []
-    for function in (program, stator.compile(program, backend="aot_eager")):
+    def one_after_the_other(compiled: Any) -> Any:
         x = torch.linspace(0, 1, 5, requires_grad=True)
         copy = x * 1
-        results = function(copy, copy)
+        results = compiled(program)(copy, copy)
         results[0].backward(retain_graph=True)
         results[1].backward()
-        gradients.append(x.grad)
-    torch.testing.assert_close(*gradients)
+        return x.grad
+
+    check(one_after_the_other, "aot_eager", tolerance=ROUNDED)
