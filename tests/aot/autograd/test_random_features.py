@@ -6,35 +6,45 @@ float64, 1e-9. A failing test prints a scenario without the steps that it fails 
 from __future__ import annotations
 
 import warnings
-from functools import partial
 from typing import Any
 
 import pytest
-from tests.aot.autograd import random_features
+from tests.aot.autograd import random_features, random_surroundings
 
 import stator
 
-MORE = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 400)]
 
+def _check(kind: Any, seed: int, backend: str) -> None:
+    def compile(store: Any) -> Any:
+        return stator.compile(store, backend=backend, options={"exact_random": True} if backend != "eager" else None)
 
-def _compile(backend: str, store: Any) -> Any:
-    return stator.compile(store, backend=backend, options={"exact_random": True})
-
-
-def _check(seed: int, backend: str) -> None:
     warnings.simplefilter("ignore")
-    compile = partial(_compile, backend)
-    scenario = random_features.make(seed)
-    if random_features.difference(scenario, compile) is not None:
-        smaller = random_features.smaller(scenario, lambda one: random_features.difference(one, compile) is not None)
-        pytest.fail(f"{smaller}\n  {random_features.difference(smaller, compile)}")
+    scenario = kind.make(seed)
+    if kind.difference(scenario, compile) is not None:
+        smaller = random_features.smaller(scenario, lambda one: kind.difference(one, compile) is not None)
+        pytest.fail(f"{smaller}\n  {kind.difference(smaller, compile)}")
 
 
-@pytest.mark.parametrize("seed", [*range(20), *MORE])
+def _seeds(quick: int, all: int) -> list[Any]:
+    return [*range(quick), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(quick, all))]
+
+
+@pytest.mark.parametrize("seed", _seeds(20, 400))
 def test_operator_by_operator(seed: int) -> None:
-    _check(seed, "aot_eager")
+    _check(random_features, seed, "aot_eager")
 
 
-@pytest.mark.parametrize("seed", [*range(4), *MORE[:96]])
+@pytest.mark.parametrize("seed", _seeds(12, 100))
+def test_captured_and_run_as_they_are(seed: int) -> None:
+    _check(random_features, seed, "eager")
+
+
+@pytest.mark.parametrize("seed", _seeds(4, 100))
 def test_with_kernels(seed: int) -> None:
-    _check(seed, "inductor")
+    _check(random_features, seed, "inductor")
+
+
+@pytest.mark.parametrize("seed", _seeds(12, 300))
+def test_with_what_surrounds_training(seed: int) -> None:
+    """Hooks of modules, scalers, accumulation, sparse gradients: what `random_surroundings` adds."""
+    _check(random_surroundings, seed, "aot_eager")
