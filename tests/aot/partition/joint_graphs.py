@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.aot.partition.partition import Partition, SavedInput
+from stator.graph.verifier import verify
 from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten
@@ -80,3 +82,25 @@ def _meta_of(value: Any) -> Any:
     return TensorMeta(
         tuple(value.shape), value.stride(), value.dtype, torch.device("cpu"), value.storage_offset(), view_of
     )
+
+
+def assert_halves_compute(joint: HandMade, halves: Partition, seed: int = 1) -> tuple[list[torch.Tensor], Any]:
+    """Both halves are valid graphs, and together give the joint graph's results, bit by bit.
+
+    Returns the inputs of the forward and its outputs.
+    """
+    verify(halves.forward)
+    verify(halves.backward)
+    torch.manual_seed(0)
+    placeholders = [node.meta["val"] for node in joint.graph.graph.nodes if node.op == "placeholder"]
+    given = [torch.empty_strided(m.shape, m.stride, dtype=m.dtype).normal_() for m in placeholders]
+    primals, tangents = given[: joint.primal_count], given[joint.primal_count :]
+    torch.manual_seed(seed)
+    expected = joint.graph(*primals, *tangents)
+    torch.manual_seed(seed)
+    outputs = halves.forward(*primals)
+    saved = [primals[s.index] if isinstance(s, SavedInput) else outputs[s.position] for s in halves.saved]
+    gradients = halves.backward(*saved, *tangents)
+    for actual, wanted in zip((*outputs[: joint.value_count], *gradients), expected, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=0, atol=0, check_stride=True)
+    return primals, outputs

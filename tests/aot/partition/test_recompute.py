@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
-from tests.aot.partition.joint_graphs import HandMade, Writer, aten
+from tests.aot.partition.joint_graphs import HandMade, Writer, assert_halves_compute, aten
 from torch import fx
 
 from stator.aot.partition.budget import choose_saved, fill_knapsack
@@ -14,7 +13,6 @@ from stator.aot.partition.forward_backward_sets import divide_joint
 from stator.aot.partition.liveness import estimate_peak
 from stator.aot.partition.partition import partition
 from stator.aot.partition.recompute import HOLDING, HOLDING_AT_PEAK, RecomputeProblem
-from stator.graph.verifier import verify
 
 N = 256  # large enough for bytes to outweigh the fixed cost of a tensor
 
@@ -26,21 +24,9 @@ def kept(joint: HandMade, budget: float = 1.0) -> set[Any]:
 
 
 def check_gradients(joint: HandMade, budget: float = 1.0) -> fx.GraphModule:
-    """The two halves give what the joint graph gives; returns the backward."""
+    """Compare both halves with the joint graph; returns the backward."""
     halves = partition(joint, budget)
-    verify(halves.forward)
-    verify(halves.backward)
-    torch.manual_seed(0)
-    placeholders = [node.meta["val"] for node in joint.graph.graph.nodes if node.op == "placeholder"]
-    given = [torch.randn(meta.shape) for meta in placeholders]
-    torch.manual_seed(1)
-    expected = joint.graph(*given)
-    torch.manual_seed(1)
-    outputs = halves.forward(*given[: joint.primal_count])
-    saved = [given[s.index] if hasattr(s, "index") else outputs[s.position] for s in halves.saved]
-    gradients = halves.backward(*saved, *given[joint.primal_count :])
-    for actual, wanted in zip((*outputs[: joint.value_count], *gradients), expected, strict=True):
-        torch.testing.assert_close(actual, wanted, rtol=0, atol=0)
+    assert_halves_compute(joint, halves)
     return halves.backward
 
 
