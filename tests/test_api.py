@@ -218,21 +218,6 @@ def test_is_compiling_tells_compiled_code_from_eager_code() -> None:
     assert stator.compile(stator.disable(helper), backend="eager")(x).tolist() == [3, 3]
 
 
-def test_disabled_functions_run_eagerly_inside_compiled_ones() -> None:
-    @stator.disable
-    def outside(x: torch.Tensor) -> torch.Tensor:
-        return helper(x)
-
-    @stator.disable(recursive=False)
-    def only_itself(x: torch.Tensor) -> torch.Tensor:
-        return x + (100 if stator.is_compiling() else 10)
-
-    compiled = stator.compile(lambda x: outside(x + 0) + 1, backend="eager")
-    assert compiled(torch.ones(2)).tolist() == [4, 4]
-    compiled = stator.compile(lambda x: only_itself(x + 0) + 1, backend="eager")
-    assert compiled(torch.ones(2)).tolist() == [12, 12]
-
-
 def test_nothing_compiled_runs_in_a_disabled_block() -> None:
     compiled = stator.compile(helper, backend="eager")
     x = torch.ones(2)
@@ -246,16 +231,8 @@ def test_nothing_compiled_runs_in_a_disabled_block() -> None:
     assert stator.disable(lambda: compiled(x))().tolist() == [3, 3]
 
 
-def test_disabled_module_is_left_alone() -> None:
-    backend = Counting()
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), stator.disable(torch.nn.ReLU()), torch.nn.Linear(2, 2))
-    x = torch.randn(3, 2)
-    assert torch.equal(stator.compile(model, backend=backend)(x), model(x))
-    called = {node.target for gm in backend.graphs for node in gm.graph.nodes}
-    assert torch.nn.functional.relu not in called
-
-
-WITHOUT_EXTENSION = """
+ALONE: dict[str, str] = {
+    "without the C extension": """
 import sys, warnings
 class Blocker:
     def find_spec(self, name, path, target=None):
@@ -272,35 +249,15 @@ with warnings.catch_warnings(record=True) as caught:
     assert stator.disable(lambda: 3)() == 3
     stator.reset()
 assert len(caught) == 1 and "C extension" in str(caught[0].message), [str(w.message) for w in caught]
-"""
-
-
-def test_without_the_c_extension_programs_run_and_are_told_once() -> None:
-    run = [sys.executable, "-c", WITHOUT_EXTENSION]
-    done = subprocess.run(
-        run, capture_output=True, text=True, env={"PYTHONPATH": str(SOURCE)}, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-IMPORT_COST = """
+""",
+    "importing loads nothing heavy": """
 import sys, torch
 before = set(sys.modules)
 import stator
 heavy = {"sympy", "rich", "triton", "torch._dynamo", "torch._inductor", "torch.onnx"} & (set(sys.modules) - before)
 assert not heavy, heavy
-"""
-
-
-def test_importing_stator_loads_nothing_heavy() -> None:
-    run = [sys.executable, "-c", IMPORT_COST]
-    done = subprocess.run(
-        run, capture_output=True, text=True, env={"PYTHONPATH": str(SOURCE)}, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-WITHOUT_COMPILER = """
+""",
+    "without a C++ compiler": """
 import os, sys, warnings
 os.environ.pop("CXX", None)
 os.environ["PATH"] = ""
@@ -311,12 +268,15 @@ with warnings.catch_warnings(record=True) as caught, torch.no_grad():
         assert stator.compile(lambda x: x.sin() + k)(torch.zeros(2)).tolist() == [k, k]
     assert stator.compile(torch.nn.Sequential(torch.nn.Linear(2, 2)))(torch.ones(1, 2)).shape == (1, 2)
 assert len(caught) == 1 and "C++ compiler" in str(caught[0].message), [str(w.message) for w in caught]
-"""
+""",
+}
 
 
-def test_without_a_compiler_programs_run_and_are_told_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ALONE)
+def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
+    """Programs run, and one warning tells what is missing."""
     environment = {"PYTHONPATH": str(SOURCE), "STATOR_CACHE_DIR": str(tmp_path)}
-    run = [sys.executable, "-c", WITHOUT_COMPILER]
+    run = [sys.executable, "-c", ALONE[name]]
     done = subprocess.run(run, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 

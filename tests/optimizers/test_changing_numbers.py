@@ -253,23 +253,6 @@ def test_numbers_survive_a_graph_break() -> None:
     assert seen == [1.0, 1.5, 2.0, 2.5]
 
 
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_gradients_through_a_changing_factor(requires_grad: bool) -> None:
-    def powered(x: torch.Tensor, a: float) -> torch.Tensor:
-        return (x * a + a).sin().sum()
-
-    compiled = stator.compile(powered, backend="aot_eager", fullgraph=True)
-    for a in (0.5, 0.75, 1.5):
-        x = torch.randn(4, generator=torch.Generator().manual_seed(3)).requires_grad_(requires_grad)
-        y = x.detach().clone().requires_grad_(requires_grad)
-        found, expected = compiled(x, a), powered(y, a)
-        torch.testing.assert_close(found, expected)
-        if requires_grad:
-            found.backward()
-            expected.backward()
-            torch.testing.assert_close(x.grad, y.grad)
-
-
 @pytest.mark.parametrize(
     "case",
     [

@@ -171,9 +171,8 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
 }
 for _name, _make in SCHEDULERS.items():
     LOOPS[f"{_name} outside"] = _with_scheduler(_make, False)
-for _name in SCHEDULERS:
-    if _name != "ReduceLROnPlateau":
-        LOOPS[f"{_name} inside"] = _with_scheduler(SCHEDULERS[_name], True)
+    LOOPS[f"{_name} inside"] = _with_scheduler(_make, True)
+BREAKS = {"ReduceLROnPlateau inside", "scaled_under_autocast"}  # graphs end where a program decides by data
 
 
 @loop
@@ -362,48 +361,26 @@ def against_each_other(compiled: Compiled) -> tuple[list[Any], nn.Module]:
     return [*trained(compiled(step)), *judge.parameters()], made
 
 
-# ---- with graph breaks ----
+@loop
+def scaled_under_autocast(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
 
-BROKEN: dict[str, Loop] = {}
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = nn.functional.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return loss.detach()
 
-
-def _broken(function: Loop) -> Loop:
-    BROKEN[function.__name__] = function
-    return function
-
-
-BROKEN["ReduceLROnPlateau inside"] = _with_scheduler(SCHEDULERS["ReduceLROnPlateau"], True)
-
-
-def _scaled(unscale: bool, dtype: torch.dtype | None) -> Loop:
-    def run(compiled: Compiled) -> tuple[list[Any], nn.Module]:
-        net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
-
-        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            with torch.autocast("cpu", torch.bfloat16, enabled=dtype is not None):
-                loss = nn.functional.cross_entropy(net(x), y)
-            scaler.scale(loss).backward()
-            if unscale:
-                scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-            return loss.detach()
-
-        run_step, losses = compiled(step), []
-        for turn in range(TURNS):
-            x, y = batch(turn)
-            losses.append(run_step(x * (float("inf") if turn == 4 else 1), y))
-        return [*losses, scaler.get_scale()], net
-
-    return run
-
-
-BROKEN["scaled and unscaled"] = _scaled(True, None)
-BROKEN["scaled under autocast"] = _scaled(False, torch.bfloat16)
+    run_step, losses = compiled(step), []
+    for turn in range(TURNS):
+        x, y = batch(turn)
+        losses.append(run_step(x * (float("inf") if turn == 4 else 1), y))
+    return [*losses, scaler.get_scale()], net
 
 
 def _averaged(**options: Any) -> Loop:
@@ -432,37 +409,5 @@ AVERAGES: dict[str, dict[str, Any]] = {
     "by a function of the user's": {"avg_fn": lambda average, current, count: 0.9 * average + 0.1 * current},
 }
 for _name, _options in AVERAGES.items():
-    BROKEN[f"averaged {_name}"] = _averaged(**_options)
-
-
-@_broken
-def searched_along_a_line(compiled: Compiled) -> tuple[list[Any], nn.Module]:
-    net = model()
-    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=3)
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        def closure() -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(net(x), y)
-            loss.backward()
-            return loss
-
-        return optimizer.step(closure).detach()
-
-    return trained(compiled(step), 4), net
-
-
-def sparse_gradients(compiled: Compiled) -> tuple[list[Any], nn.Module]:
-    torch.manual_seed(0)
-    table = nn.Embedding(10, 3, sparse=True)
-    optimizer = torch.optim.SparseAdam(list(table.parameters()), lr=0.1)
-
-    def step(turn: int) -> torch.Tensor:
-        loss = table(torch.tensor([turn, turn + 1])).pow(2).sum()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    run_step = compiled(step)
-    return [run_step(turn) for turn in range(4)], table
+    LOOPS[f"averaged {_name}"] = _averaged(**_options)
+    BREAKS.add(f"averaged {_name}")
