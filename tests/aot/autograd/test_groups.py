@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import Tolerance, assert_same
 from torch import nn
 
 import stator
@@ -24,6 +25,7 @@ from stator.aot.trace.input_groups import BackwardProgress
 from stator.base import counters
 
 Run = Callable[..., Any]
+CLOSE = Tolerance(1e-12, 1e-12)
 
 
 def leaves() -> list[torch.Tensor]:
@@ -36,17 +38,6 @@ def noted(log: list[Any], name: str, gradient: torch.Tensor | None) -> torch.Ten
     return None if gradient is None else gradient * 3
 
 
-def same(ours: Any, wanted: Any) -> None:
-    assert len(ours) == len(wanted)
-    for left, right in zip(ours, wanted, strict=True):
-        if isinstance(right, tuple):
-            assert left[0] == right[0]
-            left, right = left[1], right[1]
-        assert (left is None) == (right is None)
-        if right is not None:
-            torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
-
-
 def compare(program: Run, look: Run, backend: str = "aot_eager") -> None:
     def found(run: Run) -> Any:
         given = leaves()
@@ -54,7 +45,7 @@ def compare(program: Run, look: Run, backend: str = "aot_eager") -> None:
         gradients = look(given, run(*given), log)
         return [*gradients, *[one.grad for one in given], *log]
 
-    same(found(stator.compile(program, backend=backend, fullgraph=True)), found(program))
+    assert_same(found(stator.compile(program, backend=backend, fullgraph=True)), found(program), CLOSE)
 
 
 def beside(x: Any, w: Any, v: Any) -> Any:
@@ -146,7 +137,7 @@ def test_a_view_and_an_input_that_was_written_to() -> None:
             gradients = look(given, call(given[0] * 1, *given[1:]), log)
             return [*gradients, *log]
 
-        same(seen(compiled), seen(run))
+        assert_same(seen(compiled), seen(run), CLOSE)
 
 
 def test_through_the_results_of_another_graph() -> None:
@@ -162,7 +153,7 @@ def test_through_the_results_of_another_graph() -> None:
         return [*torch.autograd.grad(last.exp().sum() + product.sum(), [last, y, w]), *log]
 
     compiled = [stator.compile(one, backend="aot_eager", fullgraph=True) for one in (first, second)]
-    same(found(*compiled), found(first, second))
+    assert_same(found(*compiled), found(first, second), CLOSE)
 
 
 def test_hooks_of_parameters_that_a_backward_does_not_come_to() -> None:
@@ -183,7 +174,9 @@ def test_hooks_of_parameters_that_a_backward_does_not_come_to() -> None:
         last.sum().backward()
         return [*[parameter.grad for parameter in layers.parameters()], *sorted(log, key=lambda entry: entry[0])]
 
-    same(found(partial(stator.compile, backend="aot_eager", fullgraph=True)), found(lambda function: function))
+    assert_same(
+        found(partial(stator.compile, backend="aot_eager", fullgraph=True)), found(lambda function: function), CLOSE
+    )
 
 
 @pytest.mark.parametrize("program", [beside, chains], ids=lambda program: program.__name__)
@@ -415,7 +408,9 @@ def test_no_gradient_of_what_is_no_leaf_is_none() -> None:
         compile(lambda h, w: _OneOfTwo.apply(h, w).sin())(h, w).sum().backward()
         return [h.grad, x.grad, w.grad]
 
-    same(found(partial(stator.compile, backend="aot_eager", fullgraph=True)), found(lambda function: function))
+    assert_same(
+        found(partial(stator.compile, backend="aot_eager", fullgraph=True)), found(lambda function: function), CLOSE
+    )
 
 
 def test_what_saved_nothing_is_not_freed() -> None:

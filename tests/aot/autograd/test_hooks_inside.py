@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import Tolerance, assert_same
 from torch.utils.checkpoint import checkpoint
 
 import stator
@@ -227,13 +228,7 @@ def found(run: Run, look: Run) -> Any:
 
 def compare(program: Run, compiled: Run, looks: list[Run]) -> None:
     for look in looks:
-        wanted = found(program, look)
-        ours = found(compiled, look)
-        assert [one is None for one in ours] == [one is None for one in wanted], look.__name__
-        for at, (left, right) in enumerate(zip(ours, wanted, strict=True)):
-            if right is not None:
-                where = f"{at} of {look.__name__}: "
-                torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9, msg=lambda m, where=where: where + m)
+        assert_same(found(compiled, look), found(program, look), Tolerance(1e-9, 1e-9), look.__name__)
 
 
 @pytest.mark.filterwarnings("ignore:stator")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import DOUBLE, assert_same
 
 import stator
 from stator.aot import compile_training, keep_all, run_eagerly
@@ -40,15 +41,8 @@ def same(program: Callable[..., Any], seen: Callable[..., Any], backend: str) ->
     expected = outcome(lambda: seen(program))
     compiled = stator.compile(program, backend=backend, fullgraph=True)
     found = outcome(lambda: seen(compiled))
-    check(found, expected)
+    assert_same(found, expected, DOUBLE)
     return found
-
-
-def check(found: Any, expected: Any) -> None:
-    if isinstance(found, str) or isinstance(expected, str):
-        assert found == expected
-    else:
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def same_or_of_the_forward(program: Callable[..., Any], seen: Callable[..., Any], backend: str) -> None:
@@ -58,7 +52,8 @@ def same_or_of_the_forward(program: Callable[..., Any], seen: Callable[..., Any]
     if isinstance(found, str):
         assert "modified by an inplace operation" in found  # also what only compiled code saves
     else:
-        check(found, outcome(lambda: seen(program, False)) if isinstance(expected, str) else expected)
+        wanted = outcome(lambda: seen(program, False)) if isinstance(expected, str) else expected
+        assert_same(found, wanted, DOUBLE)
 
 
 WRITTEN: dict[str, Callable[..., Any]] = {
@@ -256,7 +251,7 @@ def test_a_write_to_what_a_custom_function_saved(late: bool) -> None:
 
     found = outcome(lambda: seen(stator.compile(program, backend="aot_eager")))
     assert isinstance(found, str)
-    check(found, outcome(lambda: seen(program)))
+    assert_same(found, outcome(lambda: seen(program)), DOUBLE)
 
 
 def _multiplied(h: Tensor, w: Tensor) -> None:
