@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from itertools import islice
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -59,14 +59,6 @@ def iterator_at(container: Any, taken: int) -> Any:
         list if issubclass(type(container), list) else tuple if issubclass(type(container), tuple) else type(container)
     )
     return _advanced(kind.__iter__(container), taken)
-
-
-def deque_iterator_at(container: Any, taken: int) -> Any:
-    return _advanced(deque.__iter__(container), taken)
-
-
-def deque_reversed_at(container: Any, taken: int) -> Any:
-    return _advanced(deque.__reversed__(container), taken)
 
 
 def keys_at(container: Any, taken: int) -> Any:
@@ -147,17 +139,8 @@ def delete_attribute(target: Any, name: str) -> None:
 
 
 def replace_list(target: Any, items: list[Any]) -> None:
-    """`target[:] = items` of a list or deque, past overrides."""
-    if issubclass(type(target), deque):
-        if len(target) != len(items):
-            deque.clear(target)
-            deque.extend(target, items)
-            return
-        for at, item in enumerate(items):  # in place: somebody may be iterating over it
-            if deque.__getitem__(target, at) is not item:
-                deque.__setitem__(target, at, item)
-    else:
-        list.__setitem__(target, slice(None), items)
+    """`target[:] = items` of a list, past overrides."""
+    list.__setitem__(target, slice(None), items)
 
 
 def replace_dict(target: dict[Any, Any], items: dict[Any, Any], *again: Any) -> None:

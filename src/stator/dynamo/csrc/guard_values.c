@@ -1,7 +1,7 @@
 /* Reads Python values for guards, past any override by user classes. */
 #include "guards.h"
 
-static PyObject *builtins_dict, *deque_type;
+static PyObject *builtins_dict;
 /* types whose == is written in C without side effects, besides those of guard_constant_equal; e.g. torch.device */
 static PyTypeObject *plain_types[16];
 static int plain_type_count = 0;
@@ -119,9 +119,6 @@ Py_ssize_t guard_length(PyObject *value)
     }
     if (PyUnicode_Check(value)) {
         return PyUnicode_GET_LENGTH(value);
-    }
-    if (PyObject_TypeCheck(value, (PyTypeObject *)deque_type)) {
-        return ((PyTypeObject *)deque_type)->tp_as_sequence->sq_length(value);
     }
     return -1;
 }
@@ -302,9 +299,6 @@ PyObject *guard_sequence_item(PyObject *value, PyObject *key, Py_ssize_t index)
     if (PyTuple_Check(value)) {
         return Py_NewRef(PyTuple_GET_ITEM(value, index));
     }
-    if (PyObject_TypeCheck(value, (PyTypeObject *)deque_type)) {
-        return ((PyTypeObject *)deque_type)->tp_as_sequence->sq_item(value, index);
-    }
     return NULL;
 }
 
@@ -418,12 +412,10 @@ int guard_values_add_to(PyObject *module)
     if (find_usual_call() < 0) {
         return -1;
     }
-    PyObject *builtins = PyImport_ImportModule("builtins"), *collections = PyImport_ImportModule("collections");
-    if (builtins && collections) {
+    PyObject *builtins = PyImport_ImportModule("builtins");
+    if (builtins) {
         builtins_dict = Py_XNewRef(PyModule_GetDict(builtins));
-        deque_type = PyObject_GetAttrString(collections, "deque");
     }
     Py_XDECREF(builtins);
-    Py_XDECREF(collections);
-    return builtins_dict && deque_type ? PyModule_AddFunctions(module, methods) : -1;
+    return builtins_dict ? PyModule_AddFunctions(module, methods) : -1;
 }

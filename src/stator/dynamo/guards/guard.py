@@ -20,7 +20,7 @@ class GuardKind(enum.Enum):
     # these
     EQUALS = "=="
     TENSOR = "tensor"  # expected is a TensorGuard
-    LENGTH = "len"  # len(x) == expected, for list, tuple, dict, set, deque
+    LENGTH = "len"  # len(x) == expected, for list, tuple, dict, set
     DICT_KEYS = "keys"  # tuple(x) == expected, in order (constant keys)
     ABSENT = "no attribute"  # not hasattr(x, expected) / key expected not in x's instance dict
     NOT_IN = "not in"  # expected is not a key of the dict x

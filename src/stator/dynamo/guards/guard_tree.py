@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -364,7 +363,7 @@ def _describe_type(guard: Guard, found: object) -> str:
 
 @describers.register(GuardKind.LENGTH)
 def _describe_length(guard: Guard, found: object) -> str:
-    for type_ in (list, tuple, dict, set, frozenset, str, deque):
+    for type_ in (list, tuple, dict, set, frozenset, str):
         if issubclass(type(found), type_):
             return f"length {guard.expected} became {type_.__len__(found)}"  # type: ignore[arg-type]
     return f"something of length {guard.expected} became {brief(found)}"

@@ -7,7 +7,6 @@ interpreter, which let go of them long before: memory of tensors, and ends that 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,7 +18,7 @@ from stator.dynamo.values.scopes import GlobalScope
 from .frame import Frame
 
 _PARTS = (Value, Frame, GlobalScope, IdentityKey)
-_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 _OF_PROGRAM = frozenset(("cell", "functions", "names", "obj", "real_dict"))  # attributes that hold objects as they are
 _DEPTH = 3  # of containers in containers, in which there are values
 

@@ -10,7 +10,7 @@ import gc
 import re
 import types
 import weakref
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,6 @@ from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.append_only_lists import GrownList
 from stator.dynamo.values.containers.attribute_dicts import meet_dict
 from stator.dynamo.values.containers.canonical_constants import member_at
-from stator.dynamo.values.containers.deques import DequeValue
 from stator.dynamo.values.containers.iterators import IteratorValue, MapValue
 from stator.dynamo.values.containers.live_iterators import live_iterator
 from stator.dynamo.values.containers.mappings import DictValue, MappingProxyValue
@@ -328,15 +327,6 @@ def _list(context: CaptureContext, obj: list[Any], source: Source | None) -> Val
     return GrownList(context, obj, source)  # type: ignore[arg-type]
 
 
-@wraps(deque)
-def _deque(context: CaptureContext, obj: deque[Any], source: Source | None) -> Value:
-    _guard_type(context, obj, source)
-    context.guard(source, GuardKind.LENGTH, len(obj))  # type: ignore[arg-type]
-    context.guard(AttrSource(source, "maxlen"), GuardKind.EQUALS, obj.maxlen)  # type: ignore[arg-type]
-    items: list[Value] = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(obj)]  # type: ignore[arg-type]
-    return DequeValue(items, source, type(obj), obj, obj.maxlen)
-
-
 @wraps(tuple)
 def _tuple(context: CaptureContext, obj: tuple[Any, ...], source: Source | None) -> Value:
     if source is None:
@@ -385,7 +375,7 @@ def _set(context: CaptureContext, obj: Any, source: Source | None) -> Value:
     if source is None:
         if type(obj) is not frozenset:
             raise unsupported("unguardable", "a set that cannot be reached from the frame")
-        return SetValue(members, None, frozenset, twin=obj)
+        return SetValue(members, None, frozenset, obj)
     context.guard(source, GuardKind.TYPE, type(obj))
     context.guard(source, GuardKind.PREDICATE, _SameMembers(obj))
     return SetValue(members, source, type(obj), obj)

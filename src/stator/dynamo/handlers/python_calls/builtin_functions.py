@@ -21,6 +21,7 @@ from stator.dynamo.values.constants import ConstantMethod, ConstantValue
 from stator.dynamo.values.containers.iterators import EnumerateValue, IteratorValue, MapValue, ZipValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
+from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
@@ -334,7 +335,8 @@ def _range(context: CaptureContext, *bounds: Value) -> Value:
 
 @calls(sorted)
 def _sorted(context: CaptureContext, items: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
-    return ListValue(context.sorted_items(list(context.listed(items)), key, reverse))
+    found = items.in_any_order() if isinstance(items, SetValue) and key is None else None
+    return ListValue(context.sorted_items(list(context.listed(items)) if found is None else found, key, reverse))
 
 
 # ---- aggregates ----

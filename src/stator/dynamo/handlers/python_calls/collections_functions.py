@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING
 
 from stator.dynamo.host.naming import class_name
@@ -11,7 +11,6 @@ from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.object_model.iteration import may_iterate
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.deques import DequeValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
@@ -53,7 +52,7 @@ def _set(context: CaptureContext, items: Value | None = None) -> Value:
 
 @calls(frozenset)
 def _frozenset(context: CaptureContext, items: Value | None = None) -> Value:
-    if isinstance(items, SetValue) and items.cls is frozenset:
+    if items is not None and items.python_type(context) is frozenset:
         return items
     return SetValue.from_items(context, items, frozenset) if items is not None else SetValue.of(context, [], frozenset)
 
@@ -116,15 +115,3 @@ def _filled_with(context: CaptureContext, made: DictValue, keys: Value, value: V
     for key in context.iterate(keys):
         made.put(context, key, value or ConstantValue(None))
     return made
-
-
-@calls(deque)
-def _deque(context: CaptureContext, items: Value | None = None, maxlen: Value | None = None) -> Value:
-    most = None
-    if maxlen is not None and not context.is_none(maxlen):
-        if context.class_lookup(maxlen.python_type(context), "__index__") is MISSING:
-            raise unsupported("call-builtin", f"deque() of {maxlen.describe(context)} items at most")
-        most = context.index_of(maxlen)
-        if most < 0:
-            raise context.raised(ValueError, "maxlen must be non-negative")
-    return DequeValue(list(context.iterate(items)) if items is not None else [], cls=deque, maxlen=most)

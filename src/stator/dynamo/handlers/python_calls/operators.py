@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.append_only_lists import GrownList
-from stator.dynamo.values.containers.deques import DequeValue, deque_methods
 from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, set_methods
@@ -175,20 +174,13 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
         found = _answer(context, left, name, right)
         if found is not None:
             return found
-        if isinstance(left, DequeValue) and plain is operator.add:
-            deque_methods["extend"](context, left, right)
-            return left
         if isinstance(left, ListValue) and plain is operator.add:
             left.extend(context, right)
             return left
-        if isinstance(left, ListValue) and left.builtin in (list, deque) and plain is operator.mul:
+        if isinstance(left, ListValue) and plain is operator.mul:
             times = context.index_of(right)
             _check_size(left, times)
-            if isinstance(left, DequeValue) and (times == 1 or not left.items):
-                return left  # what goes through it goes on
             left.items[:] = left.items * times
-            if isinstance(left, DequeValue):
-                left.trim(left=True)
             left.changed(context)
             return left
         if isinstance(left, SetValue) and left.cls is set and isinstance(right, SetValue) and plain in _SET_CHANGES:
@@ -366,8 +358,6 @@ def _register_unary(function: Any, name: str) -> None:
 def _family(value: Value) -> str:
     if isinstance(value, DictViewValue) and value.kind == "values":
         return ""  # no set
-    if isinstance(value, DequeValue) and value.cls is not deque:
-        return ""  # its class is called for the result
     return _FAMILIES.get(type(value), "")
 
 
@@ -375,7 +365,6 @@ _FAMILIES: dict[type, str] = {
     ListValue: "list",
     GrownList: "list",
     TupleValue: "tuple",
-    DequeValue: "deque",
     SetValue: "set",
     DictValue: "dict",
     DictViewValue: "view",
@@ -442,12 +431,9 @@ def _merge(context: CaptureContext, left: DictValue, right: DictValue) -> Value:
 _CONTAINERS: dict[tuple[Any, str, str], Callable[[CaptureContext, Any, Any], Value]] = {
     (operator.add, "list", "list"): _concatenate,
     (operator.add, "tuple", "tuple"): _concatenate,
-    (operator.add, "deque", "deque"): _concatenate,
     (operator.mul, "list", "constant"): _repeat,
     (operator.mul, "tuple", "constant"): _repeat,
-    (operator.mul, "deque", "constant"): _repeat,
     (operator.mul, "constant", "list"): _repeat_reflected,
-    (operator.mul, "constant", "deque"): _repeat_reflected,
     (operator.mul, "constant", "tuple"): _repeat_reflected,
     (operator.or_, "dict", "dict"): _merge,
 }

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import Source
-from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewList, NewTuple, Recipe, call_recipe
-from stator.dynamo.values.base import NotConstant, Value, unsupported
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewList, Recipe, call_recipe
+from stator.dynamo.values.base import NotConstant, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue
 
@@ -51,13 +51,13 @@ class ObjectMember(Value):
 
 
 class SetValue(ObjectValue):
-    """A set or frozenset: hash key -> member.
+    """A set or frozenset: hash key -> member, in the order of insertion.
 
-    `twin`: of a set that was made in the frame, a real set of the keys to which the frame's operations were applied,
-    since only a real set knows the order of its members; None where that order is not known.
+    The order of a set that the frame made is known while members are only added one by one (`only_added`), after those
+    of a constant `start`. `made_at`: the step that made it.
     """
 
-    __slots__ = ("members", "twin")
+    __slots__ = ("made_at", "members", "only_added", "start")
 
     def __init__(
         self,
@@ -65,67 +65,61 @@ class SetValue(ObjectValue):
         source: Source | None = None,
         cls: type = set,
         obj: Any = None,
-        twin: Any = None,
+        made_at: int | None = None,
     ) -> None:
         super().__init__(cls, obj, source)
         self.members = members
         if obj is None:
             self._refuse_objects()  # which could not be made again
-        self.twin = twin
+        self.made_at = made_at
+        self.only_added = False
+        self.start: frozenset[Any] = frozenset()
 
     @classmethod
     def of(cls, context: CaptureContext, items: Any, kind: type = set) -> SetValue:
-        made = cls({}, cls=kind, twin=set())
+        made = cls({}, cls=kind, made_at=context.end_step())
+        made.only_added = True
         for item in items:
             made.add(context, item)
         return made
 
     @classmethod
     def from_items(cls, context: CaptureContext, items: Value, kind: type = set) -> SetValue:
-        """What `set(items)` gives."""
-        made = cls.of(context, context.iterate(items), kind)
-        if _is_taken_whole(context, items):
-            real = _real(context, items, made.members)
-            made.twin = None if real is None else set(real)
+        """`set(items)`."""
+        made = cls.of(context, [], kind)
+        made.update(context, items)
         return made
 
     def add(self, context: CaptureContext, item: Value) -> None:
-        key = item.key(context)
-        self.members.setdefault(key, item)  # of equal ones the first stays
-        self.do("add", key)
+        self.members.setdefault(item.key(context), item)  # of equal ones the first stays
 
-    def in_order(self, context: CaptureContext) -> Any:
-        """A real set of the keys, in the order of this one; None where that order is not known."""
-        if self.obj is None:
-            return self.twin
-        if self.source is None or list(self.members) != list(self.obj):
-            return None
-        context.guard(self.source, GuardKind.PREDICATE, SameOrder(list(self.obj)))
-        return self.obj
-
-    def do(self, method: str, *others: Any) -> None:
-        """Have the twin do what the set does. `others` are real; None is a set in an order that is not known."""
-        if self.twin is not None:
-            if method.endswith("update") and None in others:
-                self.twin = None
-            else:
-                getattr(set, method)(self.twin, *others)
+    def update(self, context: CaptureContext, items: Value) -> None:
+        known = items.value if isinstance(items, ConstantValue) and type(items.value) is frozenset else None
+        if known is not None and not self.members and self.only_added and self.cls is set:
+            self.start = known
+        elif isinstance(items, SetValue) or items.python_type(context) in (dict, frozenset):
+            self.refuse_to_reorder()
+            self.only_added = False  # CPython makes room for all items at once
+        for item in _members(context, items).values() if isinstance(items, SetValue) else context.iterate(items):
+            self.add(context, item)
 
     def _refuse_objects(self) -> None:
         if any(isinstance(member, ObjectMember) for member in self.members.values()):
             raise unsupported("set-members", "the members of a set of objects")
 
+    def refuse_to_reorder(self) -> None:
+        """Replayed changes of a set from outside would leave its members in another order."""
+        if self.source is not None:
+            raise unsupported("set-members", "an operation that changes the order of a set from outside")
+
     def changed(self, context: CaptureContext) -> None:
         context.mutations.content(self)
 
     def constant(self) -> Any:
-        """One with its members in its order, which texts show. Of sets from outside that is not relied on here."""
-        if self.cls not in (set, frozenset):
+        """A set in the known order of the members, which texts show."""
+        if self.cls not in (set, frozenset) or self.start or (len(self.members) > 1 and not self.only_added):
             raise NotConstant
-        made = self.cls(member.constant() for member in self.members.values())
-        if len(made) > 1 and (self.twin is None or list(made) != list(self.twin)):
-            raise NotConstant
-        return made
+        return self.cls(member.constant() for member in self.members.values())
 
     def key(self, context: CaptureContext) -> Any:
         if self.cls is frozenset:
@@ -143,16 +137,33 @@ class SetValue(ObjectValue):
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
         self._refuse_objects()
-        ordered = self.in_order(context) if len(self.members) > 1 else self.members
-        if ordered is None:
+        return self._while_steady(context, [self.members[key] for key in self._ordered(context)])
+
+    def _ordered(self, context: CaptureContext) -> list[Any]:
+        """The keys in the order in which CPython gives them. Raises Unsupported where that is unknown."""
+        if len(self.members) < 2:
+            return list(self.members)
+        if self.only_added:
+            ordered = set(self.start)
+            for key in self.members:
+                ordered.add(key)
+            return list(ordered)
+        if self.obj is None or list(self.members) != list(self.obj):
             raise unsupported("set-members", "the order of the members of a set")
-        return self._while_steady(context, [self.members[key] for key in ordered])
+        if self.source is not None:
+            context.guard(self.source, GuardKind.PREDICATE, SameOrder(list(self.obj)))
+        return list(self.obj)
 
     def _while_steady(self, context: CaptureContext, items: list[Value]) -> Iterator[Value]:
         for item in items:
             if len(self.members) != len(items):
                 raise context.raised(RuntimeError, "Set changed size during iteration")
             yield item
+
+    def in_any_order(self) -> list[Value] | None:
+        """The members, if they are texts or ints, which sorted() brings into one order whatever their order here."""
+        kinds = {type(key) for key in self.members}
+        return list(self.members.values()) if kinds in ({str}, {int}) else None
 
     @property
     def basic(self) -> type:
@@ -168,36 +179,20 @@ class SetValue(ObjectValue):
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        if self.cls is not set and not issubclass(self.cls, frozenset):
+        if self.obj is not None:
+            return ConstantRecipe(self.obj)
+        frozen = issubclass(self.cls, frozenset)
+        if self.cls is not set and not frozen:
             return reconstructor.made_of_class(self, call_recipe(set.__new__, ConstantRecipe(self.cls)))
-        made = self._new(reconstructor)
+        plain = self.only_added and len(self.start) in (0, len(self.members))
+        if not plain and len(self.members) > 1:
+            raise cannot_rebuild("a set whose order a new one would not have", self.made_at)
+        if plain and self.start:
+            return call_recipe(set, ConstantRecipe(self.start))
+        members = NewList([reconstructor.recipe(member) for member in self.members.values()])
         if self.cls in (set, frozenset):
-            return made if self.cls is set else call_recipe(frozenset, made)
-        return reconstructor.made_of_class(self, call_recipe(frozenset.__new__, ConstantRecipe(self.cls), made))
-
-    def _new(self, reconstructor: Reconstructor) -> Recipe:
-        """A set in whose order the members come as in this one."""
-        keys = list(self.members if self.twin is None and len(self.members) < 2 else self.twin or ())
-        added = next((order for order in (keys, list(self.members)) if list(_added(order)) == keys), None)
-        if added is not None and len(keys) == len(self.members):
-            return call_recipe(set, NewList([reconstructor.recipe(self.members[key]) for key in added]))
-        kept = set(self.twin or ())
-        for order in (keys, list(self.members)) if len(keys) == len(self.members) else ():
-            if list(set(dict.fromkeys(order))) == keys:  # CPython makes room for all keys of a dictionary at once
-                listed = NewTuple([reconstructor.recipe(self.members[key]) for key in order])
-                return call_recipe(set, call_recipe(dict.fromkeys, listed))
-        own = all(member.is_constant() and member.source is None for member in self.members.values())
-        if kept and own and list(kept.copy()) == keys:
-            return call_recipe(kept.copy)
-        raise unsupported("set-members", "a set whose order a new one would not have")
-
-
-def _added(keys: list[Any]) -> set[Any]:
-    """A set to which these keys were added one by one, as generated code makes it."""
-    made: set[Any] = set()
-    for key in keys:
-        made.add(key)
-    return made
+            return call_recipe(self.cls, members)
+        return reconstructor.made_of_class(self, call_recipe(frozenset.__new__, ConstantRecipe(self.cls), members))
 
 
 # ---- methods of set ----
@@ -214,32 +209,28 @@ def _set_add(context: CaptureContext, self: SetValue, item: Value) -> Value:
 def _set_update(context: CaptureContext, self: SetValue, *others: Value) -> Value:
     self.changed(context)  # also when an exception ends it halfway
     for other in others:
-        if _is_taken_whole(context, other):
-            members = _members(context, other)
-            self.do("update", _real(context, other, members))
-            self.members = {**members, **self.members}
-        else:
-            for item in context.iterate(other):
-                self.add(context, item)
+        self.update(context, other)
     return ConstantValue(None)
+
+
+def _drop(context: CaptureContext, self: SetValue, key: Any) -> Value | None:
+    self.only_added = False
+    self.changed(context)
+    return self.members.pop(key, None)
 
 
 @set_methods.register("discard")
 def _set_discard(context: CaptureContext, self: SetValue, item: Value) -> Value:
-    key = item.key(context)
-    self.members.pop(key, None)
-    self.do("discard", key)
-    self.changed(context)
+    _drop(context, self, item.key(context))
     return ConstantValue(None)
 
 
 @set_methods.register("remove")
 def _set_remove(context: CaptureContext, self: SetValue, item: Value) -> Value:
     key = item.key(context)
-    if self.members.pop(key, None) is None:
+    if key not in self.members:
         raise context.raised_with(KeyError, [item])
-    self.do("discard", key)
-    self.changed(context)
+    _drop(context, self, key)
     return ConstantValue(None)
 
 
@@ -248,17 +239,15 @@ def _set_pop(context: CaptureContext, self: SetValue) -> Value:
     if not self.members:
         raise context.raised(KeyError, "pop from an empty set")
     self._refuse_objects()
-    if self.twin is None and len(self.members) > 1:
+    if len(self.members) > 1 and not self.only_added:
         raise unsupported("set-members", "which member of a set comes first")
-    key = next(iter(self.members)) if self.twin is None else self.twin.pop()
-    self.changed(context)
-    return self.members.pop(key)
+    return _drop(context, self, self._ordered(context)[0])  # type: ignore[return-value]
 
 
 @set_methods.register("clear")
 def _set_clear(context: CaptureContext, self: SetValue) -> Value:
     self.members.clear()
-    self.do("clear")
+    self.only_added = False
     self.changed(context)
     return ConstantValue(None)
 
@@ -271,39 +260,12 @@ def _set_copy(context: CaptureContext, self: SetValue) -> Value:
 
 
 def combined(context: CaptureContext, self: SetValue, method: str, *others: Value) -> SetValue:
-    """The set that a method gives: the real one of that name tells which members it has, and in which order."""
-    read = [_members(context, other) for other in others]
-    reals = [_real(context, other, members) for other, members in zip(others, read, strict=True)]
-    members, twin = _combined(context, self, method, read, reals)
-    return SetValue(members, cls=self.basic, twin=twin)
-
-
-def _combined(
-    context: CaptureContext, self: SetValue, method: str, read: list[dict[Any, Value]], reals: list[Any]
-) -> tuple[dict[Any, Value], Any]:
-    """Members and twin of the result; `read` and `reals` are the operands."""
+    """The set that a method gives. A real set of the keys tells which members it has."""
     self._refuse_objects()
-    mine = self.in_order(context)
-    known = mine is not None and None not in reals
-    real = mine if known else set(self.members)
-    made = getattr(set if isinstance(real, set) else frozenset, method)(real, *(reals if known else map(set, read)))
+    read = [_members(context, other) for other in others]
+    keys = getattr(set, method)(set(self.members), *map(set, read))
     found = {id(key): item for members in (*read, self.members) for key, item in members.items()}
-    equal = {key: item for members in (*reversed(read), self.members) for key, item in members.items()}
-    return {key: found.get(id(key), equal[key]) for key in made}, made if known else None
-
-
-def _is_taken_whole(context: CaptureContext, items: Value) -> bool:
-    """Whether CPython makes room for all items at once, instead of adding one by one."""
-    return isinstance(items, SetValue) or items.python_type(context) in (dict, set, frozenset)
-
-
-def _real(context: CaptureContext, other: Value, members: dict[Any, Value]) -> Any:
-    """The operand as a real method gets it; None for a set whose order is not known."""
-    if isinstance(other, SetValue):
-        return other.in_order(context) if len(other.members) > 1 else set(other.members)
-    if other.is_constant() and isinstance(other.constant(), frozenset):
-        return other.constant()
-    return dict.fromkeys(members) if other.python_type(context) is dict else list(members)
+    return SetValue({key: found[id(key)] for key in keys}, cls=self.basic, made_at=context.end_step())
 
 
 def _members(context: CaptureContext, other: Value) -> dict[Any, Value]:
@@ -311,31 +273,22 @@ def _members(context: CaptureContext, other: Value) -> dict[Any, Value]:
     if isinstance(other, SetValue):
         other._refuse_objects()
         return other.members
+    if hasattr(other.python_type(context), "__next__"):
+        raise unsupported("set-members", "a set operation by an iterator")  # versions of CPython read unlike many items
     members: dict[Any, Value] = {}
     for item in context.iterate(other):
         members.setdefault(item.key(context), item)
     return members
 
 
-def _refuse_iterators(context: CaptureContext, method: str, others: tuple[Value, ...]) -> None:
-    """CPython's versions differ in how far these methods go through an iterator."""
-    if any(hasattr(other.python_type(context), "__next__") for other in others):
-        raise unsupported("set-members", f"{method}() by an iterator")
-
-
 def _register_operation(name: str) -> None:
     def gives(context: CaptureContext, self: SetValue, *others: Value) -> Value:
-        if name == "intersection":
-            _refuse_iterators(context, name, others)
         return combined(context, self, name, *others)
 
     def changes(context: CaptureContext, self: SetValue, *others: Value) -> Value:
-        if name == "intersection":
-            _refuse_iterators(context, name, others)
-        read = [_members(context, other) for other in others]
-        reals = [_real(context, other, members) for other, members in zip(others, read, strict=True)]
-        self.members, _ = _combined(context, self, name, read, reals)
-        self.do(f"{name}_update", *reals)
+        self.refuse_to_reorder()
+        self.members = combined(context, self, name, *others).members
+        self.only_added = False
         self.changed(context)
         return ConstantValue(None)
 
@@ -350,22 +303,14 @@ for _name in ("union", "intersection", "difference", "symmetric_difference"):
 
 @set_methods.register("issubset")
 def _set_issubset(context: CaptureContext, self: SetValue, other: Value) -> Value:
-    _refuse_iterators(context, "issubset", (other,))
     return ConstantValue(self.members.keys() <= _members(context, other).keys())
-
-
-def _all_are(context: CaptureContext, other: Value, contained: bool, members: dict[Any, Value]) -> Value:
-    """Whether all items of the other are among the members, or none is; an iterator goes no further than that takes."""
-    if isinstance(other, SetValue):
-        return ConstantValue(all((key in members) is contained for key in other.members))
-    return ConstantValue(all((item.key(context) in members) is contained for item in context.iterate(other)))
 
 
 @set_methods.register("issuperset")
 def _set_issuperset(context: CaptureContext, self: SetValue, other: Value) -> Value:
-    return _all_are(context, other, True, self.members)
+    return ConstantValue(self.members.keys() >= _members(context, other).keys())
 
 
 @set_methods.register("isdisjoint")
 def _set_isdisjoint(context: CaptureContext, self: SetValue, other: Value) -> Value:
-    return _all_are(context, other, False, self.members)
+    return ConstantValue(self.members.keys().isdisjoint(_members(context, other)))
