@@ -139,7 +139,6 @@ class FrameCapture:
     def raised_with(self, cls: type, args: list[Value]) -> Raised:
         error = ExceptionValue(cls, args)
         error.place = self.place()
-        error.raised_while(self.handled)
         return Raised(error)
 
     def raised_from(self, error: BaseException) -> Raised:

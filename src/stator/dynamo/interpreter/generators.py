@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from .frame import Frame
 
 
-def raised_by_generator(context: CaptureContext, stop: Value) -> Raised:
-    """What leaves a generator in the place of this StopIteration (PEP 479)."""
-    made = context.raised(RuntimeError, "generator raised StopIteration")
-    made.value.cause = made.value.context = stop  # type: ignore[attr-defined]
-    return made
+STOPPED_GENERATOR = "generator raised StopIteration"  # PEP 479
 
 
 class GeneratorValue(Value):
@@ -81,7 +77,7 @@ class GeneratorValue(Value):
             if issubclass(raised.value.python_type(context), StopIteration):
                 if self.cls is not GeneratorType:
                     raise stopped_inside() from None
-                raise raised_by_generator(context, raised.value) from None
+                raise context.raised(RuntimeError, STOPPED_GENERATOR) from None
             raise
         finally:
             self.running = False

@@ -54,7 +54,6 @@ from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.modules import ModuleValue, PythonModuleValue, module_name
 from stator.dynamo.values.objects import ObjectValue
-from stator.dynamo.values.regex_matches import MatchValue
 from stator.dynamo.values.symbolic_numbers import changing_number
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters
@@ -542,10 +541,9 @@ def _exception(context: CaptureContext, obj: BaseException, source: Source | Non
 
 @wraps(re.Match)
 def _match(context: CaptureContext, obj: re.Match[Any], source: Source | None) -> Value:
-    if source is None or type(obj.string) not in (str, bytes):
-        return _object(context, obj, source)
-    _guard_type(context, obj, source)
-    return MatchValue(obj, source)
+    if not isinstance(source, ConstantSource):
+        raise unsupported("unguardable", "a match of a regular expression, which each call makes anew")
+    return _object(context, obj, source)
 
 
 @wraps(object)

@@ -5,7 +5,6 @@ Containers of constants are not here; see sequences.py, sets.py and mappings.py.
 
 from __future__ import annotations
 
-import _string  # the parser of str.format, which string.Formatter uses too
 import enum
 import re
 from collections.abc import Iterator
@@ -182,20 +181,11 @@ class ConstantMethod(Value):
         if self.name == "join" and isinstance(self.owner, str) and len(args) == 1 and not args[0].is_constant():
             items = [context.constant_of(item, what) for item in context.listed(args[0])]
             return ConstantValue(context.run_real(self.method, (items,)))
-        if self.name == "translate" and isinstance(self.owner, str) and len(args) == 1:
-            return ConstantValue(context.run_real(self.method, (_table(context, args[0], what),)))
-        if self.name == "finditer" and isinstance(self.owner, re.Pattern) and len(args) == 1:
-            return context.call(context.known(re.finditer), [ConstantValue(self.owner), *args], kwargs)
-        known = all(arg.is_constant() for arg in (*args, *kwargs.values()))
-        if self.name == "format" and isinstance(self.owner, str) and not known:
-            return ConstantValue(formatted(context, self.owner, args, kwargs))
         real_args = tuple(context.constant_of(arg, what) for arg in args)
         real_kwargs = {name: context.constant_of(arg, what) for name, arg in kwargs.items()}
         result = context.run_real(self.method, real_args, real_kwargs)
         if result is None and not isinstance(self.owner, _WITHOUT_EFFECTS):
             raise unsupported("call-builtin", f"{what} returns nothing: it may act by side effect")
-        if type(result) is dict and isinstance(self.owner, re.Match):
-            return context.dict_of([ConstantValue(part) for pair in result.items() for part in pair])
         return context.wrap_result(result, f"the result of {self.name}")
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
@@ -203,58 +193,3 @@ class ConstantMethod(Value):
 
 
 _WITHOUT_EFFECTS = (str, bytes, int, float, complex, type(None), re.Pattern, re.Match)
-
-
-def _table(context: CaptureContext, table: Value, what: str) -> Any:
-    """What `str.translate` takes: a plain dictionary of constants."""
-    table = context.realized(table)
-    if table.python_type(context) is not dict:
-        return context.constant_of(table, what)
-    if table.length(context) > _MOST_TRANSLATED:
-        raise unsupported("not-constant", f"{what}: a table of more than {_MOST_TRANSLATED} characters")
-    return {context.constant_of(key, what): context.constant_of(to, what) for key, to in context.pairs(table)}
-
-
-_MOST_TRANSLATED = 256
-
-
-def formatted(context: CaptureContext, template: str, args: list[Value], kwargs: dict[str, Value]) -> str:
-    """`template.format(*args, **kwargs)`, part by part."""
-    fields: list[int | str] = []  # that were met: numbers, or "" for those without
-    return _formatted(context, template, args, kwargs, fields)
-
-
-def _formatted(
-    context: CaptureContext, template: str, args: list[Value], kwargs: dict[str, Value], fields: list[int | str]
-) -> str:
-    text = ""
-    for literal, field, spec, conversion in context.run_real(_parts, (template,)):
-        text += literal
-        if field is None:
-            continue
-        if conversion not in _CONVERSIONS:
-            raise unsupported("format", f"a template with the conversion {conversion!r}")
-        first, rest = _string.formatter_field_name_split(field)
-        found = kwargs.get(first) if first != "" and isinstance(first, str) else _by_position(args, first, fields)
-        if found is None:
-            raise unsupported("format", f"a template with the field {first!r}, for which there is nothing")
-        for is_attribute, key in rest:
-            found = context.get_attr(found, key) if is_attribute else context.get_item(found, context.constant(key))
-        inner = _formatted(context, spec, args, kwargs, fields) if spec else ""
-        text += context.format_value(found, _CONVERSIONS[conversion], inner)
-    return text
-
-
-def _by_position(args: list[Value], number: int | str, fields: list[int | str]) -> Value | None:
-    fields.append(number)
-    if len({type(one) for one in fields}) > 1:
-        raise unsupported("format", "a template with numbered and unnumbered fields")
-    at = len(fields) - 1 if number == "" else number
-    return args[at] if at < len(args) else None  # type: ignore[operator,index]
-
-
-def _parts(template: str) -> list[tuple[str, str | None, str | None, str | None]]:
-    return list(_string.formatter_parser(template))
-
-
-_CONVERSIONS: dict[str | None, int] = {None: 0, "s": 1, "r": 2, "a": 3}

@@ -7,7 +7,7 @@ from types import GeneratorType
 
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.interpreter.generators import raised_by_generator
+from stator.dynamo.interpreter.generators import STOPPED_GENERATOR
 from stator.dynamo.interpreter.object_model.iteration import may_iterate
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import unsupported
@@ -103,7 +103,7 @@ def call_intrinsic_1(frame: Frame, instruction: Instruction) -> None:
         stopped = issubclass(top.python_type(frame.context), StopIteration)
         if stopped and frame.generator is not None and frame.generator.cls is not GeneratorType:
             raise stopped_inside()
-        frame.stack.append(raised_by_generator(frame.context, top).value if stopped else top)
+        frame.stack.append(frame.context.raised(RuntimeError, STOPPED_GENERATOR).value if stopped else top)
     elif instruction.arg == 5:
         frame.stack.append(frame.context.unary(operator.pos, top))
     elif instruction.arg == 6 and isinstance(top, ListValue):

@@ -27,17 +27,16 @@ def raise_varargs(frame: Frame, instruction: Instruction) -> None:
     if error.source is not None:
         raise unsupported("raise", "raising an exception object that was there before")
     if len(parts) == 2:
-        error.cause = _cause(frame, parts[1])
+        _check_cause(frame, parts[1])
     error.place = error.place or frame.place()
-    error.raised_while(frame.context.handled)
     raise Raised(error)
 
 
-def _cause(frame: Frame, given: Value) -> Value:
+def _check_cause(frame: Frame, given: Value) -> None:
+    """`raise ... from given`. The cause is never read: that breaks the graph ahead of the raise."""
     cause = frame.context.call(given, [], {}) if isinstance(given, ClassValue) else given
     if not isinstance(cause, ExceptionValue) and not frame.context.is_none(cause):
         raise unsupported("raise", f"raising an exception from {cause.describe(frame.context)}")
-    return cause
 
 
 @opcode("PUSH_EXC_INFO")
