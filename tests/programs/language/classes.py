@@ -413,7 +413,7 @@ def exc_chain(x):
         except ZeroDivisionError as e:
             raise RuntimeError("r") from e
     except RuntimeError as e:
-        class_log.append(type(e.__cause__).__name__)
+        class_log.append(e.args)
     try:
         assert False, "msg"
     except AssertionError as e:

@@ -96,7 +96,7 @@ def exceptions(x):
         except RuntimeError as e:
             raise ValueError("b") from e
     except (TypeError, ValueError) as e:
-        out.append(repr(e.__cause__.args))
+        out.append(repr(e.args))
 
     def f():
         try:

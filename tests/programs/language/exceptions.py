@@ -1,10 +1,12 @@
-"""Exceptions that captured code makes and hands out have the causes, contexts and arguments that it gave them."""
+"""Exceptions that programs make and hand out have the causes, contexts and arguments that the programs gave them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+
+WHOLE = False
 
 
 def with_cause(x: torch.Tensor) -> Any:
@@ -38,3 +40,13 @@ def caused_by_a_class(x: torch.Tensor) -> Any:
         raise ValueError(1) from KeyError
     except ValueError as error:
         return x + 1, type(error.__cause__).__name__
+
+
+def linked_while_handling(x: torch.Tensor) -> Any:
+    try:
+        try:
+            raise RuntimeError("a")
+        except RuntimeError as error:
+            raise ValueError("b") from error
+    except ValueError as error:
+        return x + 1, repr(error.__cause__), repr(error.__context__), error.__suppress_context__

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections import deque
 
 import torch
 
 INPUT = torch.tensor([1.5, -2.25, 3.0, 0.5])
 
 
-def bounded_index_of_a_deque(x):
-    held = deque([1, 2, 3, 2, 1], maxlen=8)
-    return x * held.index(2, 2) + held.index(1, 1, 5), held.index(3, -4)
 
 
 class Scaled:
@@ -32,7 +28,7 @@ def sets_in_place(x):
     held.symmetric_difference_update([9, 1])
     held.difference_update([2], {77})
     held.intersection_update(other | {9})
-    return x * len(held), held
+    return x * len(held), sorted(held)
 
 
 def sequences_in_order(x):

@@ -244,10 +244,8 @@ def local_class_use(x):
     od.move_to_end("a")
     dd = collections.defaultdict(list)
     dd["k"].append(x)
-    dq = collections.deque([1, 2])
-    dq.appendleft(0)
     c = collections.Counter("aab") if False else None
-    return od, dict(dd), list(dq), od.popitem(last=False)
+    return od, dict(dd), od.popitem(last=False)
 
 
 def copy_(x):
@@ -293,7 +291,7 @@ def dict_views(x):
     d = {"a": 1, "b": 2}
     return (
         x,
-        d.keys() | {"c"},
+        sorted(d.keys() | {"c"}),
         "a" in d,
         list(d.values()),
         dict(d.items()),

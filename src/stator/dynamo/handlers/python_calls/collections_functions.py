@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING
 
 from stator.dynamo.host.naming import class_name
@@ -11,6 +11,7 @@ from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.object_model.iteration import may_iterate
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.deques import DequeValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
@@ -115,3 +116,10 @@ def _filled_with(context: CaptureContext, made: DictValue, keys: Value, value: V
     for key in context.iterate(keys):
         made.put(context, key, value or ConstantValue(None))
     return made
+
+
+@calls(deque)
+def _deque(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    if args or kwargs:
+        raise unsupported("call-builtin", "deque() with arguments")
+    return DequeValue()
