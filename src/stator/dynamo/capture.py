@@ -315,7 +315,6 @@ class _Attempt:
         for generator in reconstructor.context.generators:
             if not reconstructor.is_made(generator):
                 generator.rely_on_no_cleanup()
-        reconstructor.rely_on_unwritten_elements()
         reconstructor.rely_on_distinct_inputs()
         reconstructor.rely_on_distinct_objects()
         reconstructor.rely_on_distinct_iterators()

@@ -422,3 +422,29 @@ def flattened(parts):
 def a_generator_left_waiting_in_another(x):
     """There is nothing to clean up in either of them."""
     return x + 1, next(flattened([[1], [2]])), next(itertools.chain([3], [4]))
+
+
+class Indexed:
+    def __class_getitem__(cls, key):
+        return cls.__name__, key
+
+    def __getitem__(self, at):
+        if at > 2:
+            raise IndexError
+        return at * 10
+
+
+class Counting:
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.at += 1
+        return self.at
+
+
+def old_protocols_of_containers(x):
+    return x + 1, list(Indexed()), 20 in Indexed(), Indexed[3], 4 in Counting()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from itertools import islice
 from types import CellType, CodeType, FunctionType
@@ -120,22 +119,12 @@ def clear_content(cell: CellType) -> None:
 
 def set_attribute(target: Any, name: str, value: Any) -> None:
     """Attribute write past any __setattr__."""
-    if issubclass(type(target), type):
-        type.__setattr__(target, name, value)
-    elif issubclass(type(target), threading.local):
-        threading.local.__setattr__(target, name, value)
-    else:
-        object.__setattr__(target, name, value)
+    object.__setattr__(target, name, value)
 
 
 def delete_attribute(target: Any, name: str) -> None:
     """Attribute deletion past any __delattr__."""
-    if issubclass(type(target), type):
-        type.__delattr__(target, name)
-    elif issubclass(type(target), threading.local):
-        threading.local.__delattr__(target, name)
-    else:
-        object.__delattr__(target, name)
+    object.__delattr__(target, name)
 
 
 def replace_list(target: Any, items: list[Any]) -> None:

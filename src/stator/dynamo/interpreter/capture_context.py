@@ -36,12 +36,12 @@ from stator.dynamo.values.constants import ConstantValue, LastInstruction
 from stator.dynamo.values.containers.canonical_constants import constant_of_code
 from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.live_iterators import LiveIterator
-from stator.dynamo.values.containers.mappings import AttributesValue, DictValue, FunctionAttributesValue
+from stator.dynamo.values.containers.mappings import AttributesValue, DictValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
-from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.objects import MISSING, ObjectValue, is_python_slot
 from stator.dynamo.values.scopes import GlobalScope
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_member, is_open_input, looked_up
 from stator.dynamo.values.tensors.tensor import TensorValue, rely_on_methods
@@ -97,7 +97,6 @@ class FrameCapture:
         self.instance_dicts: dict[int, bool] = {}  # those of objects, which may be written to: whether they were
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
         self.generators_drawn: dict[Source, Recipe] = {}  # from which generators
-        self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph
         self.relies_on_error_modes = False  # of NumPy
         self._keep: list[Any] = []
         self._scopes: dict[tuple[int, int], GlobalScope] = {}
@@ -450,6 +449,8 @@ class FrameCapture:
         return formatting.text_of(self, value, conversion)
 
     def instance_dict_view(self, owner: ObjectValue) -> Value:
+        if any(is_python_slot(found) for base in owner.cls.__mro__ for found in vars(base).values()):
+            raise unsupported("attribute", f"__dict__ of {owner.describe(self)}, which has __slots__, too")
         return AttributesValue(owner)
 
     def dict_of(self, flat: list[Value]) -> DictValue:
@@ -464,9 +465,6 @@ class FrameCapture:
 
     def tuple_of(self, items: list[Value]) -> TupleValue:
         return TupleValue(list(items))
-
-    def function_dict(self, function: FunctionValue) -> DictValue:
-        return FunctionAttributesValue.of(self, function)
 
     # ---- calls ----
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from itertools import combinations
 from types import MethodType
@@ -37,7 +36,7 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.context_variables import ContextVariable
-from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
+from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.scopes import GlobalScope
 from stator.dynamo.values.symbolic_numbers import is_open_input
 from stator.dynamo.values.tensors.tensor import TensorValue
@@ -179,7 +178,7 @@ class FrameReconstructor:
             return
         if now is not MISSING:
             self.effects.append(attribute_effect(target, name, self.recipe(now), raw))
-        elif value.obj is not None and (name in (value.instance_dict() or {}) or _fills_slot(value.obj, name)):
+        elif value.obj is not None and (name in (value.instance_dict() or {})):
             delete = support.delete_attribute if raw else delattr
             self.effects.append(call_effect(delete, target, ConstantRecipe(name)))
         self._changed[id(value)] = value
@@ -273,19 +272,6 @@ class FrameReconstructor:
                 seen.add(id(recipe))
                 waiting += recipe_children(recipe)
 
-    def rely_on_unwritten_elements(self) -> None:
-        """Numbers of arrays that are read again behind the graph must be those from before it."""
-        elements, recorder = self.context.array_elements, self.context.recorder
-        if not elements or not any(
-            value.fake.fake_storage is written  # type: ignore[attr-defined]
-            for value in recorder.input_values
-            for written in recorder.writes
-        ):
-            return
-        for _, recipe in self._recipes.values():
-            if isinstance(recipe, Load) and _reads(recipe.source, elements):
-                raise unsupported("mutation", "writing to a tensor or array after a number of an array was read")
-
     def rely_on_distinct_inputs(self) -> None:
         """Inputs that the graph writes to must not be the same tensor as another input."""
         recorder = self.context.recorder
@@ -316,20 +302,6 @@ def _is_found(recipe: Recipe) -> bool:
     if bound and recipe.function.value is MethodType:  # type: ignore[attr-defined]
         return True  # made anew each time that the program asks for one
     return isinstance(recipe, (Load, ConstantRecipe, FrameCell, RaisedAt))
-
-
-def _fills_slot(obj: Any, name: str) -> bool:
-    """Whether the object holds something in its `__slots__` member of that name."""
-    member = lookup_in_class(type(obj), name)
-    try:
-        return inspect.ismemberdescriptor(member) and member.__get__(obj) is not MISSING
-    except AttributeError:
-        return False
-
-
-def _reads(source: Source, elements: set[Source]) -> bool:
-    """Whether one of these is read on the way to what `source` says."""
-    return source in elements or (isinstance(source, CallSource) and any(_reads(arg, elements) for arg in source.args))
 
 
 def _object_source(value: Any) -> Source:

@@ -27,12 +27,11 @@ from stator.dynamo.guards.source import (
     ConstantSource,
     ItemSource,
     LocalSource,
-    ReadSource,
     Source,
     is_fixed,
 )
 from stator.dynamo.host.hook import is_skipped
-from stator.dynamo.host.iterator_state import READABLE, iterated_count, iterated_part
+from stator.dynamo.host.iterator_state import READABLE
 from stator.dynamo.host.naming import class_name, full_name, module_of
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_scalars import is_numpy_number, numpy_numbers, plain_converter
@@ -43,13 +42,12 @@ from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.append_only_lists import GrownList
 from stator.dynamo.values.containers.attribute_dicts import meet_dict
 from stator.dynamo.values.containers.canonical_constants import member_at
-from stator.dynamo.values.containers.iterators import IteratorValue, MapValue
 from stator.dynamo.values.containers.live_iterators import live_iterator
 from stator.dynamo.values.containers.mappings import DictValue, MappingProxyValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.sets import ObjectMember, SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
-from stator.dynamo.values.enum_members import has_operations, is_changeable, items_of
+from stator.dynamo.values.enum_members import are_containers, has_operations
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.modules import ModuleValue, PythonModuleValue, module_name
@@ -120,12 +118,12 @@ def is_constant_object(obj: Any) -> bool:
 
 def _is_constant_member(member: enum.Enum) -> bool:
     kind = type(member)
-    return not has_operations(kind) and not is_changeable(kind) and all(map(is_constant_object, items_of(member)))
+    return not has_operations(kind) and not are_containers(kind)
 
 
 def _constant(context: CaptureContext, obj: Any, source: Source | None) -> Value:
     if issubclass(type(obj), enum.Enum) and not _is_constant_member(obj):
-        if is_changeable(type(obj)) or isinstance(obj, (tuple, frozenset)):
+        if are_containers(type(obj)):
             raise unsupported("unguardable", f"a member of {class_name(type(obj))}, which is a container")
         context.guard(source, GuardKind.IS, obj)  # type: ignore[arg-type]
         return ObjectValue(type(obj), obj, source or ConstantSource(f"<{class_name(type(obj))}>", obj))
@@ -465,22 +463,6 @@ def _iterator(context: CaptureContext, obj: Any, source: Source | None) -> Value
         _guard_type(context, obj, source)
         found = live_iterator(context, obj, source)
     return _object(context, obj, source) if found is None else found
-
-
-@wraps(map)
-def _map(context: CaptureContext, obj: Any, source: Source | None) -> Value:
-    """What it calls, and the iterators whose items it calls that with, are those that it says it is made of. A class
-    below it may do something else."""
-    if source is None or type(obj) is not map:
-        return _object(context, obj, source)
-    _guard_type(context, obj, source)
-    count = iterated_count(obj)
-    context.guard(ReadSource(iterated_count, (source,)), GuardKind.EQUALS, count)
-    where = [ReadSource(iterated_part, (source, ConstantSource(repr(at), at))) for at in range(count)]
-    function, *iterated = (context.wrap(iterated_part(obj, at), where[at]) for at in range(count))
-    if not all(isinstance(one, (IteratorValue, ObjectValue)) for one in iterated):
-        return _object(context, obj, source)
-    return MapValue(function, iterated, obj, source)
 
 
 @wraps(super)

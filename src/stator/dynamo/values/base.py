@@ -176,7 +176,6 @@ class CaptureContext(Protocol):
     """The capture of one frame, as values, the graph and handlers see it. interpreter.capture_context.FrameCapture
     is one."""
 
-    array_elements: set[Source]
     asked_whether_compiling: Any
     assumptions: Any
     broken: tuple[Any, list[Any]] | None
@@ -343,8 +342,6 @@ class CaptureContext(Protocol):
     def list_of(self, items: list[Value]) -> Value: ...
 
     def tuple_of(self, items: list[Value]) -> Any: ...
-
-    def function_dict(self, function: Any) -> Any: ...
 
     def call(self, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value: ...
 

@@ -13,7 +13,7 @@ from stator.dynamo.guards.source import AttrSource, ConstantSource, InstanceDict
 from stator.dynamo.host.naming import OF_C, class_name, full_name, qualified_name
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 
-from .base import Raised, Value, unsupported
+from .base import Value, unsupported
 from .constants import ConstantValue
 from .functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
 from .objects import C_METHODS, MISSING, is_data_descriptor, lookup_in_class
@@ -55,23 +55,18 @@ class ClassValue(Value):
         return context.call_class(self, args, kwargs)
 
     def get_attr(self, context: CaptureContext, name: str) -> Value:
-        """type.__getattribute__, and the metaclass's `__getattr__` behind it."""
+        """type.__getattribute__."""
         kind = type(self.cls)
         member = vars(self.cls).get(name) if kind in OF_C else None
         if member is not None and type(member) is self.cls and context.is_constant_object(member):  # an enumeration
             context.guard(AttrSource(_as_constant(self.cls), name), GuardKind.EQUALS, member)
             return ConstantValue(member)
-        if context.class_lookup(kind, "__getattribute__") is not type.__getattribute__:
+        own_getattr = (
+            not isinstance(self.cls, enum.EnumMeta) and context.class_lookup(kind, "__getattr__") is not MISSING
+        )
+        if own_getattr or context.class_lookup(kind, "__getattribute__") is not type.__getattribute__:
             raise unsupported("attribute", f"{qualified_name(kind)} looks attributes of classes up in its own way")
-        try:
-            return self._plain_attr(context, name)
-        except Raised as raised:
-            hook = context.class_lookup(kind, "__getattr__")
-            if not isinstance(hook, FunctionType) or not issubclass(raised.value.python_type(context), AttributeError):
-                raise
-        if isinstance(self.cls, enum.EnumMeta):
-            return context.known(context.run_real(getattr, (self.cls, name)))
-        return context.class_function(kind, "__getattr__", hook).call(context, [self, ConstantValue(name)], {})
+        return self._plain_attr(context, name)
 
     def _plain_attr(self, context: CaptureContext, name: str) -> Value:
         cls = self.cls
@@ -121,35 +116,22 @@ class ClassValue(Value):
             raise unsupported("attribute", f"{name} of {self.describe(context)}, which may change")
         return context.known(context.run_real(getattr, (self.cls, name)))
 
-    def _own_method(self, context: CaptureContext, name: str) -> Value | None:
-        """A special method that the metaclass defines in Python, bound to this class."""
-        found = MISSING if isinstance(self.cls, enum.EnumMeta) else context.class_lookup(type(self.cls), name)
-        if found is MISSING or found is None or isinstance(found, C_METHODS):
-            return None
-        return context.bind(self, type(self.cls), name, found)
-
     def truth(self, context: CaptureContext) -> bool:
-        for name in ("__bool__", "__len__"):
-            method = self._own_method(context, name)
-            if method is not None:
-                return context.truth(method.call(context, [], {}))
+        kind = type(self.cls)
+        own = any(context.class_lookup(kind, name) is not MISSING for name in ("__bool__", "__len__"))
+        if own and not isinstance(self.cls, enum.EnumMeta):
+            raise unsupported("special-method", f"the truth of {self.describe(context)}, which its metaclass decides")
         return True
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
         if isinstance(self.cls, enum.EnumMeta):
             return iter([context.known(member) for member in self._members(context)])
-        method = self._own_method(context, "__iter__")
-        if method is not None:
-            return context.iterate(method.call(context, [], {}))
         return super().iterate(context)
 
     def length(self, context: CaptureContext) -> int:
         if isinstance(self.cls, enum.EnumMeta):
             return len(self._members(context))
-        method = self._own_method(context, "__len__")
-        if method is not None:
-            return context.length_of(method.call(context, [], {}))
-        return context.run_real(len, (self.cls,))
+        return super().length(context)
 
     def contains(self, context: CaptureContext, item: Value) -> bool:
         if isinstance(self.cls, enum.EnumMeta):
@@ -157,9 +139,6 @@ class ClassValue(Value):
             if not issubclass(type(real), enum.Enum):
                 real = context.constant_of(item, "operand of `in`")
             return context.run_real(lambda cls, it: it in cls, (self.cls, real))
-        method = self._own_method(context, "__contains__")
-        if method is not None:
-            return context.truth(method.call(context, [item], {}))
         return super().contains(context, item)
 
     def get_item(self, context: CaptureContext, key: Value) -> Value:
@@ -167,13 +146,10 @@ class ClassValue(Value):
             return context.known(
                 context.run_real(lambda cls, at: cls[at], (self.cls, context.constant_of(key, "a name")))
             )
-        method = self._own_method(context, "__getitem__")
-        if method is None:
-            own = context.class_lookup(self.cls, "__class_getitem__")
-            if isinstance(getattr(own, "__func__", None), FunctionType) and own.__func__.__module__ != "typing":
-                method = context.get_attr(self, "__class_getitem__")
-        if method is not None:
-            return method.call(context, [key], {})
+        own = context.class_lookup(self.cls, "__class_getitem__")
+        in_python = isinstance(getattr(own, "__func__", None), FunctionType) and own.__func__.__module__ != "typing"
+        if in_python or context.class_lookup(type(self.cls), "__getitem__") is not MISSING:
+            raise unsupported("subscript", f"subscript of {self.describe(context)}")
         return context.known(
             context.run_real(lambda cls, at: cls[at], (self.cls, context.real_of(key, "a type argument")))
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 import enum
 import types
 import weakref
-from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -22,51 +21,34 @@ from .objects import C_METHODS, MISSING, is_data_descriptor
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-# what the interpreter asks the class for where operators and built-in functions meet a member
-_OPERATIONS = frozenset(
-    f"__{name}__"
-    for name in (
-        *("eq", "ne", "lt", "le", "gt", "ge", "hash", "bool", "len", "iter", "contains", "getitem", "next", "reversed"),
-        *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift"),
-        *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow", "rmatmul", "rand", "ror", "rxor", "rlshift"),
-        *("rshift", "rrshift", "neg", "pos", "abs", "invert", "index", "int", "float", "complex", "round", "enter"),
-        *("getattribute", "getattr", "setattr", "delattr", "instancecheck"),
-    )
+# what a class of the program may define without its members answering operators in a way of their own
+_NEUTRAL = frozenset(
+    {"__init__", "__new__", "__str__", "__repr__", "__format__", "__call__", "__dir__", "__reduce_ex__"}
 )
-_answers: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
-_changeable: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+_PLAIN_BASES = (object, int, float, complex, str, bytes)
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement or its like
+_operations: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+_containers: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def has_operations(cls: type) -> bool:
     """Whether members of this enumeration answer operators by code of the program, as other objects do."""
-    found = _answers.get(cls)
+    found = _operations.get(cls)
     if found is None:
         own = (class_dict(base).items() for base in resolution_order(cls))
-        methods = (value for names in own for name, value in names if name in _OPERATIONS)
-        found = any(isinstance(one, FunctionType) and not is_skipped(one.__code__) for one in methods)
-        _answers[cls] = found
+        special = (one for names in own for name, one in names if name.startswith("__") and name not in _NEUTRAL)
+        found = any(isinstance(one, FunctionType) and not is_skipped(one.__code__) for one in special)
+        _operations[cls] = found
     return found
 
 
-def is_changeable(cls: type) -> bool:
-    """Whether members of this enumeration are containers that change: lists, dictionaries and their like, which alone
-    among the classes in C cannot be hashed."""
-    found = _changeable.get(cls)
+def are_containers(cls: type) -> bool:
+    """Whether members of this enumeration are lists, tuples, dictionaries or their like."""
+    found = _containers.get(cls)
     if found is None:
-        of_c = (class_dict(base) for base in resolution_order(cls) if not base.__flags__ & _HEAP_TYPE)
-        found = any("__hash__" in names and names["__hash__"] is None for names in of_c)
-        _changeable[cls] = found
+        of_c = (base for base in resolution_order(cls) if not base.__flags__ & _HEAP_TYPE)
+        found = _containers[cls] = any(base not in _PLAIN_BASES for base in of_c)
     return found
-
-
-def items_of(member: enum.Enum) -> Iterator[Any]:
-    """What a member that is a tuple or frozen set itself consists of."""
-    if isinstance(member, tuple):
-        return tuple.__iter__(member)
-    return frozenset.__iter__(member) if isinstance(member, frozenset) else iter(())
-
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement or its like
 
 
 def member_attribute(context: CaptureContext, owner: ConstantValue, name: str) -> Value | None:

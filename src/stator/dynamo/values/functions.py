@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import operator
-import typing
 from types import (
     BuiltinMethodType,
     CodeType,
     FunctionType,
-    GenericAlias,
     MethodType,
     MethodWrapperType,
     WrapperDescriptorType,
@@ -37,11 +35,12 @@ from stator.dynamo.ir.reconstruct_ir import (
     call_recipe,
 )
 
-from .base import Lazy, Raised, Value, unsupported
+from .base import Lazy, Value, unsupported
 from .cells import CellValue, is_empty
 from .constants import ConstantValue
+from .containers.attribute_dicts import meet_attributes
 from .containers.sequences import TupleValue
-from .objects import ObjectValue, lookup_in_class
+from .objects import lookup_in_class
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor, RunningFrame
@@ -68,7 +67,6 @@ class FunctionValue(Value):
         "attributes",
         "closure",
         "code",
-        "copied",
         "defaults",
         "fixed",
         "fn",
@@ -188,18 +186,18 @@ class FunctionValue(Value):
             return found
         if name == "__code__":
             return ConstantValue(self.code)
-        if name == "__get__":
-            return FunctionGetter(self)
         if name == "__call__":
             return self
-        if name == "__dict__":
-            return context.function_dict(self)
+        if name in ("__dict__", "__get__"):
+            raise unsupported("attribute", f"{name} of {self.describe(context)}")
         if name == "__class__":
             return context.known(FunctionType)
         if self.fn is None:
             return self._made_attr(context, name)
-        if self.source is not None and not hasattr(FunctionType, name) and name not in self.fn.__dict__:
-            context.guard(InstanceDictSource(self.source), GuardKind.NOT_IN, name)
+        if self.source is not None and not hasattr(FunctionType, name):
+            meet_attributes(context, self.fn.__dict__)
+            if name not in self.fn.__dict__:
+                context.guard(InstanceDictSource(self.source), GuardKind.NOT_IN, name)
         real = context.run_real(getattr, (self.fn, name))
         if self.source is None:
             return context.known(real)
@@ -229,6 +227,14 @@ class FunctionValue(Value):
         if hasattr(FunctionType, name):
             raise unsupported("attribute", f"{name} of {self.describe(context)}")
         raise context.raised(AttributeError, f"'function' object has no attribute '{name}'")
+
+    def own_attributes(self, context: CaptureContext) -> dict[str, Value]:
+        """What `__dict__` holds."""
+        own = {name: value for name, value in self.attributes.items() if not hasattr(FunctionType, name)}
+        if self.fn is not None:
+            meet_attributes(context, self.fn.__dict__)
+            own |= {name: self.get_attr(context, name) for name in self.fn.__dict__}
+        return own
 
     def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
         if self.fn is not None:
@@ -279,22 +285,6 @@ class FunctionValue(Value):
             else:
                 reconstructor.set_attr(made, name, value)
         return made
-
-
-class FunctionGetter(Value):
-    """`function.__get__`."""
-
-    __slots__ = ("function",)
-
-    def __init__(self, function: Value) -> None:
-        self.source = None
-        self.function = function
-
-    def python_type(self, context: CaptureContext) -> type:
-        return MethodWrapperType
-
-    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.function if context.is_none(args[0]) else BoundMethodValue(self.function, args[0])
 
 
 class BoundMethodValue(Value):
@@ -381,9 +371,6 @@ class BuiltinMethodValue(Value):
         return GetAttr(reconstructor.recipe(self.owner), self.name)
 
 
-_ALIASES = (GenericAlias, typing._GenericAlias)  # type: ignore[attr-defined]
-
-
 class BuiltinValue(Value):
     """A callable that is not a Python function: a C function, a method descriptor, an operator overload."""
 
@@ -412,22 +399,7 @@ class BuiltinValue(Value):
         return f"the built-in function {module + '.' if module else ''}{name}"
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if isinstance(self.fn, _ALIASES):
-            return self._call_alias(context, args, kwargs)
         return context.call_builtin(self, args, kwargs)
-
-    def _call_alias(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """`Box[int](...)`: an instance of the class itself, which remembers the alias if it can."""
-        if not getattr(self.fn, "_inst", True):  # List[int] of typing: its error needs no arguments
-            context.run_real(self.fn, ())
-        made = context.call(context.known(self.fn.__origin__), args, kwargs)
-        if isinstance(made, ObjectValue):
-            try:
-                made.set_attr(context, "__orig_class__", self)
-            except Raised as raised:
-                if not issubclass(raised.value.python_type(context), (AttributeError, TypeError)):
-                    raise
-        return made
 
     def get_attr(self, context: CaptureContext, name: str) -> Value:
         real = context.run_real(getattr, (self.fn, name))

@@ -7,7 +7,7 @@ Containers and modules build on it.
 from __future__ import annotations
 
 import enum
-import sys
+import inspect
 import threading
 import types
 import weakref
@@ -19,14 +19,13 @@ from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind, Lookup
 from stator.dynamo.guards.source import AttrSource, InstanceDictSource, ItemSource, Source
 from stator.dynamo.host.hook import is_skipped
-from stator.dynamo.host.naming import class_dict, class_name, full_name, module_of, qualified_name, resolution_order
+from stator.dynamo.host.naming import class_dict, class_name, qualified_name, resolution_order
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 
 from .base import Lazy, Raised, Value, unsupported
 from .constants import ConstantValue
 from .containers.attribute_dicts import meet_attributes, write_attributes
-from .slots import EmptySlot, has_dict, is_python_slot
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
@@ -36,10 +35,9 @@ MISSING: Any = object()
 c_methods: Registry[Any, Callable[..., Value]] = Registry("method in C")
 CYTHON_FUNCTION = "cython_function_or_method"  # each extension has a type of that name
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
-_THREAD_LOCAL = threading.local.__getattribute__
 _PLAIN_GETATTRIBUTE = object.__getattribute__
 # C classes whose attributes are not those of the instance's dictionary
-_OWN_ATTRIBUTES = (weakref.ProxyType, weakref.CallableProxyType)
+_OWN_ATTRIBUTES = (weakref.ProxyType, weakref.CallableProxyType, threading.local)
 
 
 def lookup_in_class(cls: type, name: str) -> Any:
@@ -117,19 +115,14 @@ class ObjectValue(Value):
         """The real instance dictionary, if there is a real object with one."""
         if self.real_dict is None and self.obj is not None:
             try:
-                look = _THREAD_LOCAL if issubclass(self.cls, threading.local) else _PLAIN_GETATTRIBUTE
-                real = look(self.obj, "__dict__")
+                real = _PLAIN_GETATTRIBUTE(self.obj, "__dict__")
             except AttributeError:
                 return None
             if not all(type(key) is str for key in real) and any(map(runs_code_when_compared, real)):
                 raise unsupported("attribute", "attributes beside keys that are compared by the program")
             self.real_dict = real
             if self.source is not None:
-                # each thread has its own, which is found by asking for it
-                per_thread = issubclass(self.cls, threading.local)
-                self.dict_source = (
-                    AttrSource(self.source, "__dict__") if per_thread else InstanceDictSource(self.source)
-                )
+                self.dict_source = InstanceDictSource(self.source)
         return self.real_dict
 
     def _own_dict(self, context: CaptureContext) -> dict[str, Any] | None:
@@ -247,30 +240,18 @@ class ObjectValue(Value):
 
     def slot(self, context: CaptureContext, name: str, descriptor: Any) -> Value:
         """A `__slots__` member or a getset of a C class."""
-        if self.attributes is not None and name in self.attributes:
-            found = self.attributes[name]
-            if found is MISSING:
-                raise self._empty_slot(context, name)
-            return found
+        held = (self.attributes or {}).get(name)
+        if held is not None:
+            return held  # type: ignore[no-any-return]
         if self.obj is None:
-            if not is_python_slot(descriptor):
-                raise unsupported("attribute", f"{name!r} of {self.describe(context)}")
-            raise self._empty_slot(context, name)
+            raise unsupported("attribute", f"{name!r} of {self.describe(context)}, which is not set")
         try:
             real = context.run_real(descriptor.__get__, (self.obj, self.cls))
         except Raised as raised:
-            if self.source is not None and issubclass(raised.value.python_type(context), AttributeError):
-                context.guard(self.source, GuardKind.PREDICATE, EmptySlot(name))
-            raise
+            raise unsupported("attribute", f"{name!r} of {self.describe(context)}, which cannot be read") from raised
         if self.source is None:
             return context.wrap_result(real, f"attribute {name!r}")
         return context.wrap(real, AttrSource(self.source, name))
-
-    def _empty_slot(self, context: CaptureContext, name: str) -> Raised:
-        kind = class_name(self.cls)
-        if sys.version_info >= (3, 13):
-            kind = qualified_name(self.cls) if module_of(self.cls) == "__main__" else full_name(self.cls)
-        return context.raised(AttributeError, f"'{kind}' object has no attribute '{name}'")
 
     def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
         custom = context.class_lookup(self.cls, "__setattr__")
@@ -289,16 +270,9 @@ class ObjectValue(Value):
             if not is_python_slot(in_class):
                 set_through(context, self, self.cls, name, in_class, value)
                 return
-        elif not has_dict(self.cls):
-            raise self._no_dict(context, name, in_class)
+        elif not self.cls.__dictoffset__:
+            raise unsupported("attribute-write", f"writing {name!r} of {self.describe(context)}, without a __dict__")
         self.set_own(context, name, value)
-
-    def _no_dict(self, context: CaptureContext, name: str, in_class: Any) -> Raised:
-        """The error of writing or deleting an attribute where instances have no `__dict__`."""
-        if in_class is MISSING:
-            more = " and no __dict__ for setting new attributes" if sys.version_info >= (3, 13) else ""
-            return context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'{more}")
-        return context.raised(AttributeError, f"'{class_name(self.cls)}' object attribute '{name}' is read-only")
 
     def del_attr(self, context: CaptureContext, name: str) -> None:
         custom = context.class_lookup(self.cls, "__delattr__")
@@ -311,37 +285,11 @@ class ObjectValue(Value):
     def generic_del_attr(self, context: CaptureContext, name: str) -> None:
         """object.__delattr__."""
         in_class = context.class_lookup(self.cls, name)
-        if in_class is not MISSING and is_data_descriptor(in_class):
-            self._delete_through(context, name, in_class)
-            return
-        if not has_dict(self.cls):
-            raise self._no_dict(context, name, in_class)
+        if (in_class is not MISSING and is_data_descriptor(in_class)) or not self.cls.__dictoffset__:
+            raise unsupported("attribute-write", f"deleting {name!r} of {self.describe(context)}")
         if self.own_attribute(context, name) is None:
             raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
         self.set_own(context, name, MISSING)
-
-    def _delete_through(self, context: CaptureContext, name: str, in_class: Any) -> None:
-        """Delete an attribute that is a data descriptor of the class."""
-        if isinstance(in_class, property):
-            if in_class.fdel is None:
-                raise context.raised(
-                    AttributeError, f"property '{name}' of '{qualified_name(self.cls)}' object has no deleter"
-                )
-            function = context.class_function(self.cls, name, in_class.fdel)
-            function.call(context, [self], {})
-        elif is_python_slot(in_class):
-            try:
-                self.slot(context, name, in_class)
-            except Raised:
-                raise context.raised(AttributeError, name) from None
-            self.set_own(context, name, MISSING)
-        elif isinstance(context.class_lookup(type(in_class), "__delete__"), FunctionType):
-            function = context.class_function(
-                type(in_class), "__delete__", context.class_lookup(type(in_class), "__delete__")
-            )
-            function.call(context, [context.class_value(self.cls, name), self], {})
-        else:
-            raise unsupported("attribute-write", f"deleting {name!r} of {self.describe(context)} through a descriptor")
 
     # -- operations through special methods of the class --
     def special(self, context: CaptureContext, name: str) -> Value | None:
@@ -384,19 +332,7 @@ class ObjectValue(Value):
     def contains(self, context: CaptureContext, item: Value) -> bool:
         if self.special(context, "__contains__") is not None:
             return context.truth(self._special_call(context, "__contains__", item))
-        if context.class_lookup(self.cls, "__contains__") is None:
-            raise context.raised(TypeError, f"'{class_name(self.cls)}' object is not a container")
-        return any(context.same(mine, item) or context.equal(mine, item) for mine in self._iterated_for_in(context))
-
-    def _iterated_for_in(self, context: CaptureContext) -> Iterator[Value]:
-        try:
-            iterator = context.iterator(self)
-        except Raised as raised:
-            if not issubclass(raised.value.python_type(context), TypeError):
-                raise
-            text = f"argument of type '{class_name(self.cls)}' is not iterable"
-            raise context.raised(TypeError, text) from None
-        return iter(lambda: context.next_item(iterator), None)  # type: ignore[arg-type,return-value]
+        raise unsupported("contains", f"`in` on {self.describe(context)}, whose class has no __contains__")
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
         iterator = context.iterator(self)
@@ -406,22 +342,7 @@ class ObjectValue(Value):
     def iterator(self, context: CaptureContext) -> Value:
         if context.class_lookup(self.cls, "__iter__") is None:
             raise context.raised(TypeError, f"'{class_name(self.cls)}' object is not iterable")
-        if self.special(context, "__iter__") is None and self.special(context, "__getitem__") is not None:
-            return context.make_iterator(self._by_index(context), False)
         return self._special_call(context, "__iter__")
-
-    def _by_index(self, context: CaptureContext) -> Iterator[Value]:
-        """The old protocol: items 0, 1, ... until IndexError."""
-        at = 0
-        while True:
-            try:
-                item = self.get_item(context, ConstantValue(at))
-            except Raised as raised:
-                if not issubclass(raised.value.python_type(context), IndexError):
-                    raise
-                return
-            yield item
-            at += 1
 
     def _special_call(self, context: CaptureContext, name: str, *args: Value) -> Value:
         method = self.special(context, name)
@@ -494,6 +415,11 @@ def set_through(context: CaptureContext, owner: Value, cls: type, name: str, des
         function = context.class_function(type(descriptor), "__set__", setter)
         arguments = [context.class_value(cls, name), owner, value]
     function.call(context, arguments, {})
+
+
+def is_python_slot(found: Any) -> bool:
+    """Whether `__slots__` of a Python class made this member."""
+    return inspect.ismemberdescriptor(found) and "__slots__" in vars(found.__objclass__)
 
 
 def is_data_descriptor(found: Any) -> bool:

@@ -10,7 +10,6 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import (
     AttrSource,
     BuiltinSource,
-    CallSource,
     ConstantSource,
     FunctionSource,
     GlobalSource,
@@ -19,16 +18,12 @@ from stator.dynamo.guards.source import (
     Source,
 )
 
-from .base import Value
+from .base import Value, unsupported
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
 _MISSING = object()
-
-
-def _lacks(names: dict[str, Any], name: str) -> bool:
-    return name not in names
 
 
 class GlobalScope:
@@ -77,19 +72,13 @@ class GlobalScope:
             context.guard(self.source, GuardKind.NOT_IN, name)
         real = self.functions.get(name, _MISSING)
         if self.functions is not builtins.__dict__:
-            return self._read_own(context, name, real)
+            raise unsupported(
+                "call-builtin", f"{name!r} among built-in functions that are not those of the interpreter"
+            )
         if real is _MISSING:
             raise context.raised(NameError, f"name '{name}' is not defined")
         context.guard(BuiltinSource(name), GuardKind.IS, real)
         return context.known(real)
-
-    def _read_own(self, context: CaptureContext, name: str, real: Any) -> Value:
-        """Among built-in functions that are not those of the interpreter."""
-        place = ConstantSource("__builtins__", self.functions)
-        if real is not _MISSING:
-            return context.wrap(real, ItemSource(place, name))
-        context.guard(CallSource(_lacks, (place, ConstantSource(repr(name), name))), GuardKind.EQUALS, True)
-        raise context.raised(NameError, f"name '{name}' is not defined")
 
     def rely_on_absence(self, context: CaptureContext, *names: str) -> None:
         """None of these is there; those that the captured code has written or deleted are its own affair."""

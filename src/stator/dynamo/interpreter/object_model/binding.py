@@ -14,7 +14,6 @@ from stator.dynamo.guards.source import AttrSource, ConstantSource
 from stator.dynamo.host.naming import class_name, full_name, qualified_name
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.classes import ClassValue
-from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
 from stator.dynamo.values.objects import CYTHON_FUNCTION, MISSING, owner_in_class
@@ -115,8 +114,6 @@ def _bind_c_method(context: CaptureContext, owner: Value, cls: type, name: str, 
 
 def _bind_named_field(context: CaptureContext, owner: Value, cls: type, name: str, raw: Any) -> Value:
     at = raw.__reduce__()[1][0]
-    if isinstance(owner, ConstantValue):  # a member of an enumeration of such tuples
-        return context.known(tuple.__getitem__(owner.value, at))
     assert isinstance(owner, TupleValue)
     return owner.at(context, at)
 

@@ -91,9 +91,6 @@ class Identities:
                 raise unsupported("identity", "whether two equal tuples are one object")
             if may_be:
                 return True
-        elements = self.context.array_elements
-        if elements and left.source in elements and right.source in elements:
-            return left is right  # each time an element of an array is read, it is another number
         if left is not right and SymbolicNumber in (type(left), type(right)):
             if left.python_type(self.context) is not right.python_type(self.context):
                 return False

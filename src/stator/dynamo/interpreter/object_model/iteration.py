@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.generators import GeneratorValue
 from stator.dynamo.values.base import Raised, Value, unsupported
-from stator.dynamo.values.containers.iterators import IteratorValue, stop_aware
+from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 
@@ -46,8 +46,13 @@ def next_item(context: CaptureContext, iterator: Value) -> Value | None:
 def _next_item(context: CaptureContext, iterator: Value) -> Value | None:
     if isinstance(iterator, (IteratorValue, GeneratorValue)):
         return iterator.next_item(context)
-    step = context.get_attr(iterator, "__next__")
-    return next(stop_aware(context, step), None)
+    try:
+        return context.call(context.get_attr(iterator, "__next__"), [], {})
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(context), StopIteration):
+            raise
+        context.ended_by = raised
+        return None
 
 
 def may_iterate(context: CaptureContext, value: Value) -> bool:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported
 from stator.dynamo.host.iterator_state import set_position
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Load, NewList, Recipe, call_effect
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, NewList, Recipe, call_effect
 from stator.dynamo.values.base import Raised, Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
-    from stator.dynamo.guards.source import Source
     from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 LIST_ITERATOR: type = type([].__iter__())
@@ -58,13 +56,6 @@ class IteratorValue(Value):
 
     def iterator(self, context: CaptureContext) -> Value:
         return self
-
-    def get_attr(self, context: CaptureContext, name: str) -> Value:
-        if name == "__next__":
-            return IteratorNext(self)
-        if name == "__iter__":
-            return IteratorSelf(self)
-        return super().get_attr(context, name)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if not self.pure or self.cls is reversed:
@@ -184,15 +175,11 @@ class ZipValue(IteratorValue):
 class MapValue(IteratorValue):
     """map(function, *iterators)."""
 
-    __slots__ = ("function", "iterated", "obj")
+    __slots__ = ("function", "iterated")
 
-    def __init__(self, function: Value, iterated: list[Value], obj: Any = None, source: Source | None = None) -> None:
+    def __init__(self, function: Value, iterated: list[Value]) -> None:
         super().__init__(iter(()), cls=map)
         self.function, self.iterated = function, iterated
-        self.obj, self.source = obj, source
-
-    def real(self) -> Any:
-        return super().real() if self.source is None else self.obj
 
     def next_item(self, context: CaptureContext) -> Value | None:
         row: list[Value] = []
@@ -213,8 +200,6 @@ class MapValue(IteratorValue):
         return iter(lambda: context.next_item(self), None)  # type: ignore[arg-type]
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        if self.source is not None:
-            return Load(self.source)
         return CallRecipe(
             ConstantRecipe(map), [reconstructor.recipe(self.function), *map(reconstructor.recipe, self.iterated)]
         )
@@ -238,45 +223,3 @@ def _unknown_rest() -> Iterator[Value]:
     """Python would go on behind the item that raised; the iterator beneath us is at its end."""
     raise unsupported("iteration", "going on with an iterator that raised an exception")
     yield
-
-
-class IteratorSelf(Value):
-    """`iterator.__iter__`."""
-
-    __slots__ = ("owner",)
-
-    def __init__(self, owner: Value) -> None:
-        self.source = None
-        self.owner = owner
-
-    def python_type(self, context: CaptureContext) -> type:
-        return MethodWrapperType
-
-    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.owner
-
-
-class IteratorNext(IteratorSelf):
-    """`iterator.__next__`."""
-
-    __slots__ = ()
-
-    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        context.ended_by = None
-        item = context.next_item(self.owner)
-        if item is None:
-            raise context.end_of_items()
-        return item
-
-
-def stop_aware(context: CaptureContext, step: Value) -> Iterator[Value]:
-    """Items made by calling `step` (a `__next__`) until it raises StopIteration."""
-    while True:
-        try:
-            item = context.call(step, [], {})
-        except Raised as raised:
-            if issubclass(raised.value.python_type(context), StopIteration):
-                context.ended_by = raised
-                return
-            raise
-        yield item

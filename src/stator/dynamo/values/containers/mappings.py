@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
-from types import FunctionType, MappingProxyType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import AttrSource, CallSource, ItemSource, Source
+from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.host.iterator_state import keys_in_order
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, GetAttr, Load, NewDict, Recipe, call_recipe
 from stator.dynamo.values.base import Lazy, NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, runs_code_when_compared
-from stator.dynamo.values.slots import names_of_slots
 
 from .attribute_dicts import meet_dict
 from .canonical_constants import known_at
@@ -27,7 +26,6 @@ from .sets import SetValue
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
-    from stator.dynamo.values.functions import FunctionValue
 
 dict_methods: Registry[str, Callable[..., Value]] = Registry("dict method")
 
@@ -273,21 +271,15 @@ class DictValue(ObjectValue):
 
 
 class AttributesValue(DictValue):
-    """`obj.__dict__`: a live view of an object's own attributes but for those in `__slots__`."""
+    """`obj.__dict__`: a live view of an object's own attributes."""
 
-    __slots__ = ("in_slots", "owner")
+    __slots__ = ("owner",)
 
     def __init__(self, owner: ObjectValue) -> None:
         super().__init__({}, None, dict, None)
         self.owner = owner
-        self.in_slots = names_of_slots(owner.cls)
 
     def find(self, context: CaptureContext, key: Any) -> Value | None:
-        if key in self.in_slots:  # of a name that is one, the dictionary may hold an entry, too: that is not modelled
-            real = self.owner.instance_dict()
-            if real is not None and key in real:
-                raise unsupported("attribute", f"an entry of an instance dictionary beside the slot {key!r}")
-            return None
         return self.owner.own_attribute(context, key)
 
     def complete(self, context: CaptureContext) -> None:
@@ -297,8 +289,6 @@ class AttributesValue(DictValue):
         name = context.constant_of(key, "an attribute's name")
         if not isinstance(name, str):
             raise unsupported("attribute-write", "an entry of an instance dictionary under a key that is no string")
-        if name in self.in_slots:
-            raise unsupported("attribute-write", f"writing an entry of an instance dictionary beside the slot {name!r}")
         self.owner.set_own(context, name, value)
 
     def store(self, context: CaptureContext, key: Value, value: Value) -> None:
@@ -308,10 +298,7 @@ class AttributesValue(DictValue):
         self.owner.set_own(context, key, MISSING)
 
     def keys(self, context: CaptureContext) -> list[Any]:
-        names = self.owner.own_names(context)
-        if not self.in_slots:
-            return names
-        return [name for name in names if name not in self.in_slots or self.find(context, name) is not None]
+        return self.owner.own_names(context)
 
     def constant(self) -> Any:
         raise NotConstant
@@ -333,39 +320,6 @@ class MappingProxyValue(DictValue):
 
     def del_item(self, context: CaptureContext, key: Value) -> None:
         raise context.raised(TypeError, "'mappingproxy' object does not support item deletion")
-
-
-class FunctionAttributesValue(DictValue):
-    """`function.__dict__`: what is stored in it becomes an attribute of a function made in the frame."""
-
-    __slots__ = ("function",)
-
-    def __init__(self, function: Value) -> None:
-        super().__init__({})
-        self.function = function
-
-    @classmethod
-    def of(cls, context: CaptureContext, function: FunctionValue) -> FunctionAttributesValue:
-        made = cls(function)
-        for name, value in function.attributes.items():
-            if not hasattr(FunctionType, name):
-                made.entries[name] = value
-        for name, real in (vars(function.fn) if function.fn is not None else {}).items():
-            if name not in function.attributes:
-                source = AttrSource(function.source, name) if function.source is not None else None
-                made.entries[name] = context.lazy(real, source)
-        return made
-
-    def store(self, context: CaptureContext, key: Value, value: Value) -> None:
-        self.function.set_attr(context, context.constant_of(key, "an attribute's name"), value)
-        self.put(context, key, value)
-
-    def drop(self, context: CaptureContext, key: Any) -> None:
-        self.function.del_attr(context, key)
-        del self.entries[key]
-
-    def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        return GetAttr(reconstructor.recipe(self.function), "__dict__")
 
 
 class DictViewValue(Value):

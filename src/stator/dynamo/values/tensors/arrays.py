@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import CallSource, ConstantSource, Source
+from stator.dynamo.guards.source import CallSource, Source
 from stator.dynamo.host.numpy_boundary import ARRAY, NUMPY_OF, errors_are_no_exceptions, to_array, to_number
 from stator.dynamo.host.numpy_scalars import is_numpy_number
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, GetAttr, Load, Recipe
@@ -23,7 +22,6 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
-from stator.dynamo.values.symbolic_numbers import SymbolicNumber, changing_number, example_of, is_open_input
 
 from .tensor import TensorValue, has_fixed_sizes
 
@@ -105,9 +103,6 @@ class ArrayValue(Value):
 
     # -- parts --
     def get_item(self, context: CaptureContext, key: Value) -> Value:
-        number = self._element_at_entry(context, key)
-        if number is not None:
-            return number
         part, is_element, is_copy = self._part(context, key)
         if is_element and not is_copy:
             part = context.record_method("clone", [part], {})  # a number does not change with the array
@@ -140,28 +135,6 @@ class ArrayValue(Value):
             raise unsupported("subscript", f"subscript of {self.describe(context)} by {index.describe(context)}")
         whole = context.record_method("long", [index.tensor], {})
         return context.record_method("__getitem__", [self.tensor, whole], {})
-
-    def _element_at_entry(self, context: CaptureContext, key: Value) -> Value | None:
-        """A single element of an array that nothing was written to so far: a Python-side number, read in each call."""
-        if (
-            self.obj is None
-            or self.source is None
-            or context.recorder.writes
-            or context.later
-            or not isinstance(key, (ConstantValue, SymbolicNumber))
-        ):
-            return None
-        if len(self.shape) != 1 or self.dtype.kind not in "if" or key.python_type(context) is not int:
-            return None
-        changing = is_open_input(key)
-        at = example_of(key) if changing else key.constant()
-        if not -self.shape[0] <= at < self.shape[0]:
-            return None
-        place = key.source if changing else ConstantSource(repr(at), at)
-        source = CallSource(operator.getitem, (self.source, place))  # type: ignore[arg-type]
-        context.array_elements.add(source)
-        first = changing_number(context, self.obj[at], source)
-        return SymbolicNumber(replace(first.origin, fixed=False))  # type: ignore[arg-type]  # each read is another number
 
     # -- leaving the frame --
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
