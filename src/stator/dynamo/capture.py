@@ -311,7 +311,6 @@ class _Attempt:
 
     def _effects(self, reconstructor: FrameReconstructor) -> list[Effect]:
         reconstructor.replay()
-        reconstructor.check_late_iterators()
         for generator in reconstructor.context.generators:
             if not reconstructor.is_made(generator):
                 generator.rely_on_no_cleanup()

@@ -286,7 +286,7 @@ class Gen(typing.Generic[T1]):
 
 
 def generic(x):
-    return Gen(x).v, Gen[int](3).v
+    return Gen(x).v, Gen[int]
 
 
 def inner_generators(x):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import typing
 from collections import OrderedDict, defaultdict, deque
 
 WHOLE = False  # some are a break, which is right, too
@@ -448,3 +449,22 @@ class Counting:
 
 def old_protocols_of_containers(x):
     return x + 1, list(Indexed()), 20 in Indexed(), Indexed[3], 4 in Counting()
+
+
+class Scaled:
+    def scaled(self, x, by, more=0):
+        return x * by + more
+
+    doubled = functools.partialmethod(scaled, by=2)
+
+
+def partial_methods(x):
+    return Scaled().doubled(x), Scaled().doubled(x, more=3)
+
+
+class Aliased(typing.Generic[typing.AnyStr]):
+    pass
+
+
+def called_aliases(x):
+    return x + 1, Aliased[str]().__orig_class__

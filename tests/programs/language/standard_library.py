@@ -12,17 +12,6 @@ INPUT = torch.tensor([1.5, -2.25, 3.0, 0.5])
 
 
 
-class Scaled:
-    def scaled(self, x, by, more=0):
-        return x * by + more
-
-    doubled = functools.partialmethod(scaled, by=2)
-
-
-def partial_methods(x):
-    return Scaled().doubled(x), Scaled().doubled(x, more=3)
-
-
 def sets_in_place(x):
     held, other = {1, 2, 3, 4}, {3, 4, 5}
     held.symmetric_difference_update([9, 1])

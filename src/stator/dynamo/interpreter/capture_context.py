@@ -37,7 +37,7 @@ from stator.dynamo.values.containers.canonical_constants import constant_of_code
 from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.mappings import AttributesValue, DictValue
-from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
+from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
@@ -420,12 +420,6 @@ class FrameCapture:
     def iterator(self, value: Value) -> Value:
         return iteration.iterator(self, value)
 
-    def pair(self, one: Value, other: Value) -> Value:
-        return TupleValue([one, other])
-
-    def row(self, items: list[Value]) -> Value:
-        return TupleValue(items)
-
     def make_iterator(self, items: Iterator[Value], pure: bool = True) -> IteratorValue:
         return IteratorValue(items, pure, made_at=self.end_step())
 
@@ -459,9 +453,6 @@ class FrameCapture:
         for at in range(0, len(flat), 2):
             made.put(self, flat[at], flat[at + 1])
         return made
-
-    def list_of(self, items: list[Value]) -> Value:
-        return ListValue(list(items))
 
     def tuple_of(self, items: list[Value]) -> TupleValue:
         return TupleValue(list(items))

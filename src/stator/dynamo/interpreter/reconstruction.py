@@ -8,7 +8,6 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.codegen import support
-from stator.dynamo.codegen.children import recipe_children
 from stator.dynamo.graph.messages import Message
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
@@ -27,7 +26,7 @@ from stator.dynamo.ir.reconstruct_ir import (
     call_effect,
     call_recipe,
 )
-from stator.dynamo.values.base import Lazy, Value, cannot_rebuild, unsupported
+from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.append_only_lists import GrownList
@@ -61,7 +60,6 @@ class FrameReconstructor:
         self.fills: list[Effect] = []  # contents of new objects, before the replayed mutations
         self.effects: list[Effect] = []
         self.late: list[Effect] = []  # where iterators are, which may be over what those change
-        self.of_changed: list[tuple[Recipe, int | None]] = []  # iterators that are made behind them, and at which step
         self._changed: dict[int, Value] = {}  # objects with effects, which are not to be other ones that were read
         self._changed_cells: list[CellValue] = []  # the same of cells
 
@@ -257,20 +255,6 @@ class FrameReconstructor:
         for one, other in combinations(self.context.live_iterators.values(), 2):
             if one.cls is other.cls:
                 self.context.guard(one.source, GuardKind.DISTINCT, other.source)  # type: ignore[arg-type]
-
-    def check_late_iterators(self) -> None:
-        """Raises CannotRebuild where a change would make an iterator over something that is yet to be changed."""
-        made_at = {id(recipe): step for recipe, step in self.of_changed}
-        changes = (*self.fills, *self.effects) if made_at else ()
-        waiting = [effect.expression for effect in changes]
-        seen: set[int] = set()
-        while waiting:
-            recipe = waiting.pop()
-            if id(recipe) in made_at:
-                raise cannot_rebuild("an iterator over a container that was changed before", made_at[id(recipe)])
-            if id(recipe) not in seen:
-                seen.add(id(recipe))
-                waiting += recipe_children(recipe)
 
     def rely_on_distinct_inputs(self) -> None:
         """Inputs that the graph writes to must not be the same tensor as another input."""

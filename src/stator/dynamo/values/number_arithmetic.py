@@ -62,7 +62,7 @@ def computed(context: CaptureContext, function: Any, args: list[Value]) -> Value
         return _of_inputs(context, function, args)
     if function is divmod and len(args) == 2:
         parts = [computed(context, one, args) for one in (operator.floordiv, operator.mod)]
-        return None if parts[0] is None or parts[1] is None else context.pair(parts[0], parts[1])
+        return None if None in parts else context.tuple_of(parts)  # type: ignore[arg-type]
     if not all(map(_is_number, args)):
         return None
     if not origins & {FromSizes, FromTensor}:

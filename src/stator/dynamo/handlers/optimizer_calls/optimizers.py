@@ -140,7 +140,7 @@ def _default_form(
     nesterov = context.frames[-1].locals.get("nesterov", ConstantValue(False))
     if not context.truth(fused) and not context.truth(differentiable) and not context.truth(nesterov):
         foreach = ConstantValue(True)
-    return context.pair(fused, foreach)
+    return context.tuple_of([fused, foreach])
 
 
 @tensor_methods.register("item")

@@ -71,7 +71,7 @@ class ContainerIterator(IteratorValue):
     make: what gives such an iterator of the container; `taken` items were taken off it.
     """
 
-    __slots__ = ("changes", "container", "ended", "make", "size", "start", "taken")
+    __slots__ = ("container", "drops", "ended", "make", "size", "start", "taken")
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ContainerIterator(IteratorValue):
         a list had that is gone through backwards."""
         super().__init__(items, True, cls, made_at)
         self.container = container
-        self.changes = _changes_of(container)
+        self.drops = _drops_of(container)
         self.make = make
         self.start = start
         self.size = None if entries is None else (entries, len(entries))
@@ -106,33 +106,29 @@ class ContainerIterator(IteratorValue):
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.ended:
             return CallRecipe(ConstantRecipe(iter), [NewList([])])
-        if _changes_of(self.container) != self.changes:
+        if _drops_of(self.container) != self.drops:
             raise cannot_rebuild("an iterator over a container that was changed", self.made_at)
         if self.size is not None and len(self.size[0]) != self.size[1]:
             raise cannot_rebuild("an iterator over a dictionary whose size was changed", self.made_at)
         container = reconstructor.recipe(self.container)
         changed = reconstructor.context.mutations.touches(getattr(self.container, "owner", self.container))
         if self.cls in _OF_LISTS and (changed or self.container.source is None):
-            made = CallRecipe(
-                ConstantRecipe(self.make), [container, ConstantRecipe(0)]
-            )  # the list may still be empty there
+            made = CallRecipe(ConstantRecipe(self.make), [container, ConstantRecipe(0)])  # the list may be empty there
             at = self.taken if self.start is None else self.start - 1 - self.taken
             whole = Effect(container)  # with all that is in it: such as the iterator
             reconstructor.late += [whole, call_effect(set_position, made, ConstantRecipe(at))]
             return made
-        made = CallRecipe(ConstantRecipe(self.make), [container, ConstantRecipe(self.taken)])
         if changed:
-            reconstructor.of_changed.append((made, self.made_at))
-        return made
+            raise cannot_rebuild("an iterator over a container that was changed", self.made_at)
+        return CallRecipe(ConstantRecipe(self.make), [container, ConstantRecipe(self.taken)])
 
 
 _OF_LISTS: tuple[type, ...] = (LIST_ITERATOR, type(reversed([])))
 
 
-def _changes_of(container: Any) -> int:
-    """How often that was changed which ends the iterators of a deque (anything) or of a dictionary (its keys)."""
-    of = getattr(container, "owner", container)  # behind a view
-    return int(getattr(of, "changes", 0) or getattr(of, "drops", 0))
+def _drops_of(container: Any) -> int:
+    """How many keys were taken out of a dictionary, or of the dictionary behind a view."""
+    return int(getattr(getattr(container, "owner", container), "drops", 0))
 
 
 class EnumerateValue(IteratorValue):
@@ -149,7 +145,7 @@ class EnumerateValue(IteratorValue):
         if item is None:
             return None
         self.count += 1
-        return context.pair(context.constant(self.count - 1), item)
+        return context.tuple_of([context.constant(self.count - 1), item])
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
         return iter(lambda: self.next_item(context), None)  # type: ignore[arg-type]

@@ -121,7 +121,7 @@ class LiveEnumerate(LiveIterator):
         if self.position:
             count = context.binary(operator.add, count, context.constant(self.position))
         self.position += 1
-        return context.pair(count, item)
+        return context.tuple_of([count, item])
 
     def rely_on_items(self, context: CaptureContext) -> None:
         """That is the iterator's within."""
@@ -145,7 +145,7 @@ class LiveZip(LiveIterator):
                     raise unsupported("iteration", "the end of a zip(strict=True) that began before the graph")
                 return None
             row.append(item)
-        return context.row(row)
+        return context.tuple_of(row)
 
     def rely_on_items(self, context: CaptureContext) -> None:
         """That is the iterators' within."""

@@ -1,7 +1,4 @@
-"""What sequences share; lists, tuples and their subclasses, and their methods: real Python lists of Values.
-
-Deques and sets have files of their own beside this one.
-"""
+"""Lists, tuples, their subclasses and their methods. The items are a Python list of Values."""
 
 from __future__ import annotations
 
@@ -32,12 +29,11 @@ tuple_methods: Registry[str, Method] = Registry("tuple method")
 
 
 class SequenceValue(ObjectValue):
-    """What list, tuple and deque share. `items` may hold Lazy entries; everything read out is realised."""
+    """A list or tuple. `items` may hold Lazy entries; reading an item realizes it."""
 
     __slots__ = ("items",)
     methods: Registry[str, Method]
     builtin: type
-    iterator_at = staticmethod(support.iterator_at)
 
     def __init__(
         self, items: list[Value], source: Source | None = None, cls: type | None = None, obj: Any = None
@@ -77,7 +73,7 @@ class SequenceValue(ObjectValue):
 
     def forwards(self, context: CaptureContext) -> ContainerIterator:
         kind = type(iter(self.builtin()))
-        return ContainerIterator(self, self.raw_items(context), self.iterator_at, kind, made_at=context.end_step())
+        return ContainerIterator(self, self.raw_items(context), support.iterator_at, kind, made_at=context.end_step())
 
     def backwards(self, context: CaptureContext) -> ContainerIterator:
         start = len(self.items)
@@ -87,13 +83,11 @@ class SequenceValue(ObjectValue):
                 if at < len(self.items):
                     yield self.at(context, at)
 
-        kind = type(reversed(self.builtin()))
-        make = self.reversed_at(start)
-        return ContainerIterator(self, items(), make, kind, made_at=context.end_step(), start=start)
+        def make(sequence: Any, taken: int) -> Any:
+            return support.reversed_at(sequence, start - 1 - taken)
 
-    def reversed_at(self, start: int) -> Callable[[Any, int], Any]:
-        """Makes an iterator backwards over the real sequence, of `start` items, that has given some already."""
-        return lambda sequence, taken: support.reversed_at(sequence, start - 1 - taken)
+        kind = type(reversed(self.builtin()))
+        return ContainerIterator(self, items(), make, kind, made_at=context.end_step(), start=start)
 
     def contains(self, context: CaptureContext, item: Value) -> bool:
         if self.cls is not self.builtin and self.special(context, "__contains__") is not None:

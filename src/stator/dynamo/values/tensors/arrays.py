@@ -126,7 +126,7 @@ class ArrayValue(Value):
         if len(whole) == len(checked) == len(self.shape) and self.scalar:
             raise unsupported("subscript", f"subscript of {self.describe(context)}")
         exact = [ConstantValue(at) if type(at) is int else part for at, part in zip(checked, parts, strict=True)]
-        part = context.record_method("__getitem__", [self.tensor, context.row(exact)], {})
+        part = context.record_method("__getitem__", [self.tensor, context.tuple_of(exact)], {})
         assert isinstance(part, TensorValue)
         return part, len(whole) == len(checked) == len(self.shape), False
 
