@@ -10,8 +10,6 @@ import torch
 INPUT = torch.tensor([1.5, -2.25, 3.0, 0.5])
 
 
-
-
 def sets_in_place(x):
     held, other = {1, 2, 3, 4}, {3, 4, 5}
     held.symmetric_difference_update([9, 1])

@@ -36,7 +36,7 @@ from stator.dynamo.values.constants import ConstantValue, LastInstruction
 from stator.dynamo.values.containers.canonical_constants import constant_of_code
 from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.live_iterators import LiveIterator
-from stator.dynamo.values.containers.mappings import AttributesValue, DictValue
+from stator.dynamo.values.containers.mappings import AttributesValue, DictValue, FunctionAttributesValue
 from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.exceptions import ExceptionValue
@@ -456,6 +456,9 @@ class FrameCapture:
 
     def tuple_of(self, items: list[Value]) -> TupleValue:
         return TupleValue(list(items))
+
+    def function_dict(self, function: FunctionValue) -> DictValue:
+        return FunctionAttributesValue(self, function)
 
     # ---- calls ----
 

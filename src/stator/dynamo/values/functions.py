@@ -188,7 +188,9 @@ class FunctionValue(Value):
             return ConstantValue(self.code)
         if name == "__call__":
             return self
-        if name in ("__dict__", "__get__"):
+        if name == "__dict__":
+            return context.function_dict(self)
+        if name == "__get__":
             raise unsupported("attribute", f"{name} of {self.describe(context)}")
         if name == "__class__":
             return context.known(FunctionType)
@@ -227,14 +229,6 @@ class FunctionValue(Value):
         if hasattr(FunctionType, name):
             raise unsupported("attribute", f"{name} of {self.describe(context)}")
         raise context.raised(AttributeError, f"'function' object has no attribute '{name}'")
-
-    def own_attributes(self, context: CaptureContext) -> dict[str, Value]:
-        """What `__dict__` holds."""
-        own = {name: value for name, value in self.attributes.items() if not hasattr(FunctionType, name)}
-        if self.fn is not None:
-            meet_attributes(context, self.fn.__dict__)
-            own |= {name: self.get_attr(context, name) for name in self.fn.__dict__}
-        return own
 
     def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
         if self.fn is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
@@ -18,7 +18,7 @@ from stator.dynamo.values.base import Lazy, NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, runs_code_when_compared
 
-from .attribute_dicts import meet_dict
+from .attribute_dicts import meet_attributes, meet_dict
 from .canonical_constants import known_at
 from .iterators import ContainerIterator, IteratorValue
 from .sequences import TupleValue
@@ -26,6 +26,7 @@ from .sets import SetValue
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
+    from stator.dynamo.values.functions import FunctionValue
 
 dict_methods: Registry[str, Callable[..., Value]] = Registry("dict method")
 
@@ -320,6 +321,30 @@ class MappingProxyValue(DictValue):
 
     def del_item(self, context: CaptureContext, key: Value) -> None:
         raise context.raised(TypeError, "'mappingproxy' object does not support item deletion")
+
+
+class FunctionAttributesValue(DictValue):
+    """`function.__dict__`: storing an entry sets an attribute of a function made in the frame."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, context: CaptureContext, function: FunctionValue) -> None:
+        own = {name: value for name, value in function.attributes.items() if not hasattr(FunctionType, name)}
+        if function.fn is not None:
+            meet_attributes(context, function.fn.__dict__)
+            own |= {name: function.get_attr(context, name) for name in function.fn.__dict__}
+        super().__init__(own)
+        self.function = function
+
+    def store(self, context: CaptureContext, key: Value, value: Value) -> None:
+        self.function.set_attr(context, context.constant_of(key, "an attribute's name"), value)
+        self.put(context, key, value)
+
+    def drop(self, context: CaptureContext, key: Any) -> None:
+        raise unsupported("attribute-write", f"deleting {key!r} from {self.function.describe(context)}.__dict__")
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return GetAttr(reconstructor.recipe(self.function), "__dict__")
 
 
 class DictViewValue(Value):
