@@ -6,7 +6,6 @@ Wrapping lays the guards that the value needs to be what it claims; what is insi
 from __future__ import annotations
 
 import enum
-import gc
 import re
 import types
 import weakref
@@ -36,14 +35,14 @@ from stator.dynamo.host.naming import class_name, full_name, module_of
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_scalars import is_numpy_number, numpy_numbers, plain_converter
 from stator.dynamo.values.base import Lazy, Value, unsupported
-from stator.dynamo.values.classes import ClassValue, SuperValue
+from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.compiled import CompiledFunctionValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.append_only_lists import GrownList
 from stator.dynamo.values.containers.attribute_dicts import meet_dict
 from stator.dynamo.values.containers.canonical_constants import member_at
 from stator.dynamo.values.containers.live_iterators import live_iterator
-from stator.dynamo.values.containers.mappings import DictValue, MappingProxyValue
+from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.sets import ObjectMember, SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
@@ -348,24 +347,6 @@ wrappers.add(OrderedDict, _dict)
 wrappers.add(defaultdict, _dict)
 
 
-@wraps(types.MappingProxyType)
-def _mapping_proxy(context: CaptureContext, obj: types.MappingProxyType[Any, Any], source: Source | None) -> Value:
-    shown = gc.get_referents(obj)
-    if source is None or not is_rooted_in_constant(source) or not isinstance(shown[0], dict):
-        return _object(context, obj, source)  # a proxy of any mapping runs its code
-    context.guard(source, GuardKind.PREDICATE, _SameEntries(shown[0]))
-    return MappingProxyValue({key: context.known(item) for key, item in obj.items()}, source)
-
-
-def is_rooted_in_constant(source: Source) -> bool:
-    while not isinstance(source, ConstantSource):
-        base = getattr(source, "base", None)
-        if base is None:
-            return False
-        source = base
-    return True
-
-
 @wraps(set, frozenset)
 def _set(context: CaptureContext, obj: Any, source: Source | None) -> Value:
     members = {item: _set_member(context, item, source) for item in obj}
@@ -376,28 +357,6 @@ def _set(context: CaptureContext, obj: Any, source: Source | None) -> Value:
     context.guard(source, GuardKind.TYPE, type(obj))
     context.guard(source, GuardKind.PREDICATE, _SameMembers(obj))
     return SetValue(members, source, type(obj), obj)
-
-
-class _SameEntries:
-    """Guard predicate: a dictionary holds the same objects under the same keys. What was compiled keeps none of them
-    alive that can be referred to weakly."""
-
-    def __init__(self, entries: dict[Any, Any]) -> None:
-        self.keys = tuple(entries)
-        self.values = tuple(map(_weakly, entries.values()))
-
-    def __call__(self, entries: Any) -> bool:
-        if len(entries) != len(self.keys):
-            return False
-        kept = zip(self.keys, self.values, entries.items(), strict=True)
-        return all(key is now and (held() if weak else held) is item for key, (held, weak), (now, item) in kept)
-
-
-def _weakly(obj: Any) -> tuple[Any, bool]:
-    try:
-        return weakref.ref(obj), True
-    except TypeError:
-        return obj, False
 
 
 def _set_member(context: CaptureContext, obj: Any, members: Source | None) -> Value:
@@ -467,14 +426,7 @@ def _iterator(context: CaptureContext, obj: Any, source: Source | None) -> Value
 
 @wraps(super)
 def _super(context: CaptureContext, obj: Any, source: Source | None) -> Value:
-    if source is None or obj.__self__ is None:
-        raise unsupported("super", "a super() that was made elsewhere, or is bound to nothing")
-    _guard_type(context, obj, source)
-    where = AttrSource(source, "__thisclass__")
-    context.guard(where, GuardKind.IS, obj.__thisclass__)
-    made = SuperValue(obj.__thisclass__, context.wrap(obj.__self__, AttrSource(source, "__self__")))
-    made.source = source
-    return made
+    raise unsupported("super", "a super() that was made elsewhere")
 
 
 @wraps(slice)

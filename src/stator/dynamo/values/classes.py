@@ -99,8 +99,6 @@ class ClassValue(Value):
         if isinstance(real, self.cls):
             return context.known(real)
         found = context.class_lookup(self.cls, name)
-        if isinstance(real, types.MappingProxyType):
-            return context.wrap(real, AttrSource(_as_constant(self.cls), name))
         return context.known(real) if found is MISSING else context.bind_to_class(self, name, found)
 
     def _members(self, context: CaptureContext) -> list[Any]:

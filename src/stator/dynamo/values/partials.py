@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class PartialValue(Value):
     """`functools.partial(function, *args, **keywords)`."""
 
-    __slots__ = ("args", "attributes", "function", "keywords", "obj")
+    __slots__ = ("args", "function", "keywords", "obj")
 
     def __init__(
         self,
@@ -33,7 +33,6 @@ class PartialValue(Value):
     ) -> None:
         self.source = source
         self.obj = obj
-        self.attributes: dict[str, Value] = {}  # that the captured code gave to one that it made
         self.function = function
         self.args = args
         self.keywords = keywords
@@ -61,8 +60,6 @@ class PartialValue(Value):
             return made
         if name == "__call__":
             return self
-        if name in self.attributes:
-            return self.attributes[name]
         if self.obj is not None and self.source is not None:
             if name in vars(self.obj):
                 return context.wrap(vars(self.obj)[name], ItemSource(AttrSource(self.source, "__dict__"), name))
@@ -71,20 +68,11 @@ class PartialValue(Value):
             return super().get_attr(context, name)
         raise context.raised(AttributeError, f"'functools.partial' object has no attribute '{name}'")
 
-    def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
-        if self.source is not None or hasattr(functools.partial, name):
-            super().set_attr(context, name, value)
-        self.attributes[name] = value
-
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        made = CallRecipe(
+        return CallRecipe(
             ConstantRecipe(functools.partial),
             [reconstructor.recipe(self.function), *map(reconstructor.recipe, self.args)],
             {name: reconstructor.recipe(value) for name, value in self.keywords.items()},
         )
-        reconstructor.remember(self, made)
-        for name, value in self.attributes.items():
-            reconstructor.set_attr(made, name, value)
-        return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
-from types import FunctionType, MappingProxyType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
@@ -308,21 +308,6 @@ class AttributesValue(DictValue):
         return GetAttr(reconstructor.recipe(self.owner), "__dict__")
 
 
-class MappingProxyValue(DictValue):
-    """A view of a class's `__dict__` and the like, which nobody writes through."""
-
-    __slots__ = ()
-
-    def __init__(self, entries: dict[Any, Any], source: Source) -> None:
-        super().__init__(entries, source, MappingProxyType)
-
-    def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
-        raise context.raised(TypeError, "'mappingproxy' object does not support item assignment")
-
-    def del_item(self, context: CaptureContext, key: Value) -> None:
-        raise context.raised(TypeError, "'mappingproxy' object does not support item deletion")
-
-
 class FunctionAttributesValue(DictValue):
     """`function.__dict__`: storing an entry sets an attribute of a function made in the frame."""
 
@@ -392,8 +377,7 @@ class DictViewValue(Value):
         return super().get_attr(context, name)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        known = (OrderedDict, MappingProxyType)  # each knows its own order, or is none
-        base = next((kind for kind in known if issubclass(self.owner.cls, kind)), dict)
+        base = OrderedDict if issubclass(self.owner.cls, OrderedDict) else dict
         return call_recipe(getattr(base, self.kind), reconstructor.recipe(self.owner))
 
 

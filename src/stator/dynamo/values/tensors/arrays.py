@@ -17,11 +17,12 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, Source
 from stator.dynamo.host.numpy_boundary import ARRAY, NUMPY_OF, errors_are_no_exceptions, to_array, to_number
 from stator.dynamo.host.numpy_scalars import is_numpy_number
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, GetAttr, Load, Recipe
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
+from stator.dynamo.values.functions import BuiltinMethodValue
 
 from .tensor import TensorValue, has_fixed_sizes
 
@@ -90,8 +91,11 @@ class ArrayValue(Value):
         if name == "__class__":
             return context.known(self.python_type(context))
         if name in array_methods:
-            return ArrayMethodValue(self, name)
+            return BuiltinMethodValue(self, name)
         raise unsupported("attribute", f"attribute {name!r} of {self.describe(context)}")
+
+    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value]:
+        return array_methods[name]
 
     def length(self, context: CaptureContext) -> int:
         if not self.shape:
@@ -187,26 +191,3 @@ _FACTS: dict[str, Callable[[Any, ArrayValue], Value]] = {
     "nbytes": lambda context, array: ConstantValue(array.dtype.itemsize * array.tensor.fake.numel()),
     "dtype": lambda context, array: context.known(array.dtype),
 }
-
-
-class ArrayMethodValue(Value):
-    """A bound method of an array."""
-
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: ArrayValue, name: str) -> None:
-        self.source = None
-        self.owner = owner
-        self.name = name
-
-    def python_type(self, context: CaptureContext) -> type:
-        return type([].append)
-
-    def describe(self, context: CaptureContext) -> str:
-        return f"the method ndarray.{self.name}"
-
-    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return context.call_handler(array_methods[self.name], [self.owner, *args], kwargs)
-
-    def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        return GetAttr(reconstructor.recipe(self.owner), self.name)

@@ -238,8 +238,6 @@ class TensorValue(Value):
         if name == "requires_grad":
             context.call_tensor_method(self, "requires_grad", [value], {})
             return
-        if name == "data" and self._is_own_data(value):
-            return
         if name in ("data", "grad") or hasattr(torch.Tensor, name):
             raise unsupported("attribute-write", f"writing `.{name}` of a tensor")
         if self.attributes is None:
@@ -252,20 +250,6 @@ class TensorValue(Value):
             return context.is_none(value)
         mine, other = self.fake, value.fake
         return mine.shape == other.shape and mine.dtype is other.dtype and mine.device == other.device
-
-    def _is_own_data(self, value: Value) -> bool:
-        """Whether this is the tensor's own `.data`: programs move parameters to where they are already."""
-        if not isinstance(value, TensorValue) or self.node is None or value.node is None:
-            return False
-        mine, other = self.fake, value.fake
-        if (mine.shape, mine.stride(), mine.storage_offset()) != (other.shape, other.stride(), other.storage_offset()):
-            return False
-        node = value.node
-        while node is not self.node and (
-            node.target == "detach" or (node.target is getattr and node.args[1] == "data")
-        ):
-            node = node.args[0]  # type: ignore[assignment]
-        return node is self.node
 
     def set_grad(self, context: CaptureContext, value: Value) -> None:
         """Write `.grad` of a tensor that was there before the frame."""
