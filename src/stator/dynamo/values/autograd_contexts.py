@@ -20,7 +20,7 @@ _OF_NODE = frozenset(name for name in dir(torch._C._FunctionBase) if not hasattr
 
 
 class ContextValue(ObjectValue):
-    """Its methods are those of torch's FunctionCtx, followed like any other; they leave attributes, read here."""
+    """Capture follows the methods of torch's FunctionCtx, which store their arguments as attributes."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class ContextValue(ObjectValue):
             raise
 
     def listed(self, context: CaptureContext, name: str) -> list[Value]:
-        """The tensors that one of the context's methods was given; empty if it was not called."""
+        """The tensors that a method of the context stored under `name`; none if the program did not call it."""
         found = (self.attributes or {}).get(name, MISSING)
         if found is MISSING:
             return []

@@ -1,7 +1,6 @@
-"""What the symbolic interpreter holds: the protocol every value answers to.
+"""The base class of symbolic values, and the protocols by which values see the interpreter.
 
-Subclasses live one file per concept beside this one. No value knows bytecode, and none imports the tracer at run time:
-the tracer is handed to every method.
+Values know no bytecode and import nothing of the interpreter: each method takes the capture context.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ class Raised(Exception):
 
     def __init__(self, value: Value) -> None:
         self.value = value
-        self.frames: list[Any] | None = None  # in which it was raised, the outermost first
+        self.frames: list[Any] | None = None  # the frames in which it was raised, outermost first
         super().__init__()
 
 
 class NotConstant(Exception):
-    """A value that was asked for its Python constant has none. Private to the interpreter."""
+    """The value has no Python constant. The interpreter always catches this exception."""
 
 
 class CannotRebuild(Unsupported):
-    """A value cannot be handed to code outside the graph. `made_at`: the step that made it, as Tracer.end_step
-    says, so that the graph can end there instead; None when that would not help."""
+    """A value cannot be handed to code outside the graph. `made_at` is the step that made it (see
+    `CaptureContext.end_step`), so that the graph can end ahead of it; None where that would not help."""
 
     made_at: int | None = None
 
 
 class Value(CaptureState):
-    """A Python object of the captured program. `source` says where it was read from, or None if made in the frame."""
+    """A Python object of the captured program. `source` is where it was read; None for an object made in the frame."""
 
     __slots__ = ("source",)
 
@@ -47,18 +46,15 @@ class Value(CaptureState):
 
     # -- facts --
     def python_type(self, context: CaptureContext) -> type:
-        """The class of the object, as `type(x)` would say."""
+        """`type(x)`."""
         raise NotImplementedError(type(self).__name__)
 
     def real(self) -> Any:
-        """The real object behind this value, when it is one that is shared with the running program.
-
-        Raises NotConstant for objects which exist only symbolically.
-        """
+        """The real object of the running program. Raises NotConstant for objects that exist only symbolically."""
         raise NotConstant
 
     def constant(self) -> Any:
-        """The immutable Python object this value equals (tuples and the like are built). Raises NotConstant."""
+        """A Python object equal to this value; containers are built. Raises NotConstant."""
         raise NotConstant
 
     def is_constant(self) -> bool:
@@ -83,7 +79,7 @@ class Value(CaptureState):
             f" ({self.source})" if self.source else ""
         )
 
-    # -- operations; the defaults say that capture cannot follow --
+    # -- operations; by default they end the graph --
     def truth(self, context: CaptureContext) -> bool:
         return True
 
@@ -118,23 +114,23 @@ class Value(CaptureState):
         raise unsupported("contains", f"`in` on {self.describe(context)}")
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
-        """The items, one by one; raises Unsupported when iteration cannot be followed."""
+        """The items, one by one."""
         raise unsupported("iteration", f"iterating over {self.describe(context)}")
 
     def iterator(self, context: CaptureContext) -> Value:
-        """The object that `iter(x)` gives."""
+        """`iter(x)`."""
         return context.make_iterator(self.iterate(context))
 
     # -- leaving the frame --
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        """How to make this object at run time. Called once per value; `exits` remembers the result."""
+        """How to make this object at run time. The reconstructor calls this once per value and remembers the result."""
         if self.source is not None:
             return Load(self.source)
         raise cannot_rebuild(f"{type(self).__name__} cannot be handed to code outside the graph")
 
 
 class RunningFrame(Protocol):
-    """A frame that capture follows. interpreter.frame.Frame is one."""
+    """A frame that capture follows: interpreter.frame.Frame."""
 
     context: Any
     globals: Any
@@ -147,7 +143,7 @@ class RunningFrame(Protocol):
 
 
 class Reconstructor(Protocol):
-    """The end of a graph, where values become recipes. interpreter.reconstruction.FrameReconstructor is one."""
+    """Turns values into recipes at the end of a graph: interpreter.reconstruction.FrameReconstructor."""
 
     context: Any
     late: list[Effect]
@@ -172,8 +168,7 @@ class Reconstructor(Protocol):
 
 
 class CaptureContext(Protocol):
-    """The capture of one frame, as values, the graph and handlers see it. interpreter.capture_context.FrameCapture
-    is one."""
+    """The capture of one frame, as values, the graph and handlers see it: interpreter.capture_context.FrameCapture."""
 
     asked_whether_compiling: Any
     assumptions: Any
@@ -362,9 +357,9 @@ class CaptureContext(Protocol):
 
 
 class Lazy(Value):
-    """An object that was not touched yet: wrapped, and so guarded, only when it is.
+    """A real object that capture has not used yet. The first use wraps the object, which lays its guards.
 
-    Lazies live in containers, locals and attributes, never on the interpreter's stack.
+    Lazies stand in containers, locals and attributes, never on the interpreter's stack.
     """
 
     __slots__ = ("obj", "value")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class CellValue(Value):
-    """A cell: `content` is None while it is empty. A cell of the captured frame itself has a `frame_name`.
+    """A cell. `content` is None while it is empty. A cell of the captured frame has a `frame_name`.
 
-    fixed: it is one of a function that is guarded by identity, so that it is the very same in each call."""
+    fixed: a guard holds the identity of the cell's function, and so of the cell."""
 
     __slots__ = ("cell", "content", "fixed", "frame_name")
 
@@ -39,13 +39,13 @@ class CellValue(Value):
         return type((lambda x: lambda: x)(0).__closure__[0])  # type: ignore[index]
 
     def place(self, context: CaptureContext) -> Source:
-        """Where a cell that was there before is found: one of the frame's free variables, in its function's closure."""
+        """The source of a cell from outside: its own, or a place in the closure of the captured function."""
         if self.source is not None:
             return self.source
         closure = context.function.__closure__ or ()
         index = next((at for at, one in enumerate(closure) if one is self.cell), None)
         if index is None:
-            raise unsupported("unguardable", "a cell that is a variable's and a value at once")
+            raise unsupported("unguardable", "a cell that is both a variable of the frame and a value")
         return ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
@@ -63,7 +63,7 @@ class CellValue(Value):
 def is_empty(cell: Any) -> bool:
     """Guard predicate."""
     try:
-        cell.cell_contents  # noqa: B018 (reading it is the question)
+        cell.cell_contents  # noqa: B018 (raises for an empty cell)
     except ValueError:
         return True
     return False

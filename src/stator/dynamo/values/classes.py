@@ -28,7 +28,7 @@ _CHANGEABLE = ("__dict__", "__annotations__", "__doc__", "__abstractmethods__")
 
 
 class ClassValue(Value):
-    """A class; always a real one, fixed by an identity guard or by being reached from something fixed."""
+    """A real class. A guard fixes its identity, or the identity of an object that refers to it."""
 
     __slots__ = ("cls",)
 
@@ -65,7 +65,7 @@ class ClassValue(Value):
             not isinstance(self.cls, enum.EnumMeta) and context.class_lookup(kind, "__getattr__") is not MISSING
         )
         if own_getattr or context.class_lookup(kind, "__getattribute__") is not type.__getattribute__:
-            raise unsupported("attribute", f"{qualified_name(kind)} looks attributes of classes up in its own way")
+            raise unsupported("attribute", f"a class whose metaclass {qualified_name(kind)} has its own lookup")
         return self._plain_attr(context, name)
 
     def _plain_attr(self, context: CaptureContext, name: str) -> Value:
@@ -102,7 +102,7 @@ class ClassValue(Value):
         return context.known(real) if found is MISSING else context.bind_to_class(self, name, found)
 
     def _members(self, context: CaptureContext) -> list[Any]:
-        """Those of an enumeration, which is still being made while its methods make members."""
+        """The members of an enumeration. A guard holds their number: its class statement may still be running."""
         members: list[Any] = list(self.cls)  # type: ignore[call-overload]
         context.guard(AttrSource(_as_constant(self.cls), "_member_map_"), GuardKind.LENGTH, len(self.cls.__members__))  # type: ignore[attr-defined]
         return members
@@ -111,7 +111,7 @@ class ClassValue(Value):
         if not isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType, *C_METHODS)):
             return context.bind(self, type(self.cls), name, found)
         if name in _CHANGEABLE and not is_immutable_class(self.cls):
-            raise unsupported("attribute", f"{name} of {self.describe(context)}, which may change")
+            raise unsupported("attribute", f"{name} of {self.describe(context)}, which the program may change")
         return context.known(context.run_real(getattr, (self.cls, name)))
 
     def truth(self, context: CaptureContext) -> bool:
@@ -133,7 +133,7 @@ class ClassValue(Value):
 
     def contains(self, context: CaptureContext, item: Value) -> bool:
         if isinstance(self.cls, enum.EnumMeta):
-            real = getattr(item, "obj", None)  # of a member that is no constant
+            real = getattr(item, "obj", None)  # a member that is no constant
             if not issubclass(type(real), enum.Enum):
                 real = context.constant_of(item, "operand of `in`")
             return context.run_real(lambda cls, it: it in cls, (self.cls, real))
@@ -167,7 +167,7 @@ def is_immutable_class(cls: type) -> bool:
 
 
 class SuperValue(Value):
-    """`super(cls, owner)`: attributes found behind `cls` in the resolution order, bound to `owner`."""
+    """`super(cls, owner)`: finds attributes behind `cls` in the method resolution order and binds them to `owner`."""
 
     __slots__ = ("cls", "owner")
 
@@ -192,21 +192,21 @@ class SuperValue(Value):
         kind = owner.python_type(context)
         if isinstance(owner, ClassValue) and self.cls in (owner.cls.__mro__ or ()):
             kind = owner.cls
-        order = kind.__mro__ or ()  # a class whose metaclass is still making up its order has none
+        order = kind.__mro__ or ()  # None while the metaclass computes the order
         if self.cls not in order:
             raise unsupported("super", f"super() of {qualified_name(self.cls)} and {owner.describe(context)}")
         passed: list[type] = []
         for base in order[order.index(self.cls) + 1 :]:
             found = base.__dict__.get(name, MISSING)
             if found is not MISSING:
-                self._rely_on_way(context, kind, passed, name)
+                self._guard_resolution(context, kind, passed, name)
                 return self._bound(context, base, name, found, kind)
             passed.append(base)
-        self._rely_on_way(context, kind, passed, name)
+        self._guard_resolution(context, kind, passed, name)
         raise context.raised(AttributeError, f"'super' object has no attribute '{name}'")
 
-    def _rely_on_way(self, context: CaptureContext, kind: type, passed: list[type], name: str) -> None:
-        """That the order of resolution is what it is, and that classes in between do not have the name."""
+    def _guard_resolution(self, context: CaptureContext, kind: type, passed: list[type], name: str) -> None:
+        """Guard the method resolution order, and that the classes passed over do not have the name."""
         if not is_immutable_class(kind):
             context.guard(AttrSource(_as_constant(kind), "__mro__"), GuardKind.IS, kind.__mro__)
         for base in passed:
@@ -234,6 +234,6 @@ class SuperValue(Value):
 
 
 def is_replaced(kind: type, name: str) -> bool:
-    """Whether a metaclass has a descriptor of its own where type has one."""
+    """Whether a metaclass replaces the descriptor that `type` has under this name."""
     found = lookup_in_class(kind, name)
     return is_data_descriptor(found) and found is not lookup_in_class(type, name)

@@ -1,4 +1,4 @@
-"""Compiled functions met by capture: followed into the function they were made from."""
+"""Compiled functions inside captured code. Capture follows the original function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CompiledFunctionValue(Value):
-    """The entry that `stator.compile(function)` gave; a call of it is a call of the function."""
+    """The entry that `stator.compile(function)` returned. Its call is a call of the function."""
 
     __slots__ = ("entry",)
 

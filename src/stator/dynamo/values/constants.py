@@ -1,6 +1,6 @@
 """Immutable Python objects whose value is known: numbers, strings, None, dtypes, devices, enum members, code objects.
 
-Containers of constants are not here; see sequences.py, sets.py and mappings.py.
+Containers of constants live in containers/.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ConstantValue(Value):
-    """A constant. Read `value`; for a constant that came from the program this guards it (once, when first used)."""
+    """A constant. Reading `value` of a constant from the program lays its guard."""
 
     __slots__ = ("_value",)
 
@@ -54,11 +54,9 @@ class ConstantValue(Value):
 
     def describe(self, context: CaptureContext) -> str:
         if isinstance(self._value, int) and self._value.bit_length() > 1000:
-            return "a very long int"  # there may be a limit to the digits that can be shown
+            return "a very long int"  # CPython limits the digits that repr shows
         if not isinstance(type(self._value).__repr__, WrapperDescriptorType):
-            return (
-                f"a constant of type {qualified_name(type(self._value))}"  # its own code says what it is: not run here
-            )
+            return f"a constant of type {qualified_name(type(self._value))}"  # messages do not run the program's repr
         return f"the constant {self._value!r}"[:200]
 
     def truth(self, context: CaptureContext) -> bool:
@@ -106,8 +104,7 @@ class ConstantValue(Value):
 
 
 class LastInstruction(ConstantValue):
-    """What lies under an exception on the stack: the place of the instruction that raised it. `value` is its index in
-    the code of its frame."""
+    """The stack item under an exception: the index of the instruction that raised it."""
 
     __slots__ = ()
 
@@ -115,19 +112,19 @@ class LastInstruction(ConstantValue):
         return RaisedAt(self.value)
 
 
-_UNIQUE = frozenset(  # types of which equal constants are one object
+_UNIQUE = frozenset(  # types whose equal constants are identical
     (bool, type(None), type(...), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
 )
 
 
 def is_the_only_one(constant: Any) -> bool:
-    """Whether what is equal to this constant, and of its type, is this object."""
+    """Whether each equal object of this type is this object."""
     kind = type(constant)
     return kind in _UNIQUE or (kind is int and -5 <= constant <= 256) or (kind is tuple and not constant)
 
 
 class SourcedConstant(ConstantValue):
-    """A constant read from the running program: its EQUALS guard is laid when it is first looked at."""
+    """A constant read from the running program. The first use lays its EQUALS guard."""
 
     __slots__ = ("context", "guarded")
 
@@ -144,18 +141,18 @@ class SourcedConstant(ConstantValue):
         return self._value
 
     def peek(self) -> Any:
-        """The value, without relying on it."""
+        """The value, without a guard."""
         return self._value
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         assert self.source is not None
         if self.guarded and is_the_only_one(self._value):
             return ConstantRecipe(self._value)
-        return Load(self.source)  # an equal one may be another object
+        return Load(self.source)  # an equal constant may be another object
 
 
 class ConstantMethod(Value):
-    """A bound method of a constant, such as `"abc".startswith`: run for real when its arguments are constants."""
+    """A bound method of a constant, such as `"abc".startswith`. Capture calls it if the arguments are constants."""
 
     __slots__ = ("method", "name", "owner")
 
@@ -173,7 +170,7 @@ class ConstantMethod(Value):
         return self.method
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if isinstance(self.owner, torch.device):  # whose methods enter and leave a mode
+        if isinstance(self.owner, torch.device):  # its methods enter and leave a mode
             return context.call(
                 context.known(getattr(torch.device, self.name)), [ConstantValue(self.owner), *args], kwargs
             )

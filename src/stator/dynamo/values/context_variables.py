@@ -1,7 +1,7 @@
-"""contextvars.ContextVar: what captured code reads from one, sets it to, and puts back.
+"""contextvars.ContextVar: get, set and reset in captured code.
 
-Only the last value reaches the running program, when the graph has run; a token that outlives the graph does not exist,
-so that the graph ends before the variable is set.
+The running program gets only the last value, behind the graph. A token cannot leave the graph, which then ends ahead of
+the call of `set`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Unset:
-    """Stands for the value of a variable that has none."""
+    """The value of a variable that has none."""
 
 
 _UNSET = _Unset()
@@ -40,7 +40,7 @@ def _value_of(variable: ContextVar[Any]) -> Any:
 
 
 class ContextVariable(ObjectValue):
-    """`now`: what captured code has set it to, or None where it is as it was at entry."""
+    """`now` is the value that captured code has set; None for the value at entry."""
 
     __slots__ = ("now",)
 
@@ -52,7 +52,7 @@ class ContextVariable(ObjectValue):
         return _METHODS.get(name)
 
     def effects(self, reconstructor: Reconstructor) -> list[Effect]:
-        """What sets it, at run time; nothing where it was put back."""
+        """Sets the variable at run time, unless captured code has put the value at entry back."""
         if self.now is None:
             return []
         return [call_effect(ContextVar.set, reconstructor.recipe(self), reconstructor.recipe(self.now))]
@@ -62,7 +62,7 @@ class ContextVariable(ObjectValue):
 
 
 class ContextToken(Value):
-    """What `set` gave: `before` is what `reset` puts back."""
+    """The token of a call of `set`. `reset` puts `before` back."""
 
     __slots__ = ("before", "made_at", "used", "variable")
 
@@ -97,7 +97,7 @@ def _get(context: CaptureContext, self: ContextVariable, default: Value | None =
 
 def _set(context: CaptureContext, self: ContextVariable, value: Value) -> Value:
     if not context.in_the_call:
-        raise unsupported("call-builtin", "setting a context variable in code that runs at another time")
+        raise unsupported("call-builtin", "setting a context variable in code that runs later")
     context.mutations.content(self)
     token = ContextToken(self, self.now, context.end_step())
     self.now = value

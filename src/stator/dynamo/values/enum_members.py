@@ -1,5 +1,6 @@
-"""Attributes of members of enumerations: constants whose classes are the program's, with properties, methods and data
-that the members were given. Never here: the enumerations themselves (classes.py).
+"""Members of enumerations: constants of the program's classes, with properties, methods and data.
+
+The enumerations themselves are values of classes.py.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from .objects import C_METHODS, MISSING, is_data_descriptor
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-# what a class of the program may define without its members answering operators in a way of their own
+# methods that no operator and no built-in function but str() and format() calls
 _NEUTRAL = frozenset(
     {"__init__", "__new__", "__str__", "__repr__", "__format__", "__call__", "__dir__", "__reduce_ex__"}
 )
 _PLAIN_BASES = (object, int, float, complex, str, bytes)
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement or its like
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 _operations: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 _containers: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def has_operations(cls: type) -> bool:
-    """Whether members of this enumeration answer operators by code of the program, as other objects do."""
+    """Whether operators on members of this enumeration run code of the program."""
     found = _operations.get(cls)
     if found is None:
         own = (class_dict(base).items() for base in resolution_order(cls))
@@ -52,7 +53,7 @@ def are_containers(cls: type) -> bool:
 
 
 def member_attribute(context: CaptureContext, owner: ConstantValue, name: str) -> Value | None:
-    """As object.__getattribute__ finds it; None: it is one that C code answers for the real member."""
+    """object.__getattribute__ of a member. None for an attribute that C code computes from the real member."""
     member: enum.Enum = owner.value
     cls = type(member)
     in_class = context.class_lookup(cls, name)
@@ -74,7 +75,7 @@ def member_attribute(context: CaptureContext, owner: ConstantValue, name: str) -
 
 
 def _own(context: CaptureContext, member: enum.Enum, name: str) -> Value | None:
-    """What the member itself was given, relied on; the names that it has are as the class made them."""
+    """An entry of the member's own dictionary, guarded; None if it has no such name."""
     held: dict[str, Any] = object.__getattribute__(member, "__dict__")
     if name not in held:
         return None

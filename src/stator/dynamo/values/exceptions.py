@@ -1,4 +1,4 @@
-"""Exception objects raised and caught inside the captured code."""
+"""Exceptions that captured code makes, raises and catches. Their causes, contexts and tracebacks are not modelled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ExceptionValue(Value):
-    """An exception of class `cls` made from `args`. User attributes are kept in `attributes`."""
+    """An exception of class `cls` with `args`. `attributes` holds what the program has set."""
 
     __slots__ = ("_args", "attributes", "caught_at", "cls", "obj", "place")
 
@@ -33,14 +33,14 @@ class ExceptionValue(Value):
         source: Source | None = None,
         obj: BaseException | None = None,
     ) -> None:
-        """`args`, or what gives them when they are first looked at."""
+        """`args` may be a function that makes the arguments at their first use."""
         self.obj = obj
         self.source = source
         self.cls = cls
         self._args = args
         self.attributes: dict[str, Value] = {}
         self.place: UserPlace | None = None
-        self.caught_at: int | None = None  # the outermost frame's step at which it was first raised or let through
+        self.caught_at: int | None = None  # the step of the outermost frame that raised it first
 
     @property
     def args(self) -> list[Value]:
@@ -59,7 +59,7 @@ class ExceptionValue(Value):
         return super().real() if self.obj is None else self.obj
 
     def special(self, context: CaptureContext, name: str) -> Value | None:
-        """The bound special method if the class defines it in Python, else None."""
+        """The bound special method if the class defines it in Python, or None."""
         found = context.class_lookup(self.cls, name)
         if found is MISSING or found is getattr(BaseException, name, MISSING):
             return None
@@ -112,17 +112,17 @@ class ExceptionValue(Value):
         self.attributes[name] = value
 
     def message(self, context: CaptureContext) -> str:
-        """The text in what the compiler says about this exception; never runs the program's own code."""
+        """The text for messages of the compiler; runs no code of the program."""
         try:
             return str(self._plain_twin())
         except NotConstant:
             return ", ".join(arg.describe(context) for arg in self.args)
 
     def text(self, context: CaptureContext, convert: Callable[[Any], str] = str) -> str:
-        """The result of `str(exception)`, repr() or ascii(), where the class leaves it to the built-in class."""
+        """`str(exception)`, repr() or ascii(), where the class inherits the method of a built-in class."""
         method = context.class_lookup(self.cls, "__str__" if convert is str else "__repr__")
         if not isinstance(method, types.WrapperDescriptorType):
-            raise unsupported("format", f"the text of {self.describe(context)}, whose class makes it")
+            raise unsupported("format", f"the text of {self.describe(context)}, whose class has its own method")
         try:
             text = convert(self._plain_twin())
         except NotConstant:
@@ -130,10 +130,10 @@ class ExceptionValue(Value):
         return text if convert is str else class_name(self.cls) + text[text.index("(") :]
 
     def _plain_twin(self) -> BaseException:
-        """An exception of the built-in class below, which has the same text. Raises NotConstant."""
+        """An exception of the built-in base class, whose text is equal. Raises NotConstant."""
         base = next(base for base in self.cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
         if self.source is not None and base.__str__ not in _OF_ARGS:
-            raise NotConstant  # its text is made of attributes, which may have been written since
+            raise NotConstant  # its text shows attributes, which the program may have written
         args = [arg.constant() for arg in self.args]
         if any(type(arg).__flags__ & _HEAP_TYPE for arg in args):
             raise NotConstant
@@ -173,7 +173,7 @@ _OF_C = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 class TracebackValue(Value):
-    """The traceback of an exception that was raised: it can be handed around, but not looked into."""
+    """The traceback of a raised exception. Capture passes it on but cannot read it."""
 
     __slots__ = ("error",)
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def _fixed_default(context: CaptureContext, value: Any, source: Source) -> Value:
-    """A default where one guard says that all are what they were; it may be one object with others."""
+    """A default value under the guard that fixes the whole tuple of defaults."""
     if not context.is_constant_object(value):
         return Lazy(value, source)
     if type(value) is tuple:
@@ -58,9 +58,9 @@ def _fixed_default(context: CaptureContext, value: Any, source: Source) -> Value
 
 
 class FunctionValue(Value):
-    """A Python function. `fn` is the real function, or None when MAKE_FUNCTION made it in the frame.
+    """A Python function. `fn` is the real function; None for a function made in the frame.
 
-    `fixed` says that the very function object is guarded (or constant), not only its code.
+    `fixed`: the function is a constant, or a guard holds its identity, not its code alone.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class FunctionValue(Value):
             self.defaults = list(context.iterate(value))
         elif part == "kwdefaults":
             self.kwdefaults = {key.constant(): item for key, item in context.mapping_items(value)}
-        else:  # annotations: names and values in turn
+        else:  # annotations: a tuple of alternating names and values
             self.attributes["__annotations__"] = context.dict_of(list(context.iterate(value)))
 
     # -- parts of a real function, read when first needed --
@@ -269,7 +269,7 @@ class FunctionValue(Value):
         )
         reconstructor.remember(self, made)
         made.args.extend(reconstructor.recipe(cell) for cell in self.closure or ())
-        plain = True  # so far, as they are to be set in their order
+        plain = True  # while all attributes so far are constants: their order is kept
         for name, value in self.attributes.items():
             plain &= type(value) is ConstantValue
             if plain or name == "__isabstractmethod__":
@@ -322,10 +322,7 @@ class BoundMethodValue(Value):
 
 
 class BuiltinMethodValue(Value):
-    """A method that a built-in class implements in C, bound to a value of ours.
-
-    `descriptor`: what super() found, where the owner's own attribute of that name would be another.
-    """
+    """A method of a class in C, bound to a value. `descriptor` is the method that super() found, if super() did."""
 
     __slots__ = ("descriptor", "name", "owner")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .scopes import GlobalScope
 
 _STORES = ("_parameters", "_buffers", "_modules")
-# as torch has them: programs replace them for a while
+# torch's own: programs may replace these methods
 _CALL, _CALL_IMPL = nn.Module.__call__, nn.Module._call_impl
 _GETATTR, _SETATTR = nn.Module.__getattr__, nn.Module.__setattr__
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -33,13 +33,13 @@ _GRAD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 
 
 class ModuleValue(ObjectValue):
-    """An nn.Module: parameters, buffers and submodules are read through their dictionaries, past `__getattr__`."""
+    """An nn.Module. Parameters, buffers and submodules are read from their dictionaries, without `__getattr__`."""
 
     __slots__ = ("hooks_empty", "made_at", "stored")
 
     def __init__(self, cls: type, obj: nn.Module | None, source: Source | None, made_at: int | None = None) -> None:
         super().__init__(cls, obj, source)
-        self.made_at = made_at  # the step at which the captured code made it
+        self.made_at = made_at  # the step that made it
         self.stored: dict[str, Value] = {}
         self.hooks_empty: bool | None = None
 
@@ -50,12 +50,12 @@ class ModuleValue(ObjectValue):
         if name == "forward" and "_stator_compiled_class" in self.cls.__dict__:
             return self._plain_forward(context)
         if self._is_plain(context) and context.class_lookup(self.cls, name) is MISSING:
-            # a registered name is never in the instance dictionary: registering refuses names that are taken
+            # the instance dictionary cannot have a registered name: registration refuses names in use
             found = self._registered(context, name)
         return found if found is not None else super().get_attr(context, name)
 
     def _plain_forward(self, context: CaptureContext) -> Value:
-        """Of a compiled module: what is compiled when `forward` is called, found as in the module it was made from."""
+        """`forward` of a compiled module, as the original module finds it."""
         own = self.own_attribute(context, "forward")
         if own is not None:
             return own
@@ -79,7 +79,7 @@ class ModuleValue(ObjectValue):
         return self._registered(context, name) or self._made_getattr(context, name)
 
     def _registered(self, context: CaptureContext, name: str) -> Value | None:
-        """A parameter, buffer or submodule of a real module, unless its dictionary was changed in the frame."""
+        """A parameter, buffer or submodule of a real module, or None."""
         real = self.instance_dict()
         if real is None:
             return None
@@ -143,8 +143,8 @@ class ModuleValue(ObjectValue):
         self.generic_set_attr(context, name, value)
 
     def _register(self, context: CaptureContext, name: str, value: Value, store: str) -> None:
-        """A parameter or submodule takes the place of what else has this name. In a module that was there before the
-        frame, it has to have been, too."""
+        """Register a parameter or submodule in the place of other attributes of this name. A module from outside takes
+        only values from outside."""
         outlives = self.source is not None and value.source is None
         if outlives or not self._registers_plainly(context, name, store):
             raise unsupported(
@@ -165,7 +165,7 @@ class ModuleValue(ObjectValue):
                 entries.drop(context, name)
 
     def _registers_plainly(self, context: CaptureContext, name: str, store: str) -> bool:
-        """Whether nn.Module.__setattr__ does nothing but to move the name."""
+        """Whether nn.Module.__setattr__ only moves the name."""
         if store == "_parameters":
             method = context.class_lookup(self.cls, "register_parameter")
             if method is not nn.Module.register_parameter or context.class_lookup(self.cls, name) is not MISSING:
@@ -177,7 +177,7 @@ class ModuleValue(ObjectValue):
 
     # -- calling --
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        # a module compiled by itself and met inside another is followed as what it was made from
+        # a compiled module inside another module is followed as its original
         made_from = self.cls.__dict__.get("_stator_compiled_class", self.cls)
         called = context.class_lookup(made_from, "__call__")
         if called is _CALL:
@@ -188,7 +188,7 @@ class ModuleValue(ObjectValue):
         return super().call(context, args, kwargs)
 
     def call_module(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """nn.Module.__call__: straight into forward when there are no hooks."""
+        """nn.Module.__call__: enters `forward` directly if there are no hooks."""
         plain = context.class_lookup(self.cls, "_call_impl") is _CALL_IMPL
         if not plain or self.own_attribute(context, "_call_impl") is not None:
             return self.get_attr(context, "_call_impl").call(context, args, kwargs)
@@ -201,7 +201,7 @@ class ModuleValue(ObjectValue):
     def _enter(
         self, context: CaptureContext, callee: Value, left_out: int, args: list[Value], kwargs: dict[str, Value]
     ) -> Value:
-        """Call what a call of the module comes to, behind so many frames of torch's."""
+        """Call `callee`, where eager has `left_out` frames of torch in between."""
         context.enters_through(self, callee)
         context.entering_module = left_out
         try:
@@ -274,7 +274,7 @@ class PythonModuleValue(Value):
         return found
 
     def _computed(self, context: CaptureContext, name: str) -> Any:
-        """What the module's own class says that is asked and told each time (as torch.backends' switches are), or
+        """The data descriptor in the module's class under this name (such as the switches of torch.backends), or
         MISSING."""
         kind = type(self.module)
         if kind is ModuleType:
@@ -295,7 +295,7 @@ class PythonModuleValue(Value):
         return context.wrap(real, AttrSource(self.source, name))
 
     def _is_of_torch(self) -> bool:
-        """Its packages import some of their modules when they are first asked for, and do no more."""
+        """Whether `__getattr__` of this module only imports submodules, as that of torch's packages does."""
         return module_name(self.module).partition(".")[0] == "torch"
 
     def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
@@ -315,5 +315,5 @@ class PythonModuleValue(Value):
 
 
 def module_name(module: ModuleType) -> str:
-    """`module.__name__` past whatever its class does when attributes are read."""
+    """`module.__name__` past `__getattribute__` of the module's class."""
     return str(ModuleType.__getattribute__(module, "__dict__").get("__name__"))

@@ -1,7 +1,7 @@
-"""What Python's functions of numbers give where an argument is a symbolic number: a new expression, or a decision.
+"""Python's functions of numbers with a symbolic number among the arguments: a new expression, or a decision.
 
-Inputs and random numbers are computed ahead of the graph, by Python itself. Sizes are expressions over symbols. Floats
-read from tensors are tensors of float64; where Python raises and tensors do not, the graph checks the operands.
+Python itself computes inputs and random numbers, ahead of the graph. Sizes are expressions over symbols. Floats read
+from tensors are tensors of float64; where Python raises and tensors do not, the graph checks the operands.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _EXACT = 2**53  # whole numbers up to here are floats
 
 
 def computed(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
-    """`function(*args)`, where an argument is a symbolic number; None where this file does not know the function."""
+    """`function(*args)` with a symbolic number among the arguments; None for functions unknown here."""
     origins = {type(arg.origin) for arg in args if is_open(arg)}
     if not origins:
         return None
@@ -77,7 +77,7 @@ def _is_number(value: Value) -> bool:
 # ---- inputs ----
 
 _DEEPEST = 16  # operations between a number and what it was computed from
-# Pure functions of numbers. Those marked True give, for numbers of one type, a number of that type, always.
+# Pure functions of numbers. True: for numbers of one type, the result always has that type.
 _OF_INPUTS: dict[Callable[..., Any], bool] = {
     **dict.fromkeys((operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, float), True),
     **dict.fromkeys((operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.not_), False),
@@ -89,13 +89,13 @@ _OF_INPUTS: dict[Callable[..., Any], bool] = {
 
 
 def _of_inputs(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
-    """A number that is computed anew in each call; a truth is a constant that a guard relies on."""
+    """A number that each call computes anew, or a bool that a guard holds."""
     if not all(isinstance(arg, (ConstantValue, SymbolicNumber)) for arg in args):
         return None
     numbers: list[Any] = args
     examples = [example_of(one) for one in numbers]
     if function in _OPERATORS and None in examples:
-        # what comes of None and a number, mostly a TypeError, depends on the number's type alone
+        # the result for None and a number, mostly a TypeError, depends on the number's type alone
         return ConstantValue(context.run_real(function, tuple(examples)))
     is_of_numpy = is_pure_function(function) or plain_converter(function) is not None
     closed = _OF_INPUTS.get(function, False if is_of_numpy else None)
@@ -103,7 +103,7 @@ def _of_inputs(context: CaptureContext, function: Any, args: list[Value]) -> Val
         return None
     if not all(type(one) in NUMBERS or is_numpy_number(one) for one in examples):
         return None
-    # 1, 1.0 and True are equal in Python, and 0.0 equals -0.0: a constant is known by how it is written
+    # 1, 1.0 and True are equal in Python, and 0.0 equals -0.0: the key holds the repr
     known = (
         id(one) if is_open(one) else (type(it), safe_repr(it), it) for one, it in zip(numbers, examples, strict=True)
     )
@@ -127,7 +127,7 @@ def _computed_ahead(
     try:
         result = function(*examples)
     except (ArithmeticError, ValueError, TypeError):
-        return None  # the program's exception, raised when it is computed for real
+        return None  # the program's exception: the call that follows raises it
     sources = tuple(
         _input(one).source if is_open(one) else ConstantSource(safe_repr(it), it)
         for one, it in zip(numbers, examples, strict=True)
@@ -169,7 +169,7 @@ def _of_random_numbers(context: CaptureContext, function: Any, args: list[Value]
 
 
 def _ahead(value: Value) -> Recipe | None:
-    """How code ahead of the graph makes a number; None where an operation on it and a float may raise."""
+    """How code ahead of the graph makes a number. None for a number whose operations with floats may raise."""
     if is_open(value):
         origin = value.origin
         if type(origin) is FromRandom:
@@ -227,14 +227,14 @@ _OF_ONE: frozenset[Any] = frozenset(
 
 def _of_sizes(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
     target = _OF_SYMBOLS.get(function)
-    if target is None or len(args) != (1 if function in _OF_ONE else 2):  # round() to digits, or what raises
+    if target is None or len(args) != (1 if function in _OF_ONE else 2):  # round() to digits, or an error
         return None
     numbers = [arg.origin.number if is_open(arg) and type(arg.origin) is FromSizes else arg.constant() for arg in args]
     if any(type(number) is torch.SymBool for number in numbers):
         return None
     if function in _CHOICES and len({arg.python_type(context) for arg in args}) > 1:
         raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
-    if target in _DIVISIONS and not bool(numbers[1] != 0):  # which is relied on, unless it is known
+    if target in _DIVISIONS and not bool(numbers[1] != 0):  # a condition of the graph, unless the divisor is known
         raise unsupported("data-dependent-value", "a division by a number that is known when the graph runs")
     if function in _OF_INTS and any(type(number) not in (torch.SymInt, int) for number in numbers):
         return None
@@ -247,7 +247,7 @@ def _of_sizes(context: CaptureContext, function: Any, args: list[Value]) -> Valu
 # ---- floats and truths in tensors ----
 
 
-# they give one of their arguments: an int among them would make the type of the result depend on data
+# the result is one of the arguments: with an int among them its type would depend on data
 _CHOICES: dict[Any, Any] = {max: operator.gt, min: operator.lt}
 _OF_TENSOR: dict[Any, Any] = {
     **{abs: torch.abs, operator.abs: torch.abs, operator.neg: operator.neg},
@@ -257,13 +257,13 @@ _OF_TWO_TENSORS: dict[Any, Any] = {
     **{one: one for one in (operator.add, operator.sub, operator.mul, *_DIVISIONS, operator.pow, *_COMPARISONS)},
     math.pow: operator.pow,
 }
-# Of one float: beyond these bounds functions raise, or give infinity.
+# Functions of one float, and the bounds beyond which they raise or give infinity.
 _DOMAINS: dict[Any, tuple[Any, float]] = {
     math.sqrt: (operator.ge, 0.0),
     math.exp: (operator.lt, 709.0),
     math.log: (operator.gt, 0.0),
 }
-# Functions that give whole numbers, and the method of tensors behind each.
+# Functions with whole results, and the tensor method of each.
 _ROUNDINGS: dict[Any, str] = {int: "trunc", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil", round: "round"}
 _MOST_WHOLE = 2.0**62
 
@@ -305,8 +305,8 @@ def _operand(context: CaptureContext, value: Value) -> Value:
 
 
 def _check_operands(context: CaptureContext, function: Any, args: list[Value]) -> None:
-    """Python raises where tensors give an infinity, and has complex powers where they give NaN: the graph fails there,
-    and the program goes its own way. Optimizers compute with counts of steps, of which there is one at least."""
+    """Python raises where tensors give an infinity, and has complex powers where tensors give NaN. The graph fails
+    there, and the frame runs eagerly. Optimizers need no check: they compute with step counts of at least one."""
     if in_optimizers(context):
         return
     if function in _DOMAINS:
@@ -327,16 +327,16 @@ def _check_operands(context: CaptureContext, function: Any, args: list[Value]) -
 def _rely_on(
     context: CaptureContext, number: Value, relation: Any, bound: float = 0, kind: str = "RuntimeError"
 ) -> None:
-    """That the relation between the number and the bound holds."""
+    """Check in the graph that the relation between the number and the bound holds."""
     holds = context.call(context.known(relation), [number, ConstantValue(bound)], {})
     if may_be_checked(context, holds):
         context.recorder.numbers.rely_on(holds, kind=kind)
     elif not context.truth(holds):
-        raise unsupported("data-dependent-value", "an operation on numbers that always raises, or gives a complex one")
+        raise unsupported("data-dependent-value", "an operation that always raises or gives a complex number")
 
 
 def may_be_checked(context: CaptureContext, condition: Value) -> bool:
-    """Whether the graph can check this: one number, of the captured call itself, that is not known while capturing."""
+    """Whether the graph can check this: a single number of the captured call that capture does not know."""
     if isinstance(condition, TensorValue):
         return condition.is_number_of_the_run(context)
     if type(condition) is not SymbolicNumber or not context.in_the_call:
@@ -347,7 +347,7 @@ def may_be_checked(context: CaptureContext, condition: Value) -> bool:
 
 
 def _rounded(context: CaptureContext, method: str, number: Value) -> Value:
-    """The whole number, which is read from a tensor as others are. Infinity and NaN raise in Python."""
+    """Round in the graph and read the int from a tensor. Infinity and NaN raise in Python."""
     _rely_on(context, number, operator.gt, -_MOST_WHOLE, ASSUMPTION)
     _rely_on(context, number, operator.lt, _MOST_WHOLE, ASSUMPTION)
     held = context.record_method(method, [_operand(context, number)], {})
@@ -356,8 +356,8 @@ def _rounded(context: CaptureContext, method: str, number: Value) -> Value:
 
 
 def _chosen(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
-    """max or min of two floats; or of a float and a small int that keeps it from being zero: `max(x.item(), 1)` relies
-    on the float being the larger one."""
+    """max or min of two floats. `max(x.item(), 1)`, which keeps a divisor from being zero, relies on the float being
+    the larger number."""
     floats = [arg for arg in args if arg.python_type(context) is float]
     if len(floats) == 2:
         second, first = _operand(context, args[1]), _operand(context, args[0])

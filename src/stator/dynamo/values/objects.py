@@ -1,7 +1,5 @@
-"""Instances of ordinary classes: attribute lookup as Python does it, over guarded instance dictionaries.
-
-The same machinery serves objects made in the frame (no real object behind them) and objects that were there before.
-Containers and modules build on it.
+"""Instances of ordinary classes, from outside of the frame or made in it: Python's attribute lookup over guarded
+instance dictionaries. Containers and modules derive from ObjectValue.
 """
 
 from __future__ import annotations
@@ -31,24 +29,22 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 MISSING: Any = object()
-# Methods that classes implement in C, by the descriptor in the class: `handler(tracer, owner, *args, **kwargs)`.
+# Methods in C, by their descriptor in the class: `handler(context, owner, *args, **kwargs)`.
 c_methods: Registry[Any, Callable[..., Value]] = Registry("method in C")
 CYTHON_FUNCTION = "cython_function_or_method"  # each extension has a type of that name
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _PLAIN_GETATTRIBUTE = object.__getattribute__
-# C classes whose attributes are not those of the instance's dictionary
+# C classes whose instances look attributes up in other places than their dictionary
 _OWN_ATTRIBUTES = (weakref.ProxyType, weakref.CallableProxyType, threading.local)
 
 
 def lookup_in_class(cls: type, name: str) -> Any:
-    """The raw class attribute through the method resolution order, without binding; MISSING if there is none."""
+    """The first attribute of that name along the method resolution order, unbound; or MISSING."""
     order = resolution_order(cls)
     if order is None:
-        raise unsupported(
-            "attribute", f"a class whose metaclass is still making up its order of resolution: {class_name(cls)}"
-        )
+        raise unsupported("attribute", f"a class without a method resolution order yet: {class_name(cls)}")
     if not native.has_names_only(cls):
-        raise unsupported("attribute", f"a class that holds something under a key that is no name: {class_name(cls)}")
+        raise unsupported("attribute", f"a class whose dictionary has keys other than strings: {class_name(cls)}")
     for base in order:
         found = class_dict(base).get(name, MISSING)
         if found is not MISSING:
@@ -64,7 +60,7 @@ def owner_in_class(cls: type, name: str) -> type | None:
 
 
 def lookup_record(cls: type, name: str, found: Any) -> Lookup:
-    """What a guard has to know about a lookup that found this (MISSING: nothing)."""
+    """The guarded lookup whose result is `found`. The guard compares descriptors; of other values, the owning class."""
     if found is MISSING:
         return Lookup(name)
     is_descriptor = hasattr(type(found), "__get__")
@@ -72,9 +68,9 @@ def lookup_record(cls: type, name: str, found: Any) -> Lookup:
 
 
 class ObjectValue(Value):
-    """An instance of `cls`. `obj` is the real object, or None when it was made in the frame.
+    """An instance of `cls`. `obj` is the real object; None for an object made in the frame.
 
-    `attributes` holds the instance attributes that were read or written so far; MISSING marks a deleted one.
+    `attributes` holds the instance attributes that the frame has read or written; MISSING marks a deleted attribute.
     """
 
     __slots__ = ("absent", "attributes", "cls", "dict_source", "mutated", "obj", "real_dict")
@@ -112,28 +108,28 @@ class ObjectValue(Value):
 
     # -- instance dictionary --
     def instance_dict(self) -> dict[str, Any] | None:
-        """The real instance dictionary, if there is a real object with one."""
+        """The instance dictionary of the real object, or None."""
         if self.real_dict is None and self.obj is not None:
             try:
                 real = _PLAIN_GETATTRIBUTE(self.obj, "__dict__")
             except AttributeError:
                 return None
             if not all(type(key) is str for key in real) and any(map(runs_code_when_compared, real)):
-                raise unsupported("attribute", "attributes beside keys that are compared by the program")
+                raise unsupported("attribute", "attributes beside keys whose comparison runs code of the program")
             self.real_dict = real
             if self.source is not None:
                 self.dict_source = InstanceDictSource(self.source)
         return self.real_dict
 
     def _own_dict(self, context: CaptureContext) -> dict[str, Any] | None:
-        """The same, for what captured code does: it may have met the dictionary by itself, too."""
+        """`instance_dict`, marked as read by attribute: capture may also meet the dictionary as a value of its own."""
         real = self.instance_dict()
         if real is not None and id(real) not in context.instance_dicts:
             meet_attributes(context, real)
         return real
 
     def own_attribute(self, context: CaptureContext, name: str) -> Value | None:
-        """Attribute `name` of the instance itself, or None; relies on what was found by a guard."""
+        """Attribute `name` of the instance itself, or None. A guard holds the answer."""
         if self.attributes is None:
             self.attributes = {}
         found = self.attributes.get(name)
@@ -165,7 +161,7 @@ class ObjectValue(Value):
         if self.attributes is None:
             self.attributes = {}
         if value is not MISSING and self.attributes.get(name) is MISSING:
-            if real is not None and name in real:  # it comes last then: the two writes are not one
+            if real is not None and name in real:  # the attribute moves to the end: one write cannot replay that
                 raise unsupported("attribute-write", f"writing {name!r}, which was deleted before")
             del self.attributes[name]
         self.attributes[name] = value
@@ -190,7 +186,7 @@ class ObjectValue(Value):
         cls = self.cls
         custom = context.class_lookup(cls, "__getattribute__")
         if issubclass(cls, _OWN_ATTRIBUTES):
-            raise unsupported("attribute", f"{self.describe(context)} looks attributes up in its own way")
+            raise unsupported("attribute", f"attribute {name!r} of {self.describe(context)}, which has its own lookup")
         if custom is not _PLAIN_GETATTRIBUTE and isinstance(custom, FunctionType):
             return self._fall_back(context, name, lambda: self._inline(context, custom, "__getattribute__", name))
         return self._fall_back(context, name, lambda: self.generic_get_attr(context, name))
@@ -200,7 +196,7 @@ class ObjectValue(Value):
         return bound.call(context, [self, ConstantValue(name)], {})
 
     def _fall_back(self, context: CaptureContext, name: str, look: Callable[[], Value]) -> Value:
-        """`__getattr__` when the ordinary way raises AttributeError."""
+        """`__getattr__`, where the ordinary lookup raises AttributeError."""
         hook = context.class_lookup(self.cls, "__getattr__")
         if hook is MISSING:
             return look()
@@ -224,7 +220,7 @@ class ObjectValue(Value):
             return special(self, context)
         if in_class is not MISSING and not type(in_class).__flags__ & _IMMUTABLE_TYPE:
             for method in ("__get__", "__set__", "__delete__"):
-                context.class_lookup(type(in_class), method)  # the program may make a descriptor of it, of another kind
+                context.class_lookup(type(in_class), method)  # a guard: the program may add such a method
         if in_class is not MISSING and is_data_descriptor(in_class) and hasattr(type(in_class), "__get__"):
             return self.bind(context, name, in_class)
         found = self.own_attribute(context, name)
@@ -235,7 +231,7 @@ class ObjectValue(Value):
         raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
 
     def bind(self, context: CaptureContext, name: str, in_class: Any) -> Value:
-        """A class attribute seen through this instance."""
+        """A class attribute as this instance shows it."""
         return context.bind(self, self.cls, name, in_class)
 
     def slot(self, context: CaptureContext, name: str, descriptor: Any) -> Value:
@@ -260,7 +256,7 @@ class ObjectValue(Value):
             bound.call(context, [self, ConstantValue(name), value], {})
             return
         if issubclass(self.cls, _OWN_ATTRIBUTES) or getattr(custom, "__name__", "") != "__setattr__":
-            raise unsupported("attribute-write", f"{self.describe(context)} writes attributes in its own way")
+            raise unsupported("attribute-write", f"attribute {name!r} of {self.describe(context)}, written in C")
         self.generic_set_attr(context, name, value)
 
     def generic_set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
@@ -293,7 +289,7 @@ class ObjectValue(Value):
 
     # -- operations through special methods of the class --
     def special(self, context: CaptureContext, name: str) -> Value | None:
-        """The bound special method if the class defines it in Python, else None."""
+        """The bound special method if the class defines it in Python, or None."""
         found = context.class_lookup(self.cls, name)
         if found is MISSING or found is None or isinstance(found, C_METHODS):
             if isinstance(found, C_METHODS) and found.__name__ != name:
@@ -302,7 +298,7 @@ class ObjectValue(Value):
         return context.bind(self, self.cls, name, found)
 
     def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
-        """The handler of a method that a built-in base class implements in C."""
+        """The handler of a method that a base class in C implements."""
         in_c = (base.__dict__.get(name) for base in self.cls.__mro__)
         first = next((found for found in in_c if isinstance(found, C_METHODS)), None)
         return _OBJECT_METHODS.get(name) if first is object.__dict__.get(name) else c_methods.get(first)
@@ -365,7 +361,7 @@ _C_NEW = type(object.__new__)
 
 
 class IdentityKey:
-    """Stands in dictionaries for an object that is hashed by identity."""
+    """The key of an object made in the frame that Python hashes by identity."""
 
     __slots__ = ("value",)
 
@@ -380,8 +376,8 @@ class IdentityKey:
 
 
 def runs_code_when_compared(key: Any) -> bool:
-    """Whether code of the program runs when this object is hashed or compared as a key. What the standard library and
-    torch define, and what dataclasses generate, gives the same each time and changes nothing."""
+    """Whether hashing or comparing this key runs code of the program. Methods of the standard library and torch,
+    and those that dataclasses generate, have no side effects and always give equal results."""
     kind = type(key)
     if kind in _PLAIN_KEYS:
         return False
@@ -399,11 +395,11 @@ def runs_code_when_compared(key: Any) -> bool:
 
 
 _PLAIN_KEYS = frozenset((str, int, float, bool, bytes, type(None)))
-_GENERATED = "<string>"  # the file name of code that was never in a file
+_GENERATED = "<string>"  # the file name of generated code
 
 
 def set_through(context: CaptureContext, owner: Value, cls: type, name: str, descriptor: Any, value: Value) -> None:
-    """Write an attribute through the data descriptor in `cls` that stands for it."""
+    """Write attribute `name` through its data descriptor in `cls`."""
     if isinstance(descriptor, property):
         if descriptor.fset is None:
             raise context.raised(AttributeError, f"property '{name}' of '{qualified_name(cls)}' object has no setter")
@@ -441,7 +437,7 @@ def _dict_of(self: ObjectValue, context: CaptureContext) -> Value:
 _SPECIAL: dict[str, Callable[[ObjectValue, Any], Value]] = {"__class__": _class_of, "__dict__": _dict_of}
 
 
-# ---- methods of `object`, called explicitly, e.g. through super() ----
+# ---- methods of `object`, which programs call e.g. through super() ----
 
 
 def _object_setattr(context: CaptureContext, self: ObjectValue, name: Value, value: Value) -> Value:
@@ -469,7 +465,7 @@ def _object_eq(context: CaptureContext, self: ObjectValue, other: Value) -> Valu
 
 
 def _object_ne(context: CaptureContext, self: ObjectValue, other: Value) -> Value:
-    """The opposite of what the class's `__eq__` says."""
+    """The negated result of the class's `__eq__`."""
     method = self.special(context, "__eq__")
     equal = _object_eq(context, self, other) if method is None else method.call(context, [other], {})
     if isinstance(equal, ConstantValue) and equal.value is NotImplemented:

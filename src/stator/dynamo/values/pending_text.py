@@ -1,5 +1,5 @@
-"""Text that shows a tensor: messages of checks are made before it is known whether anybody reads them. Where such text
-is used, or leaves the graph, the graph ends where it was made.
+"""Text that shows a tensor, such as the message of a check that may never fail. If the program uses such text, or it
+leaves the graph, the graph ends ahead of the step that made it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REASON = "a tensor in a string"
 
 
 class PendingTextValue(Value):
-    """A str that is not made unless it is needed. made_at: the step of the outermost frame that made it."""
+    """A str that capture does not make. made_at: the step of the outermost frame that makes it."""
 
     __slots__ = ("made_at",)
 

@@ -1,4 +1,4 @@
-"""What is known of numbers before they are drawn: `random.random() < 0.0` never holds."""
+"""Bounds of random numbers, which decide some comparisons during capture: `random.random() < 0.0` is always false."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _EXACT = 2**53  # whole numbers up to here are floats
 
 
 def bounds(recipe: Recipe) -> tuple[float, float] | None:
-    """Between which numbers, both included, an expression of `random()` is; rounding keeps their order. None also where
-    one is infinite: there is no order in what infinity times zero gives."""
+    """Inclusive bounds of an expression of `random()`, or None. Rounding keeps their order. Infinite bounds are None,
+    for infinity times zero has no order."""
     if isinstance(recipe, ConstantRecipe):
         number = recipe.value
         known = type(number) is float or (type(number) is int and abs(number) <= _EXACT)
@@ -37,7 +37,7 @@ def bounds(recipe: Recipe) -> tuple[float, float] | None:
 
 
 def compared(function: Any, left: Recipe, right: Recipe) -> bool | None:
-    """What comparing these always gives, if that is known."""
+    """The constant result of a comparison, or None."""
     one, other = bounds(left), bounds(right)
     if one is None or other is None:
         return None

@@ -1,4 +1,4 @@
-"""The globals a frame sees: real module dictionaries, read through guarded sources, with an overlay of writes."""
+"""Globals of a frame: real module dictionaries, read through guarded sources, below the writes of captured code."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class GlobalScope:
         return context.known(real)
 
     def rely_on_absence(self, context: CaptureContext, *names: str) -> None:
-        """None of these is there; those that the captured code has written or deleted are its own affair."""
+        """Guard that none of these names is there, but for names that captured code has written or deleted."""
         for name in names:
             if name not in self.names and name not in self.written:
                 context.guard(self.source, GuardKind.NOT_IN, name)

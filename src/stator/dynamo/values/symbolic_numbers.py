@@ -1,7 +1,7 @@
-"""Python ints, floats and bools that are not constants of a capture: one class, whatever their origin.
+"""Python ints, floats and bools that are not constants of a capture.
 
 The origin holds the number's expression. Code ahead of the graph computes expressions of inputs and of random numbers;
-the graph computes expressions of sizes and of tensors. See number_arithmetic.py for what makes new expressions.
+the graph computes expressions of sizes and of tensors. number_arithmetic.py makes new expressions.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .random_bounds import compared
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
 
-_OFTEN = 4  # changes of a number after which the graph rather breaks than rely on its value
+_OFTEN = 4  # changes of a number after which no guard may hold its value
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 NUMBERS = (int, float, bool)
 
 
 @dataclass(slots=True, eq=False)
 class FromInput:
-    """Read, or computed from what is read, in each call anew. `example`: its value in this call. `depth`: how many
-    operations led to it. `unsteady`: it changed so often that no guard may rely on its value. `fixed`: a guard does."""
+    """A number that each call reads, or computes from such numbers. `example`: the value in this call. `depth`: the
+    number of operations. `unsteady`: the value changed so often that no guard may hold it. `fixed`: a guard does."""
 
     context: CaptureContext
     source: Source
@@ -47,7 +47,7 @@ class FromInput:
 
     @property
     def plain_source(self) -> Source:
-        """Where it is found as an int or float: a number of NumPy is converted."""
+        """The source of the number as a Python int or float; converts numbers of NumPy."""
         convert = plain_converter(type(self.example))
         return self.source if convert is None else CallSource(convert, (self.source,))
 
@@ -59,22 +59,22 @@ class FromInput:
 
 @dataclass(slots=True, eq=False)
 class FromRandom:
-    """A float that a generator gives ahead of the graph, or one computed from such floats. `recipe` makes it."""
+    """A float that code ahead of the graph draws, or computes from drawn floats, by `recipe`."""
 
     recipe: Recipe
 
 
 @dataclass(slots=True, eq=False)
 class FromSizes:
-    """Computed from sizes that depend on data, and from ints that the graph reads from tensors. `number`: a SymInt,
-    SymFloat or SymBool over symbols of the capture."""
+    """A number computed from data-dependent sizes and from ints in tensors. `number`: a SymInt, SymFloat or SymBool
+    over symbols of the capture."""
 
     number: Any
 
 
 @dataclass(slots=True, eq=False)
 class FromTensor:
-    """A float or a truth in a tensor. `tensor`: a copy of it, of no dimension, as float64 or bool."""
+    """A float or bool in a tensor. `tensor`: a copy without dimensions, as float64 or bool."""
 
     tensor: Value
     kind: type = float
@@ -90,14 +90,14 @@ _DESCRIPTIONS: dict[type, str] = {
 
 
 class SymbolicNumber(Value):
-    """A Python number with an expression. Asking an input for its constant fixes it by a guard."""
+    """A Python number with an expression. `constant` of an input lays a guard on the value."""
 
     __slots__ = ("node", "origin")
 
     def __init__(self, origin: Origin) -> None:
         super().__init__(origin.source if type(origin) is FromInput else None)
         self.origin = origin
-        self.node: fx.Node | None = None  # that gives it to operators
+        self.node: fx.Node | None = None  # the node that operators take
 
     def python_type(self, context: CaptureContext) -> type:
         return self.kind
@@ -113,7 +113,7 @@ class SymbolicNumber(Value):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether a guard relies on its value."""
+        """Whether a guard holds the value."""
         return type(self.origin) is FromInput and self.origin.fixed
 
     def describe(self, context: CaptureContext) -> str:
@@ -131,7 +131,7 @@ class SymbolicNumber(Value):
             if origin.unsteady:
                 raise unsupported(
                     "changing-number",
-                    f"this needs to know {origin.source}, a number that is another one in nearly every call",
+                    f"a use of the value of {origin.source}, which changes in nearly every call",
                     "keep the number in a tensor",
                 )
             origin.fixed = True
@@ -174,7 +174,7 @@ class SymbolicNumber(Value):
         return found
 
     def condition(self) -> Any:
-        """Of a number over symbols: its truth as a torch.SymBool, or a bool."""
+        """The truth of a number over symbols, as a torch.SymBool or bool."""
         assert type(self.origin) is FromSizes
         number = self.origin.number
         return number if type(number) is torch.SymBool else number != 0
@@ -191,22 +191,22 @@ class SymbolicNumber(Value):
 
 
 def is_open(value: Value) -> TypeGuard[SymbolicNumber]:
-    """Whether it is a number on whose value no guard relies."""
+    """Whether this is a number whose value no guard holds."""
     return type(value) is SymbolicNumber and not value.is_fixed
 
 
 def is_open_input(value: Value) -> bool:
-    """Whether it is a number that changes from call to call, on whose value no guard relies."""
+    """Whether this is an input number whose value no guard holds."""
     return is_open(value) and type(value.origin) is FromInput
 
 
 def is_known_when_the_graph_runs(value: Value) -> bool:
-    """Whether it is a number that no guard can look at."""
+    """Whether this is a number that no guard can read."""
     return type(value) is SymbolicNumber and type(value.origin) is not FromInput
 
 
 def example_of(value: SymbolicNumber | ConstantValue) -> Any:
-    """The value in this call, without relying on that of an input."""
+    """The value in this call, without a guard."""
     return value.origin.example if type(value) is SymbolicNumber else value.value  # type: ignore[union-attr]
 
 
@@ -214,7 +214,7 @@ def example_of(value: SymbolicNumber | ConstantValue) -> Any:
 
 
 def known_truth(condition: Any) -> bool | None:
-    """What a torch.SymBool always is, if that is known; a bool as it is."""
+    """The value of a bool, or of a torch.SymBool if it is known."""
     return condition if type(condition) is bool else condition.node.environment.evaluate_static(condition.node.value)
 
 
@@ -223,7 +223,7 @@ def is_symbolic(number: Any) -> bool:
 
 
 def number_value(number: Any) -> Value:
-    """A symbolic number of torch as a value: a constant where it is known."""
+    """The value of a symbolic number of torch; a constant if the number is known."""
     node = number.node
     value = node.environment.simplify(node.value) if isinstance(node.value, Expr) else node.value
     known = value.constant if isinstance(value, Expr) else value if isinstance(value, NUMBERS) else None
@@ -234,7 +234,7 @@ def number_value(number: Any) -> Value:
 
 
 def changing_number(context: CaptureContext, value: float, source: Source) -> SymbolicNumber:
-    """The number that was read at a place where it changes; its type is relied on."""
+    """The number at a source whose number changes. A guard holds its type."""
     found = context.numbers.get(source)
     if found is None:
         context.guard(source, GuardKind.TYPE, type(value))
@@ -244,8 +244,8 @@ def changing_number(context: CaptureContext, value: float, source: Source) -> Sy
 
 
 def is_member(context: CaptureContext, container: Value, number: SymbolicNumber) -> bool | None:
-    """Whether a number that changes is in a dictionary, set or sequence of constants, relying on the answer only. None
-    where equality with constants does not tell."""
+    """Whether a changing number is in a dictionary, set or sequence of numbers. A guard holds the answer alone. None
+    for other containers."""
     kind = container.python_type(context)
     if getattr(kind, "__contains__", None) not in _PLAIN_CONTAINS:
         return None
@@ -262,8 +262,8 @@ def is_member(context: CaptureContext, container: Value, number: SymbolicNumber)
 
 
 def looked_up(context: CaptureContext, container: Value, number: SymbolicNumber) -> SymbolicNumber | None:
-    """The number at a changing place of a table that was there before and is as it was: looked up in each call anew.
-    None where it is no number, or no such table."""
+    """The number at a changing place of an unchanged table from outside, which each call looks up. None if the item is
+    no number, or the container no such table."""
     real = getattr(container, "obj", None)
     if real is None or type(real) not in _TABLES or container.source is None:
         return None
@@ -285,6 +285,6 @@ def looked_up(context: CaptureContext, container: Value, number: SymbolicNumber)
     return context.numbers[key]
 
 
-# looking something up in them changes nothing
+# lookups in these tables have no effects
 _TABLES = (list, tuple, dict, collections.Counter, collections.OrderedDict)
 _PLAIN_CONTAINS = tuple(kind.__contains__ for kind in (dict, set, frozenset, list, tuple))

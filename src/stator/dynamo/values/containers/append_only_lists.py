@@ -1,4 +1,4 @@
-"""Lists from outside of the frame, which may only be appended to: then nothing is relied on but that they are lists."""
+"""Lists from outside of the frame. Guards hold only their type while the frame does no more than append."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class GrownList(ListValue):
-    """A list found at `source`. Until `items` are asked for, what is appended is kept apart, and no length relied on.
+    """A list found at `source`. Appended values stay apart, and no guard holds the length, until capture needs `items`.
 
-    A loop whose body breaks the graph appends to a list that is longer each time; the same code serves all turns.
+    So one compiled version serves all turns of a loop that breaks the graph and appends to the list.
     """
 
     __slots__ = ("appended", "context", "known_items", "met_at")

@@ -1,5 +1,5 @@
-"""Dictionaries that hold the attributes of objects, which captured code may meet by themselves, too, beside the object:
-what is written in one way is not read in the other, so that the graph ends there. No values live here."""
+"""Dictionaries that hold the attributes of objects, and that captured code may also meet as values of their own.
+Neither view sees writes through the other, so such programs end the graph."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 def meet_attributes(context: CaptureContext, real: dict[str, Any]) -> None:
-    """The attributes of an object are looked at, for the first time. Raises Unsupported."""
+    """Note the first read of an object's attributes. Raises Unsupported if the dictionary itself was changed."""
     if id(real) in context.changed_dicts:
-        raise _in_two_ways()
+        raise _two_views()
     context.instance_dicts[id(real)] = False
 
 
 def write_attributes(context: CaptureContext, real: dict[str, Any]) -> None:
-    """They are written to. Raises Unsupported where the dictionary was met by itself."""
+    """Note a write to an attribute. Raises Unsupported if capture has met the dictionary itself."""
     if id(real) in context.wrapped:
-        raise _in_two_ways()
+        raise _two_views()
     context.instance_dicts[id(real)] = True
 
 
 def meet_dict(context: CaptureContext, real: Any, *, writes: bool) -> None:
-    """A dictionary is met by itself, or written to. Raises Unsupported where that matters, as it is an object's."""
+    """Note that capture meets a dictionary, or writes to it. Raises Unsupported if attribute accesses conflict."""
     written = context.instance_dicts.get(id(real))
     if written or (writes and written is not None):
-        raise _in_two_ways()
+        raise _two_views()
 
 
-def _in_two_ways() -> Unsupported:
-    return unsupported("attribute-write", "attributes that are written by name, and in the object's dictionary itself")
+def _two_views() -> Unsupported:
+    return unsupported("attribute-write", "attributes that are written both by name and in the object's dictionary")

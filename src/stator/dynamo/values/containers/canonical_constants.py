@@ -1,5 +1,5 @@
-"""Constants that are relied on by what holds them, such as keys of a dictionary, at the places where they were found:
-what leaves the graph is the very object. Not here: constants that guards of their own hold; see constants.py."""
+"""Constants that guards on their container hold, such as keys of a dictionary. Outside of the graph each of them is the
+container's own object. Constants with guards of their own live in constants.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def known_at(context: CaptureContext, obj: Any, source: Source | None) -> Value:
-    """A constant, or a tuple of them, that is relied on to stand there; anything else as it is known."""
+    """The value of a constant, or tuple of constants, that a guard on its container holds at `source`."""
     if source is None or is_the_only_one(obj):
         return context.known(obj)
     if type(obj) is tuple:
@@ -33,7 +33,7 @@ def known_at(context: CaptureContext, obj: Any, source: Source | None) -> Value:
 
 
 def member_at(context: CaptureContext, obj: Any, members: Source | None) -> Value:
-    """A constant member of a set that is relied on to have it."""
+    """The value of a constant member of a set whose members a guard holds."""
     if members is None:
         return context.known(obj)
     return known_at(
@@ -42,7 +42,7 @@ def member_at(context: CaptureContext, obj: Any, members: Source | None) -> Valu
 
 
 def constant_of_code(context: CaptureContext, obj: Any) -> Value:
-    """A constant in code: a tuple is the same one each time the code comes by."""
+    """The value of a constant in code. A tuple is one object for all executions."""
     if type(obj) is not tuple or not obj:
         return context.known(obj)
     return TupleValue(list(map(context.code_constant, obj)), ConstantSource(safe_repr(obj), obj), tuple, obj)

@@ -1,4 +1,4 @@
-"""collections.deque made in the frame, as contextlib.ExitStack uses it: a stack. Other uses end the graph."""
+"""collections.deque made in the frame and used as a stack, as contextlib.ExitStack does. Other uses end the graph."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ LIST_ITERATOR: type = type([].__iter__())
 
 
 class IteratorValue(Value):
-    """Wraps a real Python iterator over Values, advanced as the captured program advances it.
+    """A Python iterator over Values, which advances as the captured program advances it.
 
-    `pure` says that taking the remaining items early changes nothing that the program could see.
+    `pure`: taking the remaining items early has no effect that the program could see.
     """
 
     __slots__ = ("cls", "items", "made_at", "pure")
@@ -41,14 +41,14 @@ class IteratorValue(Value):
         return self.cls
 
     def next_item(self, context: CaptureContext) -> Value | None:
-        """The next item, or None when there is none left."""
+        """The next item, or None at the end."""
         try:
             item = next(self.items, None)
         except Raised:
             self.items = _unknown_rest()
             raise
-        except ValueError as error:  # a generator of ours, which is running
-            raise unsupported("iteration", "an iterator that is asked for an item while it makes one") from error
+        except ValueError as error:  # `items` is a running generator
+            raise unsupported("iteration", "an iterator that calls its own next() while it makes an item") from error
         return context.realized(item) if item is not None else None
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
@@ -66,9 +66,9 @@ class IteratorValue(Value):
 
 
 class ContainerIterator(IteratorValue):
-    """An iterator over a container that may still change: made anew from the container when it leaves the graph.
+    """An iterator over a container that may still change. Leaving the graph, `make(container, taken)` makes it anew.
 
-    make: what gives such an iterator of the container; `taken` items were taken off it.
+    taken: the number of items that captured code has taken.
     """
 
     __slots__ = ("container", "drops", "ended", "make", "size", "start", "taken")
@@ -83,8 +83,7 @@ class ContainerIterator(IteratorValue):
         made_at: int | None = None,
         start: int | None = None,
     ) -> None:
-        """`entries` of a dictionary, whose iterators last only as long as its size stays. `start`: how many items
-        a list had that is gone through backwards."""
+        """`entries` of a dictionary, whose change of size ends the iterator. `start`: the length of a reversed list."""
         super().__init__(items, True, cls, made_at)
         self.container = container
         self.drops = _drops_of(container)
@@ -127,7 +126,7 @@ _OF_LISTS: tuple[type, ...] = (LIST_ITERATOR, type(reversed([])))
 
 
 def _drops_of(container: Any) -> int:
-    """How many keys were taken out of a dictionary, or of the dictionary behind a view."""
+    """The number of keys removed from a dictionary, or from the dictionary of a view."""
     return int(getattr(getattr(container, "owner", container), "drops", 0))
 
 
@@ -155,7 +154,7 @@ class EnumerateValue(IteratorValue):
 
 
 class ZipValue(IteratorValue):
-    """zip(*iterators, strict=strict); `items` are its rows."""
+    """zip(*iterators, strict=strict); `items` are the rows."""
 
     __slots__ = ("iterated", "strict")
 
@@ -188,7 +187,7 @@ class MapValue(IteratorValue):
             return context.call(self.function, row, {})
         except Raised as raised:
             if issubclass(raised.value.python_type(context), StopIteration):
-                context.ended_by = raised  # only `next` itself can tell that it is not the end
+                context.ended_by = raised  # next() raises this very exception
                 return None
             raise
 
@@ -202,7 +201,7 @@ class MapValue(IteratorValue):
 
 
 def _without_stop(items: Iterator[Value]) -> Iterator[Value]:
-    """Iterators in C take a StopIteration of what they call as their end, and may be asked for more."""
+    """Refuse a StopIteration of a called function: iterators in C end at it, but may go on later."""
     try:
         yield from items
     except Raised as raised:
@@ -212,10 +211,10 @@ def _without_stop(items: Iterator[Value]) -> Iterator[Value]:
 
 
 def stopped_inside() -> Unsupported:
-    return unsupported("iteration", "StopIteration that is raised by what an iterator calls")
+    return unsupported("iteration", "StopIteration raised by a function that an iterator calls")
 
 
 def _unknown_rest() -> Iterator[Value]:
-    """Python would go on behind the item that raised; the iterator beneath us is at its end."""
+    """Python would go on behind the item that raised; the generator in `items` is at its end."""
     raise unsupported("iteration", "going on with an iterator that raised an exception")
     yield

@@ -1,7 +1,7 @@
-"""Iterators that existed before the frame, such as those of a loop whose body breaks the graph.
+"""Iterators from outside of the frame, such as the iterator of a loop whose body breaks the graph.
 
-What they give next is read without advancing them; the iterator itself is advanced when the graph ends, ahead of all
-other effects. So one compiled piece of code can run from the middle of a loop's body round to the same place.
+Capture reads the next items without advancing the iterator, which advances when the graph ends, ahead of all other
+effects. So one compiled version can run from the middle of a loop's body to the same place in the next turn.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class LiveIterator(IteratorValue):
     """A built-in iterator over a list, tuple, range, dictionary, set or string, found at `source`.
 
-    position: how many items were taken in the captured code. steps: how often the iterator itself was asked, the last
-    time at its end perhaps; it may also be asked through an enumerate() or zip() around it.
+    position: the number of items that captured code has taken. steps: the number of calls of next() on this iterator
+    itself, not through an enumerate() or zip() around it; the last call may have met the end.
     """
 
     __slots__ = ("apart_from", "at_end", "obj", "position", "steps")
@@ -37,7 +37,7 @@ class LiveIterator(IteratorValue):
         self.obj = obj
         self.position = self.steps = 0
         self.at_end = False
-        self.apart_from: set[int] = set()  # ids of changed values that are known not to be its container
+        self.apart_from: set[int] = set()  # ids of changed values which guards distinguish from the container
 
     def real(self) -> Any:
         return self.obj
@@ -48,7 +48,7 @@ class LiveIterator(IteratorValue):
         return self.take(context)
 
     def take(self, context: CaptureContext) -> Value | None:
-        """The next item, or None at the end; who advances the real iterator for it is the caller's business."""
+        """The next item, or None at the end. The caller advances the real iterator."""
         self._check_unchanged(context)
         context.live_iterators[id(self)] = self
         if not iterator_state.has_upcoming(self.obj, self.position):
@@ -60,8 +60,8 @@ class LiveIterator(IteratorValue):
         return context.wrap(item, source)
 
     def _check_unchanged(self, context: CaptureContext) -> None:
-        """What comes next is read from the real container, which must not have been changed in the captured code; and
-        what was changed must not be the container of such an iterator in another call."""
+        """The next items come from the real container: captured code must not have changed it, and guards hold that no
+        changed object is the container in another call."""
         container = iterator_state.iterated_container(self.obj)
         if container is None:
             return
@@ -83,7 +83,7 @@ class LiveIterator(IteratorValue):
         return ReadSource(function, (self.source, ConstantSource(repr(index), index)))  # type: ignore[arg-type]
 
     def rely_on_items(self, context: CaptureContext) -> None:
-        """There are as many items as were taken, and no more when the end was met."""
+        """Guard that the taken items exist, and that the end is the end."""
         if self.position:
             context.guard(self.read(iterator_state.has_upcoming, self.position - 1), GuardKind.EQUALS, True)
         if self.at_end:
@@ -124,7 +124,7 @@ class LiveEnumerate(LiveIterator):
         return context.tuple_of([count, item])
 
     def rely_on_items(self, context: CaptureContext) -> None:
-        """That is the iterator's within."""
+        """The inner iterator does."""
 
 
 class LiveZip(LiveIterator):
@@ -148,14 +148,14 @@ class LiveZip(LiveIterator):
         return context.tuple_of(row)
 
     def rely_on_items(self, context: CaptureContext) -> None:
-        """That is the iterators' within."""
+        """The inner iterators do."""
 
 
 def live_iterator(context: CaptureContext, obj: Any, source: Source) -> LiveIterator | None:
-    """The value of an iterator found at `source`; None when what it gives next cannot be read beforehand."""
+    """The value of an iterator found at `source`; None if its next items cannot be read without advancing it."""
     kind = type(obj)
     if kind not in iterator_state.READABLE or not iterator_state.is_readable(obj):
-        return None  # of a subclass, or over a dictionary that was changed meanwhile
+        return None  # a subclass, or an iterator over a dictionary that changed meanwhile
     if kind is enumerate:
         iterated = _part(context, obj, source, 0)
         if iterated is None:

@@ -36,8 +36,8 @@ def _key_source(mapping: Source, index: int) -> Source:
 
 
 class DictValue(ObjectValue):
-    """A dictionary: hash key -> Value. Of a real dictionary only the entries that were touched are held until
-    `complete` is called, which relies on all its keys."""
+    """A dictionary: hash key -> Value. `entries` of a real dictionary holds only the entries in use, until `complete`
+    reads and guards all keys."""
 
     __slots__ = ("at", "dropped", "drops", "entries", "factory", "key_values", "whole")
 
@@ -52,11 +52,11 @@ class DictValue(ObjectValue):
         super().__init__(cls, obj, source)
         self.entries = entries
         self.key_values: dict[Any, Value] = {}
-        self.at: dict[Any, int] = {}  # where the keys of a real dictionary stand at entry, once one has been asked for
+        self.at: dict[Any, int] = {}  # position of the keys of a real dictionary at entry, filled at the first use
         self.whole = obj is None
         self.factory = factory
-        self.drops = 0  # how often a key was taken out
-        self.dropped: dict[Any, Value] = {}  # keys that were taken out, and may be in again
+        self.drops = 0  # the number of removed keys
+        self.dropped: dict[Any, Value] = {}  # removed keys, which may have come back
 
     # -- storage --
     def find(self, context: CaptureContext, key: Any) -> Value | None:
@@ -78,13 +78,11 @@ class DictValue(ObjectValue):
         return None
 
     def complete(self, context: CaptureContext) -> None:
-        """Hold all entries, in order."""
+        """Read all entries, in order."""
         if self.whole:
             return
         if any(map(runs_code_when_compared, dict.keys(self.obj))):
-            raise unsupported(
-                "unhashable-key", f"all of {self.describe(context)}, whose keys are compared by the program"
-            )
+            raise unsupported("unhashable-key", f"all of {self.describe(context)}, whose keys run code of the program")
         self.whole = True
         touched, self.entries = self.entries, {}
         plain = context.guards.dict_keys(self.source, self.obj)  # type: ignore[arg-type]
@@ -98,7 +96,7 @@ class DictValue(ObjectValue):
                 self.key_values[key] = Lazy(key, key_source)
 
     def put(self, context: CaptureContext, key: Value, value: Value) -> None:
-        """Store without logging a mutation."""
+        """Store an entry without logging a mutation."""
         real = key.key(context)
         if (key.source is not None or not isinstance(key, ConstantValue)) and real not in self.entries:
             self.key_values[real] = key
@@ -112,7 +110,7 @@ class DictValue(ObjectValue):
         context.mutations.content(self)
 
     def _note_change(self, context: CaptureContext, key: Any) -> None:
-        """Tell those who read the real dictionary: modules do."""
+        """Note a change of a real dictionary, which modules read past this value."""
         meet_dict(context, self.obj, writes=True)
         context.changed_dicts.add(id(self.obj))
         old = self.entries.get(key)
@@ -142,7 +140,7 @@ class DictValue(ObjectValue):
         return context.realized(found)
 
     def _own_place(self, key: Any) -> Source | None:
-        """Where a key of the real dictionary is found at entry."""
+        """The source of a key of the real dictionary at entry."""
         if self.obj is None or self.source is None or key in self.dropped:
             return None
         self.at = self.at or {one: index for index, one in enumerate(keys_in_order(self.obj))}
@@ -168,7 +166,7 @@ class DictValue(ObjectValue):
         elif self.obj is None:
             self.factory = value
         else:
-            raise unsupported("attribute-write", "changing default_factory of a dictionary that was there before")
+            raise unsupported("attribute-write", "changing default_factory of a dictionary from outside")
 
     def constant(self) -> Any:
         if self.cls is not dict or not self.whole:
@@ -231,8 +229,8 @@ class DictValue(ObjectValue):
         return ContainerIterator(self, steady, support.keys_at, type(iter({})), self.entries, context.end_step())
 
     def while_steady(self, context: CaptureContext, items: Iterator[Value]) -> Iterator[Value]:
-        """The items, as long as the program does not change the number of keys meanwhile."""
-        self.complete(context)  # what is looked up while iterating must not look like a change
+        """The items. Raises as Python does if the program changes the number of keys meanwhile."""
+        self.complete(context)  # lookups while iterating must not add entries
         return self._same_size(context, items, len(self.entries), self.drops)
 
     def _same_size(self, context: CaptureContext, items: Iterator[Value], size: int, drops: int) -> Iterator[Value]:
@@ -243,7 +241,7 @@ class DictValue(ObjectValue):
             if len(self.entries) != size:
                 raise context.raised(RuntimeError, "dictionary changed size during iteration")
             if self.drops != drops:
-                raise unsupported("iteration", "a dictionary whose keys were exchanged during iteration")
+                raise unsupported("iteration", "a dictionary whose keys change during iteration")
             item = next(items, None)
             if item is None:
                 return
@@ -372,7 +370,7 @@ class DictViewValue(Value):
         return any(context.same(mine, item) or context.equal(mine, item) for mine in self.iterate(context))
 
     def get_attr(self, context: CaptureContext, name: str) -> Value:
-        if self.kind == "keys" and name == "isdisjoint":  # the one method that it shares with sets
+        if self.kind == "keys" and name == "isdisjoint":  # the only method that views share with sets
             return SetValue.of(context, list(self.iterate(context))).get_attr(context, name)
         return super().get_attr(context, name)
 
@@ -439,7 +437,9 @@ def _update(context: CaptureContext, self: DictValue, *args: Value, **kwargs: Va
         raise unsupported("call-builtin", f"{len(args)} arguments of dict.update")
     for more in args:
         pairs = context.pairs(more)
-        for key, value in list(pairs) if isinstance(more, DictValue) else pairs:  # an iterable may see the dict grow
+        for key, value in (
+            list(pairs) if isinstance(more, DictValue) else pairs
+        ):  # another iterable may read the growing dictionary
             self.set_item(context, key, value) if self.cls is not dict else self.store(context, key, value)
     for name, value in kwargs.items():
         self.store(context, ConstantValue(name), value)

@@ -62,7 +62,7 @@ class SequenceValue(ObjectValue):
 
     def raw_items(self, context: CaptureContext) -> Iterator[Value]:
         at = 0
-        while at < len(self.items):  # the program may change the list while it iterates
+        while at < len(self.items):  # the program may change the list meanwhile
             yield self.at(context, at)
             at += 1
 
@@ -104,7 +104,7 @@ class SequenceValue(ObjectValue):
             bounds = context.constant_of(key, "slice bounds")
             part = context.run_real(operator.getitem, (self.items, bounds))
             if self.cls is tuple and bounds.indices(len(self.items)) == (0, len(self.items), 1):
-                return self  # all of a tuple is the tuple
+                return self  # CPython returns the tuple itself
             return self.rebuilt(part)
         index = self._index(context, key)
         if not -len(self.items) <= index < len(self.items):
@@ -113,11 +113,11 @@ class SequenceValue(ObjectValue):
 
     def _index(self, context: CaptureContext, key: Value) -> int:
         if context.class_lookup(key.python_type(context), "__index__") is MISSING:
-            raise unsupported("subscript", f"{key.describe(context)} as an index, which is refused")
+            raise unsupported("subscript", f"{key.describe(context)} as an index")
         return context.index_of(key)
 
     def rebuilt(self, items: list[Value]) -> Value:
-        """A plain container of this kind with other items."""
+        """A plain container of this kind with these items."""
         return type(self)(items)
 
     def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
@@ -143,7 +143,7 @@ class TupleValue(SequenceValue):
         return tuple.__new__(self.cls, items)
 
     def rebuilt(self, items: list[Value]) -> Value:
-        """Slices, sums and repetitions of a torch.Size are one again; of other subclasses they are plain tuples."""
+        """Slices, sums and repetitions of a torch.Size are torch.Size; those of other subclasses are plain tuples."""
         return TupleValue(items, cls=torch.Size if self.cls is torch.Size else tuple)
 
     @property
@@ -188,14 +188,14 @@ class ListValue(SequenceValue):
         context.mutations.content(self)
 
     def add(self, *items: Value) -> None:
-        """Put items at the end."""
+        """Append items."""
         self.items.extend(items)
 
     def extend(self, context: CaptureContext, more: Value) -> None:
-        """Put what `more` iterates over at the end, one by one: a generator may look at the list meanwhile, and what
-        came before an exception stays."""
+        """Append the items of `more` one by one: a generator may read the list meanwhile, and items from before an
+        exception stay."""
         self.changed(context)
-        if isinstance(more, SequenceValue):  # which may be this very list
+        if isinstance(more, SequenceValue):  # `more` may be this list
             self.add(*context.iterate(more))
         else:
             for item in context.listed(more):
@@ -242,7 +242,7 @@ class ListValue(SequenceValue):
         return made
 
 
-# ---- methods of sequences, called explicitly or through super() ----
+# ---- methods of sequences, which programs also call through super() ----
 
 
 @list_methods.register("__getitem__")
@@ -348,7 +348,7 @@ def _copy(context: CaptureContext, self: ListValue) -> Value:
 @list_methods.register("sort")
 def _sort(context: CaptureContext, self: ListValue, key: Value | None = None, reverse: Value | None = None) -> Value:
     before = list(self.raw_items(context))
-    self.items = []  # as whoever looks meanwhile finds it
+    self.items = []  # CPython shows an empty list during the sort
     try:
         ordered = context.sorted_items(before, key, reverse)
     except Raised:

@@ -1,4 +1,4 @@
-"""set and frozenset, and their methods: members by the hash keys that stand for them."""
+"""set and frozenset, and their methods."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SameOrder:
 
 
 class ObjectMember(Value):
-    """An object in a set from outside: whether it is in there can be asked, what it is cannot."""
+    """An object in a set from outside. Capture can look it up but cannot read it."""
 
     __slots__ = ("obj",)
 
@@ -70,7 +70,7 @@ class SetValue(ObjectValue):
         super().__init__(cls, obj, source)
         self.members = members
         if obj is None:
-            self._refuse_objects()  # which could not be made again
+            self._refuse_objects()  # recipes cannot make these members
         self.made_at = made_at
         self.only_added = False
         self.start: frozenset[Any] = frozenset()
@@ -91,7 +91,7 @@ class SetValue(ObjectValue):
         return made
 
     def add(self, context: CaptureContext, item: Value) -> None:
-        self.members.setdefault(item.key(context), item)  # of equal ones the first stays
+        self.members.setdefault(item.key(context), item)  # the first of equal members stays
 
     def update(self, context: CaptureContext, items: Value) -> None:
         known = items.value if isinstance(items, ConstantValue) and type(items.value) is frozenset else None
@@ -167,7 +167,7 @@ class SetValue(ObjectValue):
 
     @property
     def basic(self) -> type:
-        """The class of unions, differences and copies of it."""
+        """The class of unions, differences and copies."""
         return frozenset if issubclass(self.cls, frozenset) else set
 
     def iterator(self, context: CaptureContext) -> Value:
@@ -207,7 +207,7 @@ def _set_add(context: CaptureContext, self: SetValue, item: Value) -> Value:
 
 @set_methods.register("update")
 def _set_update(context: CaptureContext, self: SetValue, *others: Value) -> Value:
-    self.changed(context)  # also when an exception ends it halfway
+    self.changed(context)  # even if an exception ends the loop halfway
     for other in others:
         self.update(context, other)
     return ConstantValue(None)
@@ -269,12 +269,14 @@ def combined(context: CaptureContext, self: SetValue, method: str, *others: Valu
 
 
 def _members(context: CaptureContext, other: Value) -> dict[Any, Value]:
-    """The items of an operand by their keys; of equal ones the first."""
+    """The items of an operand by their keys; the first of equal items."""
     if isinstance(other, SetValue):
         other._refuse_objects()
         return other.members
     if hasattr(other.python_type(context), "__next__"):
-        raise unsupported("set-members", "a set operation by an iterator")  # versions of CPython read unlike many items
+        raise unsupported(
+            "set-members", "a set operation by an iterator"
+        )  # CPython's versions read different numbers of items
     members: dict[Any, Value] = {}
     for item in context.iterate(other):
         members.setdefault(item.key(context), item)

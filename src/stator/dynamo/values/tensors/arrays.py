@@ -1,7 +1,6 @@
 """Arrays of NumPy, and the numbers read from them: tensors of the graph under NumPy's rules.
 
-What functions of NumPy do with them lives in handlers/numpy_calls/numpy_functions.py and is found here through
-registries.
+handlers/numpy_calls/ registers the functions and methods of NumPy.
 """
 
 from __future__ import annotations
@@ -29,15 +28,14 @@ from .tensor import TensorValue, has_fixed_sizes
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
 
-# Methods of arrays: `handler(tracer, array, *args, **kwargs)`.
+# Methods of arrays: `handler(context, array, *args, **kwargs)`.
 array_methods: Registry[str, Callable[..., Value]] = Registry("array method")
-# How a value is written to a part of an array: `write(tracer, array, part, value)`; set by
-# handlers/numpy_calls/numpy_functions.py.
+# `write(context, array, part, value)` writes a value to a part of an array; handlers/numpy_calls/ registers it.
 writers: list[Callable[[Any, ArrayValue, TensorValue, Value], None]] = []
 
 
 class ArrayValue(Value):
-    """An array, or (`scalar`) one of NumPy's numbers that only the running graph knows. `tensor` shares its memory."""
+    """An array, or (`scalar`) a number of NumPy that only the running graph knows. `tensor` shares its memory."""
 
     __slots__ = ("obj", "scalar", "tensor")
 
@@ -121,7 +119,7 @@ class ArrayValue(Value):
         writers[0](context, self, part, value)  # type: ignore[arg-type]
 
     def _part(self, context: CaptureContext, key: Value) -> tuple[Value, bool, bool]:
-        """The tensor of what `[key]` selects; whether that is a single element; whether it is a copy."""
+        """The tensor that `[key]` selects; whether it is a single element; whether it is a copy."""
         parts = [context.realized(item) for item in key.items] if isinstance(key, TupleValue) else [key]
         if len(parts) == 1 and isinstance(parts[0], ArrayValue):
             return self._selected(context, parts[0]), False, True
@@ -175,9 +173,9 @@ def made(context: CaptureContext, tensor: Value, scalar: bool = False) -> ArrayV
 
 
 def rely_on_error_modes(context: CaptureContext) -> None:
-    """Divisions by zero and the like raise nothing: relied on once for a capture."""
+    """Guard, once per capture, that divisions by zero and the like raise nothing."""
     if not errors_are_no_exceptions():
-        raise unsupported("call-builtin", "NumPy, while numpy.seterr asks for more than warnings")
+        raise unsupported("call-builtin", "NumPy, while numpy.seterr makes errors of warnings")
     if not context.relies_on_error_modes:
         context.relies_on_error_modes = True
         context.guard(CallSource(errors_are_no_exceptions), GuardKind.EQUALS, True)

@@ -1,4 +1,4 @@
-"""Tensors: a graph node beside a fake tensor that knows the metadata."""
+"""Tensors: a node of the graph and a fake tensor with the metadata."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .tensor_methods import of_program, rely_on_method
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
 
-# Attributes that are fixed by the TENSOR guard; read off the fake tensor.
+# Attributes that the TENSOR guard holds, read from the fake tensor.
 FACTS = frozenset(
     {
         "shape",
@@ -53,16 +53,16 @@ FACTS = frozenset(
         "nbytes",
     }
 )
-# finder(tracer, tensor): the truth of a tensor that is not known while capturing, or None
+# finder(context, tensor): the truth of a tensor, if a subgraph or guard decides it, or None
 truths: list[Callable[[CaptureContext, TensorValue], bool | None]] = []
-# reader(tracer, tensor, key): `tensor[key]` where a mode gives it another meaning, else None
+# reader(context, tensor, key): `tensor[key]` under a mode that changes its meaning, or None
 item_readers: list[Callable[[CaptureContext, TensorValue, Value], Value | None]] = []
 _AUTOGRAD_FACTS = frozenset({"requires_grad", "is_leaf", "grad_fn", "grad"})
 _TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
-# Methods whose result needs the tensor's data, or whose effect reaches outside the graph.
+# Methods whose result needs the tensor's data, or whose effect leaves the graph.
 REFUSED = frozenset(
     {
-        "__format__",  # text would show the stand-in that capture works with
+        "__format__",  # the text of a fake tensor
         "__repr__",
         "__str__",
         "tolist",
@@ -93,7 +93,7 @@ REFUSED = frozenset(
 
 
 class TensorValue(Value):
-    """A tensor. A real tensor becomes a placeholder of the graph when it is first used there."""
+    """A tensor. The first use of a real tensor in the graph makes it a placeholder."""
 
     __slots__ = ("attributes", "cls", "fake", "is_static", "node", "obj")
 
@@ -132,7 +132,7 @@ class TensorValue(Value):
         return f"a tensor of shape {tuple(self.fake.shape)}" + (f" ({self.source})" if self.source else "")
 
     def is_number_of_the_run(self, context: CaptureContext) -> bool:
-        """Whether this is one number, in the captured call itself, which is not known while capturing."""
+        """Whether this is a single number of the captured call that capture does not know."""
         one = context.in_the_call and self.fake.numel() == 1
         return one and context.recorder.known_number(self.fake) is None
 
@@ -142,7 +142,7 @@ class TensorValue(Value):
             known = context.recorder.known_number(self.fake)
             if known is not None:
                 return bool(known)
-        for find in truths:  # which rely on less than all of the contents that it is known from
+        for find in truths:  # these rely on less than the whole contents
             if (found := find(context, self)) is not None:
                 return found
         known = context.recorder.known_number(self.fake)
@@ -170,7 +170,7 @@ class TensorValue(Value):
                 return ConstantValue(found)
             if (
                 self.node is not None and self.node.graph is not context.recorder.root
-            ):  # given to a transformed function
+            ):  # an argument of a transformed function
                 return ConstantValue(True if name == "is_leaf" else None)
         if name == "is_leaf" and self.obj is not None and self.fake.requires_grad:
             context.guard(AttrSource(self.source, name), GuardKind.EQUALS, self.obj.is_leaf)  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ class TensorValue(Value):
         raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
 
     def _added(self, context: CaptureContext, name: str) -> Any:
-        """What a class of the program's own says of the attribute, or MISSING."""
+        """The attribute in the tensor class of the program, or MISSING."""
         return MISSING if self.cls in TENSOR_CLASSES else context.class_lookup(self.cls, name)
 
     def _has_own(self, name: str) -> bool:
@@ -252,7 +252,7 @@ class TensorValue(Value):
         return mine.shape == other.shape and mine.dtype is other.dtype and mine.device == other.device
 
     def set_grad(self, context: CaptureContext, value: Value) -> None:
-        """Write `.grad` of a tensor that was there before the frame."""
+        """Write `.grad` of a tensor from outside of the frame."""
         if self.attributes is None:
             self.attributes = {}
         self.attributes["grad"] = value
@@ -302,7 +302,7 @@ class TensorValue(Value):
             origin = view_creation_of(self.fake)
             if origin is not None:
                 made = CallRecipe(ConstantRecipe(with_view_creation), [made, ConstantRecipe(origin)])
-            if self.cls is torch.nn.Parameter:  # one that does not require grad; a graph hands out tensors
+            if self.cls is torch.nn.Parameter:  # without grad; graphs return plain tensors
                 made = CallRecipe(ConstantRecipe(torch.nn.Parameter), [made, ConstantRecipe(False)])
         if self.attributes:
             reconstructor.remember(self, made)
@@ -311,8 +311,8 @@ class TensorValue(Value):
         return made
 
     def _is_freed(self, reconstructor: Reconstructor) -> bool:
-        """Whether a backward in the captured code has used up this tensor's history. Raises CannotRebuild for a leaf
-        that was made there, whose gradient could be asked for outside, and for what only such leaves lead to."""
+        """Whether a backward in captured code has freed this tensor's history. Raises CannotRebuild for a leaf made in
+        captured code, whose gradient the program could read outside, and for tensors of such leaves only."""
         recorder = reconstructor.context.recorder
         if not recorder.freed and not recorder.made_leaves:
             return False
@@ -326,14 +326,14 @@ class TensorValue(Value):
         return any(id(node) in recorder.freed for node in nodes)
 
     def _leads_to(self, reconstructor: Reconstructor) -> list[TensorValue]:
-        """The inputs that autograd gets to from this tensor."""
+        """The inputs that autograd reaches from this tensor."""
         variables = {id(getattr(node, "variable", None)) for node in history([self.fake.grad_fn])}
         return [value for value in reconstructor.context.recorder.input_values if id(value.fake) in variables]
 
 
 def _indexed(context: CaptureContext, tensor: TensorValue, key: Value) -> tuple[Value, Value | None]:
-    """A tensor and an index as torch takes them, which are the same elements: eager reads whole numbers from tensors
-    without dimensions among the indices, and selects by numbers before it does anything else. None: all elements."""
+    """A tensor and an index for torch, which select the elements of `tensor[key]`. Eager reads ints from 0-d tensors
+    among the indices, and selects by numbers first. Index None: all elements."""
     items = [context.realized(item) for item in key.items] if isinstance(key, TupleValue) else [key]
     read = [_with_numbers(context, item) for item in items]
     if not any(is_known_when_the_graph_runs(item) for item in read):
@@ -353,7 +353,7 @@ def _indexed(context: CaptureContext, tensor: TensorValue, key: Value) -> tuple[
 
 
 def _dimensions(index: Value) -> int | None:
-    """How many dimensions an index is about; None for `...`, which is about the rest."""
+    """The number of dimensions that an index consumes; None for `...`, which takes the rest."""
     if isinstance(index, TensorValue):
         return index.fake.dim() if index.fake.dtype in (torch.bool, torch.uint8) else 1
     if not isinstance(index, ConstantValue):
@@ -380,12 +380,12 @@ _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8))
 
 
 def has_fixed_sizes(fake: torch.Tensor) -> bool:
-    """Whether no size is one that only the run can tell."""
+    """Whether capture knows all sizes."""
     return all(type(size) is int for size in fake.shape)
 
 
 def history(roots: list[Any]) -> Iterator[Any]:
-    """All nodes of the autograd graph behind these."""
+    """All nodes of the autograd graph behind these nodes."""
     seen: dict[int, Any] = {}
     todo = [root for root in roots if root is not None]
     while todo:
@@ -428,8 +428,7 @@ class TensorMethodValue(Value):
 
 
 def rely_on_methods(context: CaptureContext, names: tuple[str, ...], args: list[Value]) -> None:
-    """What tensors among the first two arguments have under these names is torch's own. Raises Unsupported where one is
-    not."""
+    """Guard that tensors among the first two arguments have torch's own methods of these names. Raises Unsupported."""
     for value in args[:2]:
         if isinstance(value, TensorValue):
             for name in names:

@@ -1,7 +1,7 @@
-"""Classes of tensors: which ones operators take as they take plain tensors, and what a program adds to them.
+"""Classes of tensors that operators treat as plain tensors.
 
-Operators give plain tensors for an nn.Parameter of any class that leaves `__torch_function__` switched off, as
-nn.Parameter does; so such classes may have methods and attributes of their own, as long as they change none.
+Operators return plain tensors for each subclass of nn.Parameter that leaves `__torch_function__` disabled. So such a
+class may add methods and attributes, as long as it overrides none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ABOUT_THE_CLASS = frozenset(
 
 
 def changed_names(cls: Any) -> tuple[str, ...]:
-    """What a class derived from nn.Parameter does in another way, sorted; its special methods are taken to do so."""
+    """The sorted names that a subclass of nn.Parameter overrides; each special method counts."""
     order = resolution_order(cls)
     added = order[: order.index(nn.Parameter)]
     return tuple(sorted(name for one in added for name in class_dict(one) if _changes(name)))
@@ -50,7 +50,7 @@ def _changes(name: str) -> bool:
 
 
 def relies_on_plain_parameters(context: CaptureContext, cls: type) -> bool:
-    """Whether `cls` is a parameter like others but for what it adds, which is guarded then."""
+    """Whether `cls` only adds attributes to nn.Parameter, which a guard then holds."""
     base = resolution_order(nn.Parameter)
     if resolution_order(cls)[-len(base) :] != base or type(cls) is not type(nn.Parameter) or changed_names(cls):
         return False

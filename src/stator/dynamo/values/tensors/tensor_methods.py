@@ -1,7 +1,7 @@
-"""What `torch.Tensor` holds under the names that programs use: relied on, and told apart from what a program put there.
+"""Methods of torch.Tensor that a program may have replaced.
 
-A graph names methods and operators; so where a program has put a function of its own in the place of one of torch's, no
-graph may use that name: the program's function is followed, and torch's own, which it may call, ends the graph.
+A graph names methods and operators. If the program has replaced a method, no graph may use its name: capture follows
+the program's function, and a call of torch's own method ends the graph.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .tensor_classes import TENSOR_CLASSES
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-# operator -> the special methods that it asks
+# operator -> the special methods that it calls
 SPECIAL: dict[Any, tuple[str, ...]] = {
     operator.getitem: ("__getitem__",),
     operator.setitem: ("__setitem__",),
@@ -44,7 +44,7 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
 
 
 def of_program(context: CaptureContext, cls: type, name: str) -> Any:
-    """What a program has put into the tensor class, or its base, under a name. MISSING where it has not: relied on."""
+    """The program's own attribute of a tensor class under this name, or MISSING. A guard holds the answer."""
     if not any(cls is one for one in TENSOR_CLASSES):
         return MISSING
     found = context.class_lookup(cls, name)
@@ -53,15 +53,15 @@ def of_program(context: CaptureContext, cls: type, name: str) -> Any:
 
 
 def _is_torch_s(function: FunctionType) -> bool:
-    """By its globals: a wrapper may call itself like what it wraps, module included."""
+    """By its globals: functools.wraps copies names and modules to wrappers."""
     return str(function.__globals__.get("__name__")).partition(".")[0] == "torch"
 
 
 def rely_on_method(context: CaptureContext, cls: type, name: str) -> None:
-    """What is there under the name is torch's own. Raises Unsupported where it is not."""
+    """Guard that the method is torch's own. Raises Unsupported for a replaced method."""
     if of_program(context, cls, name) is not MISSING:
         raise unsupported(
             "tensor-method",
-            f"Tensor.{name}, in whose place the program has put a function of its own",
+            f"Tensor.{name}, which the program has replaced by a function of its own",
             "call that function by another name",
         )

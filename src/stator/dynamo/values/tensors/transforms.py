@@ -1,4 +1,4 @@
-"""Functions that torch.func makes of others."""
+"""Functions that transforms of torch.func return."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Call = Callable[["CaptureContext", "TransformedValue", list[Value], dict[str, Va
 
 
 class TransformedValue(Value):
-    """`transform(function, **options)`, e.g. by torch.func.grad; `on_call` says what calling it does."""
+    """`transform(function, **options)`, e.g. by torch.func.grad; `on_call` captures its call."""
 
     __slots__ = ("function", "on_call", "options", "transform")
 
@@ -44,7 +44,7 @@ class TransformedValue(Value):
 
 
 class LinearMapValue(Value):
-    """What torch.func.vjp and linearize give beside the result: a function of tangents."""
+    """The function of (co)tangents that torch.func.vjp and linearize return beside the result."""
 
     __slots__ = ("made_at", "on_call")
 
