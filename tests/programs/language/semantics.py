@@ -468,25 +468,3 @@ class Aliased(typing.Generic[typing.AnyStr]):
 
 def called_aliases(x):
     return x + 1, Aliased[str]().__orig_class__
-
-
-@functools.total_ordering
-class Version:
-    def __init__(self, number, name=""):
-        self.number, self.name = number, name
-
-    def __eq__(self, other):
-        return self.number == other.number
-
-    def __lt__(self, other):
-        return self.number < other.number
-
-    __hash__ = None
-
-
-def objects_in_order(x):
-    held = [Version(number, str(at)) for at, number in enumerate((3, 1, 2, 3, 0, 1, 3))]
-    upwards, downwards = sorted(held), sorted(held, reverse=True)
-    held.sort(key=lambda one: Version(-one.number))
-    names = ["".join(one.name for one in row) for row in (upwards, downwards, held)]
-    return x * max(held).number, names, Version(1) <= Version(2), Version(3) >= Version(4)
