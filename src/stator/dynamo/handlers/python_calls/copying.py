@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from stator.dynamo.host.numpy_scalars import is_python_class
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, combined
 from stator.dynamo.values.functions import BuiltinValue, FunctionValue
-from stator.dynamo.values.objects import ObjectValue, lookup_in_class
+from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _deep(context: CaptureContext, value: Value, copies: dict[int, Value]) -> Va
 
 _COPY_HOOKS = (
     *("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"),
-    *("__getnewargs__", "__getnewargs_ex__", "__slots__", "__new__", "__getattribute__", "__getattr__"),
+    *("__getnewargs__", "__getnewargs_ex__", "__slots__", "__new__"),
 )
 
 
@@ -116,9 +116,29 @@ def _rely_on_default_copying(context: CaptureContext, value: ObjectValue, what: 
     """Copying makes an object of the class and fills its `__dict__`, unless the class or the object says otherwise."""
     own = [name for name in _COPY_HOOKS if context.class_lookup(value.cls, name) is not lookup_in_class(object, name)]
     own += [name for name in ("__copy__", "__deepcopy__") if name in value.own_names(context)]
+    if _computes_attributes(context, value):  # as the configurations of transformers do
+        own += ["__deepcopy__"] if what == "copy.deepcopy" and _has_attribute(context, value, "__deepcopy__") else []
+        own += ["__setstate__"] if _has_attribute(context, ObjectValue(value.cls), "__setstate__") else []
+        own += [] if _has_attribute(context, value, "__reduce_ex__") else ["attributes without __reduce_ex__"]
     if value.cls in copyreg.dispatch_table:
         own.append("an entry of copyreg")
     if not all(map(is_python_class, value.cls.__mro__[:-1])):
         own.append("a part in C")
     if own:
         raise unsupported("copy", f"{what} of {value.describe(context)}, which defines {', '.join(own)}")
+
+
+def _computes_attributes(context: CaptureContext, value: ObjectValue) -> bool:
+    looks = context.class_lookup(value.cls, "__getattribute__") is not object.__getattribute__
+    return looks or context.class_lookup(value.cls, "__getattr__") is not MISSING
+
+
+def _has_attribute(context: CaptureContext, value: ObjectValue, name: str) -> bool:
+    """hasattr(value, name), which runs code of the class."""
+    try:
+        value.get_attr(context, name)
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(context), AttributeError):
+            raise
+        return False
+    return True
