@@ -73,7 +73,7 @@ class GraphBuilder:
         self.requiring: dict[
             int, bool | None
         ] = {}  # of tensors given to transformed functions, by id: do they require grad?
-        self.attention_flags_set: set[Any] = set()  # getters of the flags that the captured code has set
+        self.backend_flags_set: set[Any] = set()  # getters of the flags that the captured code has set
         self.function_modes: list[Value] = []  # modes that see torch functions, entered by the captured code
         self.last_node: fx.Node | None = None
         self.made_leaves: dict[int, int] = {}  # by id of the fake of one that requires grad, the outermost step

@@ -126,8 +126,14 @@ def sdp_priority() -> tuple[int, ...]:
     return tuple(torch._C._get_sdp_priority_order())
 
 
-def _attention_flags() -> Iterator[tuple[Any, Any]]:
-    """(getter, setter) of torch's flags for attention kernels that exist in this build of torch."""
+def _backend_flags() -> Iterator[tuple[Any, Any]]:
+    """(getter, setter) of torch's flags for cuDNN and attention kernels that exist in this build of torch."""
+    for name in ("enabled", "benchmark", "deterministic", "depthwise_kernel"):
+        read, write = (getattr(torch._C, f"_{verb}_cudnn_{name}", None) for verb in ("get", "set"))
+        if read is not None and write is not None:
+            yield read, write
+    if torch._C._has_cudnn:
+        yield torch._C._cuda_get_cudnn_benchmark_limit, torch._C._cuda_set_cudnn_benchmark_limit
     for name in ("cudnn", "flash", "mem_efficient", "math", "overrideable"):
         read = getattr(torch._C, f"_get_{name}_sdp_enabled", None)
         write = getattr(torch._C, f"_set_sdp_use_{name}", None)
@@ -137,7 +143,7 @@ def _attention_flags() -> Iterator[tuple[Any, Any]]:
         yield sdp_priority, torch._C._set_sdp_priority_order
 
 
-ATTENTION_FLAGS = tuple(_attention_flags())
+BACKEND_FLAGS = tuple(_backend_flags())
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,7 @@ class TorchState:
     autocast_enabled: tuple[bool, ...]
     autocast_dtype: tuple[torch.dtype, ...]
     autocast_cache: bool
-    attention_flags: tuple[Any, ...]  # in the order of ATTENTION_FLAGS
+    backend_flags: tuple[Any, ...]  # in the order of BACKEND_FLAGS
 
     @classmethod
     def now(cls) -> TorchState:
@@ -157,7 +163,7 @@ class TorchState:
             tuple(torch.is_autocast_enabled(device) for device in _DEVICES),
             tuple(torch.get_autocast_dtype(device) for device in _DEVICES),
             torch.is_autocast_cache_enabled(),
-            tuple(read() for read, _ in ATTENTION_FLAGS),
+            tuple(read() for read, _ in BACKEND_FLAGS),
         )
 
     def calls_from(self, before: TorchState) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -172,9 +178,9 @@ class TorchState:
                 calls.append((torch.set_autocast_dtype, (device, self.autocast_dtype[at])))
         if self.autocast_cache is not before.autocast_cache:
             calls.append((torch.set_autocast_cache_enabled, (self.autocast_cache,)))
-        for at, (_, write) in enumerate(ATTENTION_FLAGS):
-            if self.attention_flags[at] != before.attention_flags[at]:
-                calls.append((write, (self.attention_flags[at],)))
+        for at, (_, write) in enumerate(BACKEND_FLAGS):
+            if self.backend_flags[at] != before.backend_flags[at]:
+                calls.append((write, (self.backend_flags[at],)))
         return calls
 
     def restore(self) -> None:

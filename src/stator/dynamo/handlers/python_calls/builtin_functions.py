@@ -319,8 +319,11 @@ def _reversed(context: CaptureContext, value: Value) -> Value:
         method = value.special(context, "__reversed__") if raw is not None else None
         if method is not None:
             return method.call(context, [], {})
-        if raw is None or not isinstance(value, (SequenceValue, DictValue)):
+        if raw is None:
             raise unsupported("call-builtin", f"reversed() of {value.describe(context)}")
+        if not isinstance(value, (SequenceValue, DictValue)):  # by its length and items, as nn.ModuleList
+            items = [context.get_item(value, ConstantValue(at)) for at in range(value.length(context))]
+            return IteratorValue(iter(items[::-1]), cls=reversed, made_at=context.end_step())
     if isinstance(value, SequenceValue) and value.special(context, "__iter__") is None:
         return value.backwards(context)
     if isinstance(value, RangeValue):

@@ -1,5 +1,6 @@
-"""Flags of torch.backends. Capture sets those of attention kernels (`torch.nn.attention.sdpa_kernel`); it reads the
-other flags under a guard, and the graph ends where the program sets one."""
+"""Flags of torch.backends. Capture sets those of cuDNN (`torch.backends.cudnn.flags`) and of attention kernels
+(`torch.nn.attention.sdpa_kernel`); it reads the other flags under a guard, and the graph ends where the program changes
+one."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ import torch
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.ir.torch_state import ATTENTION_FLAGS, sdp_priority
-from stator.dynamo.values.base import Value
+from stator.dynamo.ir.torch_state import BACKEND_FLAGS, sdp_priority
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue
 
 from .torch_functions import set_state
@@ -28,22 +30,22 @@ def _guarded(context: CaptureContext, read: Callable[[], Any]) -> Value:
     return context.wrap_result(value, f"the result of {read.__name__}")
 
 
-def _attention_flag(read: Callable[[], Any], write: Callable[[Any], None]) -> None:
+def _flag(read: Callable[[], Any], write: Callable[[Any], None]) -> None:
     def get(context: CaptureContext) -> Value:
-        if read in context.recorder.attention_flags_set:
+        if read in context.recorder.backend_flags_set:
             return context.wrap_result(read(), f"the result of {read.__name__}")
         return _guarded(context, read)
 
     def set_(context: CaptureContext, value: Value) -> Value:
-        context.recorder.attention_flags_set.add(read)
+        context.recorder.backend_flags_set.add(read)
         return set_state(context, write, value)
 
     calls(read)(get)
     calls(write)(set_)
 
 
-for _read, _write in ATTENTION_FLAGS:
-    _attention_flag(_read, _write)
+for _read, _write in BACKEND_FLAGS:
+    _flag(_read, _write)
 
 
 if hasattr(torch._C, "_get_sdp_priority_order"):
@@ -72,9 +74,6 @@ def _read_only(read: Callable[[], Any]) -> None:
 
 
 for _name in (
-    "cudnn_enabled",
-    "cudnn_benchmark",
-    "cudnn_deterministic",
     "cudnn_allow_tf32",
     "onednn_allow_tf32",
     "mkldnn_enabled",
@@ -84,3 +83,25 @@ for _name in (
 ):
     if hasattr(torch._C, f"_get_{_name}"):
         _read_only(getattr(torch._C, f"_get_{_name}"))
+
+
+def _unchanged(context: CaptureContext, read: Callable[[], Any], wanted: Value) -> Value:
+    """A setter that `cudnn.flags` calls with the present value; another value ends the graph."""
+    value = context.constant_of(wanted, "a flag of torch.backends")
+    if context.constant_of(_guarded(context, read), "a flag") != value:
+        raise unsupported("call-builtin", f"setting a flag of torch.backends to {value!r}", _SET_OUTSIDE)
+    return ConstantValue(None)
+
+
+_SET_OUTSIDE = "set it outside of the compiled function, or accept the break"
+
+
+@calls(torch._C._set_cudnn_allow_tf32)
+def _set_allow_tf32(context: CaptureContext, wanted: Value) -> Value:
+    return _unchanged(context, torch._C._get_cudnn_allow_tf32, wanted)
+
+
+@calls(torch._C._set_fp32_precision_setter)
+def _set_precision(context: CaptureContext, backend: Value, operators: Value, wanted: Value) -> Value:
+    names = [context.constant_of(name, "a name of operators") for name in (backend, operators)]
+    return _unchanged(context, _precision(*names), wanted)

@@ -1,4 +1,5 @@
-"""The loops of torch._higher_order_ops: while_loop becomes one node that runs two graphs; the others end the graph."""
+"""The loops of torch._higher_order_ops: while_loop becomes one node that runs two graphs, and
+associative_scan is followed; the others end the graph."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ from .trees import tree_of, value_of
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
+_MOST_TURNS = 64
 _Inputs = list[TensorValue | SymbolicNumber]
 
 
@@ -78,13 +80,37 @@ def _check_turns(name: str, tree: Any, carried: Sequence[TensorValue], body: Bra
             raise refused(name, "whose body gives tensors of other sizes, strides or dtypes than it takes")
 
 
+# ---- associative_scan: Python code of torch's, and followed as such ----
+
+
+@named_handlers.register(("torch._higher_order_ops.associative_scan", "AssociativeScanOp.__call__"))
+def _associative_scan_operator(
+    context: CaptureContext, operator: Value, combine_fn: Value, xs: Value, additional_inputs: Value
+) -> Value:
+    _check_length(context, xs)
+    names: dict[str, Any] = operator.python_type(context).__call__.__globals__  # type: ignore[operator]
+    function = context.known(names["generic_associative_scan"])
+    return context.call(function, [combine_fn, xs], {"additional_inputs": additional_inputs})
+
+
+def _check_length(context: CaptureContext, xs: Value) -> None:
+    """Refuses tensors without elements to scan along the first dimension, or with too many."""
+    check_operands(context, "associative_scan", [xs])
+    leaves: list[TensorValue] = []
+    tree_of(context, xs, leaves)
+    sizes = {leaf.fake.shape[0] if leaf.fake.dim() else 0 for leaf in leaves}
+    if len(sizes) != 1 or 0 in sizes:
+        raise refused("associative_scan", "of tensors of different length, or none")
+    if max(sizes) > _MOST_TURNS:
+        raise unsupported("long-loop", f"associative_scan of more than {_MOST_TURNS} turns, which runs as in eager")
+
+
 # ---- operators that run as in eager ----
 
 
 @named_handlers.register(
     ("torch._higher_order_ops.map", "map"),
     ("torch._higher_order_ops.scan", "scan"),
-    ("torch._higher_order_ops.associative_scan", "associative_scan"),
     ("torch._higher_order_ops.utils", "_maybe_compile_and_run_fn"),
     ("torch._ops", "HigherOrderOperator.__call__"),
 )
