@@ -283,3 +283,26 @@ def _numbers(value: Any) -> list[float]:
     if isinstance(value, (list, tuple)):
         return [number for part in value for number in _numbers(part)]
     return [float(value)] if isinstance(value, (int, float)) else []
+
+
+class Renaming:
+    """Answers one more name, as the configurations of transformers do."""
+
+    def __init__(self) -> None:
+        self.hidden_size = 3
+
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__("hidden_size" if name == "d_model" else name)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_objects_whose_class_computes_attributes_are_copied(copied: Callable[[Any], Any]) -> None:
+    configuration = Renaming()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        own = copied(configuration)
+        own.hidden_size = 5
+        return x * own.d_model + configuration.d_model
+
+    x = torch.randn(2)
+    assert torch.equal(stator.compile(program, backend="eager", fullgraph=True)(x), program(x))

@@ -97,3 +97,15 @@ def test_items_are_looked_at_as_in_eager(name: str, monkeypatch: pytest.MonkeyPa
     compiled = stator.compile(program, backend="eager")
     for _ in range(2):
         assert repr(compiled(torch.ones(2))) == repr(expected)
+
+
+def test_module_lists_are_walked_backwards() -> None:
+    layers = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 3)])
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for layer in reversed(layers):
+            x = layer(x)
+        return x
+
+    x = torch.randn(2, 3)
+    assert torch.equal(stator.compile(program, backend="eager", fullgraph=True)(x), program(x))

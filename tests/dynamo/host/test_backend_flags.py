@@ -1,4 +1,4 @@
-"""Flags of torch.backends: captured code reads them under a guard, and the graph ends where it sets one."""
+"""Flags of torch.backends: captured code reads them under a guard, and sets those of cuDNN."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def in_a_block(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_behind_a_block_the_flags_are_as_before() -> None:
-    compiled = stator.compile(in_a_block, backend="eager")
+    compiled = stator.compile(in_a_block, backend="eager", fullgraph=True)
     x = torch.randn(3)
     counters.clear()
     for enabled in (True, False, True):
