@@ -11,7 +11,7 @@ from stator.dynamo.host.break_kinds import HINTS, REFUSAL_HINTS, break_hint
 
 SOURCE = Path(stator.__file__).parent
 DOCS = (SOURCE.parent.parent / "docs" / "graph-breaks.md").read_text()
-RAISERS = {"unsupported", "Unsupported", "DataDependent"}
+RAISERS = {"unsupported", "Unsupported", "DataDependent", "_breaking"}
 
 
 def kinds_in(path):
