@@ -41,7 +41,7 @@ class PreparedCode:
         "is_generator",
         "is_one_frame",
         "resumption",
-        "ways_on",
+        "truths_to_go_on",
     )
 
     def __init__(self, code: CodeType) -> None:
@@ -50,9 +50,8 @@ class PreparedCode:
         self.handlers = [opcodes.get(instruction.opname) for instruction in self.instructions]
         self.resumption = resumption_of(code)
         self.is_generator = bool(code.co_flags & (0x20 | 0x80 | 0x200))
-        self.ways_on: dict[
-            int, bool | None
-        ] = {}  # conditional jumps by index (handlers/torch_calls/data_assertions.py fills it)
+        # by index of a conditional jump; handlers/torch_calls/data_assertions.py fills it
+        self.truths_to_go_on: dict[int, bool | None] = {}
         self.is_one_frame = _is_one_frame(code, self.instructions)
         # the instruction by which code that resumes a frame inside a call resumes the called function
         self.finishes_call = -1 if self.resumption is None else self.resumption.finishes_call()

@@ -1,8 +1,8 @@
-"""torch.cond and the operators of torch._higher_order_ops: what is decided by Python's values is followed; of what a
-tensor decides, every way is followed into a graph of its own, and one node runs the one that is taken.
+"""torch.cond: a Python condition picks the branch while capturing; for a tensor condition both branches become graphs,
+and one node runs one of them.
 
-Eager torch hands these to a compiler of its own, and what that refuses is an error there. So what is refused here runs
-as in eager, between two graphs, and fails there as in eager. (stator never imports that compiler; the program does.)
+Plain torch hands the operator to a compiler of its own, whose refusals are errors. So a refusal here breaks the graph,
+and the operator runs or fails as in plain torch.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .trees import Opaque, tree_of, value_of
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-_WAY_OUT = "use torch.where if both branches are cheap, or decide outside of the compiled function"
+_HINT = "use torch.where if both branches are cheap, or decide outside of the compiled function"
 
 
 @dataclass(slots=True)
 class BranchCapture:
-    """Code followed into a graph of its own. lifted: what it reads from outside; results: its result, with `Leaf`s for
-    the tensors whose metas are `metas`."""
+    """A captured branch. lifted: the values that it reads from outside. results: its result, with `Leaf`s for the
+    tensors described by `metas`."""
 
     graph: fx.GraphModule
     lifted: Sequence[TensorValue | SymbolicNumber]
@@ -63,7 +63,7 @@ def _cond(
         raise refused("torch.cond", f"with operands that are {operands.describe(context)}")
     check_operands(context, "torch.cond", given)
     true, false = (
-        follow_way(context, f"the {which} branch of torch.cond", function, given, lambda level: (given, []))
+        capture_branch(context, f"the {which} branch of torch.cond", function, given, lambda level: (given, []))
         for which, function in (("first", true_fn), ("second", false_fn))
     )
     _check_alike(true, false)
@@ -76,11 +76,11 @@ def _cond(
 
 
 def refused(function: str, what: str) -> Unsupported:
-    return unsupported("data-dependent-jump", f"{function} {what}, which runs as in eager", _WAY_OUT)
+    return unsupported("data-dependent-jump", f"{function} {what}, which runs as in eager", _HINT)
 
 
 def check_operands(context: CaptureContext, function: str, operands: Sequence[Value]) -> None:
-    """Eager takes tensors in tuples, lists and dictionaries."""
+    """Raise Unsupported unless the operands are tensors of fixed sizes, or tuples, lists and dicts of these."""
     if context.recorder.transforms:
         raise refused(function, "under a function transform")
     for operand in operands:
@@ -99,17 +99,18 @@ def _only_tensors(tree: Any, others: tuple[type, ...] = ()) -> bool:
     return type(tree) in (Leaf, *others)
 
 
-def follow_way(
+def capture_branch(
     context: CaptureContext,
     what: str,
     function: Value,
     reached: Sequence[Value],
     arguments: Callable[[Subgraph], tuple[Sequence[Value], Sequence[TensorValue]]],
 ) -> BranchCapture:
-    """Follow a call that may run or not, or several times. Raises Unsupported where that would be noticed: it has to
-    give fresh tensors, and to change nothing.
+    """Capture a call that may run or not, or several times, into a graph of its own. Raises Unsupported unless the
+    call returns fresh tensors and changes nothing.
 
-    arguments: makes them, given the graph; and says which tensors are new there. reached: what they stand for.
+    arguments: given the graph, makes the arguments; also returns those tensors among them that are new.
+    reached: the values that the arguments stand for.
     """
     recorder = context.recorder
     freed = len(recorder.freed)
@@ -129,14 +130,14 @@ def follow_way(
         if not leaves or not _only_tensors(results, (int,)):
             raise refused(what, "gives something else than tensors")
         nodes = [level_node(level, leaf, context) for leaf in leaves]
-    differentiated = torch.is_grad_enabled() and any(_requires_grad(one) for one in (*new, *level.lifted))
+    differentiated = torch.is_grad_enabled() and any(requires_grad(one) for one in (*new, *level.lifted))
     if len(recorder.freed) != freed or (differentiated and any(_uses_autograd(node) for node in level.graph.nodes)):
         raise refused(what, "takes gradients")
     _check_fresh(what, leaves, [*new, *level.lifted], level.graph)
     return BranchCapture(level.finish(nodes), level.lifted, [leaf.fake.meta for leaf in leaves], results)  # type: ignore[attr-defined]
 
 
-def _requires_grad(value: TensorValue | SymbolicNumber) -> bool:
+def requires_grad(value: TensorValue | SymbolicNumber) -> bool:
     return isinstance(value, TensorValue) and value.fake.requires_grad
 
 
@@ -147,7 +148,7 @@ def _uses_autograd(node: fx.Node) -> bool:
 def _check_fresh(
     what: str, leaves: Sequence[TensorValue], lifted: Sequence[TensorValue | SymbolicNumber], graph: fx.Graph
 ) -> None:
-    """The compiler in eager torch refuses results that share memory with what was there, or with each other."""
+    """Raise Unsupported, like plain torch, if results share memory with the inputs or with each other."""
     seen = {id(value.fake.fake_storage) for value in lifted if isinstance(value, TensorValue)}  # type: ignore[attr-defined]
     for leaf in leaves:
         storage = id(leaf.fake.fake_storage)  # type: ignore[attr-defined]
@@ -166,14 +167,14 @@ def _check_alike(true: BranchCapture, false: BranchCapture) -> None:
 
 
 def same_layout(first: TensorMeta, second: TensorMeta) -> bool:
-    """Whether one can stand in the place of the other."""
+    """Whether one tensor can replace the other."""
     if first.shape != second.shape or first.dtype is not second.dtype or first.device != second.device:
         return False
     return same_strides(first, second)
 
 
 def same_structure(first: Any, second: Any) -> bool:
-    """Whether two results hold their tensors alike, and equal numbers."""
+    """Whether two results hold tensors in equal places, and equal numbers."""
     if type(first) is not type(second):
         return False
     if isinstance(first, dict):

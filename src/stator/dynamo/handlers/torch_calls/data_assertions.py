@@ -1,6 +1,6 @@
-"""Checks of the data of tensors that raise where they fail: part of the graph, which fails then.
+"""Checks of tensor data that raise on failure, such as `if not ok.all(): raise`: the graph makes the check itself.
 
-The frame begins anew by itself after that (graph_fallback.py), and raises what the program raises, at its line.
+If the check fails, the frame begins anew as the program's own code (cache/graph_fallback.py), which raises the error.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ _NEVER_RAISES = ("JUMP_BACKWARD", "RETURN", "YIELD", "SEND", "RERAISE", "INTERPR
 
 
 def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
-    """The truth of what a jump asks for. Where one way only raises, the graph checks that it is the other."""
+    """The truth of a jump's condition. Where one of the two paths only raises, the graph checks that the program takes
+    the other path."""
     context = frame.context
     if isinstance(value, ConstantValue):
         return context.truth(value)
-    wanted = _way_on(frame.program, jump)
-    # the jump is looked at first: asking what is known of a tensor relies on the contents that it is known from
+    wanted = _truth_to_go_on(frame.program, jump)
+    # examine the jump first: asking for a tensor's known value adds a guard on the contents that it was read from
     if wanted is None or not may_be_checked(context, value):
         return context.truth(value)
     context.recorder.numbers.rely_on(value, wanted)
@@ -43,7 +44,7 @@ def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
 
 
 def jump_behind(frame: Frame, index: int) -> Instruction | None:
-    """The conditional jump that takes what the instruction at `index` leaves, perhaps made a bool before."""
+    """The conditional jump that consumes the result of the instruction at `index`, perhaps behind a TO_BOOL."""
     instructions = frame.program.instructions
     index += 1
     if instructions[index].opname == "TO_BOOL":
@@ -52,15 +53,15 @@ def jump_behind(frame: Frame, index: int) -> Instruction | None:
     return found if found.opname in _IF_TRUE or found.opname in _IF_FALSE else None
 
 
-def _way_on(program: PreparedCode, jump: Instruction) -> bool | None:
-    """The truth with which the program goes on, where with the other one it raises; None where it is not so. That is
-    found out once for each jump: a program may be followed many times."""
-    if jump.index not in program.ways_on:
-        program.ways_on[jump.index] = _found_way_on(program, jump)
-    return program.ways_on[jump.index]
+def _truth_to_go_on(program: PreparedCode, jump: Instruction) -> bool | None:
+    """The truth with which the program goes on, if it raises with the other one; else None. Cached for each jump,
+    because a program may be captured many times."""
+    if jump.index not in program.truths_to_go_on:
+        program.truths_to_go_on[jump.index] = _find_truth_to_go_on(program, jump)
+    return program.truths_to_go_on[jump.index]
 
 
-def _found_way_on(program: PreparedCode, jump: Instruction) -> bool | None:
+def _find_truth_to_go_on(program: PreparedCode, jump: Instruction) -> bool | None:
     if jump.opname not in _IF_TRUE and jump.opname not in _IF_FALSE:
         return None
     assert jump.target is not None
@@ -72,7 +73,7 @@ def _found_way_on(program: PreparedCode, jump: Instruction) -> bool | None:
 
 
 def _handlers_around(program: PreparedCode, instruction: Instruction) -> set[int]:
-    """Where an exception may go on in this frame that is raised at the instruction."""
+    """Indices of the handlers in this frame that an exception raised at the instruction may reach."""
     found: set[int] = set()
     while instruction.handler is not None and instruction.handler.target.index not in found:
         instruction = program.instructions[instruction.handler.target.index]
@@ -81,11 +82,11 @@ def _handlers_around(program: PreparedCode, instruction: Instruction) -> set[int
 
 
 def _raises(program: PreparedCode, index: int, around: set[int]) -> bool:
-    """Whether the instructions from here on end in `raise`, whichever way they take, if no exception comes before; and
-    the exception gets to the handlers `around`, or out: those on the way to it may take it."""
-    ways, seen = [(index, False)], {index}  # and whether that is in a handler on the way
-    while ways:
-        index, handling = ways.pop()
+    """Whether all paths from `index` end in a `raise` whose exception reaches the handlers `around` or leaves the
+    frame. Handlers inside of the paths count as parts of these."""
+    paths, seen = [(index, False)], {index}  # (next instruction, whether it is in a handler inside of the path)
+    while paths:
+        index, handling = paths.pop()
         instruction = program.instructions[index]
         following = [] if instruction.target is None else [instruction.target.index]
         if instruction.opname == "RAISE_VARARGS" or (handling and instruction.opname == "RERAISE"):
@@ -95,7 +96,7 @@ def _raises(program: PreparedCode, index: int, around: set[int]) -> bool:
             return False
         elif instruction.opname not in _ONWARDS:
             following.append(index + 1)
-        ways += [(way, handling) for way in following if way not in seen]
+        paths += [(one, handling) for one in following if one not in seen]
         seen.update(following)
     return True
 
@@ -109,17 +110,6 @@ def _check_all(context: CaptureContext, error_type: Value, cond: Value, message:
             return ConstantValue(None)
     function = cast(FunctionValue, context.known(torch._check_tensor_all_with))
     return context.inline(function, [error_type, cond, *([message] if message else [])], {})
-
-
-@calls(torch._assert)
-def _assert(context: CaptureContext, condition: Value, message: Value) -> Value:
-    if isinstance(condition, TensorValue) and context.recorder.known_number(condition.fake) is None:
-        if not may_be_checked(context, condition):
-            raise unsupported("data-dependent-jump", "torch._assert on the data of a tensor")
-        context.recorder.numbers.rely_on(condition)
-    elif not context.truth(condition):
-        raise context.raised_with(AssertionError, [message])
-    return ConstantValue(None)
 
 
 _aten = torch.ops.aten

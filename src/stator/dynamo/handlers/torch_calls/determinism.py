@@ -1,6 +1,5 @@
-"""What a program asks about deterministic algorithms. Whether they are wanted is part of the state that every version
-depends on; how operators act on it in each call is theirs to ask, so only programs that ask, too, depend on that.
-"""
+"""Queries of torch's setting for deterministic algorithms. Every version has a guard on the setting itself; a version
+has guards on its details (warn only, fill uninitialized memory) only if the program reads them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`with torch.device(...)`: which device factories of tensors take where they are given none. Followed without entering
-the mode while capturing; where the graph ends inside of the block, the program enters it then."""
+"""`with torch.device(...)`: the device of factories that get no device argument. Capture does not enter the block's
+mode; if the graph ends inside of the block, the emitted code enters it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _get_default_device(context: CaptureContext) -> Value:
 
 
 def on_device(context: CaptureContext, function: Any, kwargs: dict[str, Value]) -> dict[str, Value]:
-    """The keyword arguments of a torch function, with the device of the block that it is called in."""
+    """The keyword arguments of a torch function, with the device of the block around the call."""
     if not context.devices:
         return kwargs
     given = kwargs.get("device")
@@ -52,5 +52,5 @@ def on_device(context: CaptureContext, function: Any, kwargs: dict[str, Value]) 
 
 
 def entered(devices: list[torch.device]) -> list[Effect]:
-    """What enters the blocks, at run time."""
+    """The effects that enter the blocks."""
     return [call_effect(torch.device.__enter__, ConstantRecipe(device)) for device in devices]

@@ -1,4 +1,4 @@
-"""torch.distributions: what its classes make of their own attributes while arguments are validated."""
+"""torch.distributions: the lazy properties that its classes look up while they validate arguments."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ _OfClass: Any = utils._lazy_property_and_property
 
 @calls(_OfClass)
 def _lazy_property_of_class(context: CaptureContext, wrapped: Value) -> Value:
-    """A lazy property, asked for through the class: an object that is made to be looked at, and only its kind is."""
+    """A lazy property read through the class is a new object, of which programs use only the type."""
     return context.known(_OfClass(context.real_of(wrapped, "the function of a lazy property")))

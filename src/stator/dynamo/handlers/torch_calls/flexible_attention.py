@@ -1,5 +1,5 @@
-"""`torch.nn.attention.flex_attention`: its operator is torch's own plain Python for it, which is followed. That
-computes all scores, as eager does. (stator never imports the operator; the program does.)"""
+"""`torch.nn.attention.flex_attention`: capture follows torch's Python implementation of the operator, which computes
+all scores. (The program imports the operator; stator never does.)"""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def _flex_attention(context: CaptureContext, operator: Value, query: Value, *arg
     if plain is None or context.recorder.transforms or torch.is_autocast_enabled(device):
         raise unsupported("call", "flex_attention under a function transform or autocast")
     tensors = [one for one in (query, *args[:2]) if isinstance(one, TensorValue)]
-    if torch.is_grad_enabled() and any(one.fake.requires_grad for one in tensors):  # it has a backward of its own
+    if torch.is_grad_enabled() and any(one.fake.requires_grad for one in tensors):  # the operator has its own backward
         raise unsupported("call", "flex_attention on tensors that require grad")
     return context.call(context.known(plain), [query, *args], kwargs)

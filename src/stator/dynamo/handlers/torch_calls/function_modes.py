@@ -1,7 +1,7 @@
-"""The stack of modes that see torch functions (`torch.overrides.TorchFunctionMode`), and the one mode followed here.
+"""The stack of modes that see torch functions (`torch.overrides.TorchFunctionMode`).
 
-That is torch's own TransformGetItemToIndex, understood by name: attention masks are made under it by vmap, where an
-index that is a tensor has to stay one. Programs' own modes end the graph.
+Capture follows torch's own TransformGetItemToIndex, known by name: code that makes attention masks with vmap enters it
+so that tensors stay tensors when they are indices. Programs' own modes end the graph.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _INDEXING = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemTo
 
 @calls(torch._C._push_on_torch_function_stack)
 def _push(context: CaptureContext, mode: Value) -> Value:
-    """The captured code runs under the mode from here on; where it leaves it entered, the running program enters it."""
+    """The captured code runs under the mode from here on. The emitted code enters a mode that is still entered at the
+    end of the graph."""
     cls = mode.python_type(context)
     if (module_of(cls), qualified_name(cls)) != _INDEXING:
         raise unsupported("call-builtin", f"entering {class_name(cls)}, a mode that sees torch functions")
@@ -42,7 +43,7 @@ def _push(context: CaptureContext, mode: Value) -> Value:
 @calls(torch._C._pop_torch_function_stack)
 def _pop(context: CaptureContext) -> Value:
     if not context.recorder.function_modes:
-        raise unsupported("call-builtin", "leaving a mode that sees torch functions and was entered before")
+        raise unsupported("call-builtin", "leaving a mode that sees torch functions, entered before the graph")
     return context.recorder.function_modes.pop()
 
 
@@ -59,7 +60,7 @@ def _any_mode(context: CaptureContext) -> Value:
 
 
 def entered(reconstructor: Reconstructor) -> list[Effect]:
-    """What enters the modes that the captured code leaves entered, at run time."""
+    """The effects that enter the modes that the captured code leaves entered."""
     modes = reconstructor.context.recorder.function_modes
     if modes and reconstructor.context.devices:
         raise unsupported(
@@ -69,7 +70,7 @@ def entered(reconstructor: Reconstructor) -> list[Effect]:
 
 
 def _read_item(context: CaptureContext, tensor: TensorValue, key: Value) -> Value | None:
-    """`tensor[key]` under the mode: an indexing by tensors, if the key is made of tensors and ints alone."""
+    """`tensor[key]` under the mode: an index operator if the key consists of tensors and ints."""
     if not context.recorder.function_modes or not torch._C._is_torch_function_enabled():
         return None
     found: list[TensorValue] = []

@@ -1,4 +1,4 @@
-"""Resolving tensors that are conjugated or negated lazily: what is not is itself, as in eager."""
+"""`resolve_conj` and `resolve_neg`: a tensor that is not lazily conjugated or negated is its own result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
 
-def _registered(name: str, is_lazy: Callable[[torch.Tensor], bool]) -> None:
+def _register(name: str, is_lazy: Callable[[torch.Tensor], bool]) -> None:
     def handler(context: CaptureContext, tensor: TensorValue) -> Value:
         if not is_lazy(tensor.fake):
             return tensor
@@ -25,5 +25,5 @@ def _registered(name: str, is_lazy: Callable[[torch.Tensor], bool]) -> None:
     calls(getattr(torch, name))(handler)
 
 
-_registered("resolve_conj", torch.is_conj)
-_registered("resolve_neg", torch.is_neg)
+_register("resolve_conj", torch.is_conj)
+_register("resolve_neg", torch.is_neg)

@@ -1,4 +1,4 @@
-"""Functions of torch's own compiler that programs call, understood by name: that compiler is never imported."""
+"""Functions of torch's own compiler that programs call. They are known by name, because stator never imports it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 @named_handlers.register(
-    # Module.__init__ calls it once torch.compile was used: its own note of modules that were made while capturing
+    # Module.__init__ calls it once torch.compile was used
     ("torch._dynamo.mutation_guard", "GenerationTracker.tag"),
-    # advice on sizes and addresses, which change nothing in what a program computes
+    # advice on sizes and addresses, without an effect on results
     ("torch._dynamo.decorators", "mark_dynamic"),
     ("torch._dynamo.decorators", "maybe_mark_dynamic"),
     ("torch._dynamo.decorators", "mark_static"),
     ("torch._dynamo.decorators", "mark_static_address"),
     ("torch._dynamo.decorators", "mark_unbacked"),
     ("torch._dynamo.decorators", "override_optimization_hint"),
-    # graphs of kernels on an accelerator are not recorded, so that nothing of an earlier step is overwritten
+    # stator records no CUDA graphs, which would overwrite results of an earlier step
     ("torch.compiler", "cudagraph_mark_step_begin"),
 )
 def _advice(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:

@@ -19,7 +19,15 @@ from stator.graph.subgraphs.loops import LoopRunner
 from stator.graph.subgraphs.subgraph_ops import fresh_layout
 from stator.prims.layout import numel
 
-from .control_flow import BranchCapture, check_operands, follow_way, refused, same_layout, same_structure
+from .control_flow import (
+    BranchCapture,
+    capture_branch,
+    check_operands,
+    refused,
+    requires_grad,
+    same_layout,
+    same_structure,
+)
 from .trees import tree_of, value_of
 
 if TYPE_CHECKING:
@@ -42,7 +50,7 @@ def _while_loop(context: CaptureContext, cond_fn: Value, body_fn: Value, carried
         raise refused(name, "whose condition gives something else than one number")
     _check_turns(name, tree, carried, body)
     inputs: _Inputs = list({id(one): one for way in (condition, body) for one in way.lifted}.values())
-    if torch.is_grad_enabled() and any(_requires_grad(one) for one in (*carried, *inputs)):
+    if torch.is_grad_enabled() and any(requires_grad(one) for one in (*carried, *inputs)):
         raise refused(name, "of tensors that require grad")
     at = {id(value): position for position, value in enumerate(inputs, len(carried))}
     first = tuple(range(len(carried)))
@@ -53,14 +61,10 @@ def _while_loop(context: CaptureContext, cond_fn: Value, body_fn: Value, carried
     return value_of(context, body.results, list(context.iterate(made)))
 
 
-def _requires_grad(value: TensorValue | SymbolicNumber) -> bool:
-    return isinstance(value, TensorValue) and value.fake.requires_grad
-
-
 def _follow(
     context: CaptureContext, what: str, function: Value, tree: Any, carried: Sequence[TensorValue]
 ) -> BranchCapture:
-    """With stand-ins for the carried tensors, which are others in each turn."""
+    """Capture with placeholders for the carried tensors, which differ in each turn."""
     recorder = context.recorder
 
     def arguments(level: Subgraph) -> tuple[list[Value], list[TensorValue]]:
@@ -68,7 +72,7 @@ def _follow(
         inside = [recorder.wrap_tensor(fake, level.placeholder(fake)) for fake in fakes]
         return [value_of(context, one, list(inside)) for one in tree], inside
 
-    return follow_way(context, what, function, carried, arguments)
+    return capture_branch(context, what, function, carried, arguments)
 
 
 def _check_turns(name: str, tree: Any, carried: Sequence[TensorValue], body: BranchCapture) -> None:

@@ -1,4 +1,4 @@
-"""torch when called: which functions become nodes, which are facts about state, which are known by name."""
+"""Calls of torch functions: graph nodes, facts about state, and functions known by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .device_contexts import on_device
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-# Functions that make tensors out of numbers.
+# Functions that make tensors from numbers.
 FACTORIES = frozenset(
     {
         "zeros",
@@ -62,7 +62,7 @@ FACTORIES = frozenset(
         "fft_rfftfreq",
     }
 )
-# Arithmetic that gives a tensor also where it is given numbers alone.
+# Arithmetic that returns a tensor even for two numbers.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "divide", "floor_divide", "true_divide", "remainder"})
 _NAMESPACES = (
     torch,
@@ -147,14 +147,14 @@ def holds_tensor(value: Value) -> bool:
 
 
 def _is_or_holds_tensor(obj: Any) -> bool:
-    """The same of an object that was not looked at yet."""
+    """`holds_tensor` for a real object."""
     return isinstance(obj, torch.Tensor) or (type(obj) in (list, tuple) and any(map(_is_or_holds_tensor, obj)))
 
 
 def _answer(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    """A torch function written in C, or an operator: one node."""
+    """Record a call of an operator or of a torch function written in C as one node."""
     if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        if _acts_otherwise(fn):
+        if _has_other_effects(fn):
             raise unsupported(
                 "torch-result",
                 f"{fn}, an operator that gives no tensor and changes none",
@@ -175,9 +175,9 @@ def _answer(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[st
 
 
 @functools.lru_cache(maxsize=1024)
-def _acts_otherwise(fn: Any) -> bool:
-    """Whether an operator of a library is called for what it does besides computing tensors: no graph could hold it,
-    and nothing would be left of it there."""
+def _has_other_effects(fn: Any) -> bool:
+    """Whether an operator of a library neither returns a tensor nor changes one, so that programs call it for another
+    effect. A graph would drop it as dead."""
     overloads = [getattr(fn, name) for name in fn.overloads()] if isinstance(fn, torch._ops.OpOverloadPacket) else [fn]
     return any(
         overload.namespace not in _KNOWN
@@ -187,7 +187,7 @@ def _acts_otherwise(fn: Any) -> bool:
     )
 
 
-_KNOWN = ("aten", "prim", "prims", "profiler", "stator", "stator_parts")  # of torch, and our own
+_KNOWN = ("aten", "prim", "prims", "profiler", "stator", "stator_parts")  # namespaces of torch and stator
 
 
 def _is_number(context: CaptureContext, value: Value) -> bool:
@@ -195,7 +195,7 @@ def _is_number(context: CaptureContext, value: Value) -> bool:
 
 
 def _scripted(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    """A function that TorchScript has compiled: the Python code that it was made from, which torch keeps beside it."""
+    """Call the Python function that a TorchScript function was made from; torch keeps it beside the compiled one."""
     original = getattr(fn, "_torchdynamo_inline", None) if type(fn) is torch.jit.ScriptFunction else None
     return None if original is None else context.call(context.known(original), args, kwargs)
 
@@ -203,7 +203,7 @@ def _scripted(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[
 torch_answer.extend((_answer, _scripted))
 
 
-# ---- what the program asks about its own compilation ----
+# ---- queries of the surroundings ----
 
 
 def _never(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
@@ -250,7 +250,7 @@ def _size(context: CaptureContext, items: Value | None = None) -> Value:
 
 @tensor_methods.register("new")
 def _new(context: CaptureContext, tensor: Value, *args: Value, **kwargs: Value) -> Value:
-    """A torch.Size as the argument is a shape, which a graph would show as a tuple of elements."""
+    """A torch.Size argument means a shape, but a tuple, which a graph would contain, means elements."""
     if len(args) == 1 and isinstance(args[0], TupleValue) and args[0].cls is torch.Size:
         args = tuple(context.iterate(args[0]))
         if not args:
@@ -260,7 +260,7 @@ def _new(context: CaptureContext, tensor: Value, *args: Value, **kwargs: Value) 
 
 @tensor_methods.register("storage_offset")
 def _storage_offset(context: CaptureContext, tensor: TensorValue) -> Value:
-    """Known in memory that the captured code made; where an input begins in its own is not guarded."""
+    """Known for memory that the captured code made. Guards do not cover an input's offset."""
     memory, given = tensor.fake.fake_storage, context.recorder.by_fake.values()  # type: ignore[attr-defined]
     if any(one.obj is not None and one.fake.fake_storage is memory for one in given):  # type: ignore[attr-defined]
         raise unsupported("tensor-method", f"Tensor.storage_offset() on {tensor.describe(context)}")
@@ -274,9 +274,9 @@ def _buffer(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
 
 @calls(nn.Parameter)
 def _parameter(context: CaptureContext, data: Value | None = None, requires_grad: Value | None = None) -> Value:
-    """A parameter that the captured code uses itself. One that requires grad cannot leave the graph."""
+    """A parameter for use in the captured code. A parameter that requires grad cannot leave the graph."""
     if not isinstance(data, TensorValue) or not context.in_the_call or context.recorder.transforms:
-        raise unsupported("parameter", "making a parameter of something else than a tensor, or inside of a part")
+        raise unsupported("parameter", "making a parameter from something other than a tensor, or inside of a subgraph")
     wanted = requires_grad is None or context.truth(requires_grad)
     return context.record_function(nn.Parameter, [data], {"requires_grad": ConstantValue(wanted)})
 
@@ -292,7 +292,7 @@ def _is_grad_enabled(context: CaptureContext) -> Value:
 
 
 def set_state(context: CaptureContext, function: Any, *args: Value) -> Value:
-    """A setter of a mode: takes effect on what is captured from here on; the entry's modes are put back at the end."""
+    """Set a mode for the rest of the capture; the capture restores the entry's modes at its end."""
     real = tuple(context.constant_of(arg, f"argument of {function.__name__}") for arg in args)
     before = TorchState.now()
     context.run_real(function, real)
@@ -316,8 +316,8 @@ for _setter in (
 
 @calls(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
 def _autocast_nesting(context: CaptureContext) -> Value:
-    """The nesting only decides when the cache of casts is dropped: here at the end of each region, so that no weights
-    of an earlier step are found in it, also where a graph runs under autocast as it stands."""
+    """The nesting only decides when autocast clears its cache of casts. Zero clears it at the end of each region, so
+    that it holds no weights of an earlier step, even if the graph itself runs under autocast."""
     return ConstantValue(0)
 
 
@@ -356,7 +356,7 @@ def _module_setattr(context: CaptureContext, module: Value, name: Value, value: 
 
 @calls(torch._C._nn._parse_to)
 def _parse_to(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    """What `Module.to` understands of its arguments; of a tensor, its device and dtype are what counts."""
+    """The parsed arguments of `Module.to`, which uses only dtype and device of a tensor."""
 
     def plain(value: Value) -> Any:
         if isinstance(value, TensorValue):

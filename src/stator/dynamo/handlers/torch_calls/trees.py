@@ -1,4 +1,4 @@
-"""Values as trees of tensors and constants, as torch's pytree functions see the objects they stand for, and back."""
+"""Converts values to pytrees of tensors and constants, and back."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
-    """A leaf of a tree that is neither tensor nor constant: nobody looks into it."""
+    """A leaf of a tree that is neither tensor nor constant."""
 
     value: Value
 
 
 def tree_of(context: CaptureContext, value: Value, leaves: list[TensorValue]) -> Any:
-    """The tree of an object; appends its tensors to `leaves` and has a `Leaf` for each."""
+    """The tree of an object, with `Leaf`s for its tensors, which are appended to `leaves`."""
     value = context.realized(value)
     if isinstance(value, TensorValue):
         leaves.append(value)
@@ -54,7 +54,7 @@ def tree_of(context: CaptureContext, value: Value, leaves: list[TensorValue]) ->
 
 
 def value_of(context: CaptureContext, tree: Any, leaves: list[Value]) -> Value:
-    """The object of a tree, with `leaves` in place of its `Leaf`s."""
+    """The object of a tree: `leaves` replace its `Leaf`s."""
     if isinstance(tree, Leaf):
         return leaves[tree.index]
     if isinstance(tree, Opaque):

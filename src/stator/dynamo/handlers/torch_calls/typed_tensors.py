@@ -1,6 +1,5 @@
-"""`torch.Tensor(…)`, `torch.FloatTensor(…)` and the other classes that are called to make a tensor of their type: of
-sizes, which leaves it without contents, or of numbers in lists. Functions that make tensors are in torch_functions.py.
-"""
+"""`torch.Tensor(…)`, `torch.FloatTensor(…)` and the like, which make an uninitialized tensor of given sizes or a tensor
+of given numbers. Factory functions are in torch_functions.py."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
 
 _NAMES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 _TYPES = [getattr(torch, f"{name}Tensor") for name in _NAMES]
-_MOST_LITERALS = 4096  # numbers that a graph spells out
+_MOST_LITERALS = 4096  # in a graph
 
 
-def _maker(kind: Any) -> None:
+def _register(kind: Any) -> None:
     def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
         dtype = torch.get_default_dtype() if kind is torch.Tensor else kind.dtype
         named: dict[str, Value] = {"dtype": ConstantValue(dtype), "device": ConstantValue(torch.device("cpu"))}
         if kwargs or (kind is torch.Tensor and torch._C._get_default_device() != "cpu"):
-            raise _refused(kind)
+            raise _refusal(kind)
         if not args:
             return context.record_function(torch.empty, [TupleValue([ConstantValue(0)])], named)
         if all(arg.python_type(context) is int for arg in args):
@@ -35,40 +34,40 @@ def _maker(kind: Any) -> None:
         if len(args) == 1 and isinstance(given, TupleValue) and given.cls is torch.Size:
             return context.record_function(torch.empty, [given], named)
         if len(args) != 1 or not isinstance(given, (ListValue, TupleValue)):
-            raise _refused(kind)
+            raise _refusal(kind)
         return _of_numbers(context, kind, given, named)
 
     calls(kind)(handler)
 
 
 def _of_numbers(context: CaptureContext, kind: Any, given: Value, named: dict[str, Value]) -> Value:
-    """They are converted while capturing, by the class itself, whose rules are not those of torch.tensor."""
+    """Let the class itself convert the numbers now: its rules are not those of torch.tensor."""
     try:
-        numbers = _plain(context, given)
+        numbers = _plain_numbers(context, given)
     except NotConstant:
-        raise _refused(kind) from None
+        raise _refusal(kind) from None
     found = context.run_real(kind, (numbers,))
     if found.numel() > _MOST_LITERALS:
-        raise _refused(kind)
+        raise _refusal(kind)
     if not found.numel():
         return context.record_function(torch.empty, [context.known(tuple(found.shape))], named)
-    return context.record_function(torch.tensor, [_listed(found.tolist())], named)
+    return context.record_function(torch.tensor, [_constant_lists(found.tolist())], named)
 
 
-def _plain(context: CaptureContext, value: Value) -> Any:
+def _plain_numbers(context: CaptureContext, value: Value) -> Any:
     value = context.realized(value)
     if isinstance(value, (ListValue, TupleValue)):
-        return [_plain(context, item) for item in value.items]
+        return [_plain_numbers(context, item) for item in value.items]
     return value.constant()
 
 
-def _listed(items: Any) -> Value:
-    return ListValue([_listed(item) for item in items]) if isinstance(items, list) else ConstantValue(items)
+def _constant_lists(items: Any) -> Value:
+    return ListValue([_constant_lists(item) for item in items]) if isinstance(items, list) else ConstantValue(items)
 
 
-def _refused(kind: Any) -> Exception:
-    return unsupported("new-object", f"making an instance of torch.{kind.__name__} of something else than numbers")
+def _refusal(kind: Any) -> Exception:
+    return unsupported("new-object", f"making an instance of torch.{kind.__name__} from something other than numbers")
 
 
 for _kind in (torch.Tensor, *_TYPES):
-    _maker(_kind)
+    _register(_kind)
