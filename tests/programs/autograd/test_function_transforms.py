@@ -172,6 +172,7 @@ def jacobians(compiled):
     return of(compiled, lambda x: (jacrev(to_vector)(x[0]), jacfwd(to_vector)(x[0]), hessian(to_number)(x[0])))
 
 
+@may_break
 def linear_map(compiled):
     def program(x):
         result, push = linearize(torch.sin, x)

@@ -1,6 +1,5 @@
-"""`torch.autograd.grad` and `backward` in captured code: the engine runs as a node of the graph, and what it does to
-`.grad` is followed as writes to an attribute.
-"""
+"""`torch.autograd.grad` and `backward` in captured code: a node of the graph runs the engine, and `backward` writes
+`.grad` like an attribute."""
 
 from __future__ import annotations
 
@@ -124,12 +123,12 @@ class _Run:
                 raise unsupported(
                     "autograd", f"a backward that reaches {value.describe(self.context)}, which has hooks"
                 )
-            # empty once the hooks were removed, and on results of compiled code; None before the first one
+            # None before the first hook; empty after the last one was removed, and on results of compiled code
             kind, expected = (GuardKind.EQUALS, None) if hooks is None else (GuardKind.LENGTH, 0)
             self.context.guard(AttrSource(value.source, name), kind, expected)  # type: ignore[arg-type]
 
     def leaves(self) -> list[TensorValue]:
-        """The frame's leaves that gradients flow to, in the order the graph took them as inputs."""
+        """The frame's leaves that gradients flow to, in the order of the graph's inputs."""
         reached = {id(value) for value in self._reached()}
         return [value for value in self.context.recorder.input_values if id(value) in reached]
 
@@ -144,7 +143,8 @@ class _Run:
             yield value
 
     def refuse_outer_history(self, wanted: list[TensorValue]) -> None:
-        """A tensor that came in with a history may have been computed from the others."""
+        """Raise Unsupported if gradients may flow through operations from before the captured code: a tensor that came
+        in with a history may have been computed from the others."""
         outer = [value for value in wanted if value.obj is not None]
         for node in self.nodes:
             fake = getattr(node, "variable", None)
@@ -165,7 +165,7 @@ class _Run:
         return made
 
     def _runs(self, wanted: list[TensorValue]) -> Iterator[Any]:
-        """The nodes that run when these gradients are asked for: those that lead there."""
+        """The autograd nodes that lead to these tensors, which run."""
         ends = {id(value.fake.grad_fn) for value in wanted if value.fake.grad_fn is not None}
         leaves = {id(value.fake) for value in wanted}
         ends.update(id(node) for node in self.nodes if id(getattr(node, "variable", None)) in leaves)
@@ -183,14 +183,14 @@ class _Run:
 
 
 def _saves_tensors(node: Any) -> bool:
-    """Whether there is something that a backward frees."""
+    """Whether a backward frees anything in the node."""
     return any(name.startswith("_raw_saved") for name in dir(node))
 
 
 def _accumulate(
     context: CaptureContext, leaf: TensorValue, gradient: TensorValue, creates: bool, shared: set[int]
 ) -> None:
-    """What torch's AccumulateGrad does: take the gradient, or add it to the one that is there, in place."""
+    """Like torch's AccumulateGrad, take the gradient or add it in place to the existing gradient."""
     known = leaf.get_attr(context, "grad")
     if isinstance(known, TensorValue):
         if known.fake.requires_grad or gradient.fake.requires_grad or creates:
@@ -225,9 +225,9 @@ def _requires_grad(context: CaptureContext, tensor: TensorValue, requires_grad: 
     return _set_requires_grad(context, tensor, ConstantValue(True) if requires_grad is None else requires_grad)
 
 
-@tensor_methods.register("requires_grad")  # assigned to, which torch allows also under a function transform
+@tensor_methods.register("requires_grad")  # an assignment, which torch also allows under a function transform
 def _set_requires_grad(context: CaptureContext, tensor: TensorValue, requires_grad: Value) -> Value:
-    """Nothing where the tensor is so already; else only for tensors that the captured code made."""
+    """Does nothing if the tensor has this setting already; changes only tensors that the captured code made."""
     wanted = context.truth(requires_grad)
     if context.later is not None:
         raise unsupported("deferred-fact", f"requires_grad_() in {context.later.what}")
@@ -246,8 +246,8 @@ def _set_requires_grad(context: CaptureContext, tensor: TensorValue, requires_gr
 
 @tensor_methods.register("detach_")
 def _detach(context: CaptureContext, tensor: TensorValue) -> Value:
-    """In place only for tensors that the captured code made: a compiled graph gives values, and leaves the tensors that
-    were there before with the history that they have."""
+    """In place only for tensors that the captured code made, because a compiled graph cannot change the history of an
+    input."""
     if tensor.obj is not None and tensor.fake.requires_grad:
         raise unsupported("tensor-method", f"detach_() on {tensor.describe(context)}", "use detach()")
     return context.record_method("detach_", [tensor], {})

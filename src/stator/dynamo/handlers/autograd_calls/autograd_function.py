@@ -1,6 +1,6 @@
-"""Custom autograd.Functions: forward and backward are both followed, and become two graphs that one node applies.
+"""Custom autograd.Functions: capture follows forward and backward into two graphs, which one node applies.
 
-Which calls of `apply` this is for is decided in custom_functions.py.
+custom_functions.py decides which calls of `apply` capture follows.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _Function = torch.autograd.Function
 
 
 @dataclass(slots=True)
-class FollowedForward:
-    """What following the forward gave: its results, and the tensors among them."""
+class CapturedForward:
+    """A captured forward. outputs: the tensors among its results."""
 
     result: Value
     outputs: list[TensorValue]
@@ -40,8 +40,8 @@ class FollowedForward:
 
 
 @dataclass(slots=True)
-class FollowedPart:
-    """The backward for one grad mode, followed. lifted: the tensors that it reads beside the gradients."""
+class CapturedBackward:
+    """A backward captured for one grad mode. lifted: the values that it reads beside the gradients."""
 
     graph: fx.GraphModule
     lifted: list[TensorValue | SymbolicNumber]
@@ -58,7 +58,7 @@ class FunctionCapture:
         self.cls = cls
         self.kind = kind
         self.autograd_context = ContextValue()
-        self.graphs: list[fx.Graph] = []  # that are done, whose tensors a backward may read
+        self.graphs: list[fx.Graph] = []  # finished graphs, whose tensors a backward may read
         self.has_setup = kind.setup_context is not _Function.setup_context
         self.args = self._with_defaults(args)
         self.tensors = [arg for arg in self.args if isinstance(arg, TensorValue)]
@@ -75,7 +75,7 @@ class FunctionCapture:
         defaults = forward.default_values(self.context)
         missing = forward.code.co_argcount - len(args)
         if not 0 <= missing <= len(defaults):
-            return args  # following the call says what is wrong
+            return args  # the call itself raises the error
         return [*args, *map(self.context.realized, defaults[len(defaults) - missing :])]
 
     def is_differentiable(self) -> bool:
@@ -84,8 +84,7 @@ class FunctionCapture:
 
     # ---- forward ----
 
-    def _follow_forward(self) -> Value:
-        """The user's forward, in the grad mode that torch runs it in."""
+    def _call_forward(self) -> Value:
         context = self.context
         forward = context.get_attr(self.cls, "forward")
         if not self.has_setup:
@@ -97,8 +96,8 @@ class FunctionCapture:
         return result
 
     def _refuse_kept_arguments(self, result: Value) -> None:
-        """An argument that is returned as it is cannot be saved by a `setup_context`, unless it is marked as dirty:
-        what torch returns is another tensor then, and it raises."""
+        """Raise Unsupported where torch raises: a `setup_context` saves an argument that forward returns and that is
+        not marked as dirty, so that the result is another tensor."""
         context, autograd_context = self.context, self.autograd_context
         dirty = autograd_context.listed(context, "dirty_tensors")
         saved = [*autograd_context.listed(context, "to_save"), *autograd_context.listed(context, "saved_for_forward")]
@@ -109,13 +108,13 @@ class FunctionCapture:
                 raise unsupported("custom-function", f"{class_name(self.kind)} saves an argument that it returns")
 
     def forward_only(self) -> Value:
-        """Nothing requires grad: the forward is followed like any other function, and nothing else happens."""
+        """Nothing requires grad, so the forward is an ordinary function."""
         context = self.context
         switch = context.known(torch._C._set_grad_enabled)
         enabled = torch.is_grad_enabled()
         if enabled:
             context.call(switch, [ConstantValue(False)], {})
-        result = self._follow_forward()
+        result = self._call_forward()
         if enabled:
             context.call(switch, [ConstantValue(True)], {})
         dirty = self.autograd_context.listed(context, "dirty_tensors")
@@ -124,13 +123,13 @@ class FunctionCapture:
         return TupleValue(given) if isinstance(result, TupleValue) else given[0]
 
     def _as_returned(self, item: Value, dirty: list[Value]) -> Value:
-        """An argument that is returned comes back as a view of itself, unless it was written to."""
+        """An argument that forward returns becomes a view of itself, unless forward wrote to it."""
         if any(item is arg for arg in self.tensors) and not any(item is one for one in dirty):
             return self.context.record_method("view_as", [item, item], {})
         return item
 
     def differentiated(self) -> Value:
-        """Forward and backward as graphs, applied by one node."""
+        """Record one node that applies forward and backward as graphs."""
         context = self.context
         if self.kind.vjp is not _Function.vjp:
             raise unsupported("custom-function", f"{class_name(self.kind)} defines vjp")
@@ -140,19 +139,19 @@ class FunctionCapture:
         outputs, level = forward.outputs, forward.level
         self.graphs.append(level.graph)
         parts = self._backward_parts(forward)
-        placing = Placing(self.tensors, outputs, level)
+        slots = SlotAssignment(self.tensors, outputs, level)
         backwards = {
-            key: SubgraphBackward(part.graph, tuple(map(placing.place, part.lifted)), part.results, part.layouts)
+            key: SubgraphBackward(part.graph, tuple(map(slots.place, part.lifted)), part.results, part.layouts)
             for key, part in parts.items()
         }
         saved = [item for item in self.autograd_context.listed(context, "to_save") if not context.is_none(item)]
-        saved_places = dict.fromkeys(placing.place(self._tensor(item, "save_for_backward")) for item in saved)
-        nodes = [level_node(level, value, context) for value in (*outputs, *placing.kept)]
+        saved_places = dict.fromkeys(slots.place(self._tensor(item, "save_for_backward")) for item in saved)
+        nodes = [level_node(level, value, context) for value in (*outputs, *slots.kept)]
         function = CustomFunction(
             name=class_name(self.kind),
             argument_count=len(self.tensors),
             forward=level.finish(nodes),
-            reads=tuple(map(placing.place, level.lifted)),
+            reads=tuple(map(slots.place, level.lifted)),
             output_count=len(outputs),
             backwards=backwards,
             saved=tuple(saved_places),
@@ -163,14 +162,14 @@ class FunctionCapture:
             once=self._is_once(),
         )
         target = graph_target(function, f"apply_{class_name(self.kind)}")
-        made = context.record_function(target, [*self.tensors, *placing.free], {})
+        made = context.record_function(target, [*self.tensors, *slots.free], {})
         return self._results(forward.result, list(context.iterate(made)))
 
-    def _forward_part(self) -> FollowedForward:
+    def _forward_part(self) -> CapturedForward:
         context = self.context
         what = f"the forward of {class_name(self.kind)}"
         with context.recorder.subgraph() as level, own_state(what, grad_mode=False):
-            result = self._follow_forward()
+            result = self._call_forward()
             items = result.items if isinstance(result, TupleValue) else [result]
             items = [context.realized(item) for item in items]
             outputs = [item for item in items if isinstance(item, TensorValue)]
@@ -179,7 +178,7 @@ class FunctionCapture:
                 raise unsupported("custom-function", f"{what} returns tensors inside other objects")
             for output in outputs:
                 level_node(level, output, context)
-        return FollowedForward(result, outputs, level)
+        return CapturedForward(result, outputs, level)
 
     def _results(self, result: Value, made: list[Value]) -> Value:
         remaining = iter(made)
@@ -189,8 +188,8 @@ class FunctionCapture:
 
     # ---- backward ----
 
-    def _backward_parts(self, forward: FollowedForward) -> dict[bool, FollowedPart]:
-        """The backward by grad mode: followed twice if its code asks for the mode."""
+    def _backward_parts(self, forward: CapturedForward) -> dict[bool, CapturedBackward]:
+        """The backward by grad mode; captured twice if its code asks for the mode."""
         context, autograd_context = self.context, self.autograd_context
         saved = autograd_context.listed(context, "to_save")
         autograd_context.set_own(context, "saved_tensors", TupleValue(list(saved)))
@@ -198,7 +197,7 @@ class FunctionCapture:
         part = self._backward_part(forward, grad_mode=False)
         return {False: part, True: self._backward_part(forward, grad_mode=True) if part.asks_grad_mode else part}
 
-    def _backward_part(self, forward: FollowedForward, grad_mode: bool) -> FollowedPart:
+    def _backward_part(self, forward: CapturedForward, grad_mode: bool) -> CapturedBackward:
         context, autograd_context = self.context, self.autograd_context
         what = f"the backward of {class_name(self.kind)}"
         attributes = dict(autograd_context.attributes or {})
@@ -206,21 +205,21 @@ class FunctionCapture:
         try:
             with (
                 context.recorder.subgraph(*self.graphs) as level,
-                # a backward is expected to run outside of the autocast region that its forward ran in
+                # a backward usually runs outside of the autocast region of its forward
                 own_state(what, grad_mode=grad_mode, autocast=False),
                 deferred(context, what, *rest, *self.args) as later,
             ):
                 gradients = self._gradients(forward, level)
-                result = self._follow_backward(gradients)
+                result = self._call_backward(gradients)
                 nodes, results = self._gradient_nodes(result, level)
                 self._refuse_writes(level, what)
         finally:
             autograd_context.attributes = attributes
         metas = [output.fake.meta for output in forward.outputs]  # type: ignore[attr-defined]
         layouts = tuple((meta.shape, meta.stride) for meta in metas)
-        return FollowedPart(level.finish(nodes), level.lifted, results, layouts, later.asks_grad_mode)
+        return CapturedBackward(level.finish(nodes), level.lifted, results, layouts, later.asks_grad_mode)
 
-    def _gradients(self, forward: FollowedForward, level: Subgraph) -> list[Value]:
+    def _gradients(self, forward: CapturedForward, level: Subgraph) -> list[Value]:
         """The arguments of backward after ctx, one for each of forward's results."""
         recorder = self.context.recorder
         gradients: list[Value] = []
@@ -234,7 +233,7 @@ class FunctionCapture:
             gradients.append(recorder.wrap_tensor(fake, level.placeholder(fake)))
         return gradients
 
-    def _follow_backward(self, gradients: list[Value]) -> Value:
+    def _call_backward(self, gradients: list[Value]) -> Value:
         backward = self.context.get_attr(self.cls, "backward")
         if self._is_once():
             backward = self.context.get_attr(backward, "__wrapped__")
@@ -269,7 +268,7 @@ class FunctionCapture:
         return nodes, tuple(results)
 
     def _refuse_writes(self, level: Subgraph, what: str) -> None:
-        """A backward may write to its gradients, not to tensors that others see."""
+        """Raise Unsupported for writes to tensors other than the gradients."""
         for value in level.written():
             raise unsupported("deferred-effect", f"{what} writes to {value.describe(self.context)}")
 
@@ -290,8 +289,8 @@ class FunctionCapture:
         return tuple(at for at, output in enumerate(outputs) if any(output is item for item in items))
 
 
-class Placing:
-    """Where a backward finds the tensors that it reads; collects those that the forward has to keep for it."""
+class SlotAssignment:
+    """Finds the slots of the values that a backward reads; collects those that the forward has to keep for it."""
 
     def __init__(self, arguments: list[TensorValue], outputs: list[TensorValue], level: Subgraph) -> None:
         self.level = level
@@ -300,7 +299,7 @@ class Placing:
         self._places: dict[int, ValueSlot] = {}
         for index, output in enumerate(outputs):
             self._places.setdefault(id(output), (SlotKind.OUTPUT, index))
-        for index, argument in enumerate(arguments):  # an argument that is returned is an argument
+        for index, argument in enumerate(arguments):  # a returned argument counts as an argument
             if self._places.get(id(argument), (SlotKind.OUTPUT, 0))[0] is SlotKind.OUTPUT:
                 self._places[id(argument)] = (SlotKind.ARGUMENT, index)
 
@@ -318,7 +317,7 @@ class Placing:
 
 
 def level_node(level: Subgraph, value: TensorValue, context: CaptureContext) -> fx.Node:
-    """The node of a value in a subgraph (which need not be the open one)."""
+    """The node of a value in a subgraph, which need not be the open one."""
     if value.node is None:
         context.recorder.node_of(value)
     assert value.node is not None

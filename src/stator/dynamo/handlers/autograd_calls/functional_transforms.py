@@ -1,6 +1,6 @@
-"""torch.func in captured code: the function is followed into a graph of its own, and one node applies the transform.
+"""torch.func in captured code: capture follows the function into a graph of its own; one node applies the transform.
 
-Outside of captured code transforms see a function that runs as it is: see frame_compiler.py.
+A compiled function under a transform of its caller runs eagerly (frame_compiler.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.dynamo.values.tensors.transforms import LinearMapValue, TransformedValue
+from stator.dynamo.values.tensors.transforms import PullbackValue, TransformedValue
 from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.graph.subgraphs.function_transforms import Apply, FunctionTransform, Leaf
 from stator.prims.record import TensorMeta
@@ -31,14 +31,14 @@ from stator.prims.record import TensorMeta
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-# inner_fake(index of the tensor argument, the argument) -> the fake that stands for it in the function; what the
-# function is told of whether it requires grad, or None
+# inner_fake(index of the tensor argument, the argument) -> the fake that stands for it in the function, and the value
+# of its `requires_grad` for the function, or None
 InnerFake = Callable[[int, TensorValue], tuple[Any, bool | None]]
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A function followed into a graph. leaves: the tensors of its arguments; free: those it reads beside them."""
+    """A captured function. leaves: the tensors of its arguments. free: other tensors that it reads."""
 
     graph: fx.GraphModule
     arguments: tuple[Any, Any]
@@ -56,7 +56,7 @@ def _follow(
     inner_fake: Callable[[Any], InnerFake],
     grad_mode: bool,
 ) -> _Followed:
-    """Follow a call of `function`. inner_fake: given the tree (args, kwargs), how each tensor looks inside."""
+    """Capture a call of `function`. inner_fake: given the tree (args, kwargs), makes the tensors inside."""
     if context.later is not None:
         raise unsupported("function-transform", f"a function transform inside {context.later.what}")
     leaves: list[TensorValue] = []
@@ -79,7 +79,7 @@ def _follow(
         outputs: list[TensorValue] = []
         results = tree_of(context, result, outputs)
         nodes = [recorder.node_of(output) for output in outputs]
-    # the arguments have the first placeholders: they were made before the function was followed
+    # the arguments have the first placeholders, because these were made before the function was captured
     graph = level.finish(nodes)
     return _Followed(graph, tree, leaves, level.lifted, results)
 
@@ -94,7 +94,7 @@ def _argument_tree(
 
 
 def _apply(context: CaptureContext, name: str, followed: _Followed, apply: Apply, extra: Sequence[Value] = ()) -> Value:
-    """The node that applies a transform; its result as the captured program sees it."""
+    """Record the node that applies a transform; return its result as the program sees it."""
     leaves = list(followed.leaves)
     more = tuple(tree_of(context, value, leaves) for value in extra)
     reads = [*range(len(followed.leaves)), *range(len(leaves), len(leaves) + len(followed.free))]
@@ -107,8 +107,8 @@ def _apply(context: CaptureContext, name: str, followed: _Followed, apply: Apply
 
 
 def _same_look(context: CaptureContext, argnums: Any = (), told: bool = True) -> Callable[[Any], InnerFake]:
-    """As outside; the tensors of the arguments at `argnums` (all if None) require grad where they can. `told`: whether
-    the function sees that; forward mode does not show."""
+    """Like outside, but floating tensors of the arguments at `argnums` (all if None) require grad. told: whether the
+    function sees that, which is not so in forward mode."""
 
     def make(tree: Any) -> InnerFake:
         chosen = _differentiated(tree[0], argnums)
@@ -134,7 +134,7 @@ def _differentiated(args: tuple[Any, ...], argnums: Any) -> frozenset[int]:
 
 
 def _without_batch_dim(context: CaptureContext, in_dims: Any) -> Callable[[Any], InnerFake]:
-    """Without the dimension that vmap maps over."""
+    """Tensors inside of vmap lack the mapped dimension."""
 
     def make(tree: Any) -> InnerFake:
         flat, spec = pytree.tree_flatten(tree[0])
@@ -210,7 +210,7 @@ def _makes_function(transform: Any, names: tuple[str, ...], on_call: Any) -> Non
         return TransformedValue(transform, func, options, on_call)
 
     def outside(context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """A call of what the transform gave before, outside of the captured code."""
+        """Call a function that the transform returned outside of the captured code."""
         cells = dict(zip(function.code.co_freevars, function.cells(context), strict=True))
         options = {
             name: context.realized(cells[name].content)  # type: ignore[arg-type]
@@ -253,7 +253,7 @@ def _jvp(context: CaptureContext, func: Value, primals: Value, tangents: Value, 
 def _vjp(context: CaptureContext, func: Value, *primals: Value, has_aux: Value | None = None) -> Value:
     aux = has_aux is not None and context.truth(has_aux)
     followed = _follow(context, "vjp", func, primals, {}, _same_look(context, None), grad_mode=True)
-    _refuse_random(followed.graph, "vjp")
+    _refuse_random(followed.graph)
 
     def first(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
         made: Any = torch.func.vjp(inner, *args, has_aux=aux)
@@ -265,7 +265,7 @@ def _vjp(context: CaptureContext, func: Value, *primals: Value, has_aux: Value |
 
         return _apply(context, "vjp", followed, apply, cotangents)
 
-    function = LinearMapValue(pull_back, context.end_step())
+    function = PullbackValue(pull_back, context.end_step())
     result = _apply(context, "vjp_result", followed, first)
     if not aux:
         return TupleValue([result, function])
@@ -275,38 +275,19 @@ def _vjp(context: CaptureContext, func: Value, *primals: Value, has_aux: Value |
 
 @calls(torch.func.linearize)
 def _linearize(context: CaptureContext, func: Value, *primals: Value) -> Value:
-    followed = _follow(context, "linearize", func, primals, {}, _same_look(context, None, told=False), grad_mode=False)
-    _refuse_random(followed.graph, "linearize")
-    if torch.is_grad_enabled() and _any_requires_grad([*followed.leaves, *followed.free]):
-        raise unsupported("function-transform", "torch.func.linearize at tensors that require grad")
-
-    def first(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
-        return inner(*args)
-
-    def push_forward(context: CaptureContext, tangents: list[Value]) -> Value:
-        def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
-            return torch.func.jvp(inner, args, extra)[1]
-
-        return _apply(context, "linearize", followed, apply, tangents)
-
-    function = LinearMapValue(push_forward, context.end_step())
-    return TupleValue([_apply(context, "linearize_result", followed, first), function])
-
-
-def _any_requires_grad(values: Sequence[Value]) -> bool:
-    return any(isinstance(value, TensorValue) and value.fake.requires_grad for value in values)
+    raise unsupported("function-transform", "torch.func.linearize")
 
 
 _RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "exponential_", "uniform_", "rrelu", "gumbel")
 
 
-def draws_random_numbers(node: fx.Node) -> bool:
+def _draws_random_numbers(node: fx.Node) -> bool:
     """Whether a node of a captured graph may draw random numbers, by what it calls."""
     text = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return node.op in ("call_function", "call_method") and any(part in text for part in _RANDOM)
 
 
-def _refuse_random(graph: fx.GraphModule, name: str) -> None:
-    """The function is computed again for its derivative, with other random numbers."""
-    if any(map(draws_random_numbers, graph.graph.nodes)):
-        raise unsupported("function-transform", f"random numbers in a function under torch.func.{name}")
+def _refuse_random(graph: fx.GraphModule) -> None:
+    """Raise Unsupported for random numbers: the derivative would compute the function again with other ones."""
+    if any(map(_draws_random_numbers, graph.graph.nodes)):
+        raise unsupported("function-transform", "random numbers in a function under torch.func.vjp")

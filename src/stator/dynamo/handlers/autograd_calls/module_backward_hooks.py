@@ -1,6 +1,5 @@
-"""Full backward hooks of modules: torch puts nodes of autograd around what the module is given and what it returns, and
-hooks on both that share a state. The graph ends at each of the two; without gradients torch's code does nothing.
-"""
+"""Full backward hooks of modules: torch puts autograd nodes around a module's inputs and results, with hooks that share
+a state. The graph ends at both places; without gradients torch's code does nothing there."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ _hooked(BackwardHook.setup_output_hook, "its result")
 
 
 def _requires_grad(context: CaptureContext, given: Value) -> bool:
-    """Of a tensor or of tensors in a tuple, which is where torch looks."""
+    """Like torch, look at a tensor and at the tensors in a tuple."""
     given = context.realized(given)
     items = context.iterate(given) if isinstance(given, SequenceValue) else iter((given,))
     return any(isinstance(item, TensorValue) and item.fake.requires_grad for item in items)

@@ -43,8 +43,8 @@ class TransformedValue(Value):
         return CallRecipe(ConstantRecipe(self.transform), [reconstructor.recipe(self.function)], options)
 
 
-class LinearMapValue(Value):
-    """The function of (co)tangents that torch.func.vjp and linearize return beside the result."""
+class PullbackValue(Value):
+    """The function of cotangents that torch.func.vjp returns beside the result."""
 
     __slots__ = ("made_at", "on_call")
 
@@ -60,4 +60,4 @@ class LinearMapValue(Value):
         return self.on_call(context, args)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        raise cannot_rebuild("a function that torch.func.vjp or linearize made", self.made_at)
+        raise cannot_rebuild("a function that torch.func.vjp made", self.made_at)
