@@ -61,8 +61,8 @@ def _without_grad(context: CaptureContext, function: Value, args: list[Value]) -
 
 
 def _of_reentrant(context: CaptureContext, result: Value, args: tuple[Value, ...]) -> Value:
-    """The results of eager's reentrant variant, an autograd function: tensors that it returns directly require grad, and
-    tensors inside of other objects require none."""
+    """The results of eager's reentrant variant. It is an autograd function, so that tensors that it returns directly
+    require grad, and tensors inside of other objects require none."""
     items = [context.realized(item) for item in result.items] if isinstance(result, TupleValue) else [result]
     given: list[Value] = []
     for item in items:

@@ -1,4 +1,4 @@
-"""Calls and the making of functions."""
+"""Calls, and the creation of functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def call_kw(frame: Frame, instruction: Instruction) -> None:
 
 
 def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
-    """Before the arguments stand a callable and a NULL, in the order of this version."""
+    """Below the arguments are a callable and a NULL, in the order of this CPython version."""
     args = frame.pop_many(count)
     second = frame.stack.pop()
     first = frame.stack.pop()
@@ -60,7 +60,7 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
         for key, value in context.mapping_items(frame.stack.pop()):
             name = context.constant_of(key, "name of a keyword argument")
             if not isinstance(name, str):
-                raise unsupported("call", "keyword arguments whose names are no text")
+                raise unsupported("call", "keyword arguments whose names are not strings")
             kwargs[name] = value
     items = frame.stack.pop()
     if not may_iterate(context, items):

@@ -80,8 +80,8 @@ def build_slice(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(SliceValue(*parts))
 
 
-# The container below on the stack was made by this expression; behind a graph break in the middle of the expression it
-# came in as an argument, and what is added to it is a mutation to be replayed.
+# This expression made the container below on the stack. Behind a graph break in the middle of the expression it is an
+# argument, and additions to it are mutations.
 
 
 @opcode("LIST_APPEND")
@@ -149,7 +149,7 @@ def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
 def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     wanted: int = instruction.arg  # type: ignore[assignment]
     unpacked = frame.stack.pop()
-    items = list(itertools.islice(frame.context.iterate(unpacked), wanted + 1))  # as many as Python takes
+    items = list(itertools.islice(frame.context.iterate(unpacked), wanted + 1))  # like Python, take no more
     if len(items) > wanted:
         raise frame.context.raised(ValueError, f"too many values to unpack (expected {wanted})")
     if len(items) < wanted:
@@ -216,7 +216,8 @@ def format_value(frame: Frame, instruction: Instruction) -> None:
 
 
 def _is_pending(context: CaptureContext, value: Value) -> bool:
-    """Whether text of this is not made yet: torch's own way to show a tensor changes nothing, and always works."""
+    """Whether the text of this value is made after the capture. torch's own text of a tensor has no effects and never
+    fails."""
     if isinstance(value, TensorValue):
         kind = value.python_type(context)
         return all(
@@ -283,7 +284,7 @@ def _is_sequence(kind: type) -> bool:
 
 @opcode("MATCH_CLASS")
 def match_class(frame: Frame, instruction: Instruction) -> None:
-    """Pops names of keyword patterns, class and subject; pushes the tuple of matched attributes, or None."""
+    """Pop the names of keyword patterns, the class and the subject; push the tuple of matched attributes, or None."""
     context = frame.context
     subject, cls, names = frame.pop_many(3)
     kind = context.real_of(cls, "the class of a pattern")
@@ -312,7 +313,7 @@ def match_class(frame: Frame, instruction: Instruction) -> None:
 
 
 def _positional_names(context: CaptureContext, cls: Value, kind: type, count: int) -> tuple[list[str], bool]:
-    """The attributes that the first `count` sub-patterns look at, and whether the only one is the subject itself."""
+    """The attributes of the first `count` sub-patterns, and whether the only sub-pattern matches the subject itself."""
     names: tuple[str, ...] = ()
     try:
         given = context.get_attr(cls, "__match_args__")

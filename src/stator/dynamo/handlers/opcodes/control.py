@@ -1,4 +1,4 @@
-"""Jumps, loops, returns, and what generators need."""
+"""Jumps, loops, returns and generators."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def return_const(frame: Frame, instruction: Instruction) -> object:
 
 @opcode("RETURN_GENERATOR")
 def return_generator(frame: Frame, instruction: Instruction) -> None:
-    # The interpreter makes the generator object when the function is called; its frame goes on right here when it is
-    # first resumed, with the value that POP_TOP behind this instruction drops.
+    # A call makes the generator object. When it first resumes, its frame continues here, with a value on the stack that
+    # the POP_TOP behind this instruction drops.
     if frame.context.frames[0] is frame:
         raise unsupported("generator", "compiling a generator function itself", "compile the code that consumes it")
     frame.stack.append(None)
@@ -155,21 +155,14 @@ def send(frame: Frame, instruction: Instruction) -> None:
 
 
 def _sent(context: CaptureContext, receiver: Value, value: Value) -> tuple[Value | None, Value | None]:
-    """What an iterator that is no generator gives when a value is sent to it, or the value of its StopIteration."""
-    if not isinstance(receiver, ObjectValue) and context.is_none(value):
-        context.ended_by = None
-        item = context.next_item(receiver)
-        if item is not None or context.ended_by is None:
-            return item, None
-        return None, context.get_attr(context.end_of_items().value, "value")
-    try:
-        if not context.is_none(value):
-            return context.call(context.get_attr(receiver, "send"), [value], {}), None
-        return context.call(context.get_attr(receiver, "__next__"), [], {}), None
-    except Raised as raised:
-        if not issubclass(raised.value.python_type(context), StopIteration):
-            raise
-        return None, context.get_attr(raised.value, "value")
+    """The next item of an iterator that is no generator, or the value of its StopIteration."""
+    if isinstance(receiver, ObjectValue) or not context.is_none(value):
+        raise unsupported("generator", f"`yield from` {receiver.describe(context)}, which is no generator")
+    context.ended_by = None
+    item = context.next_item(receiver)
+    if item is not None or context.ended_by is None:
+        return item, None
+    return None, context.get_attr(context.end_of_items().value, "value")
 
 
 @opcode("END_SEND")
@@ -180,7 +173,7 @@ def end_send(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("CLEANUP_THROW")
 def cleanup_throw(frame: Frame, instruction: Instruction) -> None:
-    """An exception came out of the delegate of `yield from`: its StopIteration carries the result."""
+    """An exception left the delegate of `yield from`; a StopIteration carries the delegate's result."""
     error = frame.stack[-1]
     if not issubclass(error.python_type(frame.context), StopIteration):
         raise Raised(error)

@@ -58,8 +58,8 @@ def load_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("STORE_FAST")
 def store_fast(frame: Frame, instruction: Instruction) -> None:
-    # 3.12 puts the variables of an inlined comprehension back: they may have been unbound, and they may be cells, which
-    # in code behind a break are those of the part before it
+    # 3.12 restores the variables of an inlined comprehension, which may be unbound or cells; behind a break, the cells
+    # come from the code before it
     name, value = instruction.argval, frame.stack.pop()
     code = frame.program.code
     if type(value) is CellValue and (name in code.co_cellvars or name in code.co_freevars):

@@ -58,7 +58,7 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
 
 
 def _truth(frame: Frame, value: Value) -> bool:
-    """What is made a bool for a jump is decided with it."""
+    """The truth of a value; a jump behind this instruction decides it."""
     jump = jump_behind(frame, frame.now)
     return frame.context.truth(value) if jump is None else decide(frame, value, jump)
 

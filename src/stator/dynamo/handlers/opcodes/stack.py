@@ -1,4 +1,4 @@
-"""Instructions that only shuffle the stack or do nothing that capture can see."""
+"""Instructions that only rearrange the stack, or that do nothing during a capture."""
 
 from __future__ import annotations
 

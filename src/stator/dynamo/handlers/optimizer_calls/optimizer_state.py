@@ -1,8 +1,8 @@
-"""The state of torch's optimizers, made while the first step is captured: so that there is one compiled step, the one
-that finds its state, and not a second one that runs once.
+"""Makes the state of torch's optimizers while the first step is captured, so that one version, which finds the state,
+serves all steps.
 
-What `_init_group` makes (zeros, a step count) is what eager would make in the very same call, whatever happens to the
-rest of the capture: a step that finds fresh state does what one does that makes it. So it is with SGD's momentum.
+`_init_group` makes the state (zeros, a step count) that eager would make in this call. A step that finds fresh state
+computes the results of a step that makes it, so the state may stay if the capture fails.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
 
-# The attribute of fused optimizers that says that the check is still to come.
+# The attribute of fused optimizers that is true until the first step has checked devices and dtypes.
 _UNCHECKED = "_need_device_dtype_check_for_fused"
 
 
-def _prepares(init_group: FunctionType) -> None:
+def _register(init_group: FunctionType) -> None:
     def handler(context: CaptureContext, optimizer: Value, group: Value, *lists: Value, **named: Value) -> Value:
         expect_schedule(context, optimizer)
         if all(isinstance(one, ListValue) for one in lists) and not named:
@@ -45,7 +45,8 @@ def _prepares(init_group: FunctionType) -> None:
 
 
 def _make_state(context: CaptureContext, init_group: FunctionType, optimizer: Value, count: int) -> None:
-    """For all groups, unless the program has looked at the state. `count`: how many lists `init_group` fills."""
+    """Make the state of all groups, unless the program has looked at the state. count: the number of lists that
+    `init_group` fills."""
     try:
         real = optimizer.real()
     except NotConstant:
@@ -56,26 +57,26 @@ def _make_state(context: CaptureContext, init_group: FunctionType, optimizer: Va
         return
     for group in context.iterate(context.get_attr(optimizer, "param_groups")):
         if context.mutations.touches(group):
-            return  # state may begin with what is in the group by now
+            return  # initial state may depend on values of the group
         try:
             graded = _with_gradients(context, group)
             if graded:
                 _check_for_fused(real, group, graded)
             graded = _without_state(context, real, group, graded)
         except Raised:
-            return  # as a group that lacks something: the program comes to that later, if at all
+            return  # the group lacks an entry: the step itself raises the error
         if graded:
             _make_state_of_group(init_group, real, group, graded, count)
 
 
 def _with_gradients(context: CaptureContext, group: Value) -> list[Any]:
-    """The group's parameters that have a gradient by now in the captured program."""
+    """The group's parameters that have a gradient at this point of the captured program."""
     parameters = list(context.iterate(context.get_item(group, context.constant("params"))))
     return [one.obj for one in parameters if isinstance(one, TensorValue) and _has_gradient(context, one)]
 
 
 def _check_for_fused(real: Optimizer, group: Value, graded: list[Any]) -> None:
-    """What some fused optimizers do once, in their first step; what they refuse is left to the step itself."""
+    """Make the check that some fused optimizers make in their first step. If it fails, the step itself raises."""
     if not getattr(real, _UNCHECKED, False) or None in graded:
         return
     try:
@@ -87,7 +88,7 @@ def _check_for_fused(real: Optimizer, group: Value, graded: list[Any]) -> None:
 
 
 def _without_state(context: CaptureContext, real: Optimizer, group: Value, graded: list[Any]) -> list[Any]:
-    """`graded`, these parameters, if some of them have no state yet."""
+    """`graded` if some of these parameters have no state yet, else nothing."""
     if any(one is None for one in graded) or all(one in real.state for one in graded):
         return []
     if isinstance(real, torch.optim.SGD):
@@ -99,7 +100,6 @@ def _without_state(context: CaptureContext, real: Optimizer, group: Value, grade
 def _make_state_of_group(
     init_group: FunctionType, real: Optimizer, group: Value, graded: list[Any], count: int
 ) -> None:
-    """Run it for real, for these parameters."""
     try:
         real_group = group.real()
     except NotConstant:
@@ -111,8 +111,8 @@ def _make_state_of_group(
 
 
 def _make_momentum(optimizer: Optimizer, group: dict[str, Any], graded: list[Any]) -> None:
-    """SGD's momentum begins as the first gradient, which is what the later steps' formula makes of negative zeros, bit
-    by bit, unless gradients are dampened."""
+    """SGD's momentum begins as the first gradient. Unless gradients are dampened, the formula of later steps computes
+    these bits from negative zeros."""
     if group["momentum"] == 0 or group["dampening"] != 0:
         return
     for parameter in graded:
@@ -127,7 +127,7 @@ def _has_gradient(context: CaptureContext, parameter: TensorValue) -> bool:
 
 @contextmanager
 def _gradients_for(parameters: list[torch.Tensor], graded: list[Any]) -> Iterator[None]:
-    """For the block, exactly these parameters have a gradient (of the right kind; nobody looks at its values)."""
+    """In the block, exactly these parameters have a gradient. Only its metadata matters."""
     before = [parameter.grad for parameter in parameters]
     wanted = {id(parameter) for parameter in graded}
     try:
@@ -142,7 +142,7 @@ def _gradients_for(parameters: list[torch.Tensor], graded: list[Any]) -> Iterato
             parameter.grad = gradient
 
 
-_found = [vars(_class).get("_init_group") for _class in vars(torch.optim).values() if isinstance(_class, type)]
-# a class that inherits it has it as its own where torch.compile disabled it
-for _init_group in {unwrap_torch_disable(_one) for _one in _found if isinstance(_one, FunctionType)}:
-    _prepares(_init_group)
+_own = [vars(_class).get("_init_group") for _class in vars(torch.optim).values() if isinstance(_class, type)]
+# torch.compile, where it disables an inherited `_init_group`, gives the subclass its own
+for _init_group in {unwrap_torch_disable(_one) for _one in _own if isinstance(_one, FunctionType)}:
+    _register(_init_group)

@@ -1,6 +1,6 @@
-"""What torch.optim calls around its arithmetic: profiler labels, requests for breaks, fused updates, gradient scaling.
+"""Calls of torch.optim around its arithmetic: profiler labels, requests for breaks, fused updates, gradient scaling.
 
-How the arithmetic is captured is nobody's special business: optimizers are inlined like any other Python.
+Capture inlines the arithmetic itself like any other Python.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .step_counts import counts_as_numbers
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-# What every optimizer's `step` is wrapped in: so that steps are compiled that torch's own code makes (GradScaler does).
+# The wrapper of every `step`; so steps that torch's own code calls (GradScaler does) are compiled.
 always_compile(Optimizer.profile_hook_step(lambda: None).__code__)
-# LBFGS itself decides by data all the time and is not followed; these parts of it compute, for all parameters at once.
+# LBFGS.step decides by data and runs eagerly; these parts of it compute on all parameters at once.
 for _part in ("_gather_flat_grad", "_add_grad", "_clone_param", "_set_param"):
     if hasattr(LBFGS, _part):
         always_compile(getattr(LBFGS, _part).__code__)
@@ -43,14 +43,13 @@ for _part in ("_gather_flat_grad", "_add_grad", "_clone_param", "_set_param"):
 
 @named_handlers.register((LBFGS.__module__, LBFGS.step.__qualname__))
 def _step_by_data(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    """Also of the functions that torch wraps around it. The history that it reads grows with every step."""
     raise unsupported("data-dependent-value", "LBFGS.step, which decides by data how often it calls its closure")
 
 
 @calls(record_function.__enter__)
 def _enter_label(context: CaptureContext, label: Value) -> Value:
-    """A label for the profiler: what is compiled has none. It is told not to end what was never begun, for a graph may
-    break inside of it."""
+    """Compiled code has no profiler labels. If the graph breaks inside of the block, the block's end must not end a
+    label that never began."""
     label.set_attr(context, "run_callbacks_on_exit", ConstantValue(False))
     return label
 
@@ -62,7 +61,7 @@ def _exit_label(context: CaptureContext, label: Value, kind: Value, error: Value
 
 @calls(Optimizer.zero_grad)
 def _zero_grad(context: CaptureContext, optimizer: Value, *args: Value, **kwargs: Value) -> Value:
-    """torch keeps it from its own compiler; there is nothing in it that could not be followed."""
+    """torch disables the method for its own compiler; capture follows the function behind the wrapper."""
     if _drops_gradients(context, args, kwargs):
         return context.call(context.known(optimizer_without_gradients), [optimizer], {})
     return context.call(context.known(Optimizer.zero_grad.__wrapped__), [optimizer, *args], kwargs)  # type: ignore[attr-defined]
@@ -83,7 +82,7 @@ def _drops_gradients(context: CaptureContext, args: tuple[Value, ...], kwargs: d
 
 @named_handlers.register(("torch._dynamo.decorators", "graph_break"))
 def _graph_break(context: CaptureContext, msg: Value | None = None) -> Value:
-    """Optimizers ask for one so that torch's own compiler sees their grad mode; here modes are part of the graph."""
+    """Optimizers request a break so that torch's own compiler sees their grad mode, which stator captures."""
     if in_optimizers(context):
         return ConstantValue(None)
     raise break_requested(context, msg)
@@ -97,16 +96,16 @@ def _graph_break(context: CaptureContext, msg: Value | None = None) -> Value:
     }
 )
 def _step_begins(context: CaptureContext, optimizer: Value) -> Value:
-    """Every step calls this first. Optimizers with a `capturable` option decide by numbers that they read back from
-    tensors unless it is on; so it reads as on until the step is over. What they compute from the count of steps in
-    tensors then is computed in double precision, as it is from numbers."""
+    """Every step calls this first. Without the `capturable` option optimizers read step counts from tensors, so until
+    the end of the step the option reads as true. Factors computed from counts in tensors then have double precision,
+    like factors computed from Python numbers."""
     expect_schedule(context, optimizer)
     operands: Operands | None = counts_as_numbers
     instead: list[tuple[DictValue, Any, Value]] = []
     for group in context.iterate(context.get_attr(optimizer, "param_groups")):
         differentiable = group.find(context, "differentiable") if isinstance(group, DictValue) else None
         if differentiable is not None and context.truth(differentiable):
-            operands = None  # eager has tensors there too
+            operands = None  # eager computes on tensors, too
         if isinstance(group, DictValue) and group.find(context, "capturable") is not None:
             instead.append((group, "capturable", ConstantValue(True)))
     context.overlays.append(LibraryOverride(context.frames[-1], instead, operands))
@@ -118,8 +117,7 @@ def _step_begins(context: CaptureContext, optimizer: Value) -> Value:
 
 @calls(GradScaler.scale)
 def _scale(context: CaptureContext, scaler: Value, outputs: Value) -> Value:
-    """The scaler makes its state when it first scales something. That is made now, before it is looked at, so that
-    there is one version, which finds it."""
+    """Make the scaler's state before capture reads it, so that one version, which finds the state, serves all calls."""
     first = outputs if isinstance(outputs, TensorValue) else None
     if first is not None and context.later is None and isinstance(scaler, ObjectValue) and scaler.obj is not None:
         real, looked_at = scaler.obj, scaler.attributes or {}
@@ -132,9 +130,8 @@ def _scale(context: CaptureContext, scaler: Value, outputs: Value) -> Value:
 def _default_form(
     context: CaptureContext, params: Value, differentiable: Value, *args: Value, **kwargs: Value
 ) -> Value:
-    """Where nobody chose, steps are written with operators on lists: there is no reason to prefer them in eager mode on
-    the CPU, but they are captured several times as fast, and are the same kernels in the end. Not for Nesterov's
-    momentum: there the form with lists leaves the sum that it steps by in the gradients."""
+    """By default choose the form with operators on lists, which is captured several times as fast and gives equal
+    kernels. Not for Nesterov's momentum, where this form overwrites the gradients."""
     original = context.known(_default_to_fused_or_foreach)
     fused, foreach = context.iterate(context.inline(original, [params, differentiable, *args], kwargs))  # type: ignore[arg-type]
     nesterov = context.frames[-1].locals.get("nesterov", ConstantValue(False))
@@ -145,7 +142,7 @@ def _default_form(
 
 @tensor_methods.register("item")
 def _item(context: CaptureContext, tensor: TensorValue) -> Value:
-    """Optimizers may compute with floats that they read also where a graph cannot read any other number."""
+    """Optimizers may compute with floats read from tensors even where a graph cannot read other numbers."""
     known = context.recorder.known_number(tensor.fake)
     if known is not None:
         return ConstantValue(known)
@@ -167,7 +164,7 @@ def _item(context: CaptureContext, tensor: TensorValue) -> Value:
 
 
 def _with_learning_rate_in_tensor(function: Any) -> None:
-    """They take the learning rate as a Python number that must be known, or as a tensor."""
+    """Fused updates take the learning rate as a constant or as a tensor."""
 
     def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
         rate = kwargs.get("lr")

@@ -1,6 +1,6 @@
-"""Numbers of optimizers that a scheduler sets, and numbers that schedulers count: known to change before they first do.
+"""Numbers that schedulers set or count: symbolic from the first version on, before they first change.
 
-How a number that changes is followed is in values/symbolic_numbers.py; which others do is found out when guards fail.
+Failed guards find other numbers that change (values/symbolic_numbers.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def expect_schedule(context: CaptureContext, optimizer: Value) -> None:
-    """What schedules set is apart from its value from the first version on, so that none is compiled for the first
-    change: the learning rate, and the momentum where a scheduler has left its mark in the group."""
+    """Expect changes of the learning rate, and of the momentum if a scheduler has left its entry in the group, so that
+    the first change compiles nothing."""
     for group in context.iterate(context.get_attr(optimizer, "param_groups")):
         if isinstance(group, DictValue) and group.source is not None and group.obj is not None:
             places: set[Source] = {ItemSource(group.source, "lr")} if type(group.obj.get("lr")) is not int else set()
@@ -38,7 +38,7 @@ _COUNTED = ("last_epoch", "_step_count", "T_cur", "num_bad_epochs", "cooldown_co
 
 
 def _follows_counters(step: FunctionType) -> None:
-    """A scheduler that is stepped in captured code counts: so what it counts changes."""
+    """Expect changes of the counters of a scheduler that captured code steps."""
 
     def handler(context: CaptureContext, scheduler: Value, *args: Value, **kwargs: Value) -> Value:
         if isinstance(scheduler, ObjectValue) and scheduler.source is not None:
@@ -61,7 +61,7 @@ for _class in (lr_scheduler.LRScheduler, *vars(lr_scheduler).values(), SWALR):
 
 
 def _follows_schedules(step: FunctionType) -> None:
-    """Some optimizers read their learning rate before they call anything."""
+    """Some optimizers read the learning rate before they call another function with a handler."""
 
     def handler(context: CaptureContext, optimizer: Value, *args: Value, **kwargs: Value) -> Value:
         expect_schedule(context, optimizer)

@@ -1,6 +1,5 @@
-"""How many steps an optimizer has made, as the numbers that its formulas take: in double precision, as eager's Python
-numbers are, though tensors of single precision count. The formulas themselves are torch's.
-"""
+"""Step counts of optimizers, in double precision: eager computes factors from them as Python numbers, though the counts
+are float32 tensors."""
 
 from __future__ import annotations
 
@@ -20,15 +19,14 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-# What eager reads from tensors into Python numbers, by the keys of an optimizer's state: steps made, and what NAdam and
-# ASGD compute from them.
+# State entries that eager reads into Python numbers: step counts, and factors that NAdam and ASGD compute from these.
 _COUNTS = frozenset({"step", "mu_product", "eta"})
 _IN_PLACE = frozenset({operator.iadd, operator.isub, operator.imul, operator.itruediv})
 
 
 def counts_as_numbers(context: CaptureContext, function: Any, args: list[Value]) -> list[Value]:
-    """The arguments of a function that an optimizer calls in a step: counts in double precision where they are read,
-    and what is written into them in theirs."""
+    """The arguments of a function that an optimizer calls in a step: counts that it reads become float64, and values
+    that it writes into counts become float32."""
     if not args:
         return args
     if function in _IN_PLACE or getattr(function, "__name__", "").endswith("_"):
@@ -41,7 +39,7 @@ def counts_as_numbers(context: CaptureContext, function: Any, args: list[Value])
 
 @calls(_get_value)
 def _value(context: CaptureContext, number: Value) -> Value:
-    """In eager the number, in compiled code the tensor."""
+    """Eager returns a number, compiled code a tensor."""
     return _widened(context, number)
 
 
@@ -65,7 +63,7 @@ def _widened(context: CaptureContext, value: Value) -> Value:
 
 
 def _narrowed(context: CaptureContext, value: Value) -> Value:
-    """A number that is written into a count, or combined with it there, in the count's precision."""
+    """A float64 scalar in the precision of counts, for writes into a count."""
     return context.record_method("float", [value], {}) if _is_scalar(value, torch.float64) else value
 
 

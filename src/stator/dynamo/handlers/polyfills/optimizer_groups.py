@@ -1,5 +1,5 @@
-"""How torch.optim groups tensors for its foreach code, as it does in eager: under compilation it makes one group of all
-that says nothing of dtypes, which some optimizers ask for."""
+"""Groups tensors for the foreach code of torch.optim like eager. Under compilation torch makes one group without the
+dtypes that some optimizers need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stator.dynamo.interpreter.calling import polyfill
 def group_tensors_for_foreach(tensorlistlist: list[list[torch.Tensor | None]], with_indices: bool = False) -> Any:
     """Lists by device and dtype of the first list's tensors: {(device, dtype): (lists, positions)}.
 
-    Which comes first of several is not specified in eager; here it is the first to appear.
+    Groups appear in the order of their first tensors; eager's order is unspecified.
     """
     first = tensorlistlist[0]
     if len(first) == 0:

@@ -1,8 +1,7 @@
-"""torch.nn.TransformerEncoder on padded sequences without gradients: eager drops the padding, computes on a nested
-tensor and fills up with zeros. Told that it is compiled it does not, and leaves other numbers at the padded places.
+"""torch.nn.TransformerEncoder on padded sequences without gradients. Eager drops the padding, computes on a nested
+tensor and fills up with zeros; under compilation torch's code does not, and leaves other numbers at the padded places.
 
-Here the padding stays in, and is set to zero wherever eager would have dropped it, in one graph. Other encoders are
-followed as they are."""
+Here the padding stays, and becomes zero wherever eager drops it, in one graph."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def encode(
         target_type=src.dtype,
     )
     kept = padding.logical_not()  # type: ignore[union-attr]
-    gaps = (kept[:, 1:] & ~kept[:, :-1]).any()  # eager drops nothing if what is kept has a gap before it
+    gaps = (kept[:, 1:] & ~kept[:, :-1]).any()  # eager drops nothing if the kept part has a gap
     dropped = ~(kept | gaps).unsqueeze(-1)
     output = src.masked_fill(dropped, 0)  # NaNs there would reach the other places
     for layer in self.layers:
@@ -51,8 +50,8 @@ def encode(
 
 
 def _drops_padding(self: nn.TransformerEncoder, src: torch.Tensor) -> bool:
-    """Whether eager computes on a nested tensor, if the mask is left-aligned. (Where it takes the mask unchecked, it
-    does not ask whether it is compiled either.)"""
+    """Whether eager computes on a nested tensor if the mask is left-aligned. (Without `mask_check`, torch's code does
+    so under compilation, too.)"""
     first = self.layers[0]
     if not torch.backends.mha.get_fastpath_enabled() or not getattr(self, "use_nested_tensor", False):
         return False
@@ -75,7 +74,7 @@ def _weights(layer: Any) -> list[torch.Tensor]:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether nobody sees the nested tensor that the layer is given."""
+    """Whether no code of the program sees the layer's nested tensor."""
     hooked = any(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in layer.modules())
     return type(layer) is nn.TransformerEncoderLayer and not layer.training and not hooked
 
@@ -86,7 +85,7 @@ def as_it_is(*arguments: Any) -> Any:
 
 
 def with_nested_tensors(encoder: nn.TransformerEncoder) -> Any:
-    """Stands for what is not captured."""
+    """Capture breaks at a call of this function."""
     raise NotImplementedError(encoder)
 
 
