@@ -379,6 +379,17 @@ def with_swallows(log, x, n):
     return x
 
 
+@contextlib.contextmanager
+def managed(log):
+    log("enter")
+    try:
+        yield 3
+    except ZeroDivisionError as error:
+        log("caught", str(error), current())
+    finally:
+        log("exit", current())
+
+
 @program(0)
 def with_torch_managers(log, x, n):
     x = x.clone().requires_grad_()
