@@ -295,7 +295,7 @@ class _Attempt:
         """The break as the frame's own code reaches it, where every value is in its place. The original code passes
         the break once, so that it can be left there."""
         stack = tuple(
-            RaisedAt(value.value) if isinstance(value, LastInstruction) else None if value is None else _IN_PLACE
+            RaisedAt() if isinstance(value, LastInstruction) else None if value is None else _IN_PLACE
             for value in frame.stack
         )
         kept = _locals_to_keep(frame)

@@ -66,9 +66,12 @@ def library_files() -> list[Path]:
 def owning(bytecode: Any, code: types.CodeType) -> types.CodeType:
     """The code with loads that own their references in the place of those that borrow them, as decoding gives them."""
     data = bytearray(code.co_code)
-    for unit in bytecode.code_units(code):
-        name = opcode.opname[data[2 * unit]]
-        data[2 * unit] = opcode.opmap[bytecode.VERSION.borrowing.get(name, name)]
+    at = 0
+    while at < len(data):
+        name = opcode.opname[data[at]]
+        at_next = at + 2 * (1 + bytecode.version.CACHES[data[at]])
+        data[at] = opcode.opmap[bytecode.VERSION.borrowing.get(name, name)]
+        at = at_next
     return code.replace(co_code=bytes(data))
 
 

@@ -35,8 +35,8 @@ from stator.dynamo.bytecode import VERSION, Instruction, decode  # noqa: E402
 from stator.dynamo.codegen import emit  # noqa: E402
 from stator.dynamo.guards.source import LocalSource  # noqa: E402
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame  # noqa: E402
-from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, RaisedAt, Recipe  # noqa: E402
-from stator.dynamo.ir.resume import Offset, ResumePoint, closure_of, resume_code, resumption_of  # noqa: E402
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe  # noqa: E402
+from stator.dynamo.ir.resume import ResumePoint, closure_of, resume_code, resumption_of  # noqa: E402
 
 # ---- a concrete interpreter, up to a given step ----
 
@@ -317,9 +317,7 @@ class Machine:
 
 
 def recipe_of(value: Any) -> Recipe | None:
-    if value is NULL:
-        return None
-    return RaisedAt(value.index) if isinstance(value, Offset) else ConstantRecipe(value)
+    return None if value is NULL else ConstantRecipe(value)
 
 
 def leave_at(function: types.FunctionType, bound: dict[str, Any], step: int, again: int) -> tuple[bool, Any]:

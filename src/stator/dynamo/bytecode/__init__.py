@@ -5,7 +5,7 @@ Covers CPython 3.11 to 3.14; `version.py` describes their differences. torch is 
 
 from .assemble import BytecodeError, assemble
 from .builder import CodeBuilder
-from .decode import code_units, decode
+from .decode import decode
 from .instruction import NOWHERE, Handler, Instruction, Position
 from .liveness import always_bound, live_locals
 from .stack import reachable, stack_depths, stack_effect
@@ -24,7 +24,6 @@ __all__ = [
     "Version",
     "always_bound",
     "assemble",
-    "code_units",
     "decode",
     "instructions_text",
     "live_locals",

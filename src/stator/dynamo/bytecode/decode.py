@@ -60,19 +60,6 @@ def decode(code: CodeType) -> list[Instruction]:
     return instructions
 
 
-def code_units(code: CodeType) -> list[int]:
-    """The code unit (of two bytes, behind the prefixes) of each instruction that `decode` returns."""
-    data = code.co_code
-    units: list[int] = []
-    unit = 0
-    while 2 * unit < len(data):
-        number = data[2 * unit]
-        if number != _EXTENDED_ARG:
-            units.append(unit)
-        unit += 1 + CACHES[number]
-    return units
-
-
 def _plain(number: int, operand: int, tables: _Tables) -> tuple[Instruction, str | None]:
     name = opcode.opname[number]
     name = VERSION.borrowing.get(name, name)

@@ -335,23 +335,10 @@ class BreakWriter:
         self.builder.load_bound(name)
 
     def _point(self, index: int, slots: list[Slot], cut: int) -> ResumePoint:
-        """The resume point. `index` and the positions of raising instructions become indices of the user's code."""
-        user_index = prepare_code(self.writer.code).user_index
-        raised_at: list[int] = []
-        for position, slot in enumerate(slots):
-            if slot is Slot.LASTI:
-                before = self.stack[position] if position < cut else None
-                raised_at.append(before.index if isinstance(before, RaisedAt) else user_index(self.exit.index))
+        """The resume point. `index` becomes an index of the user's code."""
+        index = prepare_code(self.writer.code).user_index(index)
         handlers = tuple(position for position, _ in self.exit.handlers if position < cut)
-        return ResumePoint(
-            self.user_code,
-            user_index(index),
-            tuple(slots),
-            tuple(self.locals),
-            self.cells,
-            tuple(raised_at),
-            handlers,
-        )
+        return ResumePoint(self.user_code, index, tuple(slots), tuple(self.locals), self.cells, handlers)
 
     def _dead_parameters(self) -> list[str]:
         code = self.writer.code

@@ -13,7 +13,7 @@ from stator.dynamo.host.code_marks import mark_as_ours
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame
 from stator.dynamo.ir.prepared_code import prepare_code
-from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, RaisedAt, Recipe
+from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, Recipe
 from stator.dynamo.ir.resume import ResumePoint, Slot, closure_of, resume_code, resumption_of
 
 from . import InnerCall, emit, slot_of
@@ -124,7 +124,6 @@ def _point(frame: InnerFrame, index: int) -> ResumePoint:
         tuple(map(slot_of, frame.stack)),
         tuple(frame.locals),
         tuple(name for name in frame.code.co_cellvars if name in frame.cells),
-        tuple(recipe.index for recipe in frame.stack if isinstance(recipe, RaisedAt)),
     )
 
 

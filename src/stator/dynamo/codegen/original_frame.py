@@ -4,7 +4,7 @@ identity, their references and their order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -15,7 +15,6 @@ from stator.dynamo.bytecode import (
     Instruction,
     always_bound,
     assemble,
-    code_units,
     decode,
     live_locals,
 )
@@ -23,7 +22,7 @@ from stator.dynamo.guards.guard_tree import bound_count
 from stator.dynamo.ir.capture_result import Break, CapturedFrame
 from stator.dynamo.ir.prepared_code import prepare_code, reads_no_frame
 from stator.dynamo.ir.reconstruct_ir import Recipe
-from stator.dynamo.ir.resume import Offset, Slot
+from stator.dynamo.ir.resume import Slot
 
 from .breaks import CALL_OPERANDS, NO_WAY_ON, BreakWriter, Hook, MakeResume
 from .writer import Writer
@@ -46,10 +45,9 @@ def emit_original_frame(
         own.write()
         code = captured.code
         names = code.co_varnames + tuple(writer.temporaries)
-        made = assemble(writer.builder.instructions, code, co_varnames=names, co_nlocals=len(names))
+        return assemble(writer.builder.instructions, code, co_varnames=names, co_nlocals=len(names))
     except BytecodeError as error:
         raise CompileError("dynamo", f"emitted bytecode cannot be encoded: {error}") from error
-    return _with_offsets_moved(made, code, own.original, writer.builder.instructions)
 
 
 def is_right_on_any_path(captured: CapturedFrame) -> bool:
@@ -167,21 +165,3 @@ def _without_method_form(instruction: Instruction) -> list[Instruction]:
     for follower in followers:
         follower.position, follower.handler = instruction.position, instruction.handler
     return [instruction, *followers]
-
-
-def _with_offsets_moved(
-    made: CodeType, code: CodeType, original: Sequence[Instruction], instructions: Sequence[Instruction]
-) -> CodeType:
-    """`made`, with offsets of raising instructions in its constants updated to the new places of these instructions."""
-    if not any(type(value) is Offset for value in code.co_consts):
-        return made
-    places = {unit: original[index] for index, unit in enumerate(code_units(code))}
-    units = code_units(made)
-    moved = []
-    for value in made.co_consts:
-        if type(value) is Offset:
-            now = Offset(units[instructions.index(places[value])])
-            now.index = value.index
-            value = now
-        moved.append(value)
-    return made.replace(co_consts=tuple(moved))

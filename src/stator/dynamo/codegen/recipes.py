@@ -38,7 +38,7 @@ def _graph_output(writer: Writer, recipe: GraphOutput) -> None:
 
 @recipes.register(RaisedAt)
 def _raised_at(writer: Writer, recipe: RaisedAt) -> None:
-    writer.builder.const(0)  # a placeholder: the resume code pushes its own offset of the instruction
+    writer.builder.const(0)  # a placeholder
 
 
 for _kind in (ConstantRecipe, GraphOutput, FrameCell, RaisedAt):

@@ -27,12 +27,11 @@ from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
 from stator.dynamo.host.naming import class_name, full_name, is_plain_class
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.reconstruct_ir import Recipe
-from stator.dynamo.ir.resume import Offset
 from stator.dynamo.values import enum_members
 from stator.dynamo.values.base import Lazy, NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.classes import ClassValue
-from stator.dynamo.values.constants import ConstantValue, LastInstruction
+from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.canonical_constants import constant_of_code
 from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.live_iterators import LiveIterator
@@ -247,8 +246,7 @@ class FrameCapture:
         """A constant of a code object."""
         found = self._code_constants.get(id(obj))
         if found is None:
-            value = LastInstruction(obj.index) if type(obj) is Offset else constant_of_code(self, obj)
-            found = self._code_constants[id(obj)] = (obj, value)
+            found = self._code_constants[id(obj)] = (obj, constant_of_code(self, obj))
         return found[1]
 
     def realized(self, value: Value) -> Value:

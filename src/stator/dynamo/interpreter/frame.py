@@ -288,7 +288,7 @@ class Frame(CaptureState):
         if raised.value.caught_at is None:  # type: ignore[attr-defined]
             raised.value.caught_at = self.context.end_step()  # type: ignore[attr-defined]
         if region.lasti:
-            self.stack.append(LastInstruction(self.program.user_index(pc)))
+            self.stack.append(LastInstruction(0))
         self.stack.append(raised.value)
         self.pc = region.target.index
         return True

@@ -147,7 +147,7 @@ _RECIPES: dict[type[Recipe], Callable[[Any, Show], str]] = {
     Load: lambda recipe, show: str(recipe.source),
     ConstantRecipe: lambda recipe, show: _value_text(recipe.value),
     GraphOutput: lambda recipe, show: f"graph_output[{recipe.index}]",
-    RaisedAt: lambda recipe, show: f"<raised at {recipe.index}>",
+    RaisedAt: lambda recipe, show: "<raised at>",
     NewTuple: lambda recipe, show: f"({_items(recipe.items, show)}{',' if len(recipe.items) == 1 else ''})",
     NewList: lambda recipe, show: f"[{_items(recipe.items, show)}]",
     NewDict: lambda recipe, show: f"{{{', '.join(f'{show(key)}: {show(value)}' for key, value in recipe.items)}}}",

@@ -35,9 +35,7 @@ class ConstantRecipe(Recipe):
 
 @dataclass(eq=False, slots=True)
 class RaisedAt(Recipe):
-    """The instruction that raised, by its index, on the stack of a frame that is left inside an exception handler."""
-
-    index: int
+    """The offset of the instruction that raised, on the stack of a frame that is left inside an exception handler."""
 
 
 @dataclass(eq=False, slots=True)

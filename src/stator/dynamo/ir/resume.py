@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import CodeType
 
-from stator.dynamo.bytecode import OPERAND_KINDS, CodeBuilder, Instruction, assemble, code_units, decode, reachable
+from stator.dynamo.bytecode import OPERAND_KINDS, CodeBuilder, Instruction, assemble, decode, reachable
 
 _STACK_PREFIX = "__stack_"  # prefix of resume code's parameters that bring the value stack
 
@@ -24,19 +24,14 @@ def is_stack_name(name: str) -> bool:
     return name.startswith(_STACK_PREFIX)
 
 
-class Offset(int):
-    """The offset, in resume code, of an instruction that raised. `index`: the index of that instruction in the user's
-    code."""
-
-    index: int
-
-
 class Slot(enum.Enum):
     """The content of a slot of the value stack when a frame is resumed."""
 
     VALUE = "value"  # passed as an argument
     NULL = "NULL"
-    LASTI = "lasti"  # the offset of the instruction that raised, below its exception
+    # the offset of the instruction that raised, below its exception; only `f_lineno` of the frame, once it has ended,
+    # depends on it, so 0 stands for it
+    LASTI = "lasti"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +43,6 @@ class ResumePoint:
     stack: the value stack there, bottom first.
     locals: names of bound local variables, passed as arguments, in this order.
     cells: names of cell variables that exist; their cells are the last of the closure.
-    raised_at: for each LASTI slot, the index of the instruction that raised.
     handlers: positions of stack slots that keep the previously handled exception, one for each running handler.
     inner: names of the arguments for the code that resumes a called function. The instruction before `index` is that
         call; the resumed frame calls that code first and pushes its result. None: the frame is not inside a call.
@@ -59,7 +53,6 @@ class ResumePoint:
     stack: tuple[Slot, ...]
     locals: tuple[str, ...]
     cells: tuple[str, ...]
-    raised_at: tuple[int, ...] = ()
     handlers: tuple[int, ...] = ()
     inner: tuple[str, ...] | None = None
 
@@ -176,8 +169,7 @@ def resume_code(
     builder.resume()
     if first_call is not None:
         _call_and_drop(builder, first_call)
-    offsets = [_Unplaced(index) for index in point.raised_at]
-    _push_stack(builder, point, offsets)
+    _push_stack(builder, point)
     if point.inner is not None:
         _call_inner(builder, original[point.calling], callee, point)
     if last_call is not None:
@@ -190,38 +182,26 @@ def resume_code(
     if point.inner is not None:
         jump.index = entry.index  # the call may be the break of this code, and then resumes here
     instructions = builder.instructions
-    for offset in offsets:
-        offset.marker = Instruction("NOP", position=original[offset.index].position)  # only the offset is used
-        instructions.append(offset.marker)
     instructions += _with_regions_closed(kept, entry, start)
     pairs = [instruction for instruction in instructions if OPERAND_KINDS.get(instruction.opname) == "pair"]
     code = _assemble(point, instructions, point.parameters, own)
-    if offsets:
-        code = _with_places(code, instructions, offsets)
     key = id(code)
     resumption = Resumption(point, _indices(instructions, pairs), first_call, last_call)
     _made[key] = weakref.ref(code, partial(_forget, key)), resumption
     return code
 
 
-def _push_stack(builder: CodeBuilder, point: ResumePoint, offsets: list[_Unplaced]) -> None:
-    names, waiting = iter(point._stack_names()), iter(offsets)
+def _push_stack(builder: CodeBuilder, point: ResumePoint) -> None:
+    names = iter(point._stack_names())
     for slot in point.stack:
         if slot is Slot.NULL:
             builder.null()
         elif slot is Slot.LASTI:
-            builder.const(next(waiting))
+            builder.const(0)
         else:
             name = next(names)
             builder.load_bound(name)
             builder.delete(name)  # so that an object dies as soon as the stack drops it
-
-
-def _with_places(code: CodeType, instructions: list[Instruction], offsets: list[_Unplaced]) -> CodeType:
-    """The code with the offsets of instructions that raised, which are known only after assembling."""
-    units = code_units(code)
-    placed = {id(offset): offset.placed(units[instructions.index(offset.marker)]) for offset in offsets}
-    return code.replace(co_consts=tuple(placed.get(id(value), value) for value in code.co_consts))
 
 
 def _call_and_drop(builder: CodeBuilder, function: Callable[[], object]) -> None:
@@ -268,20 +248,6 @@ def _indices(instructions: Sequence[Instruction], pairs: Sequence[Instruction]) 
         if id(instruction) in split:
             found.append(None)
     return tuple(found)
-
-
-class _Unplaced:
-    """Placeholder of an Offset in the constants until the code is assembled."""
-
-    marker: Instruction
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def placed(self, unit: int) -> Offset:
-        offset = Offset(unit)
-        offset.index = self.index
-        return offset
 
 
 def _with_regions_closed(kept: Sequence[Instruction], entry: Instruction, start: Instruction) -> list[Instruction]:

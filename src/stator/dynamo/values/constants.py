@@ -104,12 +104,12 @@ class ConstantValue(Value):
 
 
 class LastInstruction(ConstantValue):
-    """The stack item under an exception: the index of the instruction that raised it."""
+    """The offset of the instruction that raised, under its exception on the stack; always 0 (see ir/resume.py)."""
 
     __slots__ = ()
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        return RaisedAt(self.value)
+        return RaisedAt()
 
 
 _UNIQUE = frozenset(  # types whose equal constants are identical
