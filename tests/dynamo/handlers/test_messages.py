@@ -43,9 +43,6 @@ def helper(x, n):
 class Layer(torch.nn.Module):
     def forward(self, x):
         warnings.warn("in forward")
-        warnings.warn("of the module's call", stacklevel=2)
-        warnings.warn("of that call", stacklevel=3)
-        warnings.warn("of the caller", stacklevel=4)
         LOGGER.info("not shown %s", x)
         return x + 1
 
@@ -83,6 +80,24 @@ def test_everything_is_said_as_in_eager(capsys):
     for n in (2, 2, 3, 4, 5):
         x = torch.ones(3)
         assert said(compiled, capsys, x, n) == said(speaks, capsys, x, n)
+
+
+class Warns(torch.nn.Module):
+    def forward(self, x):
+        warnings.warn("of the module's call", stacklevel=2)
+        warnings.warn("of the caller", stacklevel=4)
+        return x + 1
+
+
+def test_warnings_in_the_name_of_a_modules_caller_break(capsys):
+    module = Warns()
+
+    def calls(x):
+        return module(x * 2) + 1
+
+    compiled = stator.compile(calls, backend="eager")
+    for _ in range(2):
+        assert said(compiled, capsys, torch.ones(3)) == said(calls, capsys, torch.ones(3))
 
 
 def test_once_for_each_place(capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -43,22 +42,13 @@ def _index_not_between(x: torch.Tensor) -> torch.Tensor:
         return x + len(str(error))
 
 
-def _made_of_keys(x: torch.Tensor) -> tuple[Any, ...]:
-    made, ordered = defaultdict.fromkeys(iter("ab"), x), OrderedDict.fromkeys(("b", "a"), value=x)
-    return made["a"] + ordered["b"], type(made), made.default_factory, type(ordered), list(ordered)
-
-
 @pytest.mark.parametrize(
     "function",
-    [_times_a_global, _times_a_default, _product, _tensor_as_index, _index_between, _index_not_between, _made_of_keys],
+    [_times_a_global, _times_a_default, _product, _tensor_as_index, _index_between, _index_not_between],
 )
 def test_one_graph(function: Callable[..., Any]) -> None:
     x = torch.randn(3, generator=torch.Generator().manual_seed(0))
-    given, wanted = stator.compile(function, backend="eager", fullgraph=True)(x), function(x)
-    if isinstance(wanted, tuple):
-        assert given[1:] == wanted[1:]
-        given, wanted = given[0], wanted[0]
-    assert torch.equal(given, wanted)
+    assert torch.equal(stator.compile(function, backend="eager", fullgraph=True)(x), function(x))
 
 
 def test_a_number_that_changes() -> None:

@@ -116,7 +116,7 @@ def test_operators_in_place_write_to_the_callers_array_and_cast_as_numpy_does(fu
 def _reduce_all(a: Any) -> Any:
     return [
         function(*args)
-        for name in ("sum", "mean", "max", "min", "std", "var")
+        for name in ("sum", "mean", "max", "min")
         for function in (getattr(np, name),)
         for args in ((a,), (a, 0), (a, 1), (a, (0, 1)))
     ]
@@ -135,7 +135,6 @@ def _reduce_more(a: Any) -> Any:
         (a > -5).all(),
         a.argmax(),
         np.argmin(a, axis=1),
-        a.std(ddof=1),
         a.mean(-1),
     )
 
@@ -147,10 +146,6 @@ def _shapes(a: Any) -> Any:
         a.T,
         a.transpose(1, 0),
         a.ravel(),
-        a.flatten(),
-        np.expand_dims(a, 0),
-        np.squeeze(a[:, None]),
-        a.swapaxes(0, 1),
         a.shape,
         a.ndim,
         a.size,
@@ -197,14 +192,10 @@ def _several(a: Any, b: Any) -> Any:
         np.where(a > b, a, b),
         np.where(a > 0, 1.0, 0.0),
         np.where(a > 0, a, 0),
-        np.clip(a, -1, 1),
-        a.clip(0),
         a @ b.T,
-        np.dot(a, b.T),
         a[0] @ b[0],
         np.matmul(a[None], b.T),
         a[0].max() * b,
-        np.zeros_like(a) + np.ones_like(b, dtype="float64"),
     )
 
 

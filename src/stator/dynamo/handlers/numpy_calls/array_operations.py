@@ -1,7 +1,7 @@
-"""Element by element: NumPy's universal functions on arrays as operators on tensors, by NumPy's own rules for dtypes.
+"""NumPy's universal functions on arrays as operators on tensors, by NumPy's own rules for dtypes.
 
 NumPy itself says in which dtypes a function computes (`resolve_dtypes`); operands are cast to these, so that torch has
-nothing to promote, and what comes out is checked against NumPy's answer. What is not surely the same breaks the graph.
+nothing to promote; the dtype of the result is checked against NumPy's. Functions for which torch may differ break.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """What computes a universal function on tensors, and the kinds of dtypes (NumPy's letters) it does so for.
+    """The operator on tensors for a universal function, and the kinds of dtypes (NumPy's letters) that it is used for.
 
-    takes_numbers: numbers may be handed over as they are, without becoming tensors first.
+    takes_numbers: the operator takes Python numbers beside tensors.
     """
 
     function: Callable[..., Any]
@@ -39,13 +39,13 @@ class Elementwise:
     takes_numbers: bool = False
 
 
-# of one floating-point array, under the same name in torch
-_ALIKE = """
+# functions of one floating-point array that have one name in NumPy and torch
+_FLOAT_FUNCTIONS = """
     sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh exp exp2 expm1 log log2 log10 log1p sqrt
     reciprocal ceil floor trunc isnan isinf isfinite
 """
 _UNARY: dict[str, tuple[Any, str]] = {
-    **{name: (getattr(torch, name), "f") for name in _ALIKE.split()},
+    **{name: (getattr(torch, name), "f") for name in _FLOAT_FUNCTIONS.split()},
     "rint": (torch.round, "f"),
     "absolute": (torch.abs, "fiu"),
     "negative": (torch.neg, "fiu"),
@@ -108,7 +108,7 @@ _OPERATORS: dict[Any, str] = {
 
 
 def holds_array(value: Value) -> bool:
-    """Whether a value is an array, or a list or tuple in which there is one."""
+    """Whether a value is an array, or a list or tuple that holds one."""
     if isinstance(value, SequenceValue):
         return any(map(holds_array, value.items))
     return isinstance(value, ArrayValue)
@@ -120,7 +120,7 @@ def refused(context: CaptureContext, what: str, args: list[Value]) -> Exception:
 
 
 def apply_operator(context: CaptureContext, function: Any, args: list[Value]) -> Value:
-    """A Python operator of which one operand is an array, or one of NumPy's numbers in the graph."""
+    """A Python operator with an array, or with a NumPy number of the graph, as an operand."""
     if any(isinstance(arg, TensorValue) for arg in args):
         return _number_beside_tensor(context, function, args)
     if function is operator.matmul:
@@ -132,7 +132,7 @@ def apply_operator(context: CaptureContext, function: Any, args: list[Value]) ->
 
 
 def _number_beside_tensor(context: CaptureContext, function: Any, args: list[Value]) -> Value:
-    """A number of NumPy's beside a tensor: it decides no dtype, unless it is of a higher kind."""
+    """A NumPy number beside a tensor. The tensor decides the dtype, unless the number is of a higher kind."""
     number, tensor = sorted(args, key=lambda arg: isinstance(arg, TensorValue))
     if isinstance(number, ArrayValue) and number.scalar and function in _WITH_TENSORS:
         assert isinstance(tensor, TensorValue)
@@ -148,7 +148,7 @@ _WITH_TENSORS = frozenset({operator.add, operator.sub, operator.mul, operator.tr
 
 
 def apply_elementwise(context: CaptureContext, ufunc: Any, args: list[Value]) -> ArrayValue:
-    """A universal function; the result is a number where all operands have no dimensions."""
+    """A universal function. The result is a number if no operand has dimensions."""
     name = ufunc.__name__
     known = ELEMENTWISE.get(ufunc)
     if known is None or len(args) != ufunc.nin or (ufunc is numpy.power and not _is_plain_exponent(context, args[1])):
@@ -163,13 +163,13 @@ def apply_elementwise(context: CaptureContext, ufunc: Any, args: list[Value]) ->
 
 
 def _is_plain_exponent(context: CaptureContext, exponent: Value) -> bool:
-    """Whether NumPy raises to this power by pow(): for one half it takes the square root, which is another one of -0.0
-    and of -inf, also where it finds that in an array."""
+    """Whether NumPy computes this power by pow(). For one half, also in an array, it takes the square root, which
+    differs for -0.0 and -inf."""
     return not isinstance(exponent, ArrayValue) and context.constant_of(exponent, "an exponent") != 0.5
 
 
 def checked(context: CaptureContext, tensor: Value, dtype: Any, name: str, is_array: bool = False) -> ArrayValue:
-    """The result of a function as NumPy would give it: of that dtype; a number if it has no dimensions."""
+    """The result of a function as an array of NumPy's dtype, or as a number if it has no dimensions."""
     assert isinstance(tensor, TensorValue)
     if NUMPY_OF.get(tensor.fake.dtype) != dtype:
         raise unsupported("torch-result", f"numpy.{name}, which gives {dtype} where torch gives {tensor.fake.dtype}")
@@ -179,8 +179,10 @@ def checked(context: CaptureContext, tensor: Value, dtype: Any, name: str, is_ar
 def check_layout(
     context: CaptureContext, result: Value, given: Sequence[Value], name: str, *, each: bool = False
 ) -> None:
-    """Refuses a result that NumPy may lay out in another way than torch. Of arrays in
-    C order both make one in C order. each: an element of the result is computed from one of each array."""
+    """Refuses a result that NumPy may lay out in another way than torch. Arrays in C order give a result in C order.
+
+    each: the function computes each element of the result from one element of each array.
+    """
     assert isinstance(result, TensorValue)
     arrays = [one.tensor.fake for one in given if isinstance(one, ArrayValue)]
     if all(map(_lies_in_order, arrays)) or sum(size > 1 for size in result.fake.shape) < 2:
@@ -196,16 +198,16 @@ def _lies_in_order(fake: torch.Tensor) -> bool:
 
 
 def resolved_dtypes(context: CaptureContext, ufunc: Any, args: list[Value]) -> tuple[Any, ...]:
-    """In which dtypes NumPy computes."""
+    """The dtypes in which NumPy computes: of the operands, then of the result."""
     kinds = tuple(operand_kind(context, arg) for arg in args)
     try:
         return ufunc.resolve_dtypes((*kinds, None))
     except TypeError:
-        raise refused(context, f"numpy.{ufunc.__name__}", args) from None  # NumPy's error, when it runs for real
+        raise refused(context, f"numpy.{ufunc.__name__}", args) from None  # NumPy itself raises behind the break
 
 
 def operand_kind(context: CaptureContext, value: Value) -> Any:
-    """What decides dtypes: a dtype, or int or float for Python's numbers, which adapt."""
+    """The operand's part in the choice of dtypes: a dtype, or int or float for Python's numbers, which adapt."""
     if isinstance(value, ArrayValue):
         return value.dtype
     if value.is_constant() and isinstance(value, (ConstantValue, SymbolicNumber)):
@@ -233,7 +235,7 @@ def cast_operand(context: CaptureContext, value: Value, dtype: Any, as_number: b
 
 
 def _in_dtype(context: CaptureContext, number: Any, dtype: Any) -> Any:
-    """A number rounded as NumPy rounds it; one that does not fit is NumPy's affair."""
+    """A number rounded as NumPy rounds it. A number that the dtype cannot hold breaks the graph."""
     if dtype.kind == "b":
         return bool(number)
     if dtype.kind == "f":
@@ -249,7 +251,7 @@ def _in_dtype(context: CaptureContext, number: Any, dtype: Any) -> Any:
 
 
 def full(context: CaptureContext, shape: tuple[int, ...], number: Any, dtype: Any) -> Value:
-    """A new tensor that holds one number throughout."""
+    """A new tensor filled with one number."""
     named: dict[str, Value] = {"dtype": ConstantValue(TORCH_OF[dtype]), "device": ConstantValue(torch.device("cpu"))}
     return context.record_function(torch.full, [context.known(shape), ConstantValue(number)], named)
 
@@ -263,14 +265,14 @@ def matrix_product(context: CaptureContext, left: Value, right: Value) -> ArrayV
         raise refused(context, "numpy.matmul", [left, right])
     operands = [cast_operand(context, arg, dtype) for arg, dtype in zip((left, right), loop, strict=True)]
     product = context.record_function(torch.matmul, operands, {})
-    if max(len(left.shape), len(right.shape)) > 3:  # one matrix behind another comes out in C order
+    if max(len(left.shape), len(right.shape)) > 3:  # products of stacked matrices may come in another layout
         check_layout(context, product, [left, right], "matmul")
     return checked(context, product, result, "matmul")
 
 
 def write(context: CaptureContext, array: ArrayValue, part: TensorValue, value: Value) -> None:
-    """Write into an array, or into a part of it, as assignment does: cast whatever the dtypes are. What is written is
-    copied first where it may share the array's memory, for NumPy reads all before it writes."""
+    """Assigns to an array or a part of it, with a cast to its dtype. Copies an assigned array first, which may share
+    the memory, because NumPy reads everything before it writes."""
     held = {array.dtype, value.dtype if isinstance(value, ArrayValue) else array.dtype}
     if len(held) > 1 and not held <= TORCH_OF.keys():
         raise refused(context, f"writing to {array.dtype}", [value])
@@ -292,13 +294,13 @@ def write(context: CaptureContext, array: ArrayValue, part: TensorValue, value: 
 
 
 def _fits(shape: tuple[int, ...], place: tuple[int, ...]) -> bool:
-    """Whether what has this shape is broadcast to that one."""
+    """Whether `shape` broadcasts to the shape `place`."""
     behind = place[len(place) - len(shape) :]
     return len(shape) <= len(place) and all(one in (1, size) for one, size in zip(shape, behind, strict=True))
 
 
 def apply_in_place(context: CaptureContext, function: Any, array: ArrayValue, other: Value) -> Value:
-    """`array += other` and the like; `function` is the plain operator."""
+    """`array += other` and other operators in place; `function` is the operator that makes a new array."""
     result = apply_operator(context, function, [array, other])
     assert isinstance(result, ArrayValue)
     if result.shape != array.shape or not numpy.can_cast(result.dtype, array.dtype, "same_kind"):

@@ -1,4 +1,4 @@
-"""Arguments of functions of NumPy, as their handlers take them: arrays, axes, dtypes, switches."""
+"""Reads arguments for handlers of NumPy's functions: arrays, axes, dtypes, switches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def array_of(context: CaptureContext, value: Value, what: str, *, only_held: bool = False) -> ArrayValue:
-    """only_held: also of dtypes that torch does not compute in, where elements are moved alone."""
+    """only_held: also arrays of dtypes that torch only stores, for functions that only move elements."""
     if not isinstance(value, ArrayValue) or value.scalar or not value.shape:
         raise refused(context, what, [value])
     if value.dtype not in TORCH_OF and not only_held:
@@ -27,7 +27,7 @@ def array_of(context: CaptureContext, value: Value, what: str, *, only_held: boo
 
 
 def plain(context: CaptureContext, value: Value) -> Any:
-    """A constant, also in lists; what functions that only make arrays are called with. Raises NotConstant."""
+    """The constant argument of a function that makes arrays, possibly in lists. Raises NotConstant."""
     value = context.realized(value)
     if isinstance(value, ListValue) and value.cls is list:
         return [plain(context, item) for item in value.items]
@@ -39,7 +39,7 @@ def plain(context: CaptureContext, value: Value) -> Any:
 
 
 def dtype_of(context: CaptureContext, value: Value | None) -> Any:
-    """A dtype that was asked for, or None."""
+    """The dtype that an argument names; None for no argument."""
     if value is None or context.is_none(value):
         return None
     try:
@@ -60,7 +60,7 @@ def whole_number(context: CaptureContext, value: Value) -> int:
 
 
 def axes_of(context: CaptureContext, axis: Value | None, array: ArrayValue) -> tuple[int, ...]:
-    """Which dimensions to reduce."""
+    """The dimensions to reduce."""
     if axis is None or context.is_none(axis):
         return tuple(range(len(array.shape)))
     if isinstance(axis, TupleValue):
@@ -73,7 +73,7 @@ def flag(context: CaptureContext, value: Value | None) -> bool:
 
 
 def cast(context: CaptureContext, array: ArrayValue, dtype: Any, what: str) -> Value:
-    """The tensor of an array in another dtype; a copy is made only if that is a change."""
+    """The tensor of an array in another dtype, copied only if the dtype changes."""
     if not is_cast_alike(array.dtype, dtype):
         raise refused(context, f"{what} to {dtype}", [array])
     return cast_operand(context, array, dtype)

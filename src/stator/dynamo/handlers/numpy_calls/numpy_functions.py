@@ -1,5 +1,5 @@
 """Functions of NumPy and methods of its arrays, by NumPy's rules: reductions, shapes, selection, new arrays.
-Element-wise functions are in array_operations.py, the way to tensors and back in numpy_tensors.py."""
+Element-wise functions are in array_operations.py, conversions from and to tensors in numpy_tensors.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
 from stator.dynamo.host.numpy_boundary import ARRAY, FOLLOWED, TORCH_OF, is_followed, numpy, shared_tensor
-from stator.dynamo.interpreter.calling import calls, handlers, run_folded
+from stator.dynamo.interpreter.calling import calls, run_folded
 from stator.dynamo.interpreter.wrapping import wrapper_of, wraps
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -33,22 +33,20 @@ from .array_operations import (
     write,
 )
 from .numpy_arguments import array_of, cast, dtype_made, dtype_of, is_cast_alike, plain, whole_number
-from .numpy_reductions import REDUCTIONS, deviation, position, reduction, running
+from .numpy_reductions import REDUCTIONS, position, reduction
 
 if TYPE_CHECKING:
     from stator.dynamo.guards.source import Source
     from stator.dynamo.values.base import CaptureContext
 
 _MOST_LITERALS = 256  # elements that a graph spells out
-# Functions that are followed for constants only: what they make is spelled out in the graph.
+# Functions that run during capture on constants. The graph spells out the array.
 _OF_CONSTANTS = "zeros ones full arange linspace logspace eye identity prod round sort argsort diff repeat tile isclose"
-# Functions that only ask what an array looks like: NumPy's Python code for them is followed.
-_IN_PYTHON = "ndim size shape"
 _CPU = {"device": ConstantValue(torch.device("cpu"))}
 writers.append(write)
 
 
-# ---- arrays, dtypes and functions found in the program ----
+# ---- arrays, dtypes and functions from outside ----
 
 
 def _wrap_array(context: CaptureContext, obj: Any, source: Source | None) -> Value:
@@ -87,7 +85,7 @@ if FOLLOWED:
 
 
 def literal(context: CaptureContext, array: Any, what: str) -> Value:
-    """A new array with known contents, made anew in each call."""
+    """A new array with known contents, which the graph makes in each call."""
     if array.dtype not in TORCH_OF or not array.size:
         raise unsupported("result", f"{what} is an array of dtype {array.dtype} with {array.size} elements")
     shape = tuple(array.shape)
@@ -102,7 +100,7 @@ def literal(context: CaptureContext, array: Any, what: str) -> Value:
         if step and numpy.array_equal(numpy.arange(*bounds, dtype=array.dtype), flat):
             return made(context, context.record_function(torch.arange, [ConstantValue(at) for at in bounds], named))
     if array.size > _MOST_LITERALS or (array.dtype.kind == "f" and not numpy.isfinite(flat).all()):
-        raise unsupported("result", f"{what} is an array of {array.size} elements that are no simple sequence")
+        raise unsupported("result", f"{what} is an array of {array.size} elements, too many to spell out")
     return made(context, context.record_function(torch.tensor, [_listed(array.tolist())], named))
 
 
@@ -111,7 +109,7 @@ def _listed(items: Any) -> Value:
 
 
 def _made_of_constants(function: Any) -> Callable[..., Value]:
-    """A function that makes an array out of constants: called while capturing, and what it gave is spelled out."""
+    """A function of constants, which runs during capture."""
     name = f"numpy.{function.__name__}"
 
     def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
@@ -129,11 +127,11 @@ def _made_of_constants(function: Any) -> Callable[..., Value]:
 
 
 def _function(*functions: Any, method: str | None = None) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
-    """Decorator: the handler answers where the first argument is (or holds) an array; constants are computed."""
+    """Decorator: the handler serves calls whose arguments hold an array. Calls with constants run during capture."""
 
     def decorate(handler: Callable[..., Value]) -> Callable[..., Value]:
         for function in functions:
-            calls(function)(_either(function, handler))
+            calls(function)(_by_arguments(function, handler))
         if method is not None:
             array_methods.add(method, handler)
         return handler
@@ -141,7 +139,7 @@ def _function(*functions: Any, method: str | None = None) -> Callable[[Callable[
     return decorate
 
 
-def _either(function: Any, handler: Callable[..., Value]) -> Callable[..., Value]:
+def _by_arguments(function: Any, handler: Callable[..., Value]) -> Callable[..., Value]:
     otherwise = _made_of_constants(function)
 
     def answer(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
@@ -158,18 +156,6 @@ def _refusing_arrays(name: str) -> Callable[..., Value]:
         raise refused(context, f"numpy.{name}", list(args))
 
     handler.__name__ = name
-    return handler
-
-
-def _followed(function: Any) -> Callable[..., Value]:
-    """NumPy's own Python code of a function, where there are arrays among its arguments."""
-
-    def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-        if not any(map(holds_array, [*args, *kwargs.values()])):
-            return run_folded(context, function, list(args), kwargs)
-        return context.call(context.known(function.__wrapped__), list(args), kwargs)
-
-    handler.__name__ = function.__name__
     return handler
 
 
@@ -196,10 +182,6 @@ def _register_functions() -> None:
         _function(getattr(numpy, name), method=name if name in _ALSO_METHODS else None)(function)
     for name in _OF_CONSTANTS.split():
         _function(getattr(numpy, name))(_refusing_arrays(name))
-    for name in _IN_PYTHON.split():
-        function = getattr(numpy, name)
-        if handlers.get(function) is None:
-            calls(function)(_followed(function))
 
 
 # ---- shapes ----
@@ -218,24 +200,10 @@ def _ravel(context: CaptureContext, a: Value) -> Value:
     return made(context, context.record_method("view", [packed, ConstantValue(-1)], {}))
 
 
-def _copied(context: CaptureContext, array: ArrayValue) -> Value:
-    return context.record_method("clone", [array.tensor], {"memory_format": ConstantValue(torch.contiguous_format)})
-
-
-def _flatten(context: CaptureContext, a: Value) -> Value:
-    copied = _copied(context, array_of(context, a, "ndarray.flatten", only_held=True))
-    return made(context, context.record_method("view", [copied, ConstantValue(-1)], {}))
-
-
 def _copy(context: CaptureContext, a: Value) -> Value:
-    return made(context, _copied(context, array_of(context, a, "ndarray.copy", only_held=True)))
-
-
-def _copy_as_it_lies(context: CaptureContext, a: Value) -> Value:
-    """numpy.copy keeps the layout, where the method makes it C order."""
-    copied = context.record_method("clone", [array_of(context, a, "numpy.copy", only_held=True).tensor], {})
-    check_layout(context, copied, [a], "copy", each=True)
-    return made(context, copied)
+    array = array_of(context, a, "ndarray.copy", only_held=True)
+    c_order = ConstantValue(torch.contiguous_format)
+    return made(context, context.record_method("clone", [array.tensor], {"memory_format": c_order}))
 
 
 def _transpose(context: CaptureContext, a: Value, *axes: Value) -> Value:
@@ -249,36 +217,11 @@ def _transpose(context: CaptureContext, a: Value, *axes: Value) -> Value:
     return made(context, context.record_method("permute", [array.tensor, context.known(whole)], {}))
 
 
-def _swapaxes(context: CaptureContext, a: Value, axis1: Value, axis2: Value) -> Value:
-    array = array_of(context, a, "numpy.swapaxes", only_held=True)
-    dims = [ConstantValue(whole_number(context, axis)) for axis in (axis1, axis2)]
-    return made(context, context.record_method("transpose", [array.tensor, *dims], {}))
-
-
-def _expand_dims(context: CaptureContext, a: Value, axis: Value) -> Value:
-    array = array_of(context, a, "numpy.expand_dims", only_held=True)
-    at = ConstantValue(whole_number(context, axis))
-    return made(context, context.record_method("unsqueeze", [array.tensor, at], {}))
-
-
-def _squeeze(context: CaptureContext, a: Value, axis: Value | None = None) -> Value:
-    array = array_of(context, a, "numpy.squeeze", only_held=True)
-    if 1 not in array.shape and not array.scalar and (axis is None or context.is_none(axis)):
-        return array  # the array itself
-    dims = []
-    if axis is not None and not context.is_none(axis):
-        at = whole_number(context, axis)
-        if not -len(array.shape) <= at < len(array.shape) or array.shape[at] != 1:
-            raise refused(context, "numpy.squeeze of another axis", [a])
-        dims = [ConstantValue(at)]
-    return made(context, context.record_method("squeeze", [array.tensor, *dims], {}))
-
-
 # ---- several arrays ----
 
 
 def _common(context: CaptureContext, values: list[Value], what: str) -> tuple[list[Value], Any]:
-    """Tensors of arrays in the dtype that they have in common."""
+    """The tensors of arrays, cast to their common dtype."""
     arrays = [array_of(context, value, what) for value in values]
     dtype = numpy.result_type(*(array.dtype for array in arrays))
     if dtype not in TORCH_OF:
@@ -315,37 +258,6 @@ def _where(context: CaptureContext, condition: Value, x: Value, y: Value) -> Val
     return checked(context, selected, dtype, "where", is_array=True)
 
 
-def _clip(context: CaptureContext, a: Value, low: Value | None = None, high: Value | None = None) -> Value:
-    result: Value = array_of(context, a, "numpy.clip")
-    bounds = [bound for bound in (low, high) if bound is not None and not context.is_none(bound)]
-    if not bounds or result.dtype.kind == "b":  # type: ignore[attr-defined]
-        raise refused(context, "numpy.clip", [a])
-    for bound, ufunc in ((low, numpy.maximum), (high, numpy.minimum)):
-        if bound is not None and not context.is_none(bound):
-            result = apply_elementwise(context, ufunc, [result, bound])
-    return result
-
-
-def _dot(context: CaptureContext, a: Value, b: Value) -> Value:
-    left, right = array_of(context, a, "numpy.dot"), array_of(context, b, "numpy.dot")
-    if len(left.shape) > 2 or len(right.shape) > 2:
-        raise refused(context, "numpy.dot of more than two dimensions", [a, b])
-    return matrix_product(context, left, right)
-
-
-def _like(number: int) -> Callable[..., Value]:
-    def handler(context: CaptureContext, a: Value, dtype: Value | None = None) -> Value:
-        array = array_of(context, a, "numpy.zeros_like")
-        wanted = dtype_of(context, dtype) or array.dtype
-        if wanted not in TORCH_OF:
-            raise refused(context, f"an array of {wanted} like", [a])
-        filled = full(context, array.shape, wanted.type(number).item(), wanted)
-        check_layout(context, filled, [a], "zeros_like")
-        return made(context, filled)
-
-    return handler
-
-
 # ---- conversions ----
 
 
@@ -375,19 +287,11 @@ def _new_array(context: CaptureContext, a: Value, dtype: Value | None = None) ->
 
 
 def _as_array(context: CaptureContext, a: Value, dtype: Value | None = None) -> Value:
-    """numpy.asarray of an array: itself, unless its dtype is another one."""
+    """numpy.asarray of an array: the array itself, unless another dtype is given."""
     wanted = dtype_of(context, dtype)
     if isinstance(a, ArrayValue) and not a.scalar and (wanted is None or wanted == a.dtype):
         return a
     return _new_array(context, a, dtype)
-
-
-def _conjugate(context: CaptureContext, a: Value) -> Value:
-    """The method, which gives an array itself that has no imaginary part."""
-    assert isinstance(a, ArrayValue)
-    if a.dtype.kind == "c" or a.scalar:
-        raise refused(context, "ndarray.conjugate", [a])
-    return a
 
 
 def _item(context: CaptureContext, a: Value) -> Value:
@@ -400,61 +304,25 @@ def _to_list(context: CaptureContext, a: Value) -> Value:
     return context.call_tensor_method(a.tensor, "tolist", [], {})
 
 
-def _fill(context: CaptureContext, a: Value, value: Value) -> Value:
-    array = array_of(context, a, "ndarray.fill")
-    write(context, array, array.tensor, value)
-    return ConstantValue(None)
-
-
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "std": deviation("std", torch.std),
-    "var": deviation("var", torch.var),
     "argmax": position("argmax", torch.argmax),
     "argmin": position("argmin", torch.argmin),
-    "cumsum": running("cumsum", torch.cumsum),
-    "cumprod": running("cumprod", torch.cumprod),
     "reshape": _reshape,
     "ravel": _ravel,
     "transpose": _transpose,
-    "swapaxes": _swapaxes,
-    "squeeze": _squeeze,
-    "clip": _clip,
-    "dot": _dot,
-    "copy": _copy_as_it_lies,
-    "expand_dims": _expand_dims,
     "matmul": matrix_product,
     "concatenate": _joined("concatenate", torch.cat),
     "stack": _joined("stack", torch.stack),
     "where": _where,
-    "zeros_like": _like(0),
-    "ones_like": _like(1),
     "array": _new_array,
     "asarray": _as_array,
 }
-_ALSO_METHODS = {
-    "std",
-    "var",
-    "argmax",
-    "argmin",
-    "cumsum",
-    "cumprod",
-    "reshape",
-    "ravel",
-    "transpose",
-    "swapaxes",
-    "squeeze",
-    "clip",
-    "dot",
-}
+_ALSO_METHODS = {"argmax", "argmin", "reshape", "ravel", "transpose"}
 _METHODS: dict[str, Callable[..., Value]] = {
     "copy": _copy,
-    "flatten": _flatten,
     "astype": _astype,
-    "conj": _conjugate,
-    "conjugate": _conjugate,
     "item": _item,
     "tolist": _to_list,
-    "fill": _fill,
 }
 for _name, _method in _METHODS.items():
     array_methods.add(_name, _method)

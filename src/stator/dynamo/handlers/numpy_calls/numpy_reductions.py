@@ -1,8 +1,7 @@
-"""Reductions and running sums of arrays, by functions of torch in the dtypes that NumPy computes in."""
+"""Reductions of arrays, by functions of torch in the dtypes that NumPy computes in."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ def _same(dtype: Any) -> Any:
 
 
 def _summed(dtype: Any) -> Any:
-    """Sums and products of small whole numbers are int64; unsigned ones would be uint64, which torch does not have."""
+    """Sums of small whole numbers are int64; sums of unsigned ones are uint64, in which torch does not compute."""
     if dtype.kind == "u":
         return None
     return numpy.dtype("int64") if dtype.kind in "bi" else dtype
@@ -66,35 +65,6 @@ def reduction(name: str, function: Any, result_dtype: Callable[[Any], Any]) -> C
     return handler
 
 
-def deviation(name: str, function: Any) -> Callable[..., Value]:
-    def handler(
-        context: CaptureContext,
-        a: Value,
-        axis: Value | None = None,
-        *,
-        ddof: Value | None = None,
-        keepdims: Value | None = None,
-    ) -> Value:
-        array = array_of(context, a, f"numpy.{name}")
-        dtype = _averaged(array.dtype)
-        axes = axes_of(context, axis, array)
-        correction = 0 if ddof is None else whole_number(context, ddof)
-        if not all(-len(array.shape) <= at < len(array.shape) for at in axes):
-            raise refused(context, f"numpy.{name} over such an axis", [a])
-        if math.prod(array.shape[at] for at in axes) <= correction:
-            raise refused(context, f"numpy.{name} of as few elements", [a])
-        named: dict[str, Value] = {
-            "correction": ConstantValue(correction),
-            "keepdim": ConstantValue(flag(context, keepdims)),
-        }
-        operand = cast_operand(context, array, dtype)
-        reduced = context.record_function(function, [operand, context.known(axes)], named)
-        check_layout(context, reduced, [array], name)
-        return checked(context, reduced, dtype, name)
-
-    return handler
-
-
 def position(name: str, function: Any) -> Callable[..., Value]:
     def handler(context: CaptureContext, a: Value, axis: Value | None = None) -> Value:
         array = array_of(context, a, f"numpy.{name}")
@@ -104,21 +74,5 @@ def position(name: str, function: Any) -> Callable[..., Value]:
         found = context.record_function(function, [array.tensor, *dims], {})
         check_layout(context, found, [array], name)
         return checked(context, found, numpy.dtype("int64"), name)
-
-    return handler
-
-
-def running(name: str, function: Any) -> Callable[..., Value]:
-    def handler(context: CaptureContext, a: Value, axis: Value | None = None) -> Value:
-        array = array_of(context, a, f"numpy.{name}")
-        dtype = _summed(array.dtype)
-        if dtype is None or dtype.kind == "f":  # which torch adds up in another precision
-            raise refused(context, f"numpy.{name}", [a])
-        operand = cast_operand(context, array, dtype)
-        if axis is None or context.is_none(axis):
-            operand, axis = context.record_method("flatten", [operand], {}), ConstantValue(0)
-        added = context.record_function(function, [operand, ConstantValue(whole_number(context, axis))], {})
-        check_layout(context, added, [array], name)
-        return checked(context, added, dtype, name)
 
     return handler

@@ -1,4 +1,4 @@
-"""From arrays of NumPy and numbers to tensors, and back: arrays share the memory wherever they do in eager."""
+"""Conversions between arrays of NumPy, numbers and tensors. They share memory wherever they do in eager."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def _tensor(context: CaptureContext, data: Value, **kwargs: Value) -> Value:
 
 
 def _of_number(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -> Value | None:
-    """A float or int that only the run can tell: torch.tensor would read it to see what it is. Converted in steps that
-    never refuse a value that eager takes; None for dtypes to which eager refuses some."""
+    """A tensor of a number that the graph computes, without reading the number. The conversions take every value that
+    eager takes; None for dtypes for which eager refuses some values."""
     if not is_known_when_the_graph_runs(data) or not kwargs.keys() <= {"dtype", "device"}:
         return None
     kind = data.python_type(context)

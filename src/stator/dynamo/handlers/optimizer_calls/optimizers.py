@@ -14,7 +14,7 @@ from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from stator.dynamo.graph.number_nodes import may_be_read
-from stator.dynamo.handlers.polyfills.torch_optim import module_without_gradients, optimizer_without_gradients
+from stator.dynamo.handlers.polyfills.torch_optim import module_zero_grad, optimizer_zero_grad
 from stator.dynamo.handlers.python_calls.compilation import break_requested
 from stator.dynamo.host.hook import always_compile
 from stator.dynamo.interpreter.calling import calls, named_handlers, tensor_methods
@@ -63,14 +63,14 @@ def _exit_label(context: CaptureContext, label: Value, kind: Value, error: Value
 def _zero_grad(context: CaptureContext, optimizer: Value, *args: Value, **kwargs: Value) -> Value:
     """torch disables the method for its own compiler; capture follows the function behind the wrapper."""
     if _drops_gradients(context, args, kwargs):
-        return context.call(context.known(optimizer_without_gradients), [optimizer], {})
+        return context.call(context.known(optimizer_zero_grad), [optimizer], {})
     return context.call(context.known(Optimizer.zero_grad.__wrapped__), [optimizer, *args], kwargs)  # type: ignore[attr-defined]
 
 
 @calls(torch.nn.Module.zero_grad)
 def _zero_grad_of_module(context: CaptureContext, module: Value, *args: Value, **kwargs: Value) -> Value:
     if _drops_gradients(context, args, kwargs):
-        return context.call(context.known(module_without_gradients), [module], {})
+        return context.call(context.known(module_zero_grad), [module], {})
     original: Any = context.known(torch.nn.Module.zero_grad)
     return context.inline(original, [module, *args], kwargs)
 

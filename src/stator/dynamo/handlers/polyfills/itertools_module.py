@@ -1,4 +1,4 @@
-"""`itertools` as generators; what they iterate over is asked for its iterator when they are made, as in C."""
+"""`itertools` as generators. As in C, each function makes the iterators of its arguments when it is called."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _sliced(iterator: Iterator[Any], wanted: int, stop: int | None, step: int) -
                 return
             item = next(iterator)
         except StopIteration as stop:
-            if stop.args or type(stop) is not StopIteration:  # it says more than that this is the end, and passes
+            if stop.args or type(stop) is not StopIteration:  # carries a value, or is of a subclass
                 raise
             return
         at += 1
@@ -207,7 +207,7 @@ def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) ->
 
 
 def _groups(source: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator[tuple[Any, Iterator[Any]]]:
-    turn, started, waiting = 0, False, False  # number of the group; is there a key; was its item not given yet
+    turn, started, waiting = 0, False, False  # the group's number; is there a key; is its item still to be yielded
     item: Any = None
     now: Any = None
 
@@ -227,7 +227,7 @@ def _groups(source: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator
 
     target, first = None, True
     while True:
-        turn += 1  # the groups share the source: the one before is at its end from here on
+        turn += 1  # ends the group before, which shares the source
         while not started or (not first and (target is now or target == now)):
             if not step():
                 return

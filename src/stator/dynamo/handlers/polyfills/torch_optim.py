@@ -35,7 +35,7 @@ def group_tensors_by_device_and_dtype(
     return groups
 
 
-def optimizer_without_gradients(self: torch.optim.Optimizer) -> None:
+def optimizer_zero_grad(self: torch.optim.Optimizer) -> None:
     """`Optimizer.zero_grad` that does not look whether gradients exist, so that one version serves the first step and
     the later ones."""
     for group in self.param_groups:
@@ -43,7 +43,7 @@ def optimizer_without_gradients(self: torch.optim.Optimizer) -> None:
             one.grad = None
 
 
-def module_without_gradients(self: torch.nn.Module) -> None:
+def module_zero_grad(self: torch.nn.Module) -> None:
     """`Module.zero_grad` that does not look whether gradients exist."""
     for one in self.parameters():
         one.grad = None

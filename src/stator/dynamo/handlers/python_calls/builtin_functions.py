@@ -1,4 +1,6 @@
-"""Functions of `builtins` that look at values: isinstance, getattr, len, iterators, aggregates."""
+"""Functions of `builtins`: isinstance, getattr, len, iterators, aggregates, conversions.
+
+Containers are in collections_functions.py, classes in python_classes.py."""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def _is_instance(context: CaptureContext, value: Value, kind: type, wanted: type
         return True
     check = _check_of(context, wanted, "__instancecheck__")
     if check is type.__instancecheck__:
-        found = wanted in (kind.__mro__ or ())  # it asks no __subclasscheck__
+        found = wanted in (kind.__mro__ or ())  # type.__instancecheck__ does not call __subclasscheck__
     else:
         found = _is_subclass(context, kind, wanted)
     if found:
@@ -83,7 +85,9 @@ def _check_of(context: CaptureContext, wanted: type, name: str) -> Any:
     check = context.class_lookup(type(wanted), name)
     known = not isinstance(check, FunctionType) or (check.__module__ or "").partition(".")[0] in _KNOWN_CHECKS
     if not known or getattr(wanted, "_is_protocol", False) or wanted is typing.Any:
-        raise unsupported("call-builtin", f"isinstance() or issubclass() with {qualified_name(wanted)}, which decides")
+        raise unsupported(
+            "call-builtin", f"isinstance() or issubclass() with {qualified_name(wanted)}, whose metaclass decides"
+        )
     return check
 
 
@@ -197,7 +201,7 @@ def _object_setattr(context: CaptureContext, owner: Value, name: Value, value: V
     if isinstance(owner, ObjectValue):
         owner.generic_set_attr(context, attribute, value)
     elif isinstance(owner, ClassValue):
-        raise unsupported("attribute-write", "object.__setattr__ of a class, which refuses")
+        raise unsupported("attribute-write", "object.__setattr__ of a class, which raises")
     else:
         owner.set_attr(context, attribute, value)
     return ConstantValue(None)
@@ -261,8 +265,8 @@ def _next(context: CaptureContext, iterator: Value, default: Value | None = None
     raise context.end_of_items()
 
 
-def _steps(context: CaptureContext, value: Value) -> Iterator[Value]:
-    """Items on demand, through the value's own iterator, which is made at once: what has none fails now."""
+def _lazy_items(context: CaptureContext, value: Value) -> Iterator[Value]:
+    """Items on demand. The iterator is made at once, so that a value without one fails now."""
     return _items_of(context, context.iterator(value))
 
 
@@ -309,7 +313,9 @@ def _filter(context: CaptureContext, function: Value, iterable: Value) -> Value:
     def keep(item: Value) -> bool:
         return context.truth(item if context.is_none(function) else context.call(function, [item], {}))
 
-    return IteratorValue((item for item in _steps(context, iterable) if keep(item)), False, filter, context.end_step())
+    return IteratorValue(
+        (item for item in _lazy_items(context, iterable) if keep(item)), False, filter, context.end_step()
+    )
 
 
 @calls(reversed)
@@ -347,12 +353,12 @@ def _sorted(context: CaptureContext, items: Value, key: Value | None = None, rev
 
 @calls(all)
 def _all(context: CaptureContext, items: Value) -> Value:
-    return ConstantValue(all(context.truth(item) for item in _steps(context, items)))
+    return ConstantValue(all(context.truth(item) for item in _lazy_items(context, items)))
 
 
 @calls(any)
 def _any(context: CaptureContext, items: Value) -> Value:
-    return ConstantValue(any(context.truth(item) for item in _steps(context, items)))
+    return ConstantValue(any(context.truth(item) for item in _lazy_items(context, items)))
 
 
 @calls(sum)
@@ -362,7 +368,7 @@ def _sum(context: CaptureContext, items: Value, start: Value | None = None) -> V
         raise unsupported("call-builtin", "sum() of text, which raises")
     # The interpreter itself adds known numbers that come first: from 3.12 on it compensates the rounding of floats.
     numbers: list[Value] | None = [] if _is_known_number(total) else None
-    for item in counted(_steps(context, items)):  # each is added before the next is made
+    for item in counted(_lazy_items(context, items)):  # adds each item before it makes the next
         if numbers is not None and _is_known_number(item):
             numbers.append(item)
             continue
@@ -388,7 +394,7 @@ def _extreme(
     by_key = key is not None and not context.is_none(key)
     best: Value | None = None
     measure_of_best: Value | None = None
-    for item in context.iterate(values[0]) if len(values) == 1 else values:  # each is looked at before the next is made
+    for item in context.iterate(values[0]) if len(values) == 1 else values:  # compares each before it makes the next
         measure = context.call(key, [item], {}) if by_key else item  # type: ignore[arg-type]
         if best is None or measure_of_best is None:
             best, measure_of_best = item, measure
@@ -400,11 +406,11 @@ def _extreme(
         return best
     if default is not None:
         return default
-    return context.run_real(function, ((),))  # raises the error of this version
+    return context.run_real(function, ((),))  # raises the error of this Python version
 
 
 def _is_of_unknown(context: CaptureContext, *numbers: Value) -> bool:
-    """Whether these are whole numbers, of which one only the run can tell: two of them are compared in the graph."""
+    """Whether these are whole numbers that the graph has to compare, because it computes at least one of them."""
     whole = all(one.python_type(context) is int for one in numbers)
     return whole and any(map(is_known_when_the_graph_runs, numbers))
 

@@ -1,5 +1,5 @@
-"""Cell objects as values. Behind a graph break inside a comprehension that 3.12 has inlined they come in as arguments:
-the cell of the outer variable of the same name waits on the stack meanwhile."""
+"""Cell objects as values. On CPython 3.12 an inlined comprehension keeps the cell of an outer variable on the stack;
+behind a graph break inside of it, the cell is an argument of the resumed function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @wraps(types.CellType)
 def _cell(context: CaptureContext, obj: types.CellType, source: Source | None) -> Value:
     if source is None:
-        raise unsupported("unguardable", "a cell that is a variable's and a value at once")
+        raise unsupported("unguardable", "a cell that is no argument of the frame")
     known = context.real_cells.get(id(obj))
     if known is not None:
         context.guard(source, GuardKind.SAME, known.place(context))

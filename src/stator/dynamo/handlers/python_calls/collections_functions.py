@@ -1,4 +1,4 @@
-"""list, dict, set, tuple and the classes of `collections` when called."""
+"""Calls of list, dict, set, tuple and of classes of `collections`; functools.reduce."""
 
 from __future__ import annotations
 
@@ -99,20 +99,7 @@ def _defaultdict(context: CaptureContext, factory: Value | None = None, *args: V
 
 @calls(dict.fromkeys)
 def _fromkeys(context: CaptureContext, keys: Value, value: Value | None = None) -> Value:
-    return _filled_with(context, DictValue({}), keys, value)
-
-
-@calls(OrderedDict.fromkeys)
-def _ordered_dict_fromkeys(context: CaptureContext, keys: Value, value: Value | None = None) -> Value:
-    return _filled_with(context, DictValue({}, cls=OrderedDict), keys, value)
-
-
-@calls(defaultdict.fromkeys)
-def _defaultdict_fromkeys(context: CaptureContext, keys: Value, value: Value | None = None) -> Value:
-    return _filled_with(context, DictValue({}, cls=defaultdict), keys, value)
-
-
-def _filled_with(context: CaptureContext, made: DictValue, keys: Value, value: Value | None) -> Value:
+    made = DictValue({})
     for key in context.iterate(keys):
         made.put(context, key, value or ConstantValue(None))
     return made

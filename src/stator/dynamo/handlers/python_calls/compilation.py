@@ -1,4 +1,4 @@
-"""What the program says about its own compilation: that it opted out, and the question whether it is compiled."""
+"""Functions by which a program asks whether it is compiled, or asks for a graph break."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 def _is_compiling(context: CaptureContext) -> ConstantValue:
     asker = user_code(context.frames[-1].program.code)
     if asker is nn.Module._call_impl.__code__:
-        return ConstantValue(False)  # a module asks in order not to call, behind an error, the hooks it calls always
+        return ConstantValue(False)  # compiled or not, hooks marked `always_call` run behind an error as in eager
     if asker is nn.TransformerEncoder.forward.__code__:
-        # in order not to look at a mask for padding to drop: none is, where it was called from what is followed in its
-        # place; and where it is a frame of its own, it is to compute what it does in eager
+        # Compiled encoders keep padding, as the polyfill wants. An encoder in a frame of its own computes as in eager.
         return ConstantValue(len(context.frames) > 1 and context.frames[-2].program.code is encode.__code__)
     context.asked_whether_compiling = True
     if context.assumptions.says_compiling:
@@ -58,6 +57,6 @@ def _graph_break(context: CaptureContext, msg: Value | None = None) -> ConstantV
 
 
 def break_requested(context: CaptureContext, message: Value | None) -> Unsupported:
-    """What a call of a graph break raises; `message` is what the program said to it."""
+    """The error for a call of graph_break(message)."""
     text = message.value if isinstance(message, ConstantValue) and isinstance(message.value, str) else ""
     return unsupported("requested", f"the program asks for a graph break{text and f': {text}'}")

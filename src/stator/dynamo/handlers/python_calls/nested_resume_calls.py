@@ -1,5 +1,5 @@
-"""The rest of a frame behind a graph break calls what goes on with the function that it had called: followed like any
-other call of a Python function, only that its closure's cells come as arguments."""
+"""Calls of nested resume functions: the rest of a frame behind a graph break calls the rest of the function that it had
+called. Capture follows it like any Python function; the cells of its closure are arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class InnerFrameValue(Value):
-    """What goes on with a function in the middle."""
+    """The rest of an inlined function behind a graph break."""
 
     __slots__ = ("inner",)
 
@@ -39,13 +39,15 @@ class InnerFrameValue(Value):
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if context.frames[-1].program.code in context.assumptions.called_apart:
-            raise unsupported("disabled", "what goes on inside is not compiled together with the frame around any more")
+            raise unsupported(
+                "disabled", "the rest of an inlined function, which is compiled apart from its caller now"
+            )
         function = self.inner._target._function
         code = function.__code__
         free = len(closure_of(code))
         cells = tuple(cell for cell in args[:free] if isinstance(cell, CellValue))
         if len(cells) < free:
-            raise unsupported("unguardable", "a closure that was made of something else than cells")
+            raise unsupported("unguardable", "a closure of other objects than cells")
         check_handed_on(context.frames[-1], args[free:])
         return follow_rest(context, function, cells, args[free:])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-# operator -> (special method, reflected special method, in-place special method or None)
+# operator -> (special method, reflected special method)
 _BINARY: dict[Any, tuple[str, str]] = {
     operator.add: ("__add__", "__radd__"),
     operator.sub: ("__sub__", "__rsub__"),
@@ -78,7 +78,7 @@ _UNARY: dict[Any, str] = {
 
 
 def _folded(context: CaptureContext, function: Any, values: list[Value]) -> Value | None:
-    """The real operator on constants, or None when something is not one."""
+    """The real operator on constants; None if a value is no constant."""
     try:
         constants = tuple(value.constant() for value in values)
     except NotConstant:
@@ -87,7 +87,7 @@ def _folded(context: CaptureContext, function: Any, values: list[Value]) -> Valu
 
 
 def _method(context: CaptureContext, value: Value, name: str) -> Value | None:
-    """The special method that the value's class defines in Python, bound; None when it has none, or one in C."""
+    """The bound special method that the value's class defines in Python; None for none, or for one in C."""
     if isinstance(value, (ConstantValue, SymbolicNumber, TensorValue)):
         return None
     kind = value.python_type(context)
@@ -99,8 +99,8 @@ def _method(context: CaptureContext, value: Value, name: str) -> Value | None:
     return context.bind(value, kind, name, raw)
 
 
-def _answer(context: CaptureContext, value: Value, name: str, other: Value) -> Value | None:
-    """What one side's special method says; None for NotImplemented, or when there is none."""
+def _special_result(context: CaptureContext, value: Value, name: str, other: Value) -> Value | None:
+    """The result of one operand's special method; None for NotImplemented, or without a method."""
     method = _method(context, value, name)
     if method is None:
         return None
@@ -111,36 +111,37 @@ def _answer(context: CaptureContext, value: Value, name: str, other: Value) -> V
 
 
 def _is_proper_subtype(kind: type, base: type) -> bool:
-    """By inheritance alone: Python's operators do not ask `__subclasscheck__`."""
+    """Inheritance decides: Python's operators do not call `__subclasscheck__`."""
     return kind is not base and base in kind.__mro__
 
 
-def _through_methods(context: CaptureContext, left: Value, right: Value, name: str, reflected: str) -> Value | None:
-    """Special methods of a binary operator written in Python, in Python's order; None when neither side answers."""
+def _by_special_methods(context: CaptureContext, left: Value, right: Value, name: str, reflected: str) -> Value | None:
+    """Calls the special methods of a binary operator in Python's order; None if neither operand has a result."""
     left_type, right_type = left.python_type(context), right.python_type(context)
     if left_type is right_type:
-        return _answer(context, left, name, right)
+        return _special_result(context, left, name, right)
     overridden = context.class_lookup(right_type, reflected) is not context.class_lookup(left_type, reflected)
     if overridden and _is_proper_subtype(right_type, left_type):
-        return _answer(context, right, reflected, left) or _answer(context, left, name, right)
-    return _answer(context, left, name, right) or _answer(context, right, reflected, left)
+        return _special_result(context, right, reflected, left) or _special_result(context, left, name, right)
+    return _special_result(context, left, name, right) or _special_result(context, right, reflected, left)
 
 
-def _through_comparisons(context: CaptureContext, left: Value, right: Value, name: str, reflected: str) -> Value | None:
-    """The same for comparisons: a subtype on the right is asked first, and both sides are asked also if they are of
-    one type."""
+def _by_comparison_methods(
+    context: CaptureContext, left: Value, right: Value, name: str, reflected: str
+) -> Value | None:
+    """Calls the special methods of a comparison: a subtype on the right first, both also for operands of one type."""
     left_type, right_type = left.python_type(context), right.python_type(context)
     if _is_proper_subtype(right_type, left_type):
-        return _compared(context, right, reflected, left) or _compared(context, left, name, right)
-    return _compared(context, left, name, right) or _compared(context, right, reflected, left)
+        return _comparison_result(context, right, reflected, left) or _comparison_result(context, left, name, right)
+    return _comparison_result(context, left, name, right) or _comparison_result(context, right, reflected, left)
 
 
-def _compared(context: CaptureContext, value: Value, name: str, other: Value) -> Value | None:
+def _comparison_result(context: CaptureContext, value: Value, name: str, other: Value) -> Value | None:
     inherits = name == "__ne__" and not isinstance(value, (ConstantValue, SymbolicNumber, TensorValue))
     if inherits and context.class_lookup(value.python_type(context), "__ne__") is object.__ne__:
-        equal = _answer(context, value, "__eq__", other)
+        equal = _special_result(context, value, "__eq__", other)
         return None if equal is None else ConstantValue(not context.truth(equal))
-    return _answer(context, value, name, other)
+    return _special_result(context, value, name, other)
 
 
 def _register_binary(function: Any, name: str, reflected: str) -> None:
@@ -149,7 +150,7 @@ def _register_binary(function: Any, name: str, reflected: str) -> None:
             return apply_operator(context, function, [left, right])
         if isinstance(left, TensorValue) or isinstance(right, TensorValue):
             return context.record_function(function, [left, right], {})
-        found = _through_methods(context, left, right, name, reflected)
+        found = _by_special_methods(context, left, right, name, reflected)
         if found is not None:
             return found
         special = _CONTAINERS.get((function, _family(left), _family(right)))
@@ -171,7 +172,7 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
             return apply_in_place(context, plain, left, right)
         if isinstance(left, TensorValue):
             return context.record_function(function, [left, right], {})
-        found = _answer(context, left, name, right)
+        found = _special_result(context, left, name, right)
         if found is not None:
             return found
         if isinstance(left, ListValue) and plain is operator.add:
@@ -209,13 +210,12 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
             return apply_operator(context, function, [left, right])
         if isinstance(left, TensorValue) or isinstance(right, TensorValue):
             return context.record_function(function, [left, right], {})
-        found = _through_comparisons(context, left, right, name, reflected)
+        found = _by_comparison_methods(context, left, right, name, reflected)
         if found is not None:
             return found
         left, right = _keys_as_sets(context, left, right)
-        if function in (operator.eq, operator.ne):
-            if _is_of_numpy(context, left) or _is_of_numpy(context, right):  # which compare to truths of their own type
-                return _compared_by_numpy(context, function, left, right)
+        by_numpy = _is_of_numpy(context, left) or _is_of_numpy(context, right)  # gives numpy.bool_
+        if function in (operator.eq, operator.ne) and not by_numpy:
             return ConstantValue(structurally_equal(context, left, right) is (function is operator.eq))
         if isinstance(left, SetValue) and isinstance(right, SetValue):
             return ConstantValue(function(left.members.keys(), right.members.keys()))
@@ -234,18 +234,8 @@ def _is_of_numpy(context: CaptureContext, value: Value) -> bool:
     return kind is not None and (kind is TRUTH or plain_converter(kind) is not None)
 
 
-def _compared_by_numpy(context: CaptureContext, function: Any, left: Value, right: Value) -> Value:
-    """With a list or an array it gives an array, and with other objects what these answer."""
-    found = None
-    if left.is_constant() and right.is_constant():
-        found = _folded(context, function, [left, right])
-    if found is None:
-        raise unsupported("operator", f"comparing {left.describe(context)} and {right.describe(context)}")
-    return found
-
-
 def _keys_as_sets(context: CaptureContext, left: Value, right: Value) -> tuple[Value, Value]:
-    """Where the keys of a dictionary are compared with a set or other keys: as sets."""
+    """Makes sets of the keys of dictionaries that are compared with a set or with other keys."""
     keys = [isinstance(one, DictViewValue) and one.kind == "keys" for one in (left, right)]
     if not any(keys) or not all(
         is_keys or isinstance(one, SetValue) for is_keys, one in zip(keys, (left, right), strict=True)
@@ -259,7 +249,7 @@ def _keys_as_sets(context: CaptureContext, left: Value, right: Value) -> tuple[V
 
 
 def _in_order(context: CaptureContext, function: Any, left: SequenceValue, right: SequenceValue) -> Value | None:
-    """Two tuples, or two lists, by the first items that differ; None for others."""
+    """Compares two tuples or two lists by the first items that differ; None for other operands."""
     if left.builtin is not right.builtin:
         return None
     mine, theirs = list(left.raw_items(context)), list(right.raw_items(context))
@@ -279,9 +269,9 @@ def structurally_equal(context: CaptureContext, left: Value, right: Value) -> bo
         if {left.python_type(context), right.python_type(context)}.isdisjoint(_NEVER_NUMBERS):
             raise unsupported("data-dependent-value", f"{left.describe(context)} == {right.describe(context)}")
         return False
-    left, right = _taken_apart(context, left), _taken_apart(context, right)
+    left, right = _as_container(context, left), _as_container(context, right)
     for one in (left, right):
-        raw = context.class_lookup(one.python_type(context), "__eq__")  # one written in Python was asked before
+        raw = context.class_lookup(one.python_type(context), "__eq__")  # one in Python has been called before
         in_c = isinstance(raw, types.WrapperDescriptorType) and raw is not object.__eq__
         if in_c and not _is_builtin_family(one):
             raise unsupported("operator", f"comparing {left.describe(context)} and {right.describe(context)}")
@@ -309,15 +299,15 @@ def structurally_equal(context: CaptureContext, left: Value, right: Value) -> bo
 _NEVER_NUMBERS = (type(None), str, bytes, list, tuple, dict, set)
 
 
-def _taken_apart(context: CaptureContext, value: Value) -> Value:
-    """A constant that is a tuple or a set, beside one of which not all items are known."""
+def _as_container(context: CaptureContext, value: Value) -> Value:
+    """A constant tuple or frozenset as a container of values, to compare it with such a container."""
     if isinstance(value, ConstantValue) and type(value.value) in (tuple, frozenset):
         return context.known(value.value) if type(value.value) is tuple else context.wrap(value.value, None)
     return value
 
 
 def _equal_items(context: CaptureContext, left: SequenceValue, right: SequenceValue) -> bool:
-    """As long as both have items: an `__eq__` may take some away."""
+    """Compares items as long as both have some, because an `__eq__` may remove items."""
     at = 0
     while at < len(left.items) and at < len(right.items):
         one, other = left.at(context, at), right.at(context, at)
@@ -330,7 +320,7 @@ def _equal_items(context: CaptureContext, left: SequenceValue, right: SequenceVa
 
 
 def _is_builtin_family(value: Value) -> bool:
-    """Values of different ones of these are never equal, nor equal to other objects."""
+    """Whether a value equals only values of its own family."""
     containers = (SequenceValue, DictValue, SetValue)
     return isinstance(value, (*containers, ConstantValue, SymbolicNumber, FunctionValue, ClassValue, TensorValue))
 
@@ -406,7 +396,7 @@ def _repeat_reflected(context: CaptureContext, left: Value, right: SequenceValue
 
 def _set_operation(name: str) -> Callable[[CaptureContext, Value, Value], Value]:
     def run(context: CaptureContext, left: Value, right: Value) -> Value:
-        both = isinstance(left, SetValue) and isinstance(right, SetValue)  # with a view of a dict it is always a set
+        both = isinstance(left, SetValue) and isinstance(right, SetValue)  # else the result is a plain set
         owner = left if both else SetValue.of(context, list(context.iterate(left)))
         assert isinstance(owner, SetValue)
         handler = owner.builtin_method(context, name)
@@ -417,11 +407,9 @@ def _set_operation(name: str) -> Callable[[CaptureContext, Value, Value], Value]
 
 
 def _merge(context: CaptureContext, left: DictValue, right: DictValue) -> Value:
-    kinds = {left.cls, right.cls}
-    if not kinds <= {dict, OrderedDict} and not (left.cls is defaultdict and right.cls is dict):
+    if left.cls is not dict or right.cls is not dict:
         raise unsupported("operator", f"merging {left.describe(context)} and {right.describe(context)}")
-    cls = left.cls if left.cls is not dict else right.cls
-    made = DictValue({}, cls=cls, factory=left.factory)
+    made = DictValue({})
     for part in (left, right):
         for key, value in part.items(context):
             made.put(context, key, value)

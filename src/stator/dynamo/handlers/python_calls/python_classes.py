@@ -1,4 +1,4 @@
-"""Built-in classes when called: type, super, object, property-like things; and how instances of them come to be."""
+"""Calls of type, super, object, slice and of `__new__`; how instances of classes with a built-in layout are made."""
 
 from __future__ import annotations
 
@@ -36,14 +36,12 @@ def _type(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
 
 @calls(super)
 def _super(context: CaptureContext, *args: Value) -> Value:
-    if len(args) > 2:
-        raise context.raised(TypeError, f"super() expected at most 2 arguments, got {len(args)}")
-    if len(args) == 1:
-        raise unsupported("super", "super() of a class alone, which is bound later")
-    if args:
+    if len(args) == 2:
         cls, owner = args
-    else:
+    elif not args:
         cls, owner = _implicit(context)
+    else:
+        raise unsupported("super", f"super() of {len(args)} arguments")
     if not isinstance(cls, ClassValue):
         raise unsupported("super", f"super() of {cls.describe(context)}")
     kinds = (owner.python_type(context), *([owner.cls] if isinstance(owner, ClassValue) else []))
@@ -55,19 +53,13 @@ def _super(context: CaptureContext, *args: Value) -> Value:
 def _implicit(context: CaptureContext) -> tuple[Value, Value]:
     """The class and the first argument of the frame that calls `super()`."""
     frame = context.frames[-1]
-    if frame.program.code.co_argcount == 0:
-        raise context.raised(RuntimeError, "super(): no arguments")
-    first = frame.program.code.co_varnames[0]
-    owner = frame.locals.get(first)
-    if owner is None and first in frame.cells:
-        owner = frame.cells[first].content
-    if owner is None:
-        raise context.raised(RuntimeError, "super(): arg[0] deleted")
-    cell = frame.cells.get("__class__")
-    if cell is None:
-        raise context.raised(RuntimeError, "super(): __class__ cell not found")
-    if cell.content is None:
-        raise context.raised(RuntimeError, "super(): empty __class__ cell")
+    owner = cell = None
+    if frame.program.code.co_argcount:
+        first = frame.program.code.co_varnames[0]
+        owner = frame.cells[first].content if first in frame.cells else frame.locals.get(first)
+        cell = frame.cells.get("__class__")
+    if owner is None or cell is None or cell.content is None:
+        raise unsupported("super", "super() in a function without a first argument or a class")
     return context.realized(cell.content), context.realized(owner)
 
 
@@ -77,7 +69,7 @@ def _object(context: CaptureContext) -> Value:
 
 
 def _kind_of(context: CaptureContext, cls: Value, base: type) -> type:
-    """What `base.__new__(cls)` makes an instance of."""
+    """The class of the instance that `base.__new__(cls)` makes."""
     kind = context.real_of(cls, "a class")
     if not isinstance(kind, type) or base not in (kind.__mro__ or ()) or new_of_layout(kind) is not base.__new__:
         raise unsupported("new-object", f"{class_name(base)}.__new__ of {cls.describe(context)}")
@@ -107,10 +99,9 @@ def _type_call(context: CaptureContext, cls: Value, *args: Value, **kwargs: Valu
 
 @calls(slice)
 def _slice(context: CaptureContext, *args: Value) -> Value:
-    none = ConstantValue(None)
     if not 1 <= len(args) <= 3:
-        expected, count = ("at least 1", 0) if not args else ("at most 3", len(args))
-        raise context.raised(TypeError, f"slice expected {expected} argument{'s' * bool(args)}, got {count}")
+        raise unsupported("call-builtin", f"slice() of {len(args)} arguments")
+    none = ConstantValue(None)
     if len(args) == 1:
         return SliceValue(none, args[0], none)
     return SliceValue(args[0], args[1], args[2] if len(args) > 2 else none)
@@ -142,7 +133,7 @@ def _list_new(context: CaptureContext, cls: Value, *args: Value, **kwargs: Value
     return ListValue([], cls=_kind_of(context, cls, list))
 
 
-# ---- how an object with a built-in layout is made ----
+# ---- instances with a built-in layout ----
 
 
 @makers.register(dict, OrderedDict)
@@ -166,9 +157,9 @@ def _make_tuple(context: CaptureContext, kind: type, args: list[Value], kwargs: 
 def _make_set(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs:
         raise unsupported("call-builtin", f"{qualified_name(kind)}() with keyword arguments")
-    if len(args) > 1 and (issubclass(kind, frozenset) or context.class_lookup(kind, "__init__") is set.__init__):
-        raise unsupported("call-builtin", f"{qualified_name(kind)}() with {len(args)} arguments")
     fills = issubclass(kind, frozenset) or context.class_lookup(kind, "__init__") is set.__init__
+    if len(args) > 1 and fills:
+        raise unsupported("call-builtin", f"{qualified_name(kind)}() with {len(args)} arguments")
     return SetValue.of(context, context.iterate(args[0]) if args and fills else [], kind)
 
 
@@ -180,19 +171,12 @@ def _make_module(context: CaptureContext, kind: type, args: list[Value], kwargs:
 @makers.register(BaseException)
 def _make_exception(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if issubclass(kind, BaseExceptionGroup) or (issubclass(kind, OSError | SyntaxError) and len(args) > 1):
-        raise unsupported("new-object", f"making an instance of {qualified_name(kind)}, whose constructor chooses")
+        raise unsupported(
+            "new-object", f"making an instance of {qualified_name(kind)}, whose constructor chooses the class"
+        )
     if kwargs and isinstance(lookup_in_class(kind, "__init__"), types.WrapperDescriptorType):
-        named = next((parts for base, parts in _NAMED_PARTS.items() if issubclass(kind, base)), frozenset())
-        if not kwargs.keys() <= named:
-            raise unsupported("call-builtin", f"{qualified_name(kind)}() with keyword arguments that it does not take")
+        raise unsupported("call-builtin", f"{qualified_name(kind)}() with keyword arguments")
     return ExceptionValue(kind, list(args))
-
-
-_NAMED_PARTS: dict[type, frozenset[str]] = {  # what some constructors take by keyword
-    ImportError: frozenset(("name", "path")),
-    AttributeError: frozenset(("name", "obj")),
-    NameError: frozenset(("name",)),
-}
 
 
 @makers.register(types.SimpleNamespace)

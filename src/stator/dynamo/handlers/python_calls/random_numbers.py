@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 def _draw_ahead(context: CaptureContext, function: Any, generator: Value, arguments: list[Any]) -> CallRecipe:
-    """What `function(generator, *arguments)` gives when the graph is about to run."""
+    """Calls `function(generator, *arguments)` ahead of the graph."""
     recorder = context.recorder
     if not isinstance(generator, ObjectValue) or generator.source is None:
-        raise unsupported("call-builtin", "a random number of a generator that was made in the captured code")
+        raise unsupported("call-builtin", "a random number of a generator that captured code made")
     once = context.in_the_call and recorder.region is None
     if not once or recorder.transforms or type(context.mutations) is not MutationLog:
         raise unsupported("call-builtin", "a random number where the code runs later, or more than once")
     draw = CallRecipe(ConstantRecipe(function), [Load(generator.source), *map(ConstantRecipe, arguments)])
     context.draws.append(draw)
     if generator.source not in context.generators_drawn:
-        for other in context.generators_drawn:  # each is counted once
+        for other in context.generators_drawn:  # guards count the draws of each generator
             context.guard(generator.source, GuardKind.DISTINCT, other)
     context.generators_drawn[generator.source] = Load(generator.source)
     return draw
@@ -46,7 +46,7 @@ def _random(context: CaptureContext, generator: Value) -> Value:
     return SymbolicNumber(FromRandom(_draw_ahead(context, random.Random.random, generator, [])))
 
 
-_EXACT = 2**53  # whole numbers up to here are floats
+_EXACT = 2**53  # floats represent whole numbers up to this one
 
 
 def _register_whole(function: Any) -> None:
@@ -56,7 +56,7 @@ def _register_whole(function: Any) -> None:
         plain = generator.python_type(context) is random.Random
         if not plain or not all(type(one) is int and abs(one) <= _EXACT for one in arguments):
             raise unsupported("call-builtin", f"random.{function.__name__} of something else than small whole numbers")
-        context.run_real(function, (random.Random(0), *arguments))  # raises where the program's does
+        context.run_real(function, (random.Random(0), *arguments))  # raises the errors of wrong arguments
         drawn = CallRecipe(ConstantRecipe(float), [_draw_ahead(context, function, generator, arguments)])
         number = context.recorder.numbers.tensor(SymbolicNumber(FromRandom(drawn)))
         whole = context.record_method("to", [number, ConstantValue(torch.int64)], {})
@@ -75,5 +75,5 @@ _WHOLE = {random.Random.randint, random.Random.randrange}
 for _function in {one for one in vars(random.Random).values() if isinstance(one, FunctionType)}:
     if _function in _WHOLE:
         _register_whole(_function)
-    elif _function is not random.Random.uniform:  # which is followed
+    elif _function is not random.Random.uniform:  # capture follows its Python code
         _register_break(_function)

@@ -1,4 +1,5 @@
-"""Functions of the standard library: functools, math, inspect, and what may be folded."""
+"""Functions of the standard library: pure functions that run during capture, functools.partial, context variables, weak
+references, dataclasses."""
 
 from __future__ import annotations
 
@@ -59,15 +60,15 @@ fold(
 )
 
 
-def _asks_for_type(function: Any, kind: type) -> None:
+def _register_type_check(function: Any, kind: type) -> None:
     def handler(context: CaptureContext, value: Value) -> Value:
         return ConstantValue(issubclass(value.python_type(context), kind))
 
     calls(function)(handler)
 
 
-_asks_for_type(inspect.isclass, type)
-_asks_for_type(inspect.isfunction, types.FunctionType)
+_register_type_check(inspect.isclass, type)
+_register_type_check(inspect.isfunction, types.FunctionType)
 
 
 def _read_in_each_call(function: Any) -> None:
@@ -141,13 +142,13 @@ def _exception(context: CaptureContext) -> Value:
 @wraps(weakref.ReferenceType)
 def _wrap_weakref(context: CaptureContext, obj: Any, source: Source | None) -> Value:
     if source is None:
-        raise unsupported("unguardable", "a weak reference that cannot be reached from the frame")
+        raise unsupported("unguardable", "a weak reference that no guard can reach")
     context.guard(source, GuardKind.TYPE, type(obj))
     return WeakReferenceValue(obj, source)
 
 
 class WeakReferenceValue(Value):
-    """A weak reference: calling it reads what it refers to."""
+    """A weak reference from outside, whose referent a guard checks."""
 
     __slots__ = ("reference",)
 
@@ -160,21 +161,21 @@ class WeakReferenceValue(Value):
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if type(self.reference) is not weakref.ref:
-            raise unsupported("call", f"calling {self.describe(context)}, of a class of its own")
+            raise unsupported("call", f"calling {self.describe(context)}, a subclass of weakref.ref")
         referent = self.reference()
         if may_have_dropped(context, referent):
             raise unsupported("call", "asking a weak reference for an object that may have been dropped in the graph")
         return context.wrap(referent, CallSource(operator.call, (self.source,)))
 
     def builtin_method(self, context: CaptureContext, name: str) -> Any:
-        """None of its methods is followed."""
+        """Capture follows none of its methods."""
 
 
 # ---- dataclasses ----
 
 
 def _class_or_class_of(context: CaptureContext, value: Value) -> type:
-    """The class that a value is, or else the class of the object."""
+    """The value itself if it is a class, else its class."""
     try:
         cls = value.real()
     except NotConstant:
