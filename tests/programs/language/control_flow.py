@@ -437,37 +437,6 @@ def cyc(x):
     return a[1][0], len(a)
 
 
-def throw_into_delegate(x):
-    log = []
-
-    def inner():
-        try:
-            yield x
-        except ValueError as e:
-            log.append(str(e))
-            yield x + 1
-        return x + 2
-
-    def outer():
-        r = yield from inner()
-        log.append("after")
-        yield r
-        try:
-            yield from inner()
-        except KeyError:
-            log.append("key")
-            yield x + 9
-
-    g = outer()
-    a = next(g)
-    b = g.throw(ValueError("v"))
-    c = next(g)
-    d = next(g)
-    e = g.throw(KeyError("k"))
-    g.close()
-    return a, b, c, d, e, log
-
-
 def comprehension_closures(x):
     fs = [lambda: i * x for i in range(3)]
     i = 10

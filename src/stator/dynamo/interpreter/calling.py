@@ -391,8 +391,6 @@ def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwar
 def make_instance(context: CaptureContext, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """type.__call__: __new__, then __init__ of the class of what it made."""
     kind = cls.cls
-    if kind.__flags__ & _NO_INSTANCES:
-        context.run_real(kind, ())  # which raises
     new = context.class_lookup(kind, "__new__")
     inner = new.__func__ if isinstance(new, staticmethod) else new
     if isinstance(inner, FunctionType):
@@ -441,7 +439,6 @@ def _initialize(
 # How an object of a built-in layout is made, without __init__: base class -> maker(tracer, cls, args, kwargs).
 makers: Registry[type, Callable[..., Value]] = Registry("base class")
 _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
-_NO_INSTANCES = 1 << 7  # Py_TPFLAGS_DISALLOW_INSTANTIATION
 
 
 def new_object(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -451,9 +448,7 @@ def new_object(context: CaptureContext, kind: type, args: list[Value], kwargs: d
     for base in kind.__mro__:
         if base in makers:
             return makers[base](context, kind, args, kwargs)
-    if kind.__flags__ & _ABSTRACT:
-        context.run_real(object.__new__, (kind,))  # which raises
-    if new_of_layout(kind) is object.__new__:
+    if new_of_layout(kind) is object.__new__ and not kind.__flags__ & _ABSTRACT:
         return ObjectValue(kind)
     raise unsupported("new-object", f"making an instance of {full_name(kind)}")
 

@@ -359,10 +359,7 @@ class FrameCapture:
                 if name == "__len__":
                     return self.length_of(result) > 0
                 return self.truth(result)
-            found = self.class_lookup(value.cls, name)
-            if found is None:
-                raise self.raised(TypeError, "'NoneType' object is not callable")
-            if type(value) is ObjectValue and found is not MISSING:
+            if type(value) is ObjectValue and self.class_lookup(value.cls, name) is not MISSING:
                 raise unsupported("special-method", f"{name} of {value.describe(self)}")
         return value.length(self) > 0 if plain is None else plain
 

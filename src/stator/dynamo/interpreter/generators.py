@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stator.dynamo.values.base import CannotRebuild, Raised, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.containers.iterators import stopped_inside
-from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
+from stator.dynamo.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from stator.dynamo.ir.reconstruct_ir import Recipe
@@ -63,9 +63,7 @@ class GeneratorValue(Value):
                     self.returned = context.constant(None)
                     raise Raised(error)
             elif error is not None:
-                item = self._throw_into_delegate(context, error)
-                if item is not None:
-                    return item
+                self._raise_at_yield(error)
             else:
                 frame.stack.append(sent)
             yielded = frame.run_generator()
@@ -87,58 +85,28 @@ class GeneratorValue(Value):
             context.ended_by = None if context.is_none(self.returned) else context.stop_iteration(self.returned)
         return yielded
 
-    def _throw_into_delegate(self, context: CaptureContext, error: Value) -> Value | None:
-        """Raise `error` where the generator waits. Inside `yield from` the inner generator is asked first: it may catch
-        the error and yield again (that item is given), or return (the frame goes on behind `yield from`)."""
-        frame = self.frame
-        waiting = frame.pc - 1
-        before = frame.program.instructions[waiting - 1]
-        delegate = self._delegate()
-        try:
-            if not isinstance(delegate, GeneratorValue) or delegate.cls is not GeneratorType:
-                self._asks_nothing(context, delegate)
-                raise Raised(error)
-            if issubclass(error.python_type(context), GeneratorExit):  # it is closed, and the error raised here
-                GeneratorMethod(delegate, "close").close(context)
-                raise Raised(error)
-            item = delegate.resume(context, context.constant(None), error)
-        except Raised as raised:
-            if not frame.unwind(waiting, raised):
-                raise
-            return None
-        if item is None:
-            assert before.target is not None
-            frame.pc = before.target.index
-            if before.target.opname == "END_SEND":
-                frame.stack.append(delegate.returned)
-            else:
-                frame.stack[-1] = delegate.returned
-        return item
+    def _raise_at_yield(self, error: Value) -> None:
+        """Raise an error where the generator waits."""
+        if self._delegate() is not None:
+            raise unsupported("generator", "an exception thrown into a generator that waits in `yield from`")
+        raised = Raised(error)
+        if not self.frame.unwind(self.frame.pc - 1, raised):
+            raise raised
 
     def _delegate(self) -> Value | None:
-        """What the generator, which waits at a yield, gets its items from: what stands behind its `yield from`."""
+        """The iterator behind the `yield from` at which the generator waits; None at any other yield."""
         frame = self.frame
         return frame.stack[-1] if frame.program.instructions[frame.pc - 2].opname == "SEND" else None
-
-    def _asks_nothing(self, context: CaptureContext, delegate: Value | None) -> None:
-        """Python passes an error, and the end, on to any iterator with methods for that, which we do not follow."""
-        if isinstance(delegate, ObjectValue) and any(
-            lookup_in_class(delegate.cls, name) is not MISSING for name in ("close", "throw", "__getattr__")
-        ):
-            raise unsupported(
-                "generator", f"`yield from` {delegate.describe(context)}, which has methods of a generator"
-            )
 
     def rely_on_no_cleanup(self) -> None:
         """When the program drops a generator that waits inside `try` or `with`, Python runs the cleanup at once.
         Capture does not know when the program drops it, so such a generator must not be left behind."""
         if not self.started or self.returned is not None:
             return
-        if self.frame.waits_in_try():
+        if self.frame.waits_in_try() or isinstance(self._delegate(), ObjectValue):  # which may have close()
             left = CannotRebuild("generator", "a generator that is left waiting inside `try` or `with`")
             left.made_at = self.made_at  # made natively, it is closed where the program lets go of it
             raise left
-        self._asks_nothing(self.frame.context, self._delegate())
 
     def next_item(self, context: CaptureContext) -> Value | None:
         return self.resume(context, context.constant(None))
@@ -188,12 +156,7 @@ class GeneratorMethod(Value):
             if len(args) > 1 and not context.is_exception(error) and error is not args[0]:
                 raise unsupported("generator", "throwing an exception of which only the arguments are given")
             if not context.is_exception(error):
-                kind = error.constant() if error.is_constant() else None
-                if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                    raise unsupported("generator", f"throwing {error.describe(context)} into a generator")
-                error = context.call(error, [], {})
-                if not context.is_exception(error):
-                    raise unsupported("generator", f"throwing {error.describe(context)} into a generator")
+                raise unsupported("generator", f"throwing {error.describe(context)} into a generator")
             item = generator.resume(context, context.constant(None), error)
         else:
             item = generator.resume(context, args[0] if self.name == "send" else context.constant(None))

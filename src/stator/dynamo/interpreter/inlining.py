@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from types import FunctionType
 from typing import TYPE_CHECKING
 
+from stator.base.errors import Unsupported
 from stator.dynamo.ir.prepared_code import prepare_code
-from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
@@ -56,7 +56,7 @@ def inline(
 def bind(
     context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]
 ) -> dict[str, Value]:
-    """Parameter name -> value. Arguments that do not fit are the captured program's TypeError."""
+    """Parameter name -> value. Raises Unsupported for arguments that do not fit."""
     code = function.code
     names, count, keyword_count = code.co_varnames, code.co_argcount, code.co_kwonlyargcount
     bound: dict[str, Value] = dict(zip(names[:count], args, strict=False))
@@ -66,22 +66,22 @@ def bind(
         for name, value in kwargs.items():
             if name in by_keyword:
                 if name in bound:
-                    raise mismatch(context, function, args, kwargs)
+                    raise _mismatch(function)
                 bound[name] = value
             elif code.co_flags & _VARKEYWORDS:
                 extra_keywords[name] = value
             else:
-                raise mismatch(context, function, args, kwargs)
+                raise _mismatch(function)
     if len(args) < count and not _fill_defaults(context, function, bound):
-        raise mismatch(context, function, args, kwargs)
+        raise _mismatch(function)
     if keyword_count and not _fill_keyword_defaults(context, function, bound):
-        raise mismatch(context, function, args, kwargs)
+        raise _mismatch(function)
     at = count + keyword_count
     if code.co_flags & _VARARGS:
         bound[names[at]] = TupleValue(args[count:])
         at += 1
     elif len(args) > count:
-        raise mismatch(context, function, args, kwargs)
+        raise _mismatch(function)
     if code.co_flags & _VARKEYWORDS:
         made = DictValue({})
         for name, value in extra_keywords.items():
@@ -117,34 +117,6 @@ def _fill_keyword_defaults(context: CaptureContext, function: FunctionValue, bou
     return True
 
 
-def mismatch(context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Raised:
-    """The TypeError of a call whose arguments do not fit, in this version's words: from a function without a body."""
-    code = function.code
-    count = code.co_argcount + code.co_kwonlyargcount
-    variadic = code.co_flags & (_VARARGS | _VARKEYWORDS)
-    count += bool(variadic & _VARARGS) + bool(variadic & _VARKEYWORDS)
-    empty = _without_body.__code__
-    twin = FunctionType(
-        empty.replace(
-            co_argcount=code.co_argcount,
-            co_posonlyargcount=code.co_posonlyargcount,
-            co_kwonlyargcount=code.co_kwonlyargcount,
-            co_varnames=code.co_varnames[:count],
-            co_nlocals=count,
-            co_flags=empty.co_flags | variadic,
-        ),
-        {},
-        function.name,
-        (None,) * len(function.default_values(context)),
-    )
-    twin.__qualname__ = function.qualname
-    twin.__kwdefaults__ = dict.fromkeys(function.keyword_defaults(context))
-    try:
-        twin(*[None] * len(args), **dict.fromkeys(kwargs))
-    except TypeError as error:
-        return context.raised(TypeError, str(error))
-    raise unsupported("call", f"arguments of {function.qualname}")
-
-
-def _without_body() -> None:
-    pass
+def _mismatch(function: FunctionValue) -> Unsupported:
+    """Arguments that do not fit are the program's TypeError, which the native call raises."""
+    return unsupported("call", f"arguments that do not fit the parameters of {function.qualname}")

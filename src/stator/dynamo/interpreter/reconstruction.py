@@ -182,15 +182,19 @@ class FrameReconstructor:
         self._changed[id(value)] = value
 
     def _is_as_before(self, value: ObjectValue, name: str, now: Any) -> bool:
-        """Set and put back: nothing to replay, if the attribute can be relied on to hold this constant at entry."""
-        before = (value.instance_dict() or {}).get(name, MISSING)
+        """Whether an attribute was set and put back, so that nothing is to replay."""
+        at_entry = ItemSource(value.dict_source, name)  # type: ignore[arg-type]
         if is_open_input(now):
-            return now.source == ItemSource(value.dict_source, name)  # type: ignore[arg-type]
+            return now.source == at_entry
+        return self._is_put_back((value.instance_dict() or {}).get(name, MISSING), now, at_entry)
+
+    def _is_put_back(self, before: Any, now: Value | None, at_entry: Source) -> bool:
+        """Whether `now` is the constant from before; relied on by a guard."""
         if before is MISSING or not isinstance(now, ConstantValue) or not self.context.is_constant_object(before):
             return False
         if type(before) is not type(now.value) or before != now.value:
             return False
-        self.context.guard(ItemSource(value.dict_source, name), GuardKind.EQUALS, before)  # type: ignore[arg-type]
+        self.context.guard(at_entry, GuardKind.EQUALS, before)
         return True
 
     def _cell(self, cell: CellValue, name: str) -> None:
@@ -213,7 +217,7 @@ class FrameReconstructor:
         for key, value in scope.written.items():
             if value is None and key not in scope.names:
                 continue  # made and deleted again; that it was not there is relied on
-            if self._is_put_back(scope, key, value):
+            if self._is_put_back(scope.names.get(key, MISSING), value, scope.source_of(key)):
                 continue
             if not scope.own and scope.module is None:
                 raise unsupported("mutation", "writing globals that belong to no module")
@@ -222,16 +226,6 @@ class FrameReconstructor:
                 self.effects.append(call_effect(dict.__delitem__, *target))
             else:
                 self.effects.append(call_effect(dict.__setitem__, *target, self.recipe(value)))
-
-    def _is_put_back(self, scope: GlobalScope, name: str, now: Value | None) -> bool:
-        """The same for a global variable."""
-        before = scope.names.get(name, MISSING)
-        if before is MISSING or not isinstance(now, ConstantValue):
-            return False
-        if not self.context.is_constant_object(before) or type(before) is not type(now.value) or before != now.value:
-            return False
-        self.context.guard(scope.source_of(name), GuardKind.EQUALS, before)
-        return True
 
     def rely_on_distinct_objects(self) -> None:
         """A changed object must not turn out to be another one that was read under a different name."""

@@ -32,8 +32,6 @@ def format_value(context: CaptureContext, value: Value, conversion: int, spec: s
     if conversion == 0 and (not isinstance(value, ConstantValue) or isinstance(value.value, enum.Enum)):
         kind = value.python_type(context)
         method = context.class_lookup(kind, "__format__")
-        if method is None:
-            raise context.raised(TypeError, "'NoneType' object is not callable")
         if isinstance(method, FunctionType) and not is_skipped(method.__code__):
             bound = context.bind(value, kind, "__format__", method)
             return _text(context, bound.call(context, [ConstantValue(spec)], {}))
@@ -49,7 +47,9 @@ def text_of(context: CaptureContext, value: Value, conversion: int) -> Any:
     if isinstance(value, ExceptionValue):
         return value.text(context, convert if conversion else str)
     if isinstance(value, ConstantValue) and isinstance(value.value, enum.Enum):
-        return _text_of_member(context, value, conversion)
+        methods = (context.class_lookup(type(value.value), name) for name in ("__str__", "__repr__"))
+        if any(isinstance(method, FunctionType) and not is_skipped(method.__code__) for method in methods):
+            raise unsupported("format", f"{value.describe(context)}, whose class has a method for its text")
     if value.is_constant():
         return context.run_real(convert, (value.constant(),))
     if isinstance(value, ObjectValue):
@@ -61,18 +61,6 @@ def text_of(context: CaptureContext, value: Value, conversion: int) -> Any:
             if name == "__str__" and context.class_lookup(value.cls, name) is not object.__str__:
                 break
     raise unsupported("format", f"{value.describe(context)} in a string", "format it outside of the compiled function")
-
-
-def _text_of_member(context: CaptureContext, member: ConstantValue, conversion: int) -> Any:
-    """Of an enumeration: by its own method, if the program wrote one."""
-    for name in ("__repr__",) if conversion >= _REPR else ("__str__", "__repr__"):
-        method = context.class_lookup(type(member.value), name)
-        if isinstance(method, FunctionType) and not is_skipped(method.__code__):
-            text = _text(context, context.call(context.get_attr(member, name), [], {}))
-            return text.encode("ascii", "backslashreplace").decode("ascii") if conversion == _ASCII else text
-        if name == "__str__" and method is not enum.Enum.__str__:
-            break
-    return context.run_real(_CONVERSIONS[conversion], (member.value,))
 
 
 def _text(context: CaptureContext, value: Value) -> str:

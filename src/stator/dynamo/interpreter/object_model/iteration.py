@@ -79,20 +79,13 @@ _LENGTHS = ("__len__", "__length_hint__")
 
 
 def _ask_length(context: CaptureContext, value: ObjectValue) -> None:
-    """operator.length_hint(value): only that it is asked, and what it raises, can be noticed."""
-    for name in _LENGTHS:
-        method = value.special(context, name)
-        try:
-            result = None if method is None else method.call(context, [], {})
-            if result is not None and type(context.constant_of(result, "a length")) is int:
-                context.length_of(result)
-                return
-        except Raised as raised:
-            if not issubclass(raised.value.python_type(context), TypeError):
-                raise
-            result = None
-        if result is not None:
-            raise unsupported("special-method", f"{name} of {value.describe(context)} that returns no length")
+    """operator.length_hint(value), whose result changes nothing; the program's method may have effects."""
+    method = value.special(context, "__len__") or value.special(context, "__length_hint__")
+    try:
+        if method is not None:
+            context.length_of(method.call(context, [], {}))
+    except Raised as raised:
+        raise unsupported("special-method", f"an error in the length of {value.describe(context)}") from raised
 
 
 def mapping_items(context: CaptureContext, value: Value) -> list[tuple[Value, Value]]:
