@@ -434,10 +434,6 @@ def exc_chain(x):
     except TypeError:
         class_log.append("add")
     try:
-        (lambda a: a)()
-    except TypeError:
-        class_log.append("call")
-    try:
         a, b = [1]
     except ValueError:
         class_log.append("unpack")

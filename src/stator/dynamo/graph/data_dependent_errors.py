@@ -1,7 +1,6 @@
-"""Operators that may fail on the data they are given, and whether the program would notice: inside `try` or `with`.
-
-Such an error comes while a graph runs, where no handler of the program is active. The frame then begins anew, by itself
-(graph_fallback.py), which needs a graph that changes nothing that was there before.
+"""Operators that may fail on their data, inside a `try` or `with` of the program. Such an operator fails while the
+graph runs, when no handler of the program is active. The frame then starts again eagerly (cache/graph_fallback.py), so
+the graph must not have changed older memory.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NAMES = """
     cov gaussian_nll_loss one_hot binary_cross_entropy
 """
 _MAY_FAIL = frozenset(_NAMES.split())
-# What a handler may consist of without the program noticing: the interpreter puts its own stack in order and goes on.
+# Instructions of a handler that have no effect on the program: they only restore the interpreter's stack.
 _TIDYING = frozenset(("COPY", "POP_EXCEPT", "SWAP", "POP_TOP", "STORE_FAST", "CLEANUP_THROW"))
 _ENDS = ("RERAISE", "CALL_INTRINSIC_1", "END_SEND", "JUMP_BACKWARD_NO_INTERRUPT")
 _LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"))
@@ -39,17 +38,17 @@ _TAKEN: dict[str, Callable[[bool | None], bool]] = {
     "NOT_NONE": lambda value: value is not None,
     "TRUE": bool,
     "FALSE": operator.not_,
-}  # by how the names of conditional jumps end
+}  # by the end of a conditional jump's name
 
 
 def may_fail(name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
-    """Whether a function or method of torch of this name raises for some matrices, weights or indices."""
+    """Whether torch's function or method of this name raises for some matrices, weights or indices."""
     name = name.removeprefix("linalg_").strip("_")
     return name in _MAY_FAIL and not (name == "one_hot" and _are_classes(args, kwargs))
 
 
 def _are_classes(args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
-    """Whether the indices that one_hot is given are known to be classes: they were chosen among so many."""
+    """Whether one_hot's indices are known to be below `num_classes`."""
     given = [*args, *([kwargs["num_classes"]] if "num_classes" in kwargs else [])]
     if len(given) != 2 or not isinstance(given[0], TensorValue) or given[0].node is None:
         return False
@@ -61,7 +60,7 @@ def _are_classes(args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
 
 
 def is_noticed(context: CaptureContext) -> bool:
-    """Whether a frame of the program would catch an error of the operator under way, or do something as it passes."""
+    """Whether a frame of the program would handle an error of the current operator, or run cleanup code."""
     return any(_handles(context, frame) for frame in context.frames)
 
 
@@ -93,8 +92,8 @@ def _tidied(instructions: list[Instruction], at: int) -> int:
 
 
 def _without_doing(context: CaptureContext, frame: RunningFrame, at: int) -> int:
-    """Where a `finally` that begins here gets to before it does anything, its variables being what they are now: only
-    `if variable:` and `if variable is None:` are followed, of variables that are None, True or False."""
+    """The first instruction with an effect in a `finally` that begins here, given the current variables. Follows
+    `if variable:` and `if variable is None:` for variables that hold None, True or False."""
     instructions = frame.program.instructions
     while True:
         instruction = instructions[at]
@@ -113,19 +112,20 @@ def _without_doing(context: CaptureContext, frame: RunningFrame, at: int) -> int
 
 
 def _switch(context: CaptureContext, frame: RunningFrame, load: Instruction) -> tuple[bool, bool | None]:
-    """Whether the variable is known to hold None, True or False; and what it holds."""
+    """Whether the variable is known to hold None, True or False; and its value."""
     value = frame.locals.get(load.argval)
     if type(value) is Lazy and (value.obj is None or type(value.obj) is bool):
         value = frame.locals[load.argval] = value.realize(context)
     if not isinstance(value, ConstantValue):
         return False, None
-    held = value.peek() if isinstance(value, SourcedConstant) else value.value  # others change: no guard on those
+    # peek, because a guard on a value that changes would fail
+    held = value.peek() if isinstance(value, SourcedConstant) else value.value
     return (True, value.value) if held is None or type(held) is bool else (False, None)
 
 
 def _is_of_torch(context: CaptureContext, frame: RunningFrame, slot: int) -> bool:
-    """Whether the context manager whose `__exit__` lies in this slot only switches something of torch: a graph that
-    fails has switched nothing."""
+    """Whether the context manager whose `__exit__` lies in this slot only switches a mode of torch. A failed graph has
+    switched nothing."""
     leave = frame.stack[slot] if 0 <= slot < len(frame.stack) else None
     if not isinstance(leave, BoundMethodValue):
         return False

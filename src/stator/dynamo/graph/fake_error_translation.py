@@ -1,4 +1,4 @@
-"""Why an operation could not be run on fake tensors: the error that makes the graph break, from what was raised."""
+"""Translates the error of an operation on fake tensors into the reason for a graph break."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stator.dynamo.values.base import unsupported
 
 
 def why_it_failed(error: Exception, target: Any) -> Unsupported:
-    """For an operation, by its name or itself, what to raise in place of what running it raised."""
+    """The Unsupported error for an operation, or its name, that raised `error`."""
     if isinstance(error, UsageError):
         return unsupported("operator-rule", str(error))
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
@@ -20,5 +20,5 @@ def why_it_failed(error: Exception, target: Any) -> Unsupported:
     return unsupported("torch-error", f"{name} failed on tensors without data: {type(error).__name__}: {error}")
 
 
-_NEEDS_NUMBERS = "expected to contain only concrete integers"  # what C++ says that is not written for symbolic sizes
-_NO_DATA = "its data is not allocated yet"  # what C++ that reads numbers says of a tensor without data
+_NEEDS_NUMBERS = "expected to contain only concrete integers"  # message of C++ code that takes no symbolic sizes
+_NO_DATA = "its data is not allocated yet"  # message of C++ code that reads the data of a tensor

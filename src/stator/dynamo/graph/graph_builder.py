@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def outside_inference_mode() -> Iterator[None]:
-    """Fakes are normal tensors, which inference mode would not let be viewed: run them without gradients instead."""
+    """Fakes are normal tensors, of which inference mode allows no views: run them under no_grad instead."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -54,7 +54,7 @@ def outside_inference_mode() -> Iterator[None]:
 
 
 class NotATensorCall(Exception):
-    """A torch call whose result holds no tensor; `result` is what it gave. Private to the interpreter."""
+    """A torch call returned `result`, which holds no tensor. Private to the interpreter."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
@@ -62,7 +62,7 @@ class NotATensorCall(Exception):
 
 
 class GraphBuilder:
-    """The graph under construction; `graph` is the part that nodes go to now: the whole, or an open subgraph."""
+    """The graph under construction. `graph` is the current target of nodes: the root, or an open subgraph."""
 
     def __init__(self, context: CaptureContext) -> None:
         self.context = context
@@ -76,12 +76,12 @@ class GraphBuilder:
         self.backend_flags_set: set[Any] = set()  # getters of the flags that the captured code has set
         self.function_modes: list[Value] = []  # modes that see torch functions, entered by the captured code
         self.last_node: fx.Node | None = None
-        self.made_leaves: dict[int, int] = {}  # by id of the fake of one that requires grad, the outermost step
-        self.freed: dict[int, Any] = {}  # autograd nodes whose backward was run in the captured code, by id
-        self.unlike_eager = False  # as when the program was told that it is compiled, or followed in other functions
-        self.region: int | None = None  # the checkpoint region that nodes belong to now
+        self.made_leaves: dict[int, int] = {}  # by id of a fake that requires grad: the outermost step
+        self.freed: dict[int, Any] = {}  # by id: autograd nodes whose backward captured code ran
+        self.unlike_eager = False  # following deviated from eager, e.g. is_compiling() was True
+        self.region: int | None = None  # the current checkpoint region
         self._regions = 0
-        self.closed: dict[fx.Graph, int] = {}  # subgraphs that are done, with the outermost frame's step at which
+        self.closed: dict[fx.Graph, int] = {}  # finished subgraphs, with the outermost frame's step
         self.mode = FollowingMode(context)
         self.inputs: list[GraphInput] = []
         self.input_values: list[TensorValue] = []
@@ -89,16 +89,16 @@ class GraphBuilder:
         self.numbers = NumberNodes(self)
         self.by_fake: dict[int, TensorValue] = {}
         self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
-        self.noticed = ""  # an operator that is known to fail for some data, where the program would notice
-        self.any_noticed = False  # would the program notice where any operator fails?
+        self.noticed = ""  # an operator that may fail on its data inside `try` or `with`
+        self.any_noticed = False  # would the program notice a failure of any operator?
         self.used: list[tuple[TensorValue, int]] = []  # tensors of the call being recorded, with their versions
-        self.taken_numbers: list[SymbolicNumber] = []  # that the call being recorded takes without their values
+        self.taken_numbers: list[SymbolicNumber] = []  # symbolic arguments of the call being recorded
         self.takes_floats = self.takes_ints = True
         self._last_placeholder: fx.Node | None = None
         self._names: dict[str, int] = {}
 
     def forget(self) -> None:
-        """The capture is over: tracer and recorder must not hold each other, and with them the program's objects."""
+        """Break the reference cycle with the context at the end of the capture; it would keep the program's objects."""
         self.mode.forget()
         self.numbers.forget()
         del self.context, self.numbers
@@ -111,7 +111,7 @@ class GraphBuilder:
         return node
 
     def new_placeholder(self, text: str, example: Any) -> fx.Node:
-        """Behind the placeholders there are, and before everything else."""
+        """A placeholder behind the existing placeholders and before all other nodes."""
         name = self._input_name(text)
         last, first = self._last_placeholder, next(iter(self.root.nodes), None)
         with self.root.inserting_after(last) if last is not None else self.root.inserting_before(first):
@@ -145,8 +145,8 @@ class GraphBuilder:
     # -- parts that are graphs of their own --
     @contextmanager
     def subgraph(self, *seen: fx.Graph) -> Iterator[Subgraph]:
-        """What is recorded in the block goes to a graph of its own, which takes the tensors that it reads from outside
-        as placeholders. `seen`: closed subgraphs whose tensors it may read too."""
+        """Record the block in a graph of its own. Tensors from outside become the graph's placeholders. `seen`: closed
+        subgraphs whose tensors the block may also read."""
         level = Subgraph(fx.Graph(), frozenset(seen))
         before, self.graph = self.graph, level.graph
         self.open.append(level)
@@ -158,14 +158,14 @@ class GraphBuilder:
             self.closed[level.graph] = self.context.end_step()
 
     def check_reachable(self, value: TensorValue) -> None:
-        """Raises CannotRebuild for a tensor made in a subgraph that is done: only what it returns leaves it."""
+        """Raises CannotRebuild for a tensor of a finished subgraph: only results leave a subgraph."""
         graph = value.node.graph if value.node is not None else None
         if graph in self.closed and not (self.open and graph in self.open[-1].seen):
             raise cannot_rebuild("a tensor made inside a differentiated or transformed function", self.closed[graph])
 
     def requires_grad(self, value: TensorValue) -> bool | None:
-        """What the program sees. Under a function transform a tensor requires grad where the innermost transform takes
-        a derivative by it, while a fake does where any transform or backward may: None where that leaves it open."""
+        """`requires_grad` as the program sees it; None if unknown. Under a function transform, a tensor requires grad
+        if the innermost transform differentiates by it; a fake does if any transform or backward may."""
         if not self.transforms or not value.fake.requires_grad:
             return value.fake.requires_grad
         told = self.requiring.get(id(value.fake))
@@ -201,7 +201,7 @@ class GraphBuilder:
             self.noticed = f"{_name(target)}, inside of `try` or `with`,"
             self.keep_repeatable()
         self.used, self.taken_numbers = [], []
-        is_part = hasattr(target, "graph_callable")  # whose own operators have said what they take
+        is_part = hasattr(target, "graph_callable")  # the subgraph's own operators have decided
         self.takes_floats = is_part or not isinstance(_callee(target), FunctionType)
         self.takes_ints = is_part or (self.takes_floats and _name(target).strip("_") in _ARITHMETIC)
         node_args, fake_args = self._lower_all(args)
@@ -212,7 +212,7 @@ class GraphBuilder:
         if self.taken_numbers and self._numbers_decide_gradients(target, kwargs, result, changed):
             for number in self.taken_numbers:
                 number.constant()
-        if any(number.is_fixed for number in self.taken_numbers):  # the operator had to know it
+        if any(number.is_fixed for number in self.taken_numbers):  # the operator needed the value
             node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
         if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
@@ -248,7 +248,7 @@ class GraphBuilder:
     def _numbers_decide_gradients(
         self, target: Any, kwargs: dict[str, Value], result: Any, changed: list[TensorValue]
     ) -> bool:
-        """Whether the operator will be differentiated, by another formula for some of the numbers it takes."""
+        """Whether the operator's derivative has another formula for some of its numbers, and is needed."""
         if not torch.is_grad_enabled() or not _decides_in_backward(target, kwargs):
             return False
         return _requires_grad(result) or any(value.fake.requires_grad for value in changed)
@@ -258,8 +258,8 @@ class GraphBuilder:
         return {name: pair[0] for name, pair in pairs.items()}, {name: pair[1] for name, pair in pairs.items()}
 
     def _with_contents(self, arguments: Any) -> Any:
-        """The arguments of an operator that had to know contents of inputs: those that are read are constants of the
-        graph, so that whoever compiles it knows them too."""
+        """The arguments of an operator that needed the contents of inputs. These inputs become constants of the graph,
+        so that the backend knows their contents, too."""
         constants: dict[fx.Node, fx.Node] = {}
         for value, version in self.used:
             known = value.fake.tracked_value() if value.fake.known_from else None  # type: ignore[attr-defined]
@@ -274,14 +274,14 @@ class GraphBuilder:
         return node
 
     def item_call(self, tensor: TensorValue) -> fx.Node:
-        """The number in a tensor as it is now."""
+        """A node that reads the number in a tensor now."""
         self.op_count += 1
         node = self.graph.call_method("item", (self.node_of(tensor),))
         node.meta["place"] = self.context.place()
         return node
 
     def state_call(self, function: Any, args: tuple[Any, ...]) -> None:
-        """A change of torch's state, recorded between the operators it governs."""
+        """Record a change of torch's state in its place between the operators."""
         node = self.graph.call_function(function, args)
         node.meta["place"] = self.context.place()
         node.meta["example_value"] = None
@@ -296,18 +296,18 @@ class GraphBuilder:
             raise why_it_failed(error, target) from error
 
     def known_value(self, fake: torch.Tensor) -> torch.Tensor | None:
-        """What a fake tensor is known to hold, or None."""
+        """The known contents of a fake tensor, or None."""
         return fake.known_value() if isinstance(fake, FakeTensor) else None
 
     def known_number(self, fake: torch.Tensor) -> Any:
-        """The number a fake tensor is known to hold, or None."""
+        """The known number in a fake tensor, or None."""
         count = fake.numel()
         known = self.known_value(fake) if type(count) is int and count == 1 else None
         return None if known is None else known.item()
 
     @contextmanager
     def checkpoint_region(self) -> Iterator[None]:
-        """Nodes recorded in the block are one region, to be computed again in a backward; the outermost counts."""
+        """The nodes of the block are one region, which the backward computes again. The outermost region counts."""
         if self.region is not None:
             yield
             return
@@ -320,7 +320,7 @@ class GraphBuilder:
 
     # -- what else the graph does --
     def side_effects(self) -> SideEffects:
-        """As far as it is recorded."""
+        """The side effects of the graph so far."""
         mode = self.mode
         repeatable = not mode.writes_outside() and not mode.footprint.speaks
         drawn_on = tuple(sorted(mode.footprint.drawn_on, key=str))
@@ -328,7 +328,7 @@ class GraphBuilder:
         return SideEffects(repeatable, drawn_on, generators, self.any_noticed, self.numbers.checked)
 
     def keep_repeatable(self) -> None:
-        """Where the program would notice that an operator fails, the frame must be able to begin anew."""
+        """Raises Unsupported if the frame could not start again after a failure that the program would notice."""
         if self.noticed and not self.side_effects().repeatable:
             raise unsupported(
                 "exception",
@@ -362,7 +362,7 @@ class GraphBuilder:
         return self.wrap_output(result[index], item)
 
     def wrap_tensor(self, fake: torch.Tensor, node: fx.Node) -> TensorValue:
-        """An operator that returns one of its arguments gives the same value again."""
+        """The value of a result. An operator that returns an argument returns the argument's value."""
         known = self.by_fake.get(id(fake))
         if "example_value" not in node.meta:
             node.meta["example_value"] = fake
@@ -379,13 +379,13 @@ class GraphBuilder:
         return value
 
     def finish(self, outputs: list[TensorValue]) -> fx.GraphModule | None:
-        """The graph module, or None when no operator was recorded."""
+        """The graph module, or None if the graph has no operator."""
         if not self.op_count:
             return None
         if self.numbers.any:
             self.numbers.check_facts()
         self.root.output(tuple(self.node_of(value) for value in outputs))
-        return LazyGraphModule(torch.nn.Module(), self.root)  # its Python code is made when somebody asks for it
+        return LazyGraphModule(torch.nn.Module(), self.root)  # makes its Python code on demand
 
 
 def _holds_tensor(result: Any) -> bool:
@@ -401,7 +401,7 @@ def _requires_grad(result: Any) -> bool:
 
 
 def _decides_in_backward(target: Any, kwargs: dict[str, Value]) -> bool:
-    """Whether autograd's formula for an operator is another one for some values of a number that it takes."""
+    """Whether the derivative of an operator has another formula for some values of its numbers."""
     name = _name(target).strip("_")
     return name in _POWERS or ("alpha" in kwargs and name in _SUMS)
 
@@ -423,8 +423,8 @@ def _lower_constant(recorder: GraphBuilder, value: ConstantValue) -> tuple[Any, 
 
 
 class PrintedComplex(complex):
-    """A complex constant of a graph. Graphs are printed as Python and run from the text, and `(-0+1j)`, as Python shows
-    complex(-0.0, 1.0), is a sum that has lost the sign of its zero; infinities cannot be read at all."""
+    """A complex constant of a graph. A graph runs from its printed Python code; Python prints complex(-0.0, 1.0) as
+    `(-0+1j)`, a sum that loses the sign of the zero, and infinities as text that is no expression."""
 
     __slots__ = ()
 
@@ -434,8 +434,8 @@ class PrintedComplex(complex):
 
 
 def plain_number(constant: Any) -> Any:
-    """Numbers and text of a subclass (IntEnum), NumPy's numbers, and Python's kinds of numbers in the place of a dtype,
-    as graphs print them and torch takes them."""
+    """A constant as graphs print it and torch takes it: subclasses of numbers and text (IntEnum) and NumPy's numbers
+    become plain, and Python's number types become dtypes."""
     if type(constant) is type:
         return _DTYPES.get(constant, constant)
     convert = plain_converter(type(constant))
@@ -461,7 +461,7 @@ def _name(target: Any) -> str:
 
 
 def _callee(target: Any) -> Any:
-    """What runs: torch's functions that are written in Python may look at numbers as they like."""
+    """The function that runs. torch's Python functions may read the numbers that they take."""
     return getattr(torch.Tensor, target, None) if isinstance(target, str) else target
 
 
@@ -506,7 +506,7 @@ def _lower_slice(recorder: GraphBuilder, value: SliceValue) -> tuple[Any, Any]:
 
 
 def _lower_class(recorder: GraphBuilder, value: ClassValue) -> tuple[Any, Any]:
-    """A Python type as a dtype; one of torch's legacy tensor types by its name."""
+    """A Python number type as a dtype, or a legacy tensor type by its name."""
     found: Any = _DTYPES.get(value.cls)
     if found is None and isinstance(value.cls, _LEGACY_TYPE):
         found = f"{value.cls.__module__}.{value.cls.__name__}"

@@ -1,6 +1,5 @@
-"""Bounds of the indices that a graph computes: what `topk`, `sort`, `argmax` and their like give lies inside of the
-dimension that they looked through. Here only what follows from the nodes; what it is good for is said in
-data_dependent_errors.py.
+"""Bounds of the indices that a graph computes: indices from `topk`, `sort`, `argmax` and the like lie inside the
+searched dimension. data_dependent_errors.py uses the bounds.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from torch import fx
 
 from stator.graph.fake.fake_tensor import FakeTensor
 
-# The argument that names the dimension, and what it is by default (None: all of them; "": the result is no index).
+# The position of the dimension's argument and its default (None: all dimensions; "": the result is no index).
 _CHOOSING: Mapping[str, tuple[int, Any]] = {
     "argmax": (1, None),
     "argmin": (1, None),
@@ -34,7 +33,7 @@ _FUNCTIONS = {getattr(torch, name): name for name in (*_CHOOSING, *_MOVING) if h
 
 
 def index_bound(node: fx.Node) -> int | None:
-    """A number that every number in this tensor of int64 is known to be less than, none being negative; or None."""
+    """An exclusive upper bound of the numbers in this int64 tensor, which are not negative; None if unknown."""
     while _is_as_made(node):
         source = node.args[0] if node.args else None
         if not isinstance(source, fx.Node):
@@ -59,7 +58,7 @@ def _bound_of_pair(node: fx.Node) -> int | None:
 
 
 def _is_as_made(node: fx.Node) -> bool:
-    """Whether it is a tensor of int64 in memory that nothing was written to since the graph made it."""
+    """Whether the node is an int64 tensor that nothing was written to since the graph made it."""
     fake = node.meta.get("example_value")
     return isinstance(fake, FakeTensor) and fake.dtype is torch.int64 and fake.fake_storage.version == 0
 
@@ -71,7 +70,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _size(node: fx.Node, looked_through: fx.Node, name: str) -> int | None:
-    """Of the dimension in which `name` chose."""
+    """The size of the dimension that `name` searched."""
     position, dim = _CHOOSING[name]
     if len(node.args) > position:
         dim = node.args[position]

@@ -1,6 +1,6 @@
-"""Branches on truths about the data of inputs, such as `if mask.all():`. The graph goes on as the branch goes in this
-call, under a guard that computes the truth again, if there is an input. Only of small tensors of whole numbers and
-truths: ids and masks, of which such facts stay the same from call to call. Where they do not, the graph ends there.
+"""Branches on facts about the data of inputs, such as `if mask.all():`. Capture follows the branch of this call, and a
+guard computes the fact again in each call. Applies to small integer and boolean tensors, such as ids and masks, whose
+facts rarely change. Where facts do change, the graph ends at the branch.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
 _MOST_STEPS, _MOST_INPUTS = 16, 3
-# elements of any tensor on the way: a guard is to cost no more than a few operators on small tensors
+# elements of each tensor in the computation, so that the guard stays cheap
 _LARGEST = 1 << 14
-_OFTEN = 4  # changes after which it is not relied on
+_OFTEN = 4  # changes of a fact after which the graph ends there
 
 _NAMES = """
     all any eq ne lt le gt ge and or xor invert not neg add sub mul getitem
@@ -35,8 +35,7 @@ _CONSTANTS = (int, float, bool, str, type(None), type(...), torch.dtype, torch.d
 
 
 def truth_of_inputs(context: CaptureContext, value: TensorValue) -> bool | None:
-    """The truth of a tensor of one element in this call, if it follows from inputs, and is guarded then, or from
-    numbers that the program names."""
+    """The truth of a one-element tensor in this call, if it follows from constants, or from inputs, under a guard."""
     recorder = context.recorder
     if not context.in_the_call:
         return None
@@ -48,7 +47,7 @@ def truth_of_inputs(context: CaptureContext, value: TensorValue) -> bool | None:
     if not part.steps:
         return None
     fact = DataFact(part.steps)
-    if not part.inputs:  # masks of ones that the program makes itself
+    if not part.inputs:  # masks that the program makes from constants
         with torch.no_grad():
             return fact()
     source = CallSource(fact, tuple([one.source for one in part.inputs]))  # type: ignore[misc]
@@ -134,7 +133,7 @@ class _Part:
 
 
 def _name(node: fx.Node) -> str:
-    """`and` of operator.and_ and of Tensor.__and__; a method that writes keeps its mark."""
+    """The operation's name: `and` for operator.and_ and Tensor.__and__. In-place methods keep their underscore."""
     target = node.target
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     if name.startswith("__"):

@@ -1,8 +1,6 @@
-"""Small tables of whole numbers among the inputs (sizes of images, lengths, splits), and small buffers of modules:
-their contents may be relied on.
-
-Where the program turns such a table into Python numbers, or into the size of a tensor, the graph goes on with what the
-table holds now, under a guard on its contents. Where that guard fails again and again, the graph breaks there instead.
+"""Guards on the contents of small integer inputs (sizes of images, lengths, splits) and small module buffers. Where the
+program turns such contents into Python numbers or sizes, capture goes on with the current contents under a guard. If
+the guard fails repeatedly, the graph breaks there instead.
 """
 
 from __future__ import annotations
@@ -25,17 +23,17 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
     from stator.dynamo.values.tensors.tensor import TensorValue
 
-_LARGEST = 16  # elements: more of them are rather data than sizes
-_OFTEN = 2  # changes of the contents after which they are not relied on
+_LARGEST = 16  # elements; larger tensors are data rather than sizes
+_OFTEN = 2  # changes of the contents after which no guard relies on them
 _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 
 
 def follow_contents(context: CaptureContext, value: TensorValue) -> None:
-    """Let the fake of an input hold what the input holds, if it is a small table that was not seen to change."""
+    """Give an input's fake the input's contents, if the input is small and its contents did not change often."""
     tensor: torch.Tensor = value.obj  # type: ignore[assignment]
     if not 0 < tensor.numel() <= _LARGEST or tensor.requires_grad or tensor.is_complex():
         return
-    # single numbers that are no buffer are counters more often than sizes
+    # single numbers outside of buffers are counters more often than sizes
     if not _is_buffer(value.source) and (not tensor.dim() or tensor.dtype not in _WHOLE):
         return
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or value.fake.tracked_value() is not None:  # type: ignore[attr-defined]
@@ -47,18 +45,18 @@ def follow_contents(context: CaptureContext, value: TensorValue) -> None:
 
 
 def _is_buffer(source: Source | None) -> bool:
-    """Whether it is a module's: what a model decides by may be any numbers."""
+    """Whether the source is a module's buffer; models decide by buffers of any dtype."""
     return type(source) is ItemSource and type(source.base) is ItemSource and source.base.key == "_buffers"
 
 
 class FollowingMode(FakeMode):
-    """The fake mode of a capture: it knows which contents of inputs the capture relied on."""
+    """The fake mode of a capture, which notes the contents of inputs that the capture relied on."""
 
     def __init__(self, context: CaptureContext) -> None:
         super().__init__()
         self.context = context
         self.relied_on: set[TensorValue] = set()
-        self.apart: set[tuple[TensorValue, TensorValue]] = set()  # in different memory, by a guard
+        self.apart: set[tuple[TensorValue, TensorValue]] = set()  # pairs that a guard keeps in different memory
         self.times = 0
         self.footprint = Footprint()
         self.keeps_unknown_sizes = True
@@ -71,7 +69,7 @@ class FollowingMode(FakeMode):
         return super().dispatch(func, args, kwargs)
 
     def may_keep_unknown_numbers(self) -> bool:
-        """Not in a part of the graph that runs at another time or is transformed."""
+        """Whether the current code may use numbers known only at run time; deferred and transformed code may not."""
         recorder = self.context.recorder
         inside = recorder.transforms or not self.context.in_the_call
         return self.keeps_unknown_sizes and not inside and not recorder.function_modes
@@ -93,7 +91,7 @@ class FollowingMode(FakeMode):
         return unknown.size(math.inf)
 
     def _give_history(self, fake: FakeTensor) -> None:
-        """What is done to a fake for it is not the program's."""
+        """These operations on the fake are not the program's."""
         self._unnoted += 1
         try:
             super()._give_history(fake)
@@ -101,20 +99,20 @@ class FollowingMode(FakeMode):
             self._unnoted -= 1
 
     def writes_outside(self) -> bool:
-        """Whether an operator wrote to memory that was there before the capture."""
+        """Whether an operator wrote to memory from before the capture."""
         written = self.footprint.written
         known = (*(fake for _, fake in self._fakes.values()), *(fake for _, fake in self._constants.values()))
         return bool(written) and any(id(fake.fake_storage) in written for fake in known)
 
     def forget(self) -> None:
-        """The capture is over: fakes that live on must not hold it."""
+        """Release the capture, which fakes may outlive."""
         super().forget()
         self.relied_on.clear()
         self.apart.clear()
         del self.context
 
     def rely_on(self, known_from: frozenset[Any]) -> None:
-        """Raises Unsupported where the contents may have been written to under another name."""
+        """Guard the contents of these inputs. Raises Unsupported if the graph may have written to them."""
         self.times += 1
         for value in known_from:
             self.rely_on_no_other_writer(value)
@@ -123,8 +121,8 @@ class FollowingMode(FakeMode):
                 self.context.guard(contents_source(value.source), GuardKind.EQUALS, contents(value.obj))
 
     def rely_on_no_other_writer(self, value: TensorValue) -> None:
-        """What the graph has written to does not lie in the same memory under a storage of its own: as a view in
-        another call, a view of another dtype, or an array of NumPy. Tensors that are fixed by identity stay apart."""
+        """Guard that no written input with another storage shares the value's memory, as a view of another dtype or a
+        NumPy array does. Static tensors stay apart."""
         recorder = self.context.recorder
         written = {id(storage) for storage in recorder.writes} - {id(value.fake.fake_storage)}  # type: ignore[attr-defined]
         for other in recorder.input_values if written else ():
@@ -132,7 +130,7 @@ class FollowingMode(FakeMode):
             if id(other.fake.fake_storage) not in written or pair in self.apart:  # type: ignore[attr-defined]
                 continue
             if share_memory(value.obj, other.obj):  # type: ignore[arg-type]
-                raise unsupported("data-dependent-value", f"what {value.source} holds after a write to its memory")
+                raise unsupported("data-dependent-value", f"the contents of {value.source} after a write to its memory")
             self.apart.add(pair)
             if value.is_static and other.is_static:
                 continue
@@ -141,7 +139,7 @@ class FollowingMode(FakeMode):
 
 
 def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the storages of two tensors overlap; those of arrays begin at the array."""
+    """Whether the storages of two tensors overlap. The storage of an array begins at the array."""
     mine, theirs = one.untyped_storage(), other.untyped_storage()
     if mine.device != theirs.device:
         return False

@@ -1,4 +1,4 @@
-"""What captured code prints, logs and warns of: said when the graph has run, in order, from the user's lines."""
+"""Output of captured code: prints, logs and warnings, replayed behind the graph in order and from the user's lines."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Message:
         return Effect(call, self.position)
 
 
-# ---- what compiled code calls ----
+# ---- functions that compiled code calls ----
 
 
 def warn_at(message: Any, category: type, filename: str, line: int, namespace: dict[str, Any]) -> None:
-    """The warning that warnings.warn() gives for this line of a module with these globals."""
+    """Warn as warnings.warn() does from this line of a module with these globals."""
     registry = namespace.setdefault("__warningregistry__", {})
     module = namespace.get("__name__") or "<string>"
     warnings.warn_explicit(message, category, filename, line, module, registry)
@@ -49,11 +49,11 @@ def warn_at(message: Any, category: type, filename: str, line: int, namespace: d
 def log_at(
     logger: logging.Logger, level: int, filename: str, line: int, function: str, message: Any, *arguments: Any
 ) -> None:
-    """The record that the logger makes for a call on this line of this function."""
+    """Log as the logger does for a call on this line of this function."""
     if logger.isEnabledFor(level):
         logger.handle(logger.makeRecord(logger.name, level, filename, line, message, arguments, None, function))
 
 
 def error_filters() -> tuple[Any, ...]:
-    """Of the filters of warnings, those that make exceptions of them."""
+    """The warning filters that turn warnings into exceptions."""
     return tuple(entry for entry in warnings.filters if entry[0] == "error")

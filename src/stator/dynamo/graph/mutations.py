@@ -1,4 +1,4 @@
-"""The log of what the captured code changed, so that it can be replayed behind the graph."""
+"""The log of the captured code's changes, which are replayed behind the graph."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 
 class MutationLog:
-    """Entries in the order of each place's last change. Only things that existed before the frame need replaying;
-    what the frame made itself is rebuilt in its final state."""
+    """Entries in the order of each place's last change. Only changes of objects that existed before the frame are
+    replayed; objects that the frame made are rebuilt in their final state."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, int, str], tuple[str, Any, str]] = {}
-        # made by the frame, and yet nothing to be changed or handed on: (value, what it is, the step it was made at)
+        # values of the frame that must not change or leave the graph: (value, description, step at which it was made)
         self.frozen: dict[int, tuple[Value, str, int]] = {}
-        self._looked_at: dict[tuple[int, str], Value] = {}  # whose contents at entry have no end that shows
+        self._looked_at: dict[tuple[int, str], Value] = {}  # places whose contents at entry end unobserved
 
     def freeze(self, value: Value, what: str, made_at: int) -> None:
         self.frozen[id(value)] = value, what, made_at
 
     def check_free(self, value: Value) -> None:
-        """Raises CannotRebuild for what is frozen."""
+        """Raises CannotRebuild for a frozen value."""
         found = self.frozen.get(id(value))
         if found is not None:
             raise cannot_rebuild(found[1], found[2])
 
     def check_free_memory(self, written: TensorValue) -> None:
-        """Raises CannotRebuild where a tensor lies in the memory of a frozen one."""
+        """Raises CannotRebuild if a tensor shares memory with a frozen tensor."""
         for value, what, made_at in self.frozen.values():
             memory = getattr(getattr(value, "fake", None), "fake_storage", None)
             if memory is written.fake.fake_storage:  # type: ignore[attr-defined]
@@ -66,7 +66,7 @@ class MutationLog:
             self._note("attribute", value, name)
 
     def _check_ends(self, value: Value, name: str, old: Any) -> None:
-        """What the program may notice the end of is not replaced behind the graph."""
+        """Raises Unsupported if the program may observe the end of the replaced object."""
         if (id(value), name) not in self._looked_at:
             check_change(old)
             self._looked_at[id(value), name] = value

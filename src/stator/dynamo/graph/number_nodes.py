@@ -1,7 +1,7 @@
 """Symbolic numbers as nodes of the graph: the nodes behind symbols, nodes that compute expressions, and checks of facts
 about numbers that only the running graph knows.
 
-Part of the recorder; values/symbolic_numbers.py has the numbers as the program sees them.
+Part of the graph builder; values/symbolic_numbers.py has the numbers as the program sees them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RELATIONS: dict[str, Any] = {"==": operator.eq, "!=": operator.ne, ">=": operat
 _FLOAT_OPERATIONS: dict[str, Any] = {**OPERATIONS, "min": torch.sym_min, "max": torch.sym_max}
 _DTYPES: dict[type, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}
 _CHECK = "a check of the data of a tensor"
-_MOST_NUMBERS = 64  # that a list of them is made of
+_MOST_NUMBERS = 64  # elements of a tensor that becomes a list
 
 
 def may_be_read(context: CaptureContext, tensor: TensorValue) -> bool:
@@ -57,27 +57,27 @@ def may_be_read(context: CaptureContext, tensor: TensorValue) -> bool:
 
 
 class NumberNodes:
-    """Of one recorder. `unknown`: the symbols and what is known of them."""
+    """The number nodes of one graph builder. `unknown`: the symbols and the known facts about them."""
 
     def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
         self.unknown = UnknownSizes()
-        self.any = False  # is there one?
-        self.checked = False  # does the graph check something about them?
+        self.any = False  # is there a symbol?
+        self.checked = False  # does the graph check a fact about symbols?
         self._origins: dict[Symbol, Callable[[], fx.Node]] = {}
         self._nodes: dict[Any, fx.Node] = {}
         self._tensors: dict[int, tuple[SymbolicNumber, TensorValue]] = {}
-        self._facts = 0  # that are checked so far
+        self._facts = 0  # number of facts checked so far
 
     def forget(self) -> None:
-        """The capture is over: what makes nodes leads back here."""
+        """Break the reference cycles at the end of the capture."""
         self._origins.clear()
         self._tensors.clear()
 
-    # -- where they come from --
+    # -- origins --
 
     def note_sizes(self, fake: torch.Tensor, node: fx.Node) -> None:
-        """Symbols that are sizes of a tensor that was made."""
+        """Note symbols that are sizes of a new tensor."""
         for dim, size in enumerate(fake.shape):
             symbol = to_expression(size)
             if type(symbol) is Symbol and symbol not in self._origins:
@@ -92,7 +92,7 @@ class NumberNodes:
         return made
 
     def note_number(self, number: Any, node: fx.Node) -> None:
-        """An int that a node reads from a tensor."""
+        """Note an int that a node reads from a tensor."""
         self.any = True
         symbol = to_expression(number)
         if type(symbol) is Symbol:
@@ -101,7 +101,7 @@ class NumberNodes:
             self._origins[symbol] = lambda: node
 
     def read(self, tensor: TensorValue) -> Value:
-        """`tensor.item()`. A float or a truth is copied: operators may write to the tensor before it is used."""
+        """`tensor.item()`. Copies a float or bool, because operators may write to the tensor before its use."""
         recorder = self.recorder
         dtype = tensor.fake.dtype
         if dtype not in WHOLE:
@@ -140,7 +140,7 @@ class NumberNodes:
     # -- as arguments of operators --
 
     def lowered(self, value: SymbolicNumber) -> tuple[Any, Any]:
-        """The argument of a node, and the one of the run on fakes."""
+        """The number as the argument of a node, and as the argument of the run on fakes."""
         origin = value.origin
         if type(origin) is FromSizes:
             return self.node(origin.number), origin.number
@@ -160,7 +160,7 @@ class NumberNodes:
         return value.node, torch.SymFloat(Number())
 
     def _lowered_input(self, value: SymbolicNumber, origin: FromInput) -> tuple[Any, Any]:
-        """An input of the graph, unless what takes it has to know it."""
+        """An input of the graph, or a guarded constant if the operator needs its value."""
         recorder = self.recorder
         whole = type(origin.plain_example) is int
         if origin.fixed or not (recorder.takes_ints if whole else recorder.takes_floats):
@@ -174,7 +174,7 @@ class NumberNodes:
         return node, torch.SymInt(number) if whole else torch.SymFloat(number)
 
     def _placeholder(self, name: str, example: float, recipe: Recipe) -> fx.Node:
-        """A Python number as an input; in the order of inputs."""
+        """A Python number as an input of the graph."""
         node = self.recorder.new_placeholder(name, example)
         node.meta["number"] = True
         self.recorder.inputs.append(GraphInput(node.name, recipe, example))
@@ -183,8 +183,8 @@ class NumberNodes:
     # -- as nodes --
 
     def node(self, number: Any) -> Any:
-        """The node that computes a symbolic number, or a constant. Raises Unsupported where a symbol in it is of
-        another part of the graph."""
+        """The node of a symbolic number, or a constant. Raises Unsupported if the number needs a symbol of another part
+        of the graph."""
         made = self._made(self._simplified(number))
         if isinstance(made, fx.Node) and "example_value" not in made.meta:
             made.meta["example_value"] = number
@@ -213,7 +213,7 @@ class NumberNodes:
         return self.recorder.wrap_tensor(fake, node)
 
     def _made(self, value: Any) -> Any:
-        """Of an expression, a condition, or a number."""
+        """The node or constant for an expression, a condition, or a number."""
         if isinstance(value, Expr) and value.constant is not None:
             return value.constant
         if not isinstance(value, (Expr, FloatExpr, Comparison)):
@@ -285,13 +285,13 @@ class NumberNodes:
             result = self._call(function, result, self._made(part))
         return result
 
-    # -- what was relied on --
+    # -- checks --
 
     def check_facts(self, *, all_known: bool = True) -> None:
-        """Let the graph check what was relied on since it did so last. Without `all_known`: as far as it can here, for
-        numbers that come with an operator that is being recorded.
+        """Add checks to the graph for the facts that capture relied on since the last check. Without `all_known`: stops
+        at facts about numbers of the operator that is being recorded.
 
-        Raises Unsupported where the graph has written to memory that was there before: the frame could not begin anew.
+        Raises Unsupported if the graph has written to older memory, because the frame could not start again.
         """
         facts = self.unknown.environment.facts
         while self._facts < len(facts):
@@ -302,8 +302,8 @@ class NumberNodes:
             self._check(condition)
 
     def rely_on(self, condition: Value, wanted: bool = True, kind: str = "RuntimeError") -> None:
-        """Let the graph fail where a truth that only the run knows is not `wanted`. `kind`: whether the program fails
-        there too, as in most cases, or goes another way (`prims.checks.ASSUMPTION`)."""
+        """Let the graph fail if a truth known only at run time is not `wanted`. `kind`: the program's own error there,
+        or `prims.checks.ASSUMPTION` if the program would take another branch."""
         origin = condition.origin if type(condition) is SymbolicNumber else None
         if type(origin) is FromSizes:
             number = condition.condition()  # type: ignore[attr-defined]
@@ -338,7 +338,7 @@ class NumberNodes:
 
 
 def _relied_on(value: SymbolicNumber, origin: FromInput) -> Any:
-    """An input as an int or float, under a guard."""
+    """The value of a numeric input, under a guard."""
     value.constant()
     return origin.plain_example
 

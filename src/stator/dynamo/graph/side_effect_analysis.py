@@ -1,5 +1,5 @@
-"""What running a graph does besides computing: the memory it writes to, the generators it draws random numbers from,
-the processes it speaks with. Noted operator by operator while the graph is captured.
+"""Side effects of a graph: written memory, random number generators, communication with other processes. Capture notes
+the effects of each operator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Footprint:
         self.speaks = False
 
     def note(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Called with every operator that the capture runs on fake tensors."""
+        """Note the effects of an operator that capture runs on fake tensors."""
         notes = _notes.get(func)
         if notes is None:
             notes = _notes[func] = _notes_on(func)
@@ -48,8 +48,8 @@ _Note = Callable[[Footprint, OpOverload, tuple[Any, ...], dict[str, Any]], None]
 _notes: dict[OpOverload, tuple[_Note, ...]] = {}
 
 _SPEAKING = ("c10d", "_c10d", "fsdp", "symm_mem")  # namespaces
-# (input, weight, bias, running_mean, running_var, training, ...): in training they write the statistics, which no
-# schema says
+# (input, weight, bias, running_mean, running_var, training, ...): in training they write the statistics, which their
+# schemas do not say
 _BATCH_NORMS = frozenset(
     (
         aten.batch_norm.default,
@@ -86,13 +86,13 @@ def _writes_statistics(seen: Footprint, func: OpOverload, args: tuple[Any, ...],
         statistics = flat_tensors([argument(info, args, kwargs, 3), argument(info, args, kwargs, 4)])
         seen.write(statistics)
         for fake in statistics:
-            fake.fake_storage.version += 1  # what is known of their contents is not so any more
+            fake.fake_storage.version += 1  # their known contents are out of date
 
 
 def _draws(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     tensors = flat_tensors([*args, *kwargs.values()])
     device = torch.device(kwargs.get("device") or (tensors[0].device if tensors else torch.get_default_device()))
-    if device.type != "meta":  # which has no numbers, and no generator
+    if device.type != "meta":  # the meta device has no generator
         seen.drawn_on.add(device)
 
 

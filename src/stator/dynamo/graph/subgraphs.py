@@ -1,5 +1,5 @@
-"""Parts of a captured program that become graphs of their own, run later or transformed: what they read, and what code
-that runs later may change. How a part is called is in calls/; how its graph is run in
+"""Parts of a captured program that become graphs of their own, because they run later or are transformed: their inputs,
+and the checks on their changes. Calls of such parts are in handlers/, running their graphs in
 graph/subgraphs/custom_autograd.py.
 """
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class Subgraph:
-    """A graph under construction inside another; `lifted` are the outer tensors and numbers behind its placeholders, in
-    order."""
+    """A graph under construction inside another graph. `lifted`: the outer tensors and numbers behind its placeholders,
+    in order."""
 
     def __init__(self, graph: fx.Graph, seen: frozenset[fx.Graph]) -> None:
         self.graph = graph
@@ -42,7 +42,7 @@ class Subgraph:
         self._last: fx.Node | None = None
 
     def lift(self, value: TensorValue) -> fx.Node:
-        """The placeholder for a tensor from outside."""
+        """The placeholder for an outer tensor."""
         node = self._nodes.get(id(value))
         if node is None:
             node = self._nodes[id(value)] = self.placeholder(value.fake)
@@ -70,7 +70,7 @@ class Subgraph:
         return node
 
     def written(self) -> list[TensorValue]:
-        """Outer tensors that were written to since they were first read here."""
+        """Outer tensors that the subgraph, or code after its first read, wrote to."""
         return [value for value, version in self._versions if version_of(value) != version]
 
     def finish(self, outputs: Sequence[fx.Node | None]) -> fx.GraphModule:
@@ -81,7 +81,7 @@ class Subgraph:
 @contextmanager
 def own_state(what: str, *, grad_mode: bool, autocast: bool = True) -> Iterator[None]:
     """Torch's modes for following a part: this grad mode, and no autocast if `autocast` is False. Raises Unsupported if
-    the captured code itself leaves modes changed, other than the grad mode, which who runs the part puts back."""
+    the captured code leaves modes changed, except for the grad mode, which the part's caller restores."""
     entry = TorchState.now()
     try:
         torch._C._set_grad_enabled(grad_mode)
@@ -98,7 +98,7 @@ def own_state(what: str, *, grad_mode: bool, autocast: bool = True) -> Iterator[
 
 @dataclass(slots=True)
 class Later:
-    """Code that is followed now and runs at another time: a backward, a hook."""
+    """Code that capture follows now and that runs later: a backward, a hook."""
 
     what: str
     asks_grad_mode: bool = False
@@ -106,8 +106,8 @@ class Later:
 
 @contextmanager
 def deferred(context: CaptureContext, what: str, *roots: Value) -> Iterator[Later]:
-    """The captured code in the block runs at another time: raises Unsupported when it changes anything that was there
-    before, or asks for what may be different then. `roots`: what it can reach."""
+    """The captured code in the block runs later. Raises Unsupported if the code changes older objects, or reads state
+    that may differ later. `roots`: the objects that the code can reach."""
     mutations, later = context.mutations, context.later
     context.mutations, context.later = _NoOutsideChanges(what, reachable(roots)), Later(what)
     try:
@@ -126,9 +126,9 @@ def outside_unchanged(
     *roots: Value,
     messages: list[Message] | None = None,
 ) -> Iterator[None]:
-    """The captured code in the block runs more than once: raises Unsupported when it changes objects that were there
-    before, or writes to tensors that were. `roots`: what it can reach. Changes are logged as ever otherwise.
-    `messages`: takes what it prints, logs or warns of, for the caller to see to; it may say nothing if None."""
+    """The captured code in the block runs more than once. Raises Unsupported if the code changes older objects or
+    tensors. `roots`: the objects that the code can reach. `messages`: collects the code's output for the caller; None
+    forbids output."""
     mutations, recorder = context.mutations, context.recorder
     known, writes = len(recorder.by_fake), len(recorder.writes)
     context.mutations = _NoOutsideChanges(what, reachable(roots), messages)
@@ -144,12 +144,12 @@ def outside_unchanged(
 
 
 def version_of(value: TensorValue) -> int:
-    """How often its memory has been written to in the capture."""
+    """The number of writes to the tensor's memory during capture."""
     return value.fake.fake_storage.version  # type: ignore[attr-defined]
 
 
 class _NoOutsideChanges(MutationLog):
-    """Refuses changes of what existed before; what is made meanwhile is free."""
+    """Refuses changes of older objects; new objects may change."""
 
     def __init__(self, what: str, protected: dict[int, Any], messages: list[Message] | None = None) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class _NoOutsideChanges(MutationLog):
 
 
 def reachable(roots: tuple[Value, ...]) -> dict[int, Any]:
-    """All values that can be reached from these, by id, through whatever values hold."""
+    """All values that can be reached from these values, by id."""
     found: dict[int, Any] = {}
     todo: list[Any] = list(roots)
     while todo:

@@ -1,6 +1,5 @@
-"""What happens when something is called: handlers by function object, then torch, then constants, then inlining.
-
-The handlers are registered in calls/; this file only decides who answers.
+"""Decides how capture answers a call: by a registered handler, as an operation of torch, by running a pure function on
+constants, or by inlining. The handlers themselves are in handlers/.
 """
 
 from __future__ import annotations
@@ -48,29 +47,29 @@ if TYPE_CHECKING:
 Handler = Callable[..., Value]
 F = TypeVar("F", bound=Callable[..., Any])
 handlers: Registry[Any, Handler] = Registry("callable")
-# Methods of tensors that are more than one node: `handler(tracer, tensor, *args, **kwargs)`.
+# Tensor methods that need more than one node: `handler(context, tensor, *args, **kwargs)`.
 tensor_methods: Registry[str, Handler] = Registry("tensor method")
-# Functions that functions of torch make, by the id of their code: `handler(tracer, function, args, kwargs)`.
+# Closures that torch's functions return, by the id of their code: `handler(context, function, args, kwargs)`.
 made_functions: dict[int, Callable[[Any, FunctionValue, list[Value], dict[str, Value]], Value]] = {}
-# Functions of modules that are never imported here, by (module, qualified name).
+# Functions of modules that stator never imports, by (module, qualified name).
 named_handlers: Registry[tuple[str, str], Handler] = Registry("function by name")
-# Pure functions that may be run for real when every argument is a constant.
+# Pure functions, which capture runs for real if every argument is a constant.
 foldable: set[Any] = set()
-# Python functions of torch that are recorded as one node instead of being inlined.
+# Python functions of torch that become one node instead of being inlined.
 leaves: set[Any] = set()
-# Plain Python that is traced in place of a function written in C (or of one not worth following).
+# Plain Python that capture follows in place of a C function, or of a function that is slow to follow.
 replacements: dict[Any, Callable[..., Any]] = {}
-# How torch functions written in C are told from others, and answered; set by handlers/torch_calls/torch_functions.py.
+# Answers calls of torch functions written in C; set by handlers/torch_calls/torch_functions.py.
 torch_answer: list[Callable[[Any, Any, list[Value], dict[str, Value]], Value | None]] = []
 
 
 def calls(*functions: Any) -> Callable[[Handler], Handler]:
-    """Decorator: `handler(tracer, *args, **kwargs)` answers calls of these functions or classes."""
+    """Decorator: `handler(context, *args, **kwargs)` answers calls of these functions or classes."""
     return handlers.register(*functions)
 
 
 def polyfill(*functions: Any) -> Callable[[F], F]:
-    """Decorator: this plain Python function is traced when one of `functions` is called."""
+    """Decorator: capture follows this Python function where the program calls one of `functions`."""
 
     def decorate(replacement: F) -> F:
         for function in functions:
@@ -83,12 +82,12 @@ def polyfill(*functions: Any) -> Callable[[F], F]:
 
 
 def standing_for(kind: type, generator: Any) -> Any:
-    """In traced code: this generator stands for an iterator in C of that class, and cannot leave the graph as one."""
+    """In polyfills: the generator stands for a C iterator of this class, which cannot leave the graph."""
     return generator
 
 
 def fold(*functions: Any) -> None:
-    """Allow pure functions to be run for real on constants."""
+    """Let capture run these pure functions for real on constants."""
     foldable.update(functions)
 
 
@@ -100,7 +99,7 @@ def _hashable_get(table: Any, key: Any) -> Any:
 
 
 def has_meaning_of_its_own(function: FunctionType) -> bool:
-    """Whether capture answers a call of this function otherwise than by its code: a handler, a node, a polyfill."""
+    """Whether a handler, a node or a polyfill answers calls of this function, instead of the function's code."""
     return (
         id(function.__code__) in made_functions
         or any(function in table for table in (handlers, leaves, replacements))
@@ -111,19 +110,19 @@ def has_meaning_of_its_own(function: FunctionType) -> bool:
 def function_call(
     context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
-    """A Python function."""
+    """Call a Python function."""
     real = function.fn
     if real is None:
         return context.inline(function, args, kwargs, called=True)
     if not native.called_as_usual(real):
         raise unsupported("call", f"{function.qualname}, whose call C code has replaced")
     handler = named_handlers.get((real.__module__, real.__qualname__))
-    if handler is not None:  # before marks: torch marks its own graph_break, which optimizers call
+    if handler is not None:  # before directives: torch marks its own graph_break, which optimizers call
         return context.call_handler(handler, args, kwargs)
     mark = mark_of(real)
     if mark is not None:
         return _marked_call(context, mark, function, args, kwargs)
-    # torch.compile disables functions of torch's own for itself, when it is first used: the optimizers' `_init_group`
+    # at its first use torch.compile disables some functions of torch, such as the optimizers' `_init_group`
     handler = handlers.get(real) or _hashable_get(handlers, unwrap_torch_disable(real))
     if handler is not None:
         return context.call_handler(handler, args, kwargs)
@@ -147,7 +146,7 @@ def function_call(
     return context.inline(function, args, kwargs, called=True)
 
 
-# what is called there drives another compiler: it runs as it is, between two graphs
+# modules whose functions drive another compiler; they run eagerly between two graphs
 _OTHER_COMPILER = frozenset(
     {
         "torch.compiler",
@@ -162,7 +161,7 @@ _OTHER_COMPILER = frozenset(
 
 
 def builtin_call(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A function that is not Python code."""
+    """Call a function that is not Python code."""
     number = None if kwargs else computed(context, fn, args)
     if number is not None:
         return number
@@ -193,7 +192,7 @@ def builtin_call(context: CaptureContext, fn: Any, args: list[Value], kwargs: di
 def _replaced(
     context: CaptureContext, real: Any, replacement: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
-    """Python code in the place of a function, which takes the same arguments; a generator in that of an iterator."""
+    """Follow Python code in the place of a function. A generator stands for an iterator of C code."""
     signature = _signatures.get(replacement)
     if signature is None:
         signature = _signatures[replacement] = inspect.signature(replacement)
@@ -219,7 +218,7 @@ _signatures: dict[Any, inspect.Signature] = {}
 
 
 def _check_arguments(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
-    """Handlers name their parameters as they like: refuse what the function itself would not take."""
+    """Refuse arguments that the function itself would not take; handlers name their parameters as they like."""
     if fn not in _shapes:
         _shapes[fn] = _shape_of(fn)
     shape = _shapes[fn]
@@ -228,7 +227,7 @@ def _check_arguments(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> No
 
 
 def _shape_of(fn: Any) -> tuple[float, frozenset[str]] | None:
-    """How many positional arguments a function takes, and which by name; None for one that does not say."""
+    """The number of positional arguments and the keywords that a function takes; None if they are unknown."""
     if module_of(type(fn)) != "builtins" or (getattr(fn, "__module__", None) or "").partition(".")[0] not in _STANDARD:
         return None
     try:
@@ -251,7 +250,7 @@ _STANDARD = frozenset({"builtins", "_operator", "itertools", "_functools", "math
 def _marked_call(
     context: CaptureContext, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
-    """A call of what the program, or a library, said how to capture."""
+    """A call of a function with a compile directive, the program's or a library's."""
     context.guards.identity_once(callee)
     return _TREATMENTS[mark.treatment](context, mark, callee, args, kwargs)
 
@@ -278,7 +277,7 @@ def _as_constant(
 
 
 def _unchanged(context: CaptureContext, value: Value, what: str) -> Any:
-    """The real object of an argument, as it was before the frame."""
+    """The real object of an argument; the frame must not have changed it."""
     value = context.realized(value)
     if isinstance(value, TensorValue):
         raise unsupported("not-constant", f"{what} is a tensor")
@@ -319,7 +318,7 @@ def _is_constant_method(fn: Any) -> bool:
 
 
 def _unbound_method(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """`list.append(items, x)`: a C method with its object as the first argument."""
+    """A C method that takes its object as the first argument: `list.append(items, x)`."""
     if not args or not issubclass(args[0].python_type(context), fn.__objclass__):
         raise unsupported("call-builtin", f"calling {fn.__qualname__} without an object that has it")
     owner = args[0]
@@ -355,7 +354,7 @@ def folded_argument(context: CaptureContext, value: Value, name: str) -> Any:
 
 
 def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Calling a class: its handler, else a new instance."""
+    """Call a class: by its handler, or by making an instance."""
     number = None if kwargs else computed(context, cls.cls, args)
     if number is not None:
         return number
@@ -379,7 +378,7 @@ def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwar
         function = context.class_function(type(cls.cls), "__call__", metaclass_call)
         context.enters_through(cls, function)
         return function.call(context, [cls, *args], kwargs)
-    if metaclass_call is dict:  # of a typed dictionary
+    if metaclass_call is dict:  # the metaclass of a typed dictionary
         return context.call(context.known(dict), args, kwargs)
     if not isinstance(metaclass_call, types.WrapperDescriptorType):
         raise unsupported(
@@ -389,7 +388,7 @@ def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwar
 
 
 def make_instance(context: CaptureContext, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """type.__call__: __new__, then __init__ of the class of what it made."""
+    """type.__call__: `__new__`, then `__init__` of the made object's class."""
     kind = cls.cls
     new = context.class_lookup(kind, "__new__")
     inner = new.__func__ if isinstance(new, staticmethod) else new
@@ -436,19 +435,21 @@ def _initialize(
             context.call_handler(handler, [made, *args], kwargs)
 
 
-# How an object of a built-in layout is made, without __init__: base class -> maker(tracer, cls, args, kwargs).
+# `__new__` of built-in layouts: base class -> maker(context, cls, args, kwargs).
 makers: Registry[type, Callable[..., Value]] = Registry("base class")
 _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
+_NO_INSTANCES = 1 << 7  # Py_TPFLAGS_DISALLOW_INSTANTIATION
+_NO_INSTANCES = 1 << 7  # Py_TPFLAGS_DISALLOW_INSTANTIATION
 
 
 def new_object(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """object.__new__, or that of the built-in class below."""
+    """object.__new__, or `__new__` of the built-in base class."""
     if context.class_lookup(kind, "__del__") is not MISSING:
         raise unsupported("new-object", f"making an instance of {qualified_name(kind)}, which has a finalizer")
     for base in kind.__mro__:
         if base in makers:
             return makers[base](context, kind, args, kwargs)
-    if new_of_layout(kind) is object.__new__ and not kind.__flags__ & _ABSTRACT:
+    if new_of_layout(kind) is object.__new__ and not kind.__flags__ & (_ABSTRACT | _NO_INSTANCES):
         return ObjectValue(kind)
     raise unsupported("new-object", f"making an instance of {full_name(kind)}")
 
@@ -456,7 +457,7 @@ def new_object(context: CaptureContext, kind: type, args: list[Value], kwargs: d
 def tensor_method_call(
     context: CaptureContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
-    """A method of torch.Tensor."""
+    """Call a method of torch.Tensor."""
     handler = tensor_methods.get(name)
     if handler is not None:
         return context.call_handler(handler, [owner, *args], kwargs)

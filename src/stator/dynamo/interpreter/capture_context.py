@@ -1,8 +1,6 @@
-"""The context of one capture, which is handed to every value: what is known of the program so far, and the protocol of
-operations that values ask of each other.
-
-Done elsewhere: guards in guard_log.py, which values are one object in identity.py, attributes of classes in
-class_attributes.py, iteration in iteration.py, calls in calling.py and calls/, bytecode in frame.py.
+"""The context of one capture, which every value receives: the capture's knowledge of the program, and the operations
+that values ask of each other. Guards are in guard_log.py, object identity, class attributes and iteration in
+object_model/, calls in calling.py and handlers/, bytecode in frame.py.
 """
 
 from __future__ import annotations
@@ -59,15 +57,15 @@ from .object_model import binding, formatting, iteration, results
 from .object_model.class_attributes import ClassAttributes
 from .object_model.identity import Identities
 
-# values of objects for which it does not matter whether two paths lead to one object
+# values whose object may be reached by several paths without consequences
 _WITHOUT_IDENTITY = (ConstantValue, SymbolicNumber, BoundMethodValue, TupleValue, SliceValue, RangeValue)
 _WRAPPED_ANEW = (BoundMethodValue, SliceValue, RangeValue)
-_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))  # of tensors that are indices
+_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))  # dtypes of index tensors
 _STATIC_STORES = ("_parameters", "_buffers")
 
 
 class FrameCapture:
-    """State of one attempt to capture a frame; the next attempt makes another."""
+    """The state of one attempt to capture a frame."""
 
     def __init__(self, function: FunctionType, assumptions: CaptureAssumptions) -> None:
         self.function = function
@@ -77,23 +75,23 @@ class FrameCapture:
         self.classes = ClassAttributes(self.wrap)
         self.identities = Identities(self)
         self.frames: list[Frame] = []
-        self.given: dict[str, Value] = {}  # arguments that may be all that keeps an object alive
+        self.given: dict[str, Value] = {}  # arguments that may alone keep an object alive
         self.handled: list[Value] = []  # exceptions being handled, innermost last
         self.mutations = MutationLog()
-        self.later: Later | None = None  # set while code is followed that runs at another time
+        self.later: Later | None = None  # set while capture follows code that runs at another time
         self.wrapped: dict[int, Value] = {}
         self.real_cells: dict[int, CellValue] = {}
         self.generators: list[GeneratorValue] = []
         self.live_iterators: dict[int, LiveIterator] = {}
         self.recorder = GraphBuilder(self)
-        self.entering_module = 0  # so many frames of the call of a module are left out before the next
+        self.entering_module = 0  # frames of a module call that the next frame skips
         self.changing = assumptions.seen_changes()
-        self.expected: set[Source] = set()  # places whose numbers are known to change before they do
-        self.numbers: dict[Any, Any] = {}  # symbolic numbers by what they are read or computed from
-        self.overlays: list[LibraryOverride] = []  # of functions that run, innermost last
-        self.devices: list[torch.device] = []  # of the blocks of torch.device that were entered
-        self.changed_dicts: set[int] = set()  # dictionaries from outside that were written to, by id
-        self.instance_dicts: dict[int, bool] = {}  # those of objects, which may be written to: whether they were
+        self.expected: set[Source] = set()  # sources of numbers that will change
+        self.numbers: dict[Any, Any] = {}  # symbolic numbers by their source or expression
+        self.overlays: list[LibraryOverride] = []  # of running functions, innermost last
+        self.devices: list[torch.device] = []  # of the torch.device blocks that captured code entered
+        self.changed_dicts: set[int] = set()  # ids of existing dictionaries that captured code wrote to
+        self.instance_dicts: dict[int, bool] = {}  # by id of an object's dictionary: has captured code written to it?
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
         self.generators_drawn: dict[Source, Recipe] = {}  # from which generators
         self.relies_on_error_modes = False  # of NumPy
@@ -101,12 +99,12 @@ class FrameCapture:
         self._scopes: dict[tuple[int, int], GlobalScope] = {}
         self._code_constants: dict[int, tuple[Any, Value]] = {}
         self._loops = LoopLimit()
-        self.step = 0  # instructions followed so far, in all frames
-        self.stop_at = -1  # before which of them the graph is to end
-        self.outer_steps: list[int] = []  # those of the outermost frame
-        self.direct: Value | None = None  # what the call at hand calls, or what that leads to and does nothing else
-        self.ended_by: Raised | None = None  # the StopIteration by which what was asked last for an item said its end
-        self.broken: tuple[Unsupported, list[Frame]] | None = None  # the latest error, and the frames where it came up
+        self.step = 0  # number of instructions followed in all frames
+        self.stop_at = -1  # the step before which the graph ends
+        self.outer_steps: list[int] = []  # steps of the outermost frame
+        self.direct: Value | None = None  # callee of the current call, or the callee that it forwards to
+        self.ended_by: Raised | None = None  # the program's own StopIteration at the end of an iterator
+        self.broken: tuple[Unsupported, list[Frame]] | None = None  # the latest error and its frames
 
     # ---- places and errors ----
 
@@ -115,23 +113,23 @@ class FrameCapture:
 
     @property
     def in_the_call(self) -> bool:
-        """Whether what is followed runs in the captured call itself, not at another time nor in a part of the graph."""
+        """Whether the followed code runs in the captured call itself, not later and not in a subgraph."""
         return self.later is None and self.recorder.graph is self.recorder.root
 
     def count_turn(self) -> None:
-        """Called for each jump backwards. Raises Unsupported for loops that go on and make no graph."""
+        """Count a backward jump. Raises Unsupported for long loops that add nothing to the graph."""
         self._loops.count_turn(self.recorder.op_count, self.step)
 
     def count_call(self) -> None:
-        """The same for a call that is followed."""
+        """Count an inlined call. Raises Unsupported if many calls add nothing to the graph."""
         self._loops.count_call(self.recorder.op_count, self.step)
 
     def end_step(self) -> int:
-        """The step before which the graph would have to end for the instruction at hand to run natively."""
+        """The step before which the graph has to end so that the current instruction runs natively."""
         return left_together(self.frames)[-1].began
 
     def raised(self, cls: type, message: str) -> Raised:
-        """An exception of the captured program, to be raised by the caller."""
+        """An exception of the captured program; the caller raises it."""
         return self.raised_with(cls, [ConstantValue(message)] if message else [])
 
     def raised_with(self, cls: type, args: list[Value]) -> Raised:
@@ -148,13 +146,13 @@ class FrameCapture:
         return self.raised_with(StopIteration, [value] if value is not None and not self.is_none(value) else [])
 
     def end_of_items(self) -> Raised:
-        """What leaves `next` where there is no item: the StopIteration that the program raised, if it did."""
+        """The StopIteration of `next` at the end of an iterator: the program's own, if the program raised one."""
         return self.stop_iteration(None) if self.ended_by is None else Raised(self.ended_by.value)
 
     def run_real(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run real Python code on constants; what it raises is raised in the captured program."""
+        """Run real Python code on constants. Its exceptions become the captured program's."""
         try:
             return function(*args, **(kwargs or {}))
         except Exception as error:
@@ -163,7 +161,7 @@ class FrameCapture:
             raise self.raised_from(error) from error
 
     def rely_on_nothing_handled(self) -> None:
-        """The frame was not called while an exception was being handled, as far as it can tell from its own code."""
+        """Rely on no caller handling an exception when the frame starts."""
         if sys.exception() is not None:
             raise unsupported("raise", "asking for an exception that a caller may be handling")
         self.guard(ReadSource(sys.exception), GuardKind.EQUALS, None)
@@ -174,7 +172,7 @@ class FrameCapture:
         self.guards.add(source, kind, expected)
 
     def guard_what_was_found(self) -> None:
-        """The guards that are known when the capture ends: for presences, and for lookups in classes."""
+        """Add the guards that only the end of the capture knows: presences and class lookups."""
         for iterator in self.live_iterators.values():
             iterator.rely_on_items(self)
         self.guards.add_presences()
@@ -183,13 +181,13 @@ class FrameCapture:
     # ---- wrapping ----
 
     def wrap(self, obj: Any, source: Source | None) -> Value:
-        """The value of a real object found at `source`; the same object gives the same value."""
+        """The value of a real object found at `source`. One object has one value."""
         known = self.wrapped.get(id(obj))
         if known is not None:
             self.identities.found_again(known, obj, source)
             return known
         if not is_plain_class(type(obj)) or (issubclass(type(obj), type) and not is_plain_class(obj)):
-            raise unsupported("special-method", "a class that its metaclass reads, hashes or compares in its own way")
+            raise unsupported("special-method", "a class whose metaclass overrides lookup, hash or comparison")
         value = wrapping.wrapper_of(type(obj))(self, obj, source)
         if not isinstance(value, _WITHOUT_IDENTITY):
             self.wrapped[id(obj)] = value
@@ -199,7 +197,7 @@ class FrameCapture:
         return value
 
     def wrap_member(self, obj: Any, source: Source, store: str) -> Value:
-        """A parameter, buffer or submodule; the first two are fixed by identity, unless others were seen there."""
+        """A parameter, buffer or submodule. An identity guard fixes parameters and buffers that do not change."""
         value = self.wrap(obj, source)
         tensor = isinstance(value, TensorValue) and store in _STATIC_STORES
         if tensor and not value.is_static and value.source not in self.changing:  # type: ignore[attr-defined]
@@ -208,7 +206,7 @@ class FrameCapture:
         return value
 
     def unfix_member(self, value: Value | None) -> None:
-        """The program puts another tensor in the place of this buffer: so it is another one in each call."""
+        """The program replaces this buffer, so each call will find another tensor: the buffer is not static."""
         if value is not None and self.guards.unfix(value):
             assert isinstance(value, TensorValue)
             value.is_static = False
@@ -218,7 +216,7 @@ class FrameCapture:
         return self.known(obj) if source is None else Lazy(obj, source)
 
     def known(self, obj: Any, source: Source | None = None) -> Value:
-        """A real object that needs no guard: a class, a function, a module, a constant, reached from fixed code."""
+        """A real object that needs no guard, because fixed code leads to it: a class, function, module or constant."""
         if type(obj) is tuple:
             return TupleValue([self.known(item) for item in obj])
         if wrapping.is_constant_object(obj):
@@ -236,7 +234,7 @@ class FrameCapture:
         return self.wrap(obj, ConstantSource(f"<{class_name(type(obj))}>", obj))
 
     def wrap_result(self, obj: Any, what: str) -> Value:
-        """A fresh object that real code computed from constants."""
+        """The value of a new object that real code computed from constants."""
         return results.wrap_result(self, obj, what)
 
     def constant(self, obj: Any) -> ConstantValue:
@@ -261,8 +259,8 @@ class FrameCapture:
     def scope_of(
         self, names: dict[str, Any], source: Source | None = None, functions: dict[str, Any] = builtins.__dict__
     ) -> GlobalScope:
-        """`source`: where this dictionary is found, unless it is a module's by the module's name; `functions`: the
-        built-in ones that are seen behind it, which a sandbox may give, and named tuples do."""
+        """`source`: the source of the dictionary; None for a module's dictionary, which the module's name gives.
+        `functions`: the builtins of the scope, which sandboxes and named tuples replace."""
         key = (id(names), id(functions))
         found = self._scopes.get(key)
         if found is None:
@@ -282,7 +280,7 @@ class FrameCapture:
         return self.classes.function(cls, name, function)
 
     def bind(self, owner: Value, cls: type, name: str, raw: Any) -> Value:
-        """`raw`, found in the class dictionary, as an attribute of the instance `owner` (descriptor protocol)."""
+        """`raw` from the class dictionary as an attribute of the instance `owner` (descriptor protocol)."""
         return binding.bind(self, owner, cls, name, raw)
 
     def bind_class_method(self, target: Value, cls: type, name: str, raw: Any) -> Value:
@@ -303,7 +301,7 @@ class FrameCapture:
             raise unsupported("not-constant", f"{what} must be a constant, not {value.describe(self)}") from None
 
     def _read_items(self, value: SequenceValue) -> bool:
-        """Whether there were items that nobody had looked at yet: now they are read, and relied on."""
+        """Realize the items that are still lazy. Returns whether there were such items."""
         found = False
         for at, item in enumerate(value.items):
             if type(item) is Lazy:
@@ -320,7 +318,7 @@ class FrameCapture:
             return self.constant_of(value, what)
 
     def length_of(self, result: Value) -> int:
-        """What `__len__` returned."""
+        """The length that `__len__` returned."""
         length = self.constant_of(result, "a length")
         if type(length) is not int or not 0 <= length <= sys.maxsize:
             raise unsupported("special-method", "__len__ that returns no length")
@@ -405,11 +403,11 @@ class FrameCapture:
     compare = binary
 
     def iterate(self, value: Value) -> Iterator[Value]:
-        """The items of any iterable, realised, as the captured program would see them."""
+        """The realized items of any iterable."""
         return map(self.realized, value.iterate(self))
 
     def listed(self, value: Value) -> Iterator[Value]:
-        """The items as list(), tuple() and stars take them, which ask for a length."""
+        """The items as list(), tuple() and stars take them: they also ask for the length."""
         return counted(map(self.realized, iteration.listed(self, value)))
 
     def iterator(self, value: Value) -> Value:
@@ -443,7 +441,7 @@ class FrameCapture:
         return AttributesValue(owner)
 
     def dict_of(self, flat: list[Value]) -> DictValue:
-        """A new dictionary of keys and values in turn."""
+        """A new dictionary from alternating keys and values."""
         made = DictValue({})
         for at in range(0, len(flat), 2):
             made.put(self, flat[at], flat[at + 1])
@@ -464,18 +462,18 @@ class FrameCapture:
         return function_call(self, function, args, kwargs)
 
     def enters(self, callee: Value) -> None:
-        """A call of the program is about to call this, and does nothing with the result but push it."""
+        """The current call instruction calls `callee` and pushes its result unchanged."""
         self.direct = callee
 
     def enters_through(self, via: Value, callee: Value) -> None:
-        """If the call enters `via`, it enters `callee`, whose result is that of `via`."""
+        """`via` forwards the current call to `callee` and returns its result unchanged."""
         if self.direct is via:
             self.direct = callee
 
     def inline(
         self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value], *, called: bool = False
     ) -> Value:
-        """`called`: for its own sake, not as a part of something else."""
+        """`called`: the program calls the function itself; the call is not part of another operation."""
         called = called and self.direct is function
         self.direct = None
         return inline(self, function, args, kwargs, called=called)
@@ -487,7 +485,7 @@ class FrameCapture:
         return builtin_call(self, callee.fn, args, kwargs)
 
     def call_handler(self, handler: Callable[..., Value], args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """A registered handler; arguments that do not fit are the captured program's TypeError."""
+        """Call a registered handler. Raises Unsupported for arguments that do not fit the handler."""
         try:
             return handler(self, *args, **kwargs)
         except TypeError as error:

@@ -1,6 +1,5 @@
-"""One symbolic Python frame: its stack, its names, and the loop that steps through its instructions.
-
-What an instruction means is said in opcodes/; what an object does is said in values/.
+"""One symbolic Python frame: its stack, its names, and the loop that steps through its instructions. The meaning of
+instructions is in handlers/opcodes/, the behaviour of objects in values/.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ YIELDED = object()
 
 
 def _raised_by_program(error: BaseException) -> bool:
-    """Whether it came out of code of the program, such as an `__eq__` or `__getattribute__`, not out of ours."""
+    """Whether code of the program, such as an `__eq__` or `__getattribute__`, raised the error; not code of stator."""
     codes = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
     return not all(map(is_skipped, codes))
 
 
 def _end_if_of_program(error: Exception) -> None:
-    """Raises Unsupported for what code of the program raised, if that is not a handler of signals."""
+    """Raises Unsupported if code of the program raised the error, unless a signal handler did."""
     if _raised_by_program(error) and not raised_by_signal_handler(error):
         reason = f"{class_name(type(error))} from code of the program, which ran when an object was looked at"
         raise unsupported("special-method", reason) from error
 
 
 class StopAtBreak(Exception):
-    """The step at which the graph is to end was reached. Private to the interpreter.
+    """Capture reached the step at which the graph ends. Private to the interpreter.
 
-    `frames` are those that are running, outermost first; `handled` the exceptions being handled, innermost last.
+    frames: the running frames, outermost first. handled: the exceptions being handled, innermost last.
     """
 
     def __init__(self, frames: list[Frame], handled: list[Value]) -> None:
@@ -57,7 +56,7 @@ class StopAtBreak(Exception):
 
 
 class Frame(CaptureState):
-    """Interpreter state of one call. `stack` holds realised Values (None is a NULL slot)."""
+    """Interpreter state of one call. `stack` holds realized values (None is a NULL slot)."""
 
     __slots__ = (
         "began",
@@ -98,18 +97,18 @@ class Frame(CaptureState):
         self.cells: dict[str, CellValue] = dict(zip(closure_of(program.code), closure, strict=True))
         self.name = name
         self.stack: list[Any] = []
-        self.pc = 0  # the instruction to run next
-        self.now = 0  # the one that is running
-        self.furthest = -1  # the last instruction, in their order, that it has been at before it went back
-        self.began = 0  # the step of the capture at which that began
-        self.generator: Any = None  # the GeneratorValue whose frame it is
-        self.called = False  # by its caller's call instruction, which pushes the result and is done
+        self.pc = 0  # the next instruction
+        self.now = 0  # the running instruction
+        self.furthest = -1  # the last instruction in code order before a backward jump
+        self.began = 0  # the capture's step at which the running instruction began
+        self.generator: Any = None  # the GeneratorValue that owns the frame
+        self.called = False  # the caller's call instruction only pushes the result
         self.result: Value | None = None
         self.kw_names: tuple[str, ...] = ()
-        self.module_frames = 0  # so many of those that torch has for a call of a module, before this one, are left out
-        self.handlers: list[int] = []  # that are running: where on the stack each keeps what was handled before it
-        self.handling: list[Value] = []  # the exceptions of these, while the frame does not run
-        self.handlers_kept = 0  # so many of them were running when the frame was entered
+        self.module_frames = 0  # torch's frames of a module call that capture skipped before this frame
+        self.handlers: list[int] = []  # stack positions at which running handlers keep the exception handled before
+        self.handling: list[Value] = []  # exceptions of the handlers, while the frame does not run
+        self.handlers_kept = 0  # number of handlers that were running at entry and still are
 
     # -- stack --
     def push(self, value: Value | None) -> None:
@@ -126,7 +125,7 @@ class Frame(CaptureState):
         return items
 
     def push_read(self, value: Value) -> None:
-        """Push a value that was read from a container or a name, touching it."""
+        """Push a value that was read from a container or a name, and realize it."""
         self.stack.append(value.realize(self.context) if type(value) is Lazy else value)
 
     # -- handlers of exceptions --
@@ -184,7 +183,7 @@ class Frame(CaptureState):
             overlay.enters(self)
 
     def _leave(self, handled: int) -> None:
-        """`handled`: how many exceptions were being handled where the frame was entered."""
+        """`handled`: the number of exceptions that were being handled at entry."""
         context = self.context
         context.frames.pop()
         for overlay in context.overlays:
@@ -206,7 +205,7 @@ class Frame(CaptureState):
         self.pc = self.now + 1
 
     def _caught(self, pc: int, raised: Raised) -> bool:
-        """Go on with what handles an exception that instruction `pc` raised; False: it leaves the frame."""
+        """Go to the handler of an exception that instruction `pc` raised. False: the exception leaves the frame."""
         if raised.frames is None:
             raised.frames = list(self.context.frames)
         self.pc = pc + 1
@@ -217,7 +216,7 @@ class Frame(CaptureState):
         return True
 
     def run_generator(self) -> Value | None:
-        """Run to the next yield and give the yielded value, or None when the frame returned."""
+        """Run to the next yield. Returns the yielded value, or None when the frame returned."""
         return self.result if self.run() is YIELDED else None
 
     def located(self, error: Unsupported) -> Unsupported:
@@ -232,26 +231,27 @@ class Frame(CaptureState):
         return located
 
     def is_added(self) -> bool:
-        """Whether the instruction that is running is none of the program's, but puts the stack back behind a break."""
+        """Whether resume code added the running instruction, to restore the stack behind a break."""
         resumption = self.program.resumption
         return resumption is not None and resumption.indices[self.now] is None
 
     def place(self) -> UserPlace:
-        """Where the running instruction stands. One that ends a block stands nowhere: where the one before it does."""
+        """The user's line of the running instruction. An instruction that ends a block has no line; then the line of
+        the instruction before it."""
         code = self.program.code
         lines = (self.program.instructions[index].line for index in range(self.now, -1, -1))
         return UserPlace(code.co_filename, next(filter(None, lines), code.co_firstlineno), self.name)
 
     def waits_in_try(self) -> bool:
-        """Whether a generator's frame, which waits at a yield, would run code of the user when it is closed there: the
-        block of a `finally` or `with`, or a handler that may catch GeneratorExit."""
+        """Whether closing a generator, which waits at a yield in this frame, runs code of the user: a `finally`, the
+        end of a `with`, or a handler that may catch GeneratorExit."""
         instructions = self.program.instructions
         region = instructions[self.now].handler
         while region is not None:
             at = region.target.index
             if instructions[at].opname.startswith("CALL_INTRINSIC"):
                 return False  # the wrapper that 3.12 puts around every generator
-            if instructions[at].opname == "CLEANUP_THROW":  # and around each `yield from`
+            if instructions[at].opname == "CLEANUP_THROW":  # the wrapper around each `yield from`
                 region = instructions[at].handler
                 continue
             if instructions[at].opname == "PUSH_EXC_INFO":
@@ -275,8 +275,8 @@ class Frame(CaptureState):
         return isinstance(wanted, type) and not issubclass(GeneratorExit, wanted)
 
     def unwind(self, pc: int, raised: Raised) -> bool:
-        """Go to the handler of the try region around instruction `pc`; False: the exception leaves the frame. (Raised
-        here it would lead back to itself, and keep what the program dropped until a collection.)"""
+        """Go to the handler of the try region around instruction `pc`. False: the exception leaves the frame. (Raising
+        it here would close a reference cycle, which keeps the program's objects alive.)"""
         region = self.program.instructions[pc].handler
         if region is None:
             if raised.value.source is not None and self.context.frames[0] is not self:
@@ -294,7 +294,7 @@ class Frame(CaptureState):
         return True
 
     def _let_go(self, depth: int) -> None:
-        """Drop what is on the stack above `depth`, as a generator that a loop was in; the top goes first."""
+        """Drop the values on the stack above `depth`, the top first."""
         for gone in reversed(self.stack[depth:]):
             check_variable(self, gone)
         del self.stack[depth:]
@@ -303,7 +303,7 @@ class Frame(CaptureState):
 def follow_rest(
     context: CaptureContext, function: FunctionType, cells: tuple[CellValue, ...], args: list[Value]
 ) -> Value:
-    """The result of what goes on with a function in the middle, behind a graph break, with the cells of its closure."""
+    """The result of resume code, which goes on with a function behind a graph break, with the cells of its closure."""
     code = function.__code__
     names = dict(zip(code.co_varnames, args, strict=False))
     frame = Frame(context, prepare_code(code), context.scope_of(function.__globals__), names, cells, code.co_qualname)

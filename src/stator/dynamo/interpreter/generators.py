@@ -41,7 +41,7 @@ class GeneratorValue(Value):
         return self.cls
 
     def resume(self, context: CaptureContext, sent: Value, error: Value | None = None) -> Value | None:
-        """Run to the next yield and give its value, or None at the end."""
+        """Run to the next yield. Returns the yielded value, or None at the end."""
         if self.returned is not None:
             context.ended_by = None
             if error is not None:
@@ -49,7 +49,7 @@ class GeneratorValue(Value):
             return None
         if self.running:
             if self.cls is not GeneratorType:
-                raise unsupported("generator", "an iterator of code in C that is asked while it is being asked")
+                raise unsupported("generator", "an iterator of C code that is advanced while it runs")
             raise context.raised(ValueError, "generator already executing")
         frame = self.frame
         self.running = True
@@ -105,7 +105,7 @@ class GeneratorValue(Value):
             return
         if self.frame.waits_in_try() or isinstance(self._delegate(), ObjectValue):  # which may have close()
             left = CannotRebuild("generator", "a generator that is left waiting inside `try` or `with`")
-            left.made_at = self.made_at  # made natively, it is closed where the program lets go of it
+            left.made_at = self.made_at  # Python closes a native generator where the program drops it
             raise left
 
     def next_item(self, context: CaptureContext) -> Value | None:

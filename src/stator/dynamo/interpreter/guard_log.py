@@ -1,6 +1,5 @@
-"""The guards of one capture, in the order in which the program came to rely on what they say.
-
-What may be relied on, and when, is decided by those who ask; how guards are checked is in guard_tree.py.
+"""The guards of one capture, in the order in which capture relied on them. The callers decide what to guard;
+guards/guard_tree.py checks guards.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ _OF_REGISTRATION = ("_global_module_registration_hooks", "_global_parameter_regi
 
 
 class GuardLog:
-    """`place()` is the user's line that is followed now."""
+    """`place()` returns the user's current line."""
 
     def __init__(self, place: Callable[[], UserPlace]) -> None:
         self.made: list[Guard] = []
         self._place = place
-        self._once: dict[tuple[int, str], Value] = {}  # values are held, as another one might come to have their id
-        self._fixed: dict[int, Guard] = {}  # identity guards of parameters and buffers that only make them static
+        self._once: dict[tuple[int, str], Value] = {}  # keeps the values alive, so that their ids stay unique
+        self._fixed: dict[int, Guard] = {}  # identity guards that only make parameters and buffers static
         self._present: list[tuple[SourcedConstant, UserPlace]] = []
         self._global_hooks: bool | None = None
 
@@ -55,7 +54,7 @@ class GuardLog:
         self.add(source, GuardKind.TENSOR, expected)
 
     def dict_keys(self, source: Source, real: dict[Any, Any]) -> bool:
-        """Rely on all keys in order. False: on their number only, because they are objects compared by themselves."""
+        """Rely on all keys in order. False: only on their number, because some keys are no constants."""
         keys = tuple(keys_in_order(real))
         plain = all(map(_is_key_constant, keys))
         self.add(source, *((GuardKind.DICT_KEYS, keys) if plain else (GuardKind.LENGTH, len(keys))))
@@ -77,20 +76,20 @@ class GuardLog:
             self.add(source, GuardKind.LENGTH, length)
 
     def identity_once(self, value: Value) -> None:
-        """Rely on the value being the very object that it is now."""
+        """Rely on the value's identity."""
         self._fixed.pop(id(value), None)
         if value.source is not None and self._first(value, "is"):
             self.add(value.source, GuardKind.IS, value.real())
 
     def fix(self, value: Value) -> None:
-        """Rely on a tensor being the very object that it is now, for as long as that only makes it static."""
+        """Rely on a tensor's identity, as long as the guard only makes the tensor static."""
         known = len(self.made)
         self.identity_once(value)
         if len(self.made) > known:
             self._fixed[id(value)] = self.made[-1] = replace(self.made[-1], movable=True)
 
     def unfix(self, value: Value) -> bool:
-        """Take back what `fix` did. False: nothing was, or more relies on the object by now."""
+        """Undo `fix`. False: `fix` did nothing, or other code relies on the tensor's identity by now."""
         guard = self._fixed.pop(id(value), None)
         if guard is None:
             return False
@@ -99,7 +98,7 @@ class GuardLog:
         return True
 
     def global_module_hooks(self) -> bool:
-        """Whether hooks of all modules are there; that there are none is relied on."""
+        """Whether there are global module hooks. Relies on their absence."""
         if self._global_hooks is None:
             module = torch.nn.modules.module
             self._global_hooks = any(getattr(module, f"_global_{name}") for name in _OF_MODULES)
@@ -108,7 +107,7 @@ class GuardLog:
         return self._global_hooks
 
     def registration_hooks(self) -> bool:
-        """Whether anyone is told of parameters and submodules that are registered; that nobody is is relied on."""
+        """Whether there are global registration hooks of modules. Relies on their absence."""
         module = torch.nn.modules.module
         hooks = any(getattr(module, name) for name in _OF_REGISTRATION)
         for name in () if hooks else _OF_REGISTRATION:
@@ -118,7 +117,7 @@ class GuardLog:
     # ---- known when the capture ends ----
 
     def presence(self, value: SourcedConstant) -> None:
-        """Rely on an entry, name or attribute being there, also when the constant in it is never looked at."""
+        """Rely on the presence of an entry, name or attribute, even if capture never reads its constant."""
         self._present.append((value, self._place()))
 
     def add_presences(self) -> None:

@@ -33,7 +33,7 @@ def inline(
 ) -> Value:
     """Call a Python function by stepping through its code.
 
-    called: the frame around it is at a call that pushes what the function gives."""
+    called: the caller's call instruction only pushes the function's result."""
     if len(context.frames) > DEPTH_LIMIT:
         raise unsupported("inline-depth", f"more than {DEPTH_LIMIT} nested calls at {function.qualname}")
     context.count_call()
@@ -91,7 +91,7 @@ def bind(
 
 
 def _fill_defaults(context: CaptureContext, function: FunctionValue, bound: dict[str, Value]) -> bool:
-    """Give the positional parameters that have no argument their defaults; False where one has none."""
+    """Bind missing positional parameters to their defaults. False: a parameter has no default."""
     code = function.code
     names, count = code.co_varnames, code.co_argcount
     missing = [at for at in range(count) if names[at] not in bound]

@@ -1,6 +1,5 @@
-"""What reads otherwise while a function of a library runs: entries of dictionaries, and operands of torch's functions.
-Code of the program that the library calls in the meantime, such as the closure of an optimizer's step, sees what is
-there; and it is over however the function ends.
+"""Other dictionary entries and operands while a library function runs, such as an optimizer's step. Code of the program
+that the library calls, such as the step's closure, sees the real entries; so does everything after the function.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Operands = Callable[["CaptureContext", Any, list["Value"]], list["Value"]]
 
 
 class LibraryOverride:
-    """`frame`: of the function. operands: what changes the arguments of torch's functions, if anything does."""
+    """`frame`: the library function's. `operands`: changes the arguments of torch's functions."""
 
     def __init__(self, frame: Frame, instead: list[tuple[DictValue, Any, Value]], operands: Operands | None) -> None:
         self.frame = frame
@@ -26,7 +25,7 @@ class LibraryOverride:
         self._instead = instead
         self._hidden: list[Value] = []
         self._operands = operands
-        self._outside: Frame | None = None  # code of the program that the function has called
+        self._outside: Frame | None = None  # frame of the program's code that the function called
         self._show()
 
     @property

@@ -1,5 +1,5 @@
-"""How long code is followed that makes no graph, in loops or in calls: it runs as quickly by itself, and following it
-would take a thousand times as long."""
+"""Limits on following loops and calls that add nothing to the graph: such code runs as fast natively, and following it
+takes a thousand times as long."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _MOST_ITEMS = 200_000
 
 
 class LoopLimit:
-    """Counts the turns of loops, and instructions, since the graph grew."""
+    """Counts loop iterations and instructions since the graph last grew."""
 
     def __init__(self) -> None:
         self._operations = 0
         self._turns = 0
-        self._since = 0  # instructions that were followed when the graph grew
+        self._since = 0  # instructions followed when the graph last grew
 
     def count_turn(self, operations: int, instructions: int) -> None:
-        """A jump backwards, with so many operations in the graph and instructions followed. Raises Unsupported."""
+        """Count a backward jump. `operations` in the graph and `instructions` followed are totals."""
         self.count_call(operations, instructions)
         self._turns += 1
         if self._turns > _MOST_TURNS:
             raise unsupported("long-loop", f"more than {_MOST_TURNS} turns of loops without an operation on tensors")
 
     def count_call(self, operations: int, instructions: int) -> None:
-        """The same for a call of a function that is followed."""
+        """Count an inlined call."""
         if operations != self._operations:
             self._operations, self._turns, self._since = operations, 0, instructions
         self._since = min(self._since, instructions)
@@ -37,7 +37,7 @@ class LoopLimit:
 
 
 def counted(items: Iterator[Value]) -> Iterator[Value]:
-    """These, as long as they are not very many, which functions in C take one by one."""
+    """The items, for a C function that takes them one by one. Raises Unsupported if there are very many."""
     for at, item in enumerate(items):
         if at == _MOST_ITEMS:
             raise unsupported(

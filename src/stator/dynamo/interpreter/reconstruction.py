@@ -1,4 +1,4 @@
-"""Values -> recipes and effects, when a graph ends. Shared objects stay shared, and cycles are closed by effects."""
+"""Values -> recipes and effects, when a graph ends. Shared objects stay shared; effects close reference cycles."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PAIRS_AT_MOST = 16
 
 
 class FrameReconstructor:
-    """Collects the graph's outputs and the effects while recipes are made."""
+    """Makes recipes, and collects the graph's outputs and the effects."""
 
     def __init__(self, context: CaptureContext) -> None:
         self.context = context
@@ -72,7 +72,7 @@ class FrameReconstructor:
         return known[1]
 
     def remember(self, value: Value, recipe: Recipe) -> None:
-        """Let a value's recipe be known before its parts are made, so that cycles end."""
+        """Record a value's recipe before the recipes of its parts, so that cycles end."""
         self._recipes[id(value)] = (value, recipe)
 
     def graph_output(self, value: TensorValue) -> GraphOutput:
@@ -87,16 +87,16 @@ class FrameReconstructor:
         self.fills.append(attribute_effect(target, name, self.recipe(value), raw))
 
     def made_of_class(self, value: ObjectValue, made: Recipe) -> Recipe:
-        """An instance of a class of the program, with what is to be put into it."""
+        """The recipe of an instance of a program's class; effects fill the instance."""
         known = self._recipes.get(id(value))
-        if known is not None:  # it holds itself: made while its parts were
+        if known is not None:  # the instance holds itself, so the recipes of its parts made it
             return known[1]
         self.remember(value, made)
         self.fill(value, made)
         return made
 
     def fill(self, value: ObjectValue, made: Recipe) -> None:
-        """Contents and attributes of an object made in the frame."""
+        """Add effects for the contents and attributes of an object that the frame made."""
         if isinstance(value, DictValue) and value.entries:
             self.fills.append(call_effect(support.replace_dict, made, NewDict(self.dict_items(value))))
         elif isinstance(value, ListValue) and value.items:
@@ -120,7 +120,7 @@ class FrameReconstructor:
         return NewDict([(ConstantRecipe(name), self.recipe(value)) for name, value in values.items()])
 
     def only_reads(self) -> bool:
-        """Whether nothing was made or changed: what leaves the graph is found where it was."""
+        """Whether the frame made and changed nothing: each value is still where the frame found it."""
         context = self.context
         if self.marks or self.fills or self.effects or self.late:
             return False
@@ -149,13 +149,13 @@ class FrameReconstructor:
             self.effects.append(call_effect(support.replace_set, target, self._listed(value.members.values())))
         elif isinstance(value, ContextVariable):
             self.effects += value.effects(self)
-            return  # which variable it is, is guarded
+            return  # a guard fixes the variable's identity
         else:
             raise unsupported("mutation", f"changing {value.describe(self.context)}")
         self._changed[id(value)] = value
 
     def _holds_the_same(self, value: DictValue) -> bool:
-        """Whether a dictionary that was written to holds what it held at entry, in the same order."""
+        """Whether a written dictionary has its entries from entry again, in order."""
         real = value.obj
         if real is None or value.drops or list(real) != list(value.entries):
             return False
@@ -216,7 +216,7 @@ class FrameReconstructor:
     def _scope(self, scope: GlobalScope, name: str) -> None:
         for key, value in scope.written.items():
             if value is None and key not in scope.names:
-                continue  # made and deleted again; that it was not there is relied on
+                continue  # created and deleted again; a guard relies on its absence at entry
             if self._is_put_back(scope.names.get(key, MISSING), value, scope.source_of(key)):
                 continue
             if not scope.own and scope.module is None:
@@ -228,7 +228,7 @@ class FrameReconstructor:
                 self.effects.append(call_effect(dict.__setitem__, *target, self.recipe(value)))
 
     def rely_on_distinct_objects(self) -> None:
-        """A changed object must not turn out to be another one that was read under a different name."""
+        """Guard that a changed object is none of the objects that capture read by other sources."""
         by_kind: dict[type, list[Any]] = {}
         for value in list(self.context.wrapped.values()) if self._changed else ():
             if value.source is not None and isinstance(value, (ObjectValue, TensorValue)):
@@ -245,21 +245,21 @@ class FrameReconstructor:
                     self.context.guard(other.place(self.context), GuardKind.DISTINCT, cell.place(self.context))
 
     def rely_on_distinct_iterators(self) -> None:
-        """What was read ahead of one iterator must not be taken off it under another name."""
+        """Guard that iterators with read-ahead items are distinct objects."""
         for one, other in combinations(self.context.live_iterators.values(), 2):
             if one.cls is other.cls:
                 self.context.guard(one.source, GuardKind.DISTINCT, other.source)  # type: ignore[arg-type]
 
     def rely_on_distinct_inputs(self) -> None:
-        """Inputs that the graph writes to must not be the same tensor as another input."""
+        """Guard that an input which the graph writes to is no other input."""
         recorder = self.context.recorder
         written = [value for value in recorder.input_values if id(value) in recorder.written]
-        for static in (True, False):  # two that are fixed by identity are distinct anyway
+        for static in (True, False):  # identity guards distinguish static inputs already
             others = [other for other in recorder.input_values if not (static and other.is_static)]
             self._guard_distinct([value for value in written if value.is_static is static], others)
 
     def _guard_distinct(self, values: list[Any], others: list[Any]) -> None:
-        """Each of `values` is none of `others`: pair by pair, or all at once when there would be very many pairs."""
+        """Guard that no value is one of `others`: by pairs, or by one guard if there are many pairs."""
         if len(values) * len(others) > _PAIRS_AT_MOST:
             sources = {id(value): _object_source(value) for value in (*values, *others)}
             self.context.guard(sources[id(values[0])], GuardKind.ALL_DISTINCT, tuple(sources.values()))
@@ -278,12 +278,12 @@ def attribute_effect(target: Recipe, name: str, value: Recipe, raw: bool = False
 def _is_found(recipe: Recipe) -> bool:
     bound = isinstance(recipe, CallRecipe) and isinstance(recipe.function, ConstantRecipe)
     if bound and recipe.function.value is MethodType:  # type: ignore[attr-defined]
-        return True  # made anew each time that the program asks for one
+        return True  # each read of a bound method makes a new one
     return isinstance(recipe, (Load, ConstantRecipe, FrameCell, RaisedAt))
 
 
 def _object_source(value: Any) -> Source:
-    """Where the program's own object is: for the tensor on an array's memory, which is made anew, the array."""
+    """The source of the program's own object: the array, for the temporary tensor on an array's memory."""
     source = value.source
     return source.args[0] if type(source) is CallSource and source.function is shared_tensor else source
 

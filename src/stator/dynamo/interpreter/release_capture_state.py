@@ -1,8 +1,6 @@
-"""What a capture worked with is taken apart when it is over.
-
-Its values lead back to themselves: functions to the globals and cells they are found in, generators to their frames,
-objects to those that refer to them. Such circles would keep objects of the program until the next collection of the
-interpreter, which let go of them long before: memory of tensors, and ends that a program waits for.
+"""Takes the state of a finished capture apart. Values form reference cycles: functions with globals and cells,
+generators with frames, objects with their owners. Such cycles would keep the program's tensors and other objects alive
+until the next garbage collection.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ _DEPTH = 3  # of containers in containers, in which there are values
 
 
 def dismantle(roots: Iterable[object]) -> None:
-    """Take all values and frames apart that can be reached from these; nothing can be asked of them any more."""
+    """Clear all values and frames that can be reached from these objects."""
     waiting: list[Any] = []
     for root in roots:
         _note(root, waiting)
     seen: set[int] = set()
     while waiting:
         one = waiting.pop()
-        if id(one) in seen or type(one) is ConstantValue:  # some constants are those of all captures
+        if id(one) in seen or type(one) is ConstantValue:  # captures share some constants
             continue
         seen.add(id(one))
         for name in _slots(type(one)):
@@ -40,12 +38,12 @@ def dismantle(roots: Iterable[object]) -> None:
                 continue
             if name not in _OF_PROGRAM:
                 _note(held, waiting)
-            if type(one) is not IdentityKey:  # are as they are made
+            if type(one) is not IdentityKey:  # keys are immutable
                 delattr(one, name)
 
 
 def _note(held: Any, waiting: list[Any], depth: int = _DEPTH) -> None:
-    """Add the parts of a capture among these."""
+    """Add the values and frames among these objects to `waiting`."""
     if isinstance(held, _PARTS):
         waiting.append(held)
     elif depth and type(held) in _CONTAINERS:

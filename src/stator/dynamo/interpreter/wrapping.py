@@ -1,6 +1,5 @@
-"""Real Python objects -> Values, by a registry keyed on the object's type.
-
-Wrapping lays the guards that the value needs to be what it claims; what is inside is wrapped only when touched.
+"""Real Python objects -> values, by a registry keyed on the object's type. Wrapping adds the guards that the value
+relies on; parts of an object are wrapped when captured code touches them.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
 
 
 def wraps(*kinds: type) -> Callable[[Wrapper], Wrapper]:
-    """Decorator: how instances of these types (and of subclasses without a wrapper of their own) are wrapped."""
+    """Decorator: registers the wrapper of these types, and of their subclasses without a wrapper of their own."""
     return wrappers.register(*kinds)
 
 
@@ -97,7 +96,7 @@ def wrapper_of(kind: type) -> Wrapper:
     known = _chosen.get(id(kind))
     if known is not None and known[0]() is kind:
         return known[1]
-    bases = (enum.Enum,) if issubclass(kind, enum.Enum) else kind.__mro__  # one that is a tuple is no other one, too
+    bases = (enum.Enum,) if issubclass(kind, enum.Enum) else kind.__mro__  # a member is never wrapped as a tuple
     found = next(wrappers[base] for base in bases if base in wrappers)
     if len(_chosen) >= _MOST_CHOSEN:
         _chosen.clear()
@@ -136,12 +135,12 @@ def _constant(context: CaptureContext, obj: Any, source: Source | None) -> Value
     )
     if plain is None or isinstance(obj, (bool, enum.Enum)):
         made = SourcedConstant(obj, source, context)
-        if not isinstance(source, LocalSource):  # a parameter is always there
+        if not isinstance(source, LocalSource):  # parameters are always bound
             context.guards.presence(made)
         return made
-    # an instance of a subclass, or numpy.float32: its own == might be anything, so the plain value is compared
+    # a subclass, or numpy.float32, may define its own ==, so the guard compares the plain value
     if any(map(_adds_behaviour, type(obj).__mro__)) or getattr(obj, "__dict__", None):
-        return _object(context, obj, source)  # known by its class only: what it does is the program's
+        return _object(context, obj, source)  # guarded by its class only
     context.guard(source, GuardKind.TYPE, type(obj))
     context.guard(CallSource(plain, (source,)), GuardKind.EQUALS, plain(obj))
     made = SourcedConstant(obj, source, context)
@@ -150,7 +149,7 @@ def _constant(context: CaptureContext, obj: Any, source: Source | None) -> Value
 
 
 def _adds_behaviour(cls: type) -> bool:
-    """Whether a class of a Python program defines more than a name: then it is no plain number or text."""
+    """Whether a class of a Python program defines members: then its instances are no plain numbers or text."""
     return bool(cls.__flags__ & _HEAP_TYPE) and module_of(cls) != "numpy" and not vars(cls).keys() <= _PLAIN_NAMES
 
 
@@ -194,11 +193,11 @@ def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -
         raise unsupported("nested-trace", "a fake tensor as input")
     if type(obj) not in TENSOR_CLASSES and not relies_on_plain_parameters(context, type(obj)):
         raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
-    if torch._C._functorch.is_functorch_wrapped_tensor(obj):  # it has no memory of its own
+    if torch._C._functorch.is_functorch_wrapped_tensor(obj):  # such a tensor has no memory of its own
         raise unsupported("function-transform", "a tensor as it is inside of a function transform")
     if source is None:
         raise unsupported("unguardable", "a tensor that cannot be reached from the frame")
-    if obj.is_nested:  # which has no sizes that a guard could compare
+    if obj.is_nested:  # a nested tensor has no sizes to compare
         raise unsupported("tensor-layout", "a nested tensor")
     context.guards.tensor(source, obj)
     value = TensorValue(context.recorder.mode.from_real(obj), None, source, obj, type(obj))
@@ -216,7 +215,7 @@ def _function(context: CaptureContext, obj: types.FunctionType, source: Source |
     fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or is_fixed(source)
     if fixed:
         _guard_identity(context, obj, source)
-        if source is not None and not is_skipped(obj.__code__):  # users' functions are reloaded in place
+        if source is not None and not is_skipped(obj.__code__):  # users reload functions in place
             context.guard(source, GuardKind.CODE, obj.__code__)
     else:
         context.guard(source, GuardKind.CODE, obj.__code__)  # type: ignore[arg-type]
@@ -269,9 +268,9 @@ def _builtin(context: CaptureContext, obj: Any, source: Source | None) -> Value:
 
 
 def _bound_builtin(context: CaptureContext, obj: Any, owner: Any, source: Source | None) -> Value:
-    """A bound C method that was stored somewhere, e.g. `append = items.append`."""
-    free = not hasattr(type(owner), obj.__name__)  # a module-level function of an extension that keeps its record there
-    alone = source is None or isinstance(source, ConstantSource)  # else it is made anew in each call
+    """A stored bound C method, e.g. `append = items.append`."""
+    free = not hasattr(type(owner), obj.__name__)  # a module-level function of an extension
+    alone = source is None or isinstance(source, ConstantSource)  # else each call makes a new bound method
     if (
         free
         or isinstance(owner, type)
@@ -283,7 +282,7 @@ def _bound_builtin(context: CaptureContext, obj: Any, owner: Any, source: Source
     if source is None:
         raise unsupported("unguardable", f"the bound method {obj!r}")
     held = context.wrap(owner, AttrSource(source, "__self__"))
-    if alone and isinstance(held, BuiltinValue):  # numpy.add.reduce: asking it for the method would lead here again
+    if alone and isinstance(held, BuiltinValue):  # numpy.add.reduce: reading the method would lead here again
         return BuiltinValue(obj, source)
     context.guard(source, GuardKind.TYPE, type(obj))
     context.guard(AttrSource(source, "__name__"), GuardKind.EQUALS, obj.__name__)
@@ -376,7 +375,7 @@ def _is_plain_member(obj: Any) -> bool:
 
 
 def _exactly(constant: Any) -> tuple[type, Any]:
-    """Equal for constants that are the same in all respects: 1, 1.0 and True are equal, and so are 0.0 and -0.0."""
+    """A key that distinguishes equal constants: 1, 1.0 and True, or 0.0 and -0.0."""
     kind = type(constant)
     if kind in (tuple, frozenset):
         return kind, kind(map(_exactly, constant))
@@ -384,7 +383,7 @@ def _exactly(constant: Any) -> tuple[type, Any]:
 
 
 class _SameMembers:
-    """Guard predicate: a set has exactly these members. Objects are not kept alive."""
+    """Guard predicate: a set has exactly these members. Holds objects weakly."""
 
     def __init__(self, members: Iterable[Any]) -> None:
         members = list(members)
@@ -395,7 +394,7 @@ class _SameMembers:
         return len(now) == len(self.members) + len(self.objects) and all(map(self._has, now))
 
     def what_changed(self, now: Any) -> str:
-        """For explanations; asks the members nothing."""
+        """The change, for explanations. Runs no code of the members."""
         if not issubclass(type(now), (set, frozenset)):
             return f"a set became {brief(now)}"
         found = {_exactly(member): member for member in now if _is_plain_member(member)}
@@ -444,7 +443,7 @@ def _range(context: CaptureContext, obj: range, source: Source | None) -> Value:
         context.guard(source, GuardKind.TYPE, range)
         parts = [AttrSource(source, part) for part in ("start", "stop", "step")]
         if any(part in context.changing for part in parts):
-            return ObjectValue(range, obj, source)  # of another length in each call: its iterator is, too
+            return ObjectValue(range, obj, source)  # its length changes from call to call
         for part in parts:
             context.guard(part, GuardKind.EQUALS, getattr(obj, part.name))
     return RangeValue(obj, source)

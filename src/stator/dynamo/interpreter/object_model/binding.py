@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def bind(context: CaptureContext, owner: Value, cls: type, name: str, raw: Any) -> Value:
-    """`raw`, found in the class dictionary, as an attribute of the instance `owner` (descriptor protocol)."""
+    """`raw` from the class dictionary as an attribute of the instance `owner` (descriptor protocol)."""
     kind = type(raw)
     if kind is FunctionType or is_entry(raw):
         return BoundMethodValue(context.class_function(cls, name, raw), owner)
@@ -33,10 +33,10 @@ def bind(context: CaptureContext, owner: Value, cls: type, name: str, raw: Any) 
     getter = context.class_lookup(kind, "__get__")
     if getter is MISSING:
         return context.class_value(cls, name)
-    if class_name(kind) == CYTHON_FUNCTION:  # which binds as a Python function does
+    if class_name(kind) == CYTHON_FUNCTION:  # Cython functions bind as Python functions do
         return BoundMethodValue(context.class_value(cls, name), owner)
     for base in kind.__mro__[1:]:
-        if base in _BINDERS and base.__dict__.get("__get__") is getter:  # a subclass that leaves reading as it is
+        if base in _BINDERS and base.__dict__.get("__get__") is getter:  # a subclass that inherits `__get__`
             return _BINDERS[base](context, owner, cls, name, raw)
     if isinstance(getter, FunctionType):
         descriptor = context.class_value(cls, name)
@@ -87,8 +87,8 @@ def _bind_class_method(context: CaptureContext, owner: Value, cls: type, name: s
 
 
 def bind_class_method(context: CaptureContext, target: Value, cls: type, name: str, raw: Any) -> Value:
-    """What `classmethod.__get__` gives for the class `target`. Up to CPython 3.12 it asks what it holds to bind itself:
-    only what binds to the class as a function does, or not at all, is followed."""
+    """`classmethod.__get__` for the class `target`. Up to CPython 3.12 the wrapped object's own `__get__` runs; capture
+    follows only objects that bind as functions do, or not at all."""
     inner = raw.__func__
     kind = type(inner)
     if not (kind in _BIND_AS_FUNCTIONS or is_entry(inner) or class_name(kind) == CYTHON_FUNCTION):

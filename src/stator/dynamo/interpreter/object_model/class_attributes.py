@@ -1,4 +1,4 @@
-"""What classes hold: lookups through the order of resolution, which guards watch, and values of what was found."""
+"""Attributes of classes: lookups along the MRO, which guards watch, and the values of the attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
 def _of_metaclass(cls: type, name: str) -> bool:
-    """Whether getattr asks the metaclass for it, as for `__class__` and `__doc__`, whatever the class itself holds."""
+    """Whether the metaclass defines the attribute as a data descriptor, such as `__class__` and `__doc__`."""
     return is_data_descriptor(lookup_in_class(type(cls), name))
 
 
@@ -30,7 +30,7 @@ class ClassAttributes:
         self._lookups: dict[tuple[type, str], Any] = {}
 
     def lookup(self, cls: type, name: str) -> Any:
-        """The raw attribute, or MISSING; relied on when the capture ends."""
+        """The raw attribute, or MISSING. The end of the capture guards the lookup."""
         key = (cls, name)
         found = self._lookups.get(key)
         if found is None:
@@ -38,7 +38,7 @@ class ClassAttributes:
         return found
 
     def lookups(self) -> Iterable[tuple[type, list[Lookup]]]:
-        """All that was looked up, by class; classes that cannot change are left out."""
+        """All lookups by class, without immutable classes."""
         made: dict[type, list[Lookup]] = {}
         for (cls, name), found in self._lookups.items():
             if cls.__flags__ & _IMMUTABLE_TYPE == 0:
@@ -46,7 +46,7 @@ class ClassAttributes:
         return made.items()
 
     def value(self, cls: type, name: str) -> Value:
-        """A class attribute as it stands in the class dictionary, guarded there."""
+        """The value of a class attribute, read from the class dictionary."""
         owner = owner_in_class(cls, name)
         if owner is None:
             raise unsupported("attribute", f"{name!r} of {qualified_name(cls)}, which is gone by now")
@@ -56,7 +56,7 @@ class ClassAttributes:
             raw = owner.__dict__[name]
             of_class = ConstantSource(full_name(owner), owner)
             source: Source = AttrSource(of_class, name)
-            # getattr would give what it makes of itself, or what the metaclass says of the class
+            # getattr would run the attribute's `__get__`, or return the metaclass's attribute
             if hasattr(type(raw), "__get__") or _of_metaclass(owner, name):
                 source = ItemSource(InstanceDictSource(of_class), name)
             found = self._values[key] = self._wrap(raw, source)
@@ -74,7 +74,7 @@ class ClassAttributes:
             raw = owner.__dict__.get(name)
             if _of_metaclass(owner, name):
                 source = ItemSource(InstanceDictSource(of_class), name)
-            if isinstance(raw, types.DynamicClassAttribute):  # which the class shows as a member, if at all
+            if isinstance(raw, types.DynamicClassAttribute):  # the class shows a member in its place
                 source = AttrSource(ItemSource(InstanceDictSource(of_class), name), "fget")
             elif isinstance(raw, property):
                 part = next(part for part in ("fget", "fset", "fdel") if getattr(raw, part) is function)

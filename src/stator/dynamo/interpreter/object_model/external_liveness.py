@@ -1,4 +1,4 @@
-"""Whether captured code may have let go of the last reference to an object from outside, as weak references show."""
+"""Decides whether captured code may have dropped the last reference to an existing object, as weak references show."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def may_have_dropped(context: CaptureContext, obj: object) -> bool:
-    """Whether `obj` may be gone by now: captured code changed what may have held it, or rebound a parameter, and no
-    variable of the frames at work holds the object."""
+    """Whether `obj` may be dead by now: no variable of the running frames holds it, and captured code changed a
+    possible holder or rebound a parameter."""
     value = context.wrapped.get(id(obj))
     variables = [held for frame in context.frames for held in frame.locals.values()]
     if value is not None and any(held is value or (type(held) is Lazy and held.obj is obj) for held in variables):
@@ -33,7 +33,7 @@ def may_have_dropped(context: CaptureContext, obj: object) -> bool:
 
 
 def _keeps(context: CaptureContext, kind: str, changed: Any, name: str, obj: object) -> bool:
-    """Whether this change let go of a number or a tensor at most, or of nothing."""
+    """Whether this change cannot have dropped the last reference to `obj`."""
     if kind == "message":
         return True
     if kind == "content":  # a dictionary of hooks, to which a handle refers

@@ -1,6 +1,5 @@
-"""What str(), repr(), ascii() and format() give for values, through the methods of their classes.
-
-How templates of str.format are taken apart is in values/constants.py.
+"""str(), repr(), ascii() and format() of values, by the methods of their classes. Templates of str.format are in
+values/constants.py.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-# by the number of the conversion in bytecode: none, !s, !r, !a
+# by the bytecode's number of the conversion: none, !s, !r, !a
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, ascii)
 _REPR, _ASCII = 2, 3
 
@@ -42,7 +41,7 @@ def format_value(context: CaptureContext, value: Value, conversion: int, spec: s
 
 
 def text_of(context: CaptureContext, value: Value, conversion: int) -> Any:
-    """What format() would be given: the constant itself, or text."""
+    """The object that format() receives: the constant itself, or text."""
     convert = _CONVERSIONS[conversion]
     if isinstance(value, ExceptionValue):
         return value.text(context, convert if conversion else str)

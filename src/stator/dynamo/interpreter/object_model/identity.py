@@ -1,7 +1,4 @@
-"""Which values are one object: of the captured program, and of what was found outside of the frame.
-
-Whether two objects from outside are one is looked at now and relied on by a guard.
-"""
+"""Identity of values: `is` in captured code. Capture compares existing objects, and a guard relies on the result."""
 
 from __future__ import annotations
 
@@ -30,18 +27,18 @@ _MANY_EQUAL = (int, float, complex, str, bytes, torch.device, types.CodeType, *n
 
 
 class Identities:
-    """Where the objects of one capture were found, and which of them are one."""
+    """The identities of one capture's objects, and the sources that led to them."""
 
     def __init__(self, context: CaptureContext) -> None:
         self.context = context
-        self._stands: dict[int, tuple[Value, Any, Source]] = {}  # where values were found that do not say it themselves
+        self._stands: dict[int, tuple[Value, Any, Source]] = {}  # sources of values without a source of their own
 
     def found(self, value: Value, obj: Any, source: Source) -> None:
-        """A value that does not say itself where its object was found."""
+        """Note the source of a value that has no source of its own."""
         self._stands[id(value)] = value, obj, source
 
     def found_again(self, known: Value, obj: Any, source: Source | None) -> None:
-        """An object that has a value was met at another place, which is relied on."""
+        """Guard that another source leads to an object that has a value already."""
         if source is None or known.source is source:
             return
         if known.source is None:
@@ -58,7 +55,7 @@ class Identities:
                 self.context.guard(source, GuardKind.SAME, known.source)
 
     def same(self, left: Value, right: Value) -> bool:
-        """`left is right`, where equal tuples and constants made apart count as two objects."""
+        """`left is right`, where equal tuples and constants count as two objects."""
         if left is right:
             return True
         if SymbolicNumber in (type(left), type(right)):
@@ -75,7 +72,7 @@ class Identities:
         if one is None or other is None:
             if left.python_type(self.context) is right.python_type(self.context) is weakref.ref:
                 raise unsupported("identity", "whether two weak references, of which one is made here, are one object")
-            return False  # made in the frame, and that is known of both
+            return False  # the frame made at least one of the two
         for value in (left, right):
             if isinstance(value, SourcedConstant):
                 self.context.guards.presence(value)
@@ -84,7 +81,7 @@ class Identities:
         return self._related(*one, *other)
 
     def identical(self, left: Value, right: Value) -> bool:
-        """`left is right`, as the program asks it: exact also for equal constants and equal tuples."""
+        """`left is right` in the program: exact also for equal constants and equal tuples."""
         if isinstance(left, TupleValue) and isinstance(right, TupleValue) and left is not right:
             may_be = not (left.source and right.source) and len(left.items) == len(right.items)
             if may_be and (left.items or left.cls is not tuple or right.cls is not tuple):
@@ -102,34 +99,32 @@ class Identities:
                 self._guard_identity_of(left, right)
             return same
         if left is not right and left.python_type(self.context) is right.python_type(self.context) is TRUTH:
-            raise unsupported(
-                "identity", "whether two truths of NumPy's, of which there are two in all, are one object"
-            )
+            raise unsupported("identity", "whether two of NumPy's truth values are one object")
         return self.same(left, right)
 
     def _type_of(self, value: Value) -> type:
         return type(value.peek()) if isinstance(value, SourcedConstant) else value.python_type(self.context)
 
     def _found_at(self, value: Value) -> tuple[Any, Source] | None:
-        """What tells a value's object from others, and where it stands at entry; None if it was made in the frame."""
+        """A value's object, or a stand-in for its identity, and its source; None if the frame made the object."""
         found = self._stands.get(id(value))
         if found is not None:
             return found[1:]
         if value.source is None:
             return None
-        if isinstance(value, TupleValue) and value.obj is not None:  # tuples are wrapped anew for each path
+        if isinstance(value, TupleValue) and value.obj is not None:  # each path to a tuple has a value of its own
             return value.obj, value.source
         return (value._value if isinstance(value, ConstantValue) else value), value.source
 
     def _related(self, one: Any, at: Source, other: Any, other_at: Source) -> bool:
-        """Whether two objects from outside of the frame are one, which is then relied on."""
+        """Whether two existing objects are one; guards the answer."""
         if isinstance(at, ConstantSource):
             at, other_at = other_at, at
         self.context.guard(at, GuardKind.SAME if one is other else GuardKind.DISTINCT, other_at)
         return one is other
 
     def _guard_identity_of(self, left: ConstantValue, right: ConstantValue) -> None:
-        """Rely on two equal constants being one object, or two."""
+        """Guard whether two equal constants are one object."""
         one, other = (
             found[1] if (found := self._found_at(value)) else ConstantSource(safe_repr(value.value), value.value)
             for value in (left, right)
@@ -138,17 +133,17 @@ class Identities:
 
 
 def _is_no_number(constant: Any) -> bool:
-    """Such as nan, which is not equal to itself but is found in a list that holds it."""
+    """Whether the constant is nan or its like, which a list finds by identity only."""
     return _may_be_several(constant) and constant != constant
 
 
 def _may_be_several(constant: Any) -> bool:
-    """Whether constants equal to this one may be one object or several."""
+    """Whether equal constants of this kind may be several objects."""
     return isinstance(constant, _MANY_EQUAL) and not isinstance(constant, (bool, enum.Enum))
 
 
 def _as_constant(value: Value) -> Value:
-    """A number that changes from call to call, with a guard on its value."""
+    """The constant of a symbolic number, under a guard on its value."""
     if type(value) is not SymbolicNumber:
         return value
     if not value.is_constant():

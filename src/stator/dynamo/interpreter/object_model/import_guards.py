@@ -1,5 +1,5 @@
-"""Imports in captured code: run when it is captured, and relied on to give the same module in each call.
-Never here: reading names of modules (values/modules.py).
+"""Imports in captured code: capture runs the import, and guards rely on the module. Names of modules are read in
+values/modules.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _IMPORT = builtins.__import__
 
 
 def imported(context: CaptureContext, namespace: dict[str, Any], name: Any, names: Any = (), level: int = 0) -> Value:
-    """What `import name`, or `from name import names`, gives in a module with these globals."""
+    """The module of `import name`, or of `from name import names`, in a module with these globals."""
     if builtins.__import__ is not _IMPORT:
-        raise unsupported("call-builtin", "an import, while the program has put something else in place of __import__")
+        raise unsupported("call-builtin", "an import, while the program has replaced __import__")
     context.guard(BuiltinSource("__import__"), GuardKind.IS, _IMPORT)
     package = namespace.get("__package__") or namespace.get("__name__")
     known = {"__package__": package, "__name__": namespace.get("__name__")}

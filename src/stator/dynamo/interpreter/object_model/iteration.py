@@ -1,4 +1,4 @@
-"""Items, pairs and orders of values, as the captured program would see them."""
+"""Iteration, mapping items and sorting of values, by Python's protocols."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def iterator(context: CaptureContext, value: Value) -> Value:
 
 
 def rely_on_iterator(context: CaptureContext, made: Value) -> None:
-    """Of what `__iter__` gave, the interpreter looks whether its class says how to go on."""
+    """Raises TypeError in the program if the class of `__iter__`'s result has no `__next__`."""
     kind = made.python_type(context)
     if context.class_lookup(kind, "__next__") is MISSING:
         raise context.raised(TypeError, f"iter() returned non-iterator of type '{class_name(kind)}'")
 
 
 def next_item(context: CaptureContext, iterator: Value) -> Value | None:
-    """The next item, or None at the end; by what that was said, the tracer knows."""
+    """The next item, or None at the end. `context.ended_by` keeps the program's StopIteration."""
     item = _next_item(context, iterator)
     if item is not None:
         context.ended_by = None
@@ -61,7 +61,7 @@ def may_iterate(context: CaptureContext, value: Value) -> bool:
 
 
 def listed(context: CaptureContext, value: Value) -> Iterator[Value]:
-    """The items as list(), tuple() and stars take them: an object is asked for its iterator, then for its length."""
+    """The items as list(), tuple() and stars take them: Python asks an object for its iterator, then for its length."""
     if not isinstance(value, ObjectValue) or not _says_its_length(context, value):
         yield from context.iterate(value)
         return
@@ -89,7 +89,7 @@ def _ask_length(context: CaptureContext, value: ObjectValue) -> None:
 
 
 def mapping_items(context: CaptureContext, value: Value) -> list[tuple[Value, Value]]:
-    """Key and value pairs of a mapping, as `**mapping` takes them."""
+    """The items of a mapping, as `**mapping` takes them."""
     if isinstance(value, DictValue) and value.special(context, "keys") is None:
         return list(value.items(context))
     if context.class_lookup(value.python_type(context), "keys") is MISSING:
@@ -99,7 +99,7 @@ def mapping_items(context: CaptureContext, value: Value) -> list[tuple[Value, Va
 
 
 def pairs(context: CaptureContext, value: Value) -> Iterator[tuple[Value, Value]]:
-    """Pairs as `dict(value)` takes them: a mapping, or an iterable of pairs."""
+    """The pairs that `dict(value)` takes, from a mapping or from an iterable of pairs."""
     if isinstance(value, DictValue):
         yield from value.items(context)
         return

@@ -1,4 +1,4 @@
-"""Values of what real code computed from constants while it was captured: fresh objects that no guard watches."""
+"""Values of new objects that real code computed from constants during capture; no guard watches them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _RESULTS: dict[type, Callable[[Any, Any, str], Value]] = {
 
 
 def wrap_result(context: CaptureContext, obj: Any, what: str) -> Value:
-    """The value of a fresh object, which is `what` to the reader of an error. Raises Unsupported."""
+    """The value of a new object; errors call it `what`. Raises Unsupported."""
     text_or_number = isinstance(obj, (int, float, str)) and not is_python_class(type(obj))
     constant = wrapping.is_constant_object(obj) and type(obj) is not tuple
     if constant or text_or_number or is_numpy_number(obj) or is_numpy_bool(obj):
@@ -62,5 +62,5 @@ def wrap_result(context: CaptureContext, obj: Any, what: str) -> Value:
 
 
 def is_immutable(obj: Any) -> bool:
-    """Objects that are compared by identity and never change: guarded by IS, their facts folded."""
-    return issubclass(type(obj), _IMMUTABLE)  # the class of a weak proxy is another than it says
+    """Whether an object never changes and compares by identity, so that an IS guard suffices."""
+    return issubclass(type(obj), _IMMUTABLE)  # a weak proxy claims its referent's class
