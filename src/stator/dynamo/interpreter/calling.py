@@ -449,7 +449,9 @@ def new_object(context: CaptureContext, kind: type, args: list[Value], kwargs: d
     for base in kind.__mro__:
         if base in makers:
             return makers[base](context, kind, args, kwargs)
-    if new_of_layout(kind) is object.__new__ and not kind.__flags__ & (_ABSTRACT | _NO_INSTANCES):
+    if kind.__flags__ & _ABSTRACT:
+        context.run_real(object.__new__, (kind,))  # which raises
+    if new_of_layout(kind) is object.__new__ and not kind.__flags__ & _NO_INSTANCES:
         return ObjectValue(kind)
     raise unsupported("new-object", f"making an instance of {full_name(kind)}")
 
