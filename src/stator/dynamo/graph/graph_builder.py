@@ -68,13 +68,11 @@ class GraphBuilder:
         self.context = context
         self.root = self.graph = fx.Graph()
         self.open: list[Subgraph] = []
-        self.writes: list[Any] = []  # the memory that operators wrote to, in order
-        self.transforms: list[str] = []  # function transforms that what is recorded now runs under, the outermost first
-        self.requiring: dict[
-            int, bool | None
-        ] = {}  # of tensors given to transformed functions, by id: do they require grad?
+        self.writes: list[Any] = []  # storages that operators wrote to, in order
+        self.transforms: list[str] = []  # active function transforms, outermost first
+        self.requiring: dict[int, bool | None] = {}  # by id of a transformed function's tensor: does it require grad?
         self.backend_flags_set: set[Any] = set()  # getters of the flags that the captured code has set
-        self.function_modes: list[Value] = []  # modes that see torch functions, entered by the captured code
+        self.function_modes: list[Value] = []  # torch function modes that captured code entered
         self.last_node: fx.Node | None = None
         self.made_leaves: dict[int, int] = {}  # by id of a fake that requires grad: the outermost step
         self.freed: dict[int, Any] = {}  # by id: autograd nodes whose backward captured code ran

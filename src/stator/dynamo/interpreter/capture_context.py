@@ -93,8 +93,8 @@ class FrameCapture:
         self.changed_dicts: set[int] = set()  # ids of existing dictionaries that captured code wrote to
         self.instance_dicts: dict[int, bool] = {}  # by id of an object's dictionary: has captured code written to it?
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
-        self.generators_drawn: dict[Source, Recipe] = {}  # from which generators
-        self.relies_on_error_modes = False  # of NumPy
+        self.generators_drawn: dict[Source, Recipe] = {}  # torch generators that captured code draws from
+        self.relies_on_error_modes = False  # NumPy's
         self._keep: list[Any] = []
         self._scopes: dict[tuple[int, int], GlobalScope] = {}
         self._code_constants: dict[int, tuple[Any, Value]] = {}

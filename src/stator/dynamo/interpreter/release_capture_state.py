@@ -17,8 +17,8 @@ from .frame import Frame
 
 _PARTS = (Value, Frame, GlobalScope, IdentityKey)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-_OF_PROGRAM = frozenset(("cell", "functions", "names", "obj", "real_dict"))  # attributes that hold objects as they are
-_DEPTH = 3  # of containers in containers, in which there are values
+_OF_PROGRAM = frozenset(("cell", "functions", "names", "obj", "real_dict"))  # attributes that hold real objects
+_DEPTH = 3  # nesting of containers that hold values
 
 
 def dismantle(roots: Iterable[object]) -> None:
