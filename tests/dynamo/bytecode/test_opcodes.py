@@ -19,6 +19,7 @@ assert capture  # importing it fills the registry
 
 _MODULE_LEVEL = "only in code of modules and classes, or in scopes for annotations in classes"
 _UNREAD = "made by the compiler or the interpreter for itself: no code object shows it"
+_MAPPINGS = "a pattern of a mapping ends the graph, and runs natively"
 _GROUPS = "groups of exceptions are handled natively"
 _ASYNCHRONOUS = "only in asynchronous generators, which run natively"
 _MAPPINGS = "patterns of mappings are matched natively"
