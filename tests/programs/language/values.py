@@ -241,7 +241,6 @@ def globals_tensor(x):
 def local_class_use(x):
     od = collections.OrderedDict(a=1)
     od["b"] = x
-    od.move_to_end("a")
     dd = collections.defaultdict(list)
     dd["k"].append(x)
     c = collections.Counter("aab") if False else None

@@ -43,7 +43,7 @@ from stator.dynamo.values.containers.canonical_constants import member_at
 from stator.dynamo.values.containers.live_iterators import live_iterator
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
-from stator.dynamo.values.containers.sets import ObjectMember, SetValue
+from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.enum_members import are_containers, has_operations
 from stator.dynamo.values.exceptions import ExceptionValue
@@ -361,13 +361,7 @@ def _set(context: CaptureContext, obj: Any, source: Source | None) -> Value:
 def _set_member(context: CaptureContext, obj: Any, members: Source | None) -> Value:
     if _is_plain_member(obj):
         return member_at(context, obj, members)
-    if (
-        type(obj).__hash__ is object.__hash__
-        and type(obj).__eq__ is object.__eq__
-        and hasattr(type(obj), "__weakref__")
-    ):
-        return ObjectMember(obj)
-    raise unsupported("set-members", "a set of objects that are compared in ways of their own")
+    raise unsupported("set-members", "a set of objects")
 
 
 def _is_plain_member(obj: Any) -> bool:
@@ -383,15 +377,13 @@ def _exactly(constant: Any) -> tuple[type, Any]:
 
 
 class _SameMembers:
-    """Guard predicate: a set has exactly these members. Holds objects weakly."""
+    """Guard predicate: a set has exactly these members."""
 
     def __init__(self, members: Iterable[Any]) -> None:
-        members = list(members)
-        self.members = {_exactly(member): member for member in members if _is_plain_member(member)}
-        self.objects = {id(member): weakref.ref(member) for member in members if not _is_plain_member(member)}
+        self.members = {_exactly(member): member for member in members}
 
     def __call__(self, now: Any) -> bool:
-        return len(now) == len(self.members) + len(self.objects) and all(map(self._has, now))
+        return len(now) == len(self.members) and all(map(self._has, now))
 
     def what_changed(self, now: Any) -> str:
         """The change, for explanations. Runs no code of the members."""
@@ -404,14 +396,10 @@ class _SameMembers:
         return f"its members {' and '.join(parts) or 'are other objects'}"
 
     def _has(self, member: Any) -> bool:
-        known = self.objects.get(id(member))
-        if known is not None:
-            return known() is member
         return _is_plain_member(member) and _exactly(member) in self.members
 
     def __repr__(self) -> str:
-        plain = ", ".join(map(repr, self.members.values()))
-        return f"members == {{{plain}{f', and {len(self.objects)} objects' if self.objects else ''}}}"
+        return f"members == {{{', '.join(map(repr, self.members.values()))}}}"
 
 
 @wraps(*READABLE)

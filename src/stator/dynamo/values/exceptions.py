@@ -91,9 +91,8 @@ class ExceptionValue(Value):
         if isinstance(raw, _OF_C):
             raise unsupported("attribute", f"{name} of {self.describe(context)}")
         if raw is MISSING:
-            asked = self.special(context, "__getattr__")
-            if asked is not None:
-                return asked.call(context, [ConstantValue(name)], {})
+            if self.special(context, "__getattr__") is not None:
+                raise unsupported("attribute", f"{name} of {self.describe(context)}, whose class has a __getattr__")
             raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
         return context.bind(self, self.cls, name, raw)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import AttrSource, ItemSource, Source
+from stator.dynamo.guards.source import Source
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 
 from .base import Value
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 class PartialValue(Value):
     """`functools.partial(function, *args, **keywords)`."""
 
-    __slots__ = ("args", "function", "keywords", "obj")
+    __slots__ = ("args", "function", "keywords")
 
     def __init__(
         self,
@@ -29,10 +28,8 @@ class PartialValue(Value):
         args: list[Value],
         keywords: dict[str, Value],
         source: Source | None = None,
-        obj: Any = None,
     ) -> None:
         self.source = source
-        self.obj = obj
         self.function = function
         self.args = args
         self.keywords = keywords
@@ -60,11 +57,7 @@ class PartialValue(Value):
             return made
         if name == "__call__":
             return self
-        if self.obj is not None and self.source is not None:
-            if name in vars(self.obj):
-                return context.wrap(vars(self.obj)[name], ItemSource(AttrSource(self.source, "__dict__"), name))
-            context.guard(AttrSource(self.source, "__dict__"), GuardKind.NOT_IN, name)
-        if hasattr(functools.partial, name):
+        if self.source is not None or hasattr(functools.partial, name):
             return super().get_attr(context, name)
         raise context.raised(AttributeError, f"'functools.partial' object has no attribute '{name}'")
 

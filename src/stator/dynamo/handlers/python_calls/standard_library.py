@@ -104,7 +104,7 @@ def _wrap_partial(context: CaptureContext, obj: Any, source: Source | None) -> V
     assert isinstance(from_args, TupleValue) and isinstance(keywords, DictValue)
     named = {key.constant(): value for key, value in keywords.items(context)}
     function = context.wrap(obj.func, AttrSource(source, "func"))
-    return PartialValue(function, list(from_args.items), named, source, obj)
+    return PartialValue(function, list(from_args.items), named, source)
 
 
 @wraps(ContextVar)

@@ -130,19 +130,17 @@ class LiveEnumerate(LiveIterator):
 class LiveZip(LiveIterator):
     """zip() of live iterators."""
 
-    __slots__ = ("iterated", "strict")
+    __slots__ = ("iterated",)
 
-    def __init__(self, obj: Any, source: Source, iterated: list[LiveIterator], strict: bool) -> None:
+    def __init__(self, obj: Any, source: Source, iterated: list[LiveIterator]) -> None:
         super().__init__(obj, source)
-        self.iterated, self.strict = iterated, strict
+        self.iterated = iterated
 
     def take(self, context: CaptureContext) -> Value | None:
         row: list[Value] = []
         for iterator in self.iterated:
             item = iterator.take(context)
             if item is None:
-                if self.strict:
-                    raise unsupported("iteration", "the end of a zip(strict=True) that began before the graph")
                 return None
             row.append(item)
         return context.tuple_of(row)
@@ -165,11 +163,10 @@ def live_iterator(context: CaptureContext, obj: Any, source: Source) -> LiveIter
     if kind is zip:
         parts = [_part(context, obj, source, index) for index in range(iterator_state.iterated_count(obj))]
         found = [part for part in parts if part is not None]
-        strict = iterator_state.is_strict(obj)
-        if len(found) < len(parts) or not parts:
+        if len(found) < len(parts) or not parts or iterator_state.is_strict(obj):
             return None
-        context.guard(ReadSource(iterator_state.is_strict, (source,)), GuardKind.EQUALS, strict)
-        return LiveZip(obj, source, found, strict)
+        context.guard(ReadSource(iterator_state.is_strict, (source,)), GuardKind.EQUALS, False)
+        return LiveZip(obj, source, found)
     return LiveIterator(obj, source)
 
 

@@ -160,14 +160,6 @@ class DictValue(ObjectValue):
             return super().slot(context, name, descriptor)
         return self.factory if self.factory is not None else ConstantValue(None)
 
-    def generic_set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
-        if context.class_lookup(self.cls, name) is not defaultdict.default_factory:  # type: ignore[attr-defined,misc]
-            super().generic_set_attr(context, name, value)
-        elif self.obj is None:
-            self.factory = value
-        else:
-            raise unsupported("attribute-write", "changing default_factory of a dictionary from outside")
-
     def constant(self) -> Any:
         if self.cls is not dict or not self.whole:
             raise NotConstant
@@ -481,22 +473,6 @@ def _popitem(context: CaptureContext, self: DictValue, last: Value | None = None
     pair = TupleValue([self.key_value(context, key), self.find(context, key)])  # type: ignore[list-item]
     self.drop(context, key)
     return pair
-
-
-@dict_methods.register("move_to_end")
-def _move_to_end(context: CaptureContext, self: DictValue, key: Value, last: Value | None = None) -> Value:
-    self.complete(context)
-    real = key.key(context)
-    if real not in self.entries:
-        raise context.raised_with(KeyError, [key])
-    value = self.entries.pop(real)
-    self.drops += 1
-    if last is None or context.truth(last):
-        self.entries[real] = value
-    else:
-        self.entries = {real: value, **self.entries}
-    context.mutations.content(self)
-    return ConstantValue(None)
 
 
 @dict_methods.register("clear")

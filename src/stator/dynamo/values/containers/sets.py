@@ -34,22 +34,6 @@ class SameOrder:
         return f"the members come as {self.members!r}"
 
 
-class ObjectMember(Value):
-    """An object in a set from outside. Capture can look it up but cannot read it."""
-
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: Any) -> None:
-        super().__init__()
-        self.obj = obj
-
-    def python_type(self, context: CaptureContext) -> type:
-        return type(self.obj)
-
-    def key(self, context: CaptureContext) -> Any:
-        return self.obj
-
-
 class SetValue(ObjectValue):
     """A set or frozenset: hash key -> member, in the order of insertion.
 
@@ -69,8 +53,6 @@ class SetValue(ObjectValue):
     ) -> None:
         super().__init__(cls, obj, source)
         self.members = members
-        if obj is None:
-            self._refuse_objects()  # recipes cannot make these members
         self.made_at = made_at
         self.only_added = False
         self.start: frozenset[Any] = frozenset()
@@ -103,10 +85,6 @@ class SetValue(ObjectValue):
         for item in _members(context, items).values() if isinstance(items, SetValue) else context.iterate(items):
             self.add(context, item)
 
-    def _refuse_objects(self) -> None:
-        if any(isinstance(member, ObjectMember) for member in self.members.values()):
-            raise unsupported("set-members", "the members of a set of objects")
-
     def refuse_to_reorder(self) -> None:
         """Replayed changes of a set from outside would leave its members in another order."""
         if self.source is not None:
@@ -136,7 +114,6 @@ class SetValue(ObjectValue):
         return item.key(context) in self.members
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
-        self._refuse_objects()
         return self._while_steady(context, [self.members[key] for key in self._ordered(context)])
 
     def _ordered(self, context: CaptureContext) -> list[Any]:
@@ -238,7 +215,6 @@ def _set_remove(context: CaptureContext, self: SetValue, item: Value) -> Value:
 def _set_pop(context: CaptureContext, self: SetValue) -> Value:
     if not self.members:
         raise context.raised(KeyError, "pop from an empty set")
-    self._refuse_objects()
     if len(self.members) > 1 and not self.only_added:
         raise unsupported("set-members", "which member of a set comes first")
     return _drop(context, self, self._ordered(context)[0])  # type: ignore[return-value]
@@ -261,7 +237,6 @@ def _set_copy(context: CaptureContext, self: SetValue) -> Value:
 
 def combined(context: CaptureContext, self: SetValue, method: str, *others: Value) -> SetValue:
     """The set that a method gives. A real set of the keys tells which members it has."""
-    self._refuse_objects()
     read = [_members(context, other) for other in others]
     keys = getattr(set, method)(set(self.members), *map(set, read))
     found = {id(key): item for members in (*read, self.members) for key, item in members.items()}
@@ -271,7 +246,6 @@ def combined(context: CaptureContext, self: SetValue, method: str, *others: Valu
 def _members(context: CaptureContext, other: Value) -> dict[Any, Value]:
     """The items of an operand by their keys; the first of equal items."""
     if isinstance(other, SetValue):
-        other._refuse_objects()
         return other.members
     if hasattr(other.python_type(context), "__next__"):
         raise unsupported(
