@@ -468,3 +468,14 @@ class Aliased(typing.Generic[typing.AnyStr]):
 
 def called_aliases(x):
     return x + 1, Aliased[str]().__orig_class__
+
+
+def twice(value):
+    return value * 2
+
+
+WRAPPED = functools.update_wrapper(functools.partial(twice), twice)
+
+
+def attributes_of_partials(x):
+    return WRAPPED(x), WRAPPED.__name__, hasattr(WRAPPED, "__wrapped__"), getattr(WRAPPED, "other", 5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 
 import torch
@@ -20,14 +19,3 @@ def sets_in_place(x):
 
 def sequences_in_order(x):
     return x, sys.version_info >= (3, 8), sys.version_info[:2] < (3, 9), [x.shape[0], 1] < [4, 2], (1, "a") > (1, "b")
-
-
-def twice(value):
-    return value * 2
-
-
-WRAPPED = functools.update_wrapper(functools.partial(twice), twice)
-
-
-def attributes_of_partials(x):
-    return WRAPPED(x), WRAPPED.__name__, hasattr(WRAPPED, "__wrapped__"), getattr(WRAPPED, "other", 5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterator
-from types import FunctionType, WrapperDescriptorType
+from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -72,13 +72,6 @@ class ConstantValue(Value):
         if callable(found) and getattr(found, "__self__", None) is value:
             return ConstantMethod(value, name, found)
         return context.wrap_result(found, f"attribute {name!r} of {self.describe(context)}")
-
-    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if isinstance(self.value, enum.Enum) and isinstance(
-            context.class_lookup(type(self.value), "__call__"), FunctionType
-        ):
-            return context.call(self.get_attr(context, "__call__"), args, kwargs)
-        return super().call(context, args, kwargs)
 
     def call_method(self, context: CaptureContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return context.call(self.get_attr(context, name), args, kwargs)

@@ -52,7 +52,7 @@ class IteratorValue(Value):
         return context.realized(item) if item is not None else None
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
-        return self.items
+        return iter(lambda: context.next_item(self), None)  # type: ignore[arg-type,return-value]
 
     def iterator(self, context: CaptureContext) -> Value:
         return self
@@ -99,9 +99,6 @@ class ContainerIterator(IteratorValue):
         self.ended = item is None
         return item
 
-    def iterate(self, context: CaptureContext) -> Iterator[Value]:
-        return iter(lambda: self.next_item(context), None)  # type: ignore[arg-type]
-
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.ended:
             return CallRecipe(ConstantRecipe(iter), [NewList([])])
@@ -146,9 +143,6 @@ class EnumerateValue(IteratorValue):
         self.count += 1
         return context.tuple_of([context.constant(self.count - 1), item])
 
-    def iterate(self, context: CaptureContext) -> Iterator[Value]:
-        return iter(lambda: self.next_item(context), None)  # type: ignore[arg-type]
-
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         return CallRecipe(ConstantRecipe(enumerate), [reconstructor.recipe(self.iterated), ConstantRecipe(self.count)])
 
@@ -190,9 +184,6 @@ class MapValue(IteratorValue):
                 context.ended_by = raised  # next() raises this very exception
                 return None
             raise
-
-    def iterate(self, context: CaptureContext) -> Iterator[Value]:
-        return iter(lambda: context.next_item(self), None)  # type: ignore[arg-type]
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         return CallRecipe(

@@ -7,7 +7,6 @@ effects. So one compiled version can run from the middle of a loop's body to the
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.guards.guard import GuardKind
@@ -92,9 +91,6 @@ class LiveIterator(IteratorValue):
     def advance(self) -> Effect:
         source: Source = self.source  # type: ignore[assignment]
         return call_effect(iterator_state.advance, Load(source), ConstantRecipe(self.steps))
-
-    def iterate(self, context: CaptureContext) -> Iterator[Value]:
-        return iter(lambda: self.next_item(context), None)  # type: ignore[arg-type]
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         return Load(self.source)  # type: ignore[arg-type]

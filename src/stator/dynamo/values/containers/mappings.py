@@ -227,12 +227,9 @@ class DictValue(ObjectValue):
 
     def _same_size(self, context: CaptureContext, items: Iterator[Value], size: int, drops: int) -> Iterator[Value]:
         while True:
-            ordered = issubclass(self.cls, OrderedDict)
-            if ordered and (len(self.entries), self.drops) != (size, drops):
-                raise context.raised(RuntimeError, "OrderedDict mutated during iteration")
-            if len(self.entries) != size:
+            if len(self.entries) != size and not issubclass(self.cls, OrderedDict):
                 raise context.raised(RuntimeError, "dictionary changed size during iteration")
-            if self.drops != drops:
+            if (len(self.entries), self.drops) != (size, drops):
                 raise unsupported("iteration", "a dictionary whose keys change during iteration")
             item = next(items, None)
             if item is None:
