@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
 # methods that no operator and no built-in function but str() and format() calls
-_NEUTRAL = frozenset(
-    {"__init__", "__new__", "__str__", "__repr__", "__format__", "__call__", "__dir__", "__reduce_ex__"}
-)
+_NEUTRAL = frozenset({"__init__", "__new__", "__str__", "__repr__", "__format__", "__dir__", "__reduce_ex__"})
 _PLAIN_BASES = (object, int, float, complex, str, bytes)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 _operations: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
