@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -80,3 +81,26 @@ def test_a_subclass_of_bytes_that_adds_behaviour_is_asked_by_its_own_methods():
     found = stator.compile(of_length, backend="eager")(torch.ones(2), Reversed(b"abc"))
     torch.testing.assert_close(found, torch.full((2,), 7.0))
     assert counters.counts["dynamo.failed_frames"] == 0
+
+
+def test_parameters_of_a_signature_are_read_in_the_graph_and_stay_there() -> None:
+    def counted(x: torch.Tensor) -> Any:
+        parameters = inspect.signature(counted).parameters
+        return x * len(parameters), "x" in parameters, list(parameters), type(parameters).__name__
+
+    def written(x: torch.Tensor) -> Any:
+        parameters: Any = inspect.signature(counted).parameters
+        try:
+            parameters["y"] = 1
+        except TypeError as error:
+            return x + 1, str(error), list(parameters.keys())
+        return x
+
+    def handed_on(x: torch.Tensor) -> Any:
+        parameters = inspect.signature(counted).parameters
+        return x + 1, len(parameters), parameters, parameters.items()
+
+    x = torch.arange(3.0)
+    assert str(stator.compile(counted, backend="eager", fullgraph=True)(x)) == str(counted(x))
+    for function in (written, handed_on):
+        assert str(stator.compile(function, backend="eager")(x)) == str(function(x))

@@ -5,6 +5,7 @@ relies on; parts of an object are wrapped when captured code touches them.
 from __future__ import annotations
 
 import enum
+import inspect
 import re
 import types
 import weakref
@@ -344,6 +345,17 @@ def _dict(context: CaptureContext, obj: dict[Any, Any], source: Source | None) -
 
 wrappers.add(OrderedDict, _dict)
 wrappers.add(defaultdict, _dict)
+
+
+@wraps(types.MappingProxyType)
+def _mapping_proxy(context: CaptureContext, obj: types.MappingProxyType[Any, Any], source: Source | None) -> Value:
+    """Capture reads the parameters of a signature that it knows; other proxies run the code of any mapping."""
+    owner = source.base if isinstance(source, AttrSource) else None
+    if not isinstance(owner, ConstantSource) or type(owner.value) is not inspect.Signature:
+        return _object(context, obj, source)
+    made = DictValue({name: context.known(parameter) for name, parameter in obj.items()}, None, type(obj))
+    context.mutations.freeze(made, "the parameters of a signature", context.end_step())
+    return made
 
 
 @wraps(set, frozenset)
