@@ -1,16 +1,14 @@
 """Programs over special methods, user containers, classes of the standard library, and odder torch calls."""
 
-# ruff: noqa: B011, B018, B905, C402, C416, E741, F841, RUF005, UP031, UP042
+# ruff: noqa: B905, C402, C416, F841, UP031
 from __future__ import annotations
 
 import abc
 import collections
 import contextlib
 import dataclasses
-import enum
 import math
 import numbers
-import types
 import typing
 
 import torch
@@ -243,12 +241,6 @@ def missing(x):
     return Miss()["a"], x, Miss(a=1)["a"], Miss(b=x)
 
 
-def namespace(x):
-    n = types.SimpleNamespace(a=x, b=2)
-    n.c = 3
-    return n.a, n.b + n.c, vars(n) == 0
-
-
 def strs(x):
     return (
         x,
@@ -319,125 +311,12 @@ def custom_iter(x):
     return [i for i in It(3)], list(It(2)), sum(It(4)), list(zip(It(2), "ab")), x, tuple(map(str, It(2)))
 
 
-def total(x):
-    l = [3, 1, 2]
-    l.sort(key=lambda v: -v)
-    m = sorted([(1, "b"), (0, "a")], key=lambda row: row[0])
-    l2 = [1, 2, 3]
-    l2[1:2] = [7, 8]
-    del l2[0]
-    l2 *= 2
-    l3 = [0] * 3
-    l3[-1] = x
-    return l, m, l2, l3, [1, 2] + [3], [[]] * 2, list("abc"), l.index(3), [x] * 2
-
-
 def tensor_keys(x):
     z = x * 2
     d = {z: 1}
     y = x + 1
     d[y] = 2
     return d[z], d[y], y in d, len({z, y, z})
-
-
-def flags(x):
-    return x, Fl.A | Fl.B, (Fl.A | Fl.B) & Fl.A == Fl.A, Fl.A in (Fl.A | Fl.B), Fl(3).name
-
-
-class Fl(enum.Flag):
-    A = 1
-    B = 2
-
-
-class StrE(str, enum.Enum):
-    P = "p"
-    Q = "q"
-
-    @classmethod
-    def default(cls):
-        return cls.Q
-
-    @property
-    def up(self):
-        return self.value.upper()
-
-
-def str_enum(x):
-    return (
-        StrE.P == "p",
-        StrE("q") is StrE.Q,
-        {StrE.P: 1}[StrE.P],
-        StrE.default(),
-        StrE.P.up,
-        [e.value for e in StrE],
-        StrE.P in StrE,
-        x,
-        StrE.P.name,
-        isinstance(StrE.P, str),
-        len(StrE),
-    )
-
-
-def outer_fn(a):
-    def mid(b):
-        c = [0]
-
-        def inn(d):
-            nonlocal a
-            a = a + d
-            c[0] += 1
-            return a + b
-
-        return inn, c
-
-    return mid
-
-
-def deep_closure(x):
-    f, c = outer_fn(x)(2)
-    f(1)
-    r = f(2)
-    return r, c
-
-
-def exc_chain(x):
-    class_log = []
-    try:
-        try:
-            1 / 0
-        except ZeroDivisionError as e:
-            raise RuntimeError("r") from e
-    except RuntimeError as e:
-        class_log.append(e.args)
-    try:
-        assert False, "msg"
-    except AssertionError as e:
-        class_log.append(str(e))
-    try:
-        [].pop()
-    except IndexError as e:
-        class_log.append(e.args)
-    try:
-        None.foo
-    except AttributeError:
-        class_log.append("none")
-    try:
-        len(3)
-    except TypeError:
-        class_log.append("len")
-    try:
-        undefined_name
-    except NameError:
-        class_log.append("name")
-    try:
-        "a" + 1
-    except TypeError:
-        class_log.append("add")
-    try:
-        a, b = [1]
-    except ValueError:
-        class_log.append("unpack")
-    return x, class_log
 
 
 def method_refs(x):
@@ -448,16 +327,6 @@ def method_refs(x):
     s = "a".join
     g(1)
     return f(2), h("q", 3), s(["1", "2"]), list(map(x.mul, [1, 2]))
-
-
-def kwonly(x):
-    def f(a, /, b, *, c=3, **kw):
-        return a, b, c, kw
-
-    def g(*args, **kwargs):
-        return f(*args, **kwargs)
-
-    return g(x, 2, c=5, z=1), g(x, b=3), f(1, 2)
 
 
 def torch_misc(x):

@@ -298,11 +298,6 @@ def ternary_loops(x):
     return x + n if n else x, (n := 5), n and x, None or 3, 1 < 2 < 3, not n
 
 
-def lambda_defaults(x):
-    fs = [lambda y, i=i: y + i for i in range(3)]
-    return [f(x) for f in fs], fs[0].__name__
-
-
 def star_expr(x):
     t = (*[1, 2], *(3,))
     return torch.cat([*[x, x]], **{"dim": 0}), t, [*range(2)], {*[1]}
@@ -351,13 +346,6 @@ def type_ann(x: torch.Tensor) -> torch.Tensor:
     return typing.cast(torch.Tensor, x) + y
 
 
-def warn_log(x):
-    import logging
-
-    logging.getLogger("a").warning("x %s", 3)
-    return x
-
-
 def import_inside(x):
     import math as m
     from collections import OrderedDict as O
@@ -396,15 +384,6 @@ def meta_desc(x):
     o = WithDesc()
     o.d = 5
     return w.v, o.d, o._d, o.cp is o.cp
-
-
-@functools.lru_cache
-def cached(n):
-    return n * 2
-
-
-def cached_(x):
-    return x * cached(4)
 
 
 def deco(f):

@@ -8,11 +8,11 @@ from __future__ import annotations
 import bisect
 import collections
 import collections.abc
-import copy
 import functools
 import heapq
 import itertools
-import weakref
+import types
+import typing
 
 import torch
 
@@ -92,16 +92,6 @@ def templates_with_objects(x):
     return found, type(repr(Shown("a"))).__name__
 
 
-def joining(x):
-    return [
-        outcome(join) for join in (lambda: "".join(), lambda: "".join([1]), lambda: "".join(3), lambda: "".join(*"ab"))
-    ]
-
-
-def a_number_too_long_for_text(x):
-    return outcome(lambda: str(10**5000)), outcome(lambda: f"{10**5000}")
-
-
 # ---- names ----
 
 
@@ -147,63 +137,7 @@ def a_global_deleted_twice(x):
         short = 1
 
 
-# ---- copies ----
-
-
-class Whole(int):
-    pass
-
-
-def copies_of_what_is_shared(x):
-    number, tensor = Whole(3), torch.ones(2)
-    twins = copy.deepcopy([tensor, tensor])
-    looped = ([],)
-    looped[0].append(looped)
-    again = copy.deepcopy(looped)
-    pause()
-    return (
-        copy.copy(number) is number,
-        type(copy.copy(number)).__name__,
-        twins[0] is twins[1],
-        twins[0] is tensor,
-        again is not looped,
-        again[0][0] is again,
-    )
-
-
-def copies_of_numbers_with_attributes(x):
-    class Point(int):
-        def __new__(cls, name):
-            made = int.__new__(cls, 3)
-            made.name = name
-            return made
-
-        def __getnewargs__(self):
-            return (self.name,)
-
-    one = Point("a")
-    other = copy.copy(one)
-    other.name = "b"
-    return other is one, one.name, other.name, type(other).__name__
-
-
-def what_cannot_be_copied(x):
-    return outcome(lambda: copy.copy(one for one in "ab"))[0]
-
-
 # ---- what changes meanwhile ----
-
-
-def items_of_a_deque_replaced_below_an_iterator(x):
-    queue = collections.deque([1, 2, 3])
-    pause()
-    items = iter(queue)
-    seen = []
-    for at, item in enumerate(queue):
-        queue[at] = item * 10
-        seen.append(item)
-    pause()
-    return list(items), seen
 
 
 class Clearing:
@@ -245,23 +179,6 @@ def what_is_not_equal_to_itself(x):
     return number == number, number != number, [number] == [number]
 
 
-class First:
-    pass
-
-
-class Second(First):
-    pass
-
-
-def bases_that_change(x):
-    class Third(First):
-        pass
-
-    found = [Third.__bases__]
-    Third.__bases__ = (Second,)
-    return [*found, Third.__bases__, Third.__mro__[1:]]
-
-
 class Angry:
     def __init__(self, calm):
         self.calm = calm
@@ -292,24 +209,6 @@ class Described:
 
 def properties_named_like_parts_of_classes(x):
     return vars(Described()), Described().__doc__
-
-
-def a_proxy_outlives_nothing(x):
-    number = Nothing(2.0)
-    proxy = weakref.proxy(number)
-    pause()
-    return proxy + 1.0
-
-
-def text_in_plain_letters(x):
-    class Letters:
-        def __repr__(self):
-            return "\xe9"
-
-        def __str__(self):
-            return "no"
-
-    return f"{Letters()!a} {Letters()!r} {Letters()}"
 
 
 class Pair(tuple):
@@ -354,33 +253,6 @@ def views_of_classes(x):
     return found, type(table), type(type.__dict__)
 
 
-def taking(one, two=2, *rest, **named):
-    return one, two, rest, named
-
-
-def calls_that_do_not_fit(x):
-    return [
-        outcome(lambda: taking(**3))[0],
-        outcome(lambda: taking(*3))[0],
-        outcome(lambda: {**3}),
-        outcome(lambda: max([])),
-        outcome(lambda: [0] * "a"),
-        outcome(lambda: dict([1])),
-        outcome(lambda: super().x),
-    ]
-
-
-class LongNumber(int):
-    pass
-
-
-def numbers_too_long_to_be_shown(x):
-    def twice(number):
-        return number * 2
-
-    return [twice(LongNumber(2)) == 4, twice(LongNumber(10**6000)) == 2 * 10**6000, twice(10**6000) == 2 * 10**6000]
-
-
 class Indexed:
     at = 5
 
@@ -402,13 +274,6 @@ def types_of_methods_that_are_at_hand(x):
 
     methods = [iter([1]).__next__, iter([1]).__iter__, _numbers().__next__, _numbers().send, own.__get__]
     return [type(method).__name__ for method in methods], type(ValueError(1).with_traceback).__name__
-
-
-def lengths_too_long_to_be_given(x):
-    try:
-        return len(range(10**40))
-    except OverflowError as error:
-        return str(error)
 
 
 # ---- functions of the standard library that break the graph ----
@@ -443,3 +308,254 @@ def heaps_and_searches(x):
 def iterators_of_calls(x):
     left = [1, 2, 3]
     return x * sum(iter(left.pop, 1)), left, collections.Counter("aab"), list(itertools.tee(left)[1])
+
+
+# ---- iterators and generators ----
+
+
+def noting(log, name, count):
+    for at in range(count):
+        log.append((name, at))
+        yield at
+
+
+def zip_longest_takes_turns(x):
+    log = []
+    rows = []
+    for row in itertools.zip_longest(noting(log, "a", 2), noting(log, "b", 4), fillvalue=-1):
+        rows.append(row)
+        log.append("turn")
+    return rows, log
+
+
+def tee_asks_when_it_is_asked(x):
+    log = []
+    one, other = itertools.tee(noting(log, "g", 3))
+    log.append("made")
+    return [next(one), next(one), next(other), list(one), list(other)], log
+
+
+def islice_leaves_the_rest(x):
+    found = []
+    for bounds in ((2,), (1, 4), (0, 5, 3), (5, 3), (0, None, 2), (3, None)):
+        source = iter(range(10))
+        found.append((list(itertools.islice(source, *bounds)), list(source)))
+    return found
+
+
+def pools_are_taken_at_once(x):
+    items = [1, 2, 3]
+    made = itertools.combinations(items, 2), itertools.product(items), itertools.permutations(items, 2)
+    items.append(4)
+    return [list(one) for one in made]
+
+
+def what_is_no_iterable_fails_at_once(x):
+    return [
+        outcome(make)
+        for make in (
+            lambda: itertools.chain.from_iterable(3),
+            lambda: itertools.pairwise(None),
+            lambda: itertools.pairwise("a", 3),
+            lambda: itertools.cycle(3),
+            lambda: itertools.takewhile(bool, 3),
+            lambda: itertools.groupby(4),
+            lambda: itertools.zip_longest(3),
+            lambda: itertools.combinations([1], -1),
+            lambda: list(itertools.repeat(object=3, times=2)),
+            lambda: itertools.starmap(3, 4),
+            lambda: itertools.accumulate(3),
+        )
+    ]
+
+
+def iterators_are_no_generators(x):
+    made = [
+        itertools.chain([1]),
+        itertools.chain.from_iterable([[1]]),
+        itertools.islice([1], 1),
+        itertools.tee(iter([1]))[0],
+        itertools.count(),
+        (one for one in [1]),
+    ]
+    return [(type(one).__name__, isinstance(one, types.GeneratorType), hasattr(one, "send"), next(one)) for one in made]
+
+
+class Ends:
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        raise StopIteration(42)
+
+
+class Receives:
+    def __init__(self):
+        self.got = []
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return 42
+
+    def send(self, what):
+        self.got.append(what)
+
+
+def yield_from_gives_the_value_of_any_iterator(x):
+    found = []
+
+    def generator():
+        found.append((yield from Ends()))
+
+    list(generator())
+    return found
+
+
+def what_is_sent_reaches_any_iterator(x):
+    receiver = Receives()
+
+    def generator():
+        yield from receiver
+
+    made = generator()
+    return next(made), made.send((1, 2)), receiver.got
+
+
+def a_generator_that_ignores_its_end(x):
+    def inner():
+        try:
+            yield
+        except GeneratorExit:
+            yield
+
+    def outer():
+        yield from inner()
+
+    made = outer()
+    next(made)
+    return outcome(lambda: made.throw(GeneratorExit))
+
+
+def an_iterator_that_asks_itself(x):
+    def step(value):
+        if value == 1:
+            return next(mapped)
+        return value
+
+    mapped = map(step, [1, 2, 3])
+    return list(mapped)
+
+
+def a_dictionary_that_shrinks_below_its_iterator(x):
+    table = dict.fromkeys("abc")
+    keys = iter(table)
+    del table[next(keys)]
+    pause()
+    return outcome(lambda: next(keys))
+
+
+def a_key_taken_out_and_put_in_below_an_iterator(x):
+    table = {0: 0}
+
+    def turn():
+        for key in table:
+            del table[key]
+            table[key] = 0
+            pause()
+
+    return outcome(turn)
+
+
+# ---- classes ----
+
+
+T = typing.TypeVar("T")
+
+
+class OwnTuple(tuple[T, T]):
+    pass
+
+
+class OwnDict(dict[str, T]):
+    pass
+
+
+def aliases_are_remembered(x):
+    found = [OwnTuple[int]().__orig_class__, OwnDict[int]().__orig_class__, list[int]()]
+    return found, outcome(lambda: list[int]()), outcome(lambda: isinstance(3, typing.Any))
+
+
+@typing.runtime_checkable
+class HasSize(typing.Protocol):
+    size: int
+
+
+class Sized:
+    def __init__(self):
+        self.size = 3
+
+
+def protocols_look_at_the_instance(x):
+    found = []
+    for made in (Sized(), Ends()):
+        try:
+            found.append(isinstance(made, HasSize))
+        except TypeError as error:
+            found.append(str(error))
+    return found
+
+
+class Refusing(type):
+    def __subclasscheck__(cls, other):
+        raise ValueError
+
+
+class Odd(Exception, metaclass=Refusing):
+    pass
+
+
+def except_asks_no_metaclass(x):
+    try:
+        raise KeyError(1)
+    except Odd:
+        return "odd"
+    except KeyError:
+        return "key", isinstance(3, Odd)
+
+
+class Base:
+    def name(self):
+        return "base"
+
+
+class Other(Base):
+    pass
+
+
+def misused_new_and_super(x):
+    return [
+        outcome(lambda: object.__new__("a")),
+        outcome(lambda: tuple.__new__(list)),
+        outcome(lambda: object.__new__(int)),
+        outcome(lambda: super(Other, Base()).name()),
+    ]
+
+
+def a_class_registered_between_two_matches(x):
+    class Plain:
+        def __len__(self):
+            return 0
+
+    def kind(subject):
+        match subject:
+            case {}:
+                return "mapping"
+            case []:
+                return "sequence"
+        return None
+
+    before = kind(Plain())
+    collections.abc.Sequence.register(Plain)
+    return before, kind(Plain()), kind(Plain())

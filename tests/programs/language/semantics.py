@@ -5,7 +5,6 @@ Each program takes a tensor and returns what can be compared; it is run as it is
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import typing
@@ -128,14 +127,6 @@ class Point:
         self.x, self.y = x, y
 
 
-class Reduced:
-    def __init__(self):
-        self.value = 1
-
-    def __reduce__(self):
-        return Reduced, ()
-
-
 @functools.total_ordering
 class Version:
     def __init__(self, number, name=""):
@@ -232,52 +223,6 @@ def slots_and_descriptors(x):
     out.append(deleter.gone)
     out.append(hasattr(object(), "__dict__"))
     return x + 1, out
-
-
-def copies(x):
-    shared = [1]
-    ordered = OrderedDict(a=shared)
-    nested = (shared, {"k": {1, 2}})
-    deep = copy.deepcopy(nested)
-    plain = (1, (2, 3))
-    reduced = Reduced()
-    reduced.value = 2
-    factory = defaultdict(list, a=[1])
-    return x + 1, [
-        copy.copy(ordered)["a"] is shared,
-        deep,
-        deep[0] is shared,
-        deep[1]["k"] is nested[1]["k"],
-        copy.deepcopy(plain) is plain,
-        copy.copy(reduced).value,
-        factory.copy().default_factory is list,
-        (factory | {"b": 1})["c"],
-    ]
-
-
-def bounded_deques(x):
-    last = deque([1, 2, 3], maxlen=3)
-    out = []
-    last.append(4)
-    out.append(list(last))
-    last.appendleft(0)
-    last.extend([7, 8])
-    out.append(list(last))
-    last.extendleft([5, 6])
-    last.rotate(1)
-    last += [9]
-    out += [list(last), last.maxlen, list(last.copy())]
-    for act in (lambda: last.insert(0, 1), lambda: deque().pop(), lambda: last.remove(77), lambda: last.index(77)):
-        try:
-            act()
-        except (IndexError, ValueError) as error:
-            out.append(repr(error))
-    try:
-        for item in last:
-            last.append(item)
-    except RuntimeError as error:
-        out.append(str(error))
-    return x + 1, out, last
 
 
 def changes_while_iterating(x):
