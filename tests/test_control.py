@@ -8,7 +8,6 @@ import binascii
 import contextlib
 import copy
 import inspect
-import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,22 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.counting_backend import CountingBackend
 
 import stator
-
-
-class Counting:
-    """A backend that runs eagerly and counts the graphs it was given."""
-
-    def __init__(self) -> None:
-        self.graphs: list[torch.fx.GraphModule] = []
-
-    def __call__(self, gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Any:
-        self.graphs.append(gm)
-        return gm.forward
-
-    def targets(self) -> list[Any]:
-        return [node.target for gm in self.graphs for node in gm.graph.nodes if node.op.startswith("call")]
 
 
 def mode(x: torch.Tensor) -> torch.Tensor:
@@ -79,7 +65,7 @@ def test_force_eager_as_a_block_a_decorator_and_a_statement() -> None:
 
 
 def test_force_eager_compiles_nothing() -> None:
-    backend = Counting()
+    backend = CountingBackend()
     f = stator.compile(lambda x: mode(x), backend=backend)
     with stator.set_stance("force_eager"):
         assert f(X)[0] == 10
@@ -87,7 +73,7 @@ def test_force_eager_compiles_nothing() -> None:
 
 
 def test_eager_on_recompile_uses_what_there_is() -> None:
-    backend = Counting()
+    backend = CountingBackend()
     f = stator.compile(lambda x: mode(x), backend=backend)
     with stator.set_stance("eager_on_recompile"):
         assert f(X)[0] == 10
@@ -416,7 +402,7 @@ def test_graph_break_splits_and_does_nothing_eagerly() -> None:
         return y * 2
 
     assert program(X).tolist() == [2, 2]
-    backend = Counting()
+    backend = CountingBackend()
     assert stator.compile(program, backend=backend)(X).tolist() == [2, 2]
     assert len(backend.graphs) == 2
     with pytest.raises(stator.Unsupported, match="graph break: here"):
@@ -435,7 +421,7 @@ def test_allowed_functions_are_one_operation() -> None:
 
     stator.allow_in_graph(opaque)
     for chosen in ("eager", "aot_eager", "inductor"):
-        backend = Counting()
+        backend = CountingBackend()
         if chosen == "eager":
             f = stator.compile(lambda x: sum(opaque(x + 1, 3)), backend=backend, fullgraph=True)
         else:
@@ -458,7 +444,7 @@ def test_allowed_functions_are_differentiated_through() -> None:
 def test_several_functions_are_allowed_at_once_and_wrong_things_refused() -> None:
     functions = [lambda x: x + 1, lambda x: x + 2]
     assert stator.allow_in_graph(functions) == functions
-    backend = Counting()
+    backend = CountingBackend()
     assert stator.compile(lambda x: functions[1](x), backend=backend)(X).tolist() == [2, 2]
     assert backend.targets() == [functions[1]]
     with pytest.raises(stator.UsageError, match="takes a function, not int"):
@@ -589,7 +575,7 @@ def test_a_guard_filter_drops_guards() -> None:
         seen.extend(records)
         return [record.guard_type == "TENSOR_MATCH" for record in records]
 
-    backend = Counting()
+    backend = CountingBackend()
     config = {"scale": 2.0}
     f = stator.compile(lambda x: x * config["scale"], backend=backend, options={"guard_filter_fn": keep_tensors})
     assert f(X + 1)[0] == 2
@@ -772,7 +758,7 @@ def test_marks_of_torch_compiler_are_obeyed(dynamo: Any) -> None:
     with pytest.raises(stator.Unsupported, match="not now"):
         stator.compile(lambda x: disabled(x), backend="eager", fullgraph=True)(X)
     assert stator.compile(lambda x: frame(x), backend="eager")(X)[0] == 110
-    backend = Counting()
+    backend = CountingBackend()
     assert stator.compile(lambda x: opaque(x), backend=backend, fullgraph=True)(X)[0] == 1
     assert opaque in backend.targets()
     assert stator.compile(lambda x: x + constant(), backend="eager", fullgraph=True)(X)[0] == 7
@@ -799,7 +785,3 @@ def test_torch_stances_inside_captured_code_are_left_to_torch(dynamo: Any) -> No
         return z + 1
 
     assert stator.compile(program, backend="eager")(X).tolist() == [3, 3]
-
-
-def test_operator_index_of_still_works() -> None:
-    assert stator.compile(lambda x: x + operator.indexOf([3, 4], 4), backend="eager")(X)[0] == 1

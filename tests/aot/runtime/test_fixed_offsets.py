@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import stator
-from stator.base import logs
 
 x_of = torch.arange(12.0).reshape
 
@@ -37,15 +36,6 @@ def test_inputs_are_read_from_their_beginning(backend: str, function: Callable, 
         results.append((result.detach(), *gradient))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-
-
-def test_an_input_that_begins_elsewhere_in_a_later_call_runs_eagerly() -> None:
-    logs.forget_warnings()
-    compiled = stator.compile(overlapping_rows, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(torch.arange(12.0)), overlapping_rows(torch.arange(12.0)))
-    part = torch.arange(20.0)[4:16]
-    with pytest.warns(RuntimeWarning, match="as_strided"):
-        torch.testing.assert_close(compiled(part), overlapping_rows(part), rtol=0, atol=0)
 
 
 def test_memory_between_the_elements_of_an_input_is_not_captured() -> None:

@@ -1,5 +1,5 @@
 """Corners of Python that a captured program shares with the interpreter: keys with code of their own, text, names,
-copies, containers that change meanwhile, calls that do not fit."""
+containers that change meanwhile, iterators, classes."""
 
 # ruff: noqa: F821, F841, UP032
 
