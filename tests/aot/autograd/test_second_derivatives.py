@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import DOUBLE, Tolerance
+from tests.scenarios import Scenario, check, leaf, scenarios
 from torch import nn
 
 import stator
@@ -14,12 +16,10 @@ from stator import pipeline
 from stator.aot import compile_training
 from stator.aot.autograd.autograd_step import CompiledStep
 
-BACKENDS = ["aot_eager", "inductor"]
 
-
-def _hessian_products(function: Callable[..., Any]) -> list[Any]:
-    """One compiled function, differentiated with tangents that need gradients and that do not, of several layouts."""
-    found = []
+def tangents_that_need_gradients_and_that_do_not(compiled):
+    """One compiled function, differentiated with tangents of several layouts."""
+    function, found = compiled(lambda x: (x.sin() * x).exp()), []
     for requires_grad, expanded in ((False, True), (True, False), (False, False), (True, True)):
         x = torch.linspace(0.1, 1, 4, dtype=torch.float64, requires_grad=True)
         tangent = torch.arange(1.0, 5, dtype=torch.float64)
@@ -27,52 +27,33 @@ def _hessian_products(function: Callable[..., Any]) -> list[Any]:
             tangent = tangent[0].expand(4)
         tangent.requires_grad_(requires_grad)
         (gradient,) = torch.autograd.grad(function(x), x, tangent, create_graph=True)
-        wanted = [x, tangent] if requires_grad else [x]
-        found.append(torch.autograd.grad(gradient.square().sum(), wanted))
+        found += torch.autograd.grad(gradient.square().sum(), [x, tangent] if requires_grad else [x])
     return found
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_tangents_that_need_gradients_and_that_do_not(backend: str) -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return (x.sin() * x).exp()
-
-    compiled = stator.compile(function, backend=backend, fullgraph=True)
-    torch.testing.assert_close(_hessian_products(compiled), _hessian_products(function))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_gradient_penalty_through_batch_norm(backend: str) -> None:
-    def run(model: nn.Module, call: Callable[..., Any]) -> list[Any]:
-        seen: list[Any] = []
-        for seed in range(2):
-            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed)).requires_grad_()
-            (gradient,) = torch.autograd.grad(call(x).sum(), x, create_graph=True)
-            gradient.square().sum().backward()
-            seen += [gradient.detach(), *(None if p.grad is None else p.grad.clone() for p in model.parameters())]
-        return seen + [buffer.clone() for buffer in model.buffers()]
-
-    def model() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
-
-    plain, ours = model(), model()
-    expected = run(plain, plain)
-    torch.testing.assert_close(run(ours, stator.compile(ours, backend=backend)), expected, rtol=1e-4, atol=1e-5)
+def a_gradient_penalty_through_batch_norm(compiled):
+    model, seen = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1)), []
+    call = compiled(model)
+    for seed in range(2):
+        x = leaf(5, 4, seed=seed)
+        (gradient,) = torch.autograd.grad(call(x).sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+        seen += [gradient.detach(), *(None if p.grad is None else p.grad.clone() for p in model.parameters())]
+    return seen, list(model.buffers())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_batched_tangents_that_are_differentiated_again(backend: str) -> None:
-    def run(function: Callable[..., Any]) -> Any:
-        x = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
-        y = function(x)
-        (rows,) = torch.autograd.grad(y, x, torch.eye(6).view(6, 2, 3), is_grads_batched=True, create_graph=True)
-        return rows.detach(), *torch.autograd.grad(rows.square().sum(), x)
+def batched_tangents_that_are_differentiated_again(compiled):
+    x, rows = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_(), torch.eye(6).view(6, 2, 3)
+    y = compiled(lambda x: x.tanh() * x)(x)
+    (found,) = torch.autograd.grad(y, x, rows, is_grads_batched=True, create_graph=True)
+    return found.detach(), torch.autograd.grad(found.square().sum(), x)
 
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return x.tanh() * x
 
-    torch.testing.assert_close(run(stator.compile(function, backend=backend)), run(function))
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("scenario", scenarios(globals()))
+def test_scenario(scenario: Scenario, backend: str) -> None:
+    in_double = scenario is tangents_that_need_gradients_and_that_do_not
+    check(scenario, backend, tolerance=DOUBLE if in_double else Tolerance(1e-6, 1e-5))
 
 
 def test_running_statistics_are_not_kept_for_the_backward() -> None:

@@ -9,6 +9,9 @@ import hypothesis.strategies as st
 import torch
 from torch import fx
 
+from stator.aot import run_eagerly
+from stator.graph.verifier import verify
+
 Call = tuple[str, Any, tuple[Any, ...]]
 
 
@@ -101,6 +104,25 @@ def combinations(draw: Any, program: Program, position: int) -> tuple[Call, int]
         if not torch.can_cast(program.values[other].dtype, target.dtype):
             return None
     return ("call_method", name, ()), other
+
+
+def draw_step(draw: Any, program: Program, kind: str) -> None:
+    """Add a view, a write, a combination of two values or a new value."""
+    position = draw(st.integers(0, len(program.values) - 1))
+    value = program.values[position]
+    if kind == "combine":
+        combination = combinations(draw, program, position)
+        if combination is not None:
+            program.combine(position, combination[1], combination[0][1])
+        return
+    call = {"view": views_of, "write": writes_to}.get(kind, lambda draw, _: values_of(draw))(draw, value)
+    if call[1] != "sum" or value.dim():
+        program.add(position, call)
+
+
+def verify_and_run(graph: fx.GraphModule, inputs: Any) -> Any:
+    verify(graph)
+    return run_eagerly(graph, inputs)
 
 
 class Program:

@@ -8,12 +8,11 @@ from typing import Any
 import hypothesis.strategies as st
 import torch
 from hypothesis import HealthCheck, given, settings
-from tests.aot.trace.random_views import Program, aliasing, combinations, make_inputs, values_of, views_of, writes_to
+from tests.aot.trace.random_views import Program, aliasing, draw_step, make_inputs, verify_and_run
 from torch import fx
 
-from stator.aot import RunOverlapping, compile_inference, keep_all, run_eagerly, with_shared_memory
+from stator.aot import RunOverlapping, compile_inference, keep_all, with_shared_memory
 from stator.base.errors import Unsupported
-from stator.graph.verifier import verify
 
 
 def _compile(compile_graph: Any, gm: fx.GraphModule, inputs: Any, run_overlapping: RunOverlapping) -> Any:
@@ -26,36 +25,17 @@ def test_random_views_and_writes_behave_as_eager(data: st.DataObject) -> None:
     layout = data.draw(st.sampled_from(["plain", "strided", "offset", "gaps", "twice", "overlapping"]))
     program = Program(make_inputs(layout))
     for _ in range(data.draw(st.integers(1, 7))):
-        position = data.draw(st.integers(0, len(program.values) - 1))
-        value = program.values[position]
-        kind = data.draw(st.sampled_from(["view", "view", "write", "write", "combine", "value"]))
-        if kind == "combine":
-            combination = combinations(data.draw, program, position)
-            if combination is not None:
-                program.combine(position, combination[1], combination[0][1])
-            continue
-        call = (
-            views_of(data.draw, value)
-            if kind == "view"
-            else writes_to(data.draw, value)
-            if kind == "write"
-            else values_of(data.draw)
+        draw_step(
+            data.draw, program, data.draw(st.sampled_from(["view", "view", "write", "write", "combine", "value"]))
         )
-        if call[1] == "sum" and value.dim() == 0:
-            continue
-        program.add(position, call)
     count = data.draw(st.integers(1, 4))
     gm = program.finish([data.draw(st.integers(0, len(program.values) - 1)) for _ in range(count)])
-
-    def checked(graph: fx.GraphModule, inputs: Any) -> Any:
-        verify(graph)
-        return run_eagerly(graph, inputs)
 
     expected_inputs, inputs = make_inputs(layout), make_inputs(layout)
     with torch.no_grad():
         expected = gm(*expected_inputs)
         try:
-            compiled = with_shared_memory(gm, inputs, partial(_compile, checked))
+            compiled = with_shared_memory(gm, inputs, partial(_compile, verify_and_run))
         except Unsupported:
             # allowed only for writes through `unfold` into memory met in its middle
             unfolds = any(node.target == "unfold" for node in gm.graph.nodes)

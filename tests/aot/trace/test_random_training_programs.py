@@ -8,12 +8,11 @@ from typing import Any
 import hypothesis.strategies as st
 import torch
 from hypothesis import HealthCheck, given, settings
-from tests.aot.trace.random_views import Program, aliasing, combinations, values_of, views_of, writes_to
+from tests.aot.trace.random_views import Program, aliasing, draw_step, verify_and_run
 from torch import fx
 
-from stator.aot import compile_training, keep_all, run_eagerly
+from stator.aot import compile_training, keep_all
 from stator.base.errors import Unsupported
-from stator.graph.verifier import verify
 
 TOLERANCE = dict(rtol=1e-6, atol=1e-6)
 REFUSED = ("overlapping-inputs", "aliased-gradient", "requires-grad-output", "as-strided", "view-mutation")
@@ -36,26 +35,15 @@ def inputs_from(leaves: list[torch.Tensor]) -> list[torch.Tensor]:
 def draw_program(draw: Any) -> tuple[fx.GraphModule, int] | None:
     """A graph and how many of its outputs go into the loss, or None where eager itself refuses the program."""
     program = Program(inputs_from(starts()))
-    modes = 0
     try:
         for _ in range(draw(st.integers(1, 7))):
             kind = draw(st.sampled_from(["view", "view", "write", "combine", "combine", "value", "mode"]))
-            position = draw(st.integers(0, len(program.values) - 1))
-            value = program.values[position]
             if kind == "mode":
                 enabled = draw(st.booleans())
                 torch._C._set_grad_enabled(enabled)
                 program.graph.call_function(torch._C._set_grad_enabled, (enabled,))
-                modes += 1
-            elif kind == "combine":
-                combination = combinations(draw, program, position)
-                if combination is not None:
-                    program.combine(position, combination[1], combination[0][1])
             else:
-                maker = {"view": lambda v: views_of(draw, v), "write": lambda v: writes_to(draw, v)}
-                call = maker.get(kind, lambda v: values_of(draw))(value)
-                if call[1] != "sum" or value.dim():
-                    program.add(position, call)
+                draw_step(draw, program, kind)
     except RuntimeError:  # in place on a leaf, a view of one, or what a multi-output view gave
         return None
     finally:
@@ -93,12 +81,8 @@ def test_random_programs_train_as_eager(data: st.DataObject) -> None:
     except RuntimeError:  # a value that the backward needs was written to
         return
 
-    def checked(graph: fx.GraphModule, inputs: Any) -> Any:
-        verify(graph)
-        return run_eagerly(graph, inputs)
-
     try:
-        compiled = compile_training(gm, inputs_from(starts()), checked, keep=keep_all)
+        compiled = compile_training(gm, inputs_from(starts()), verify_and_run, keep=keep_all)
     except Unsupported as error:
         # eager would refuse the backward of another output
         inplace = error.kind == "backward" and "modified by an inplace operation" in str(error)

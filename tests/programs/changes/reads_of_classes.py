@@ -207,33 +207,6 @@ def read_class_getitem():
     A.__class_getitem__ = classmethod(lambda c, k: 8)
 
 
-def read_metaclass_prop_of_instance():
-    class Me(type):
-        @property
-        def k(cls):
-            return cls._k
-
-    class K(metaclass=Me):
-        _k = 2
-
-    yield lambda x: (x * K.k, type(K).__name__)
-    K._k = 5
-    yield
-    Me.k = property(lambda c: 9)
-
-
-def read_new_subclass_hook():
-    class K:
-        def __new__(cls, *a):
-            return super().__new__(cls)
-
-        def __init__(self, v):
-            self.v = v
-
-    yield lambda x: x * K(2).v
-    K.__new__ = lambda c, v: types.SimpleNamespace(v=8)
-
-
 def read_super_inserted():
     class A:
         def f(self):
@@ -300,10 +273,3 @@ def read_abc_hook():
     yield lambda x: (x if isinstance(3, A) else x * 2, isinstance([], A))
     A.__subclasshook__ = classmethod(lambda c, s: True)
     abc._reset_caches(A) if hasattr(abc, "_reset_caches") else None
-
-
-def read_attr_on_class_obj_replaced():
-    A = type("A", (), {})
-    o = types.SimpleNamespace(c=A)
-    yield lambda x: (x * 2 if o.c is A else x, o.c().__class__.__name__)
-    o.c = type("Z", (), {})

@@ -149,20 +149,6 @@ def read_func_attr():
     h.__doc__ = "other"
 
 
-def read_doc_of_h():
-    def h(a):
-        """doc"""
-
-    yield lambda x: (x, h.__doc__, h.__module__, h.__qualname__, h.__code__.co_argcount, h.__defaults__, h.__dict__)
-    h.__doc__ = "b"
-    yield
-    h.__qualname__ = "b"
-    yield
-    h.__defaults__ = (1,)
-    yield
-    h.q = 1
-
-
 def read_singledispatch():
     @functools.singledispatch
     def h(v):

@@ -96,12 +96,6 @@ def read_env():
     os.environ["BAT"] = "4"
 
 
-def read_env_missing():
-    os.environ.pop("BAT2", None)
-    yield lambda x: x * int(os.environ.get("BAT2", "9"))
-    os.environ["BAT2"] = "3"
-
-
 def read_contextvar():
     cv = contextvars.ContextVar("cv", default=2)
     yield lambda x: x * cv.get()

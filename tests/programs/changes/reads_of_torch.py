@@ -66,15 +66,6 @@ def read_dtype_default():
     torch.set_grad_enabled(True)
 
 
-def read_training():
-    mod = torch.nn.Dropout(0.0)
-    yield lambda x: (mod(x), mod.training)
-    mod.eval()
-    yield
-    mod.p = 1.0
-    mod.train()
-
-
 def read_recursion_limit():
     sys.setrecursionlimit(1000)
     yield lambda x: (x, sys.getrecursionlimit(), os.getpid() > 0, os.getcwd() if 0 else 1)
