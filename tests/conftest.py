@@ -36,7 +36,7 @@ def _noted(failure: GraphFailure) -> None:
 
 
 def _noted_if_internal(error: Exception) -> bool:
-    """Asked by what tells the user, whose place on the stack is counted: so it is not that which is replaced."""
+    """Stands in for `is_internal`; the caller counts frames of the stack, so it cannot be replaced itself."""
     internal = _is_internal(error)
     if internal or _is_of_our_backend(error):
         _internal.append(f"{type(error).__name__}: {error}")
@@ -62,7 +62,7 @@ compiled_frames.is_internal = _noted_if_internal
 
 @pytest.fixture(autouse=True, scope="module")
 def earlier_objects_are_not_collected_each_time() -> None:
-    """What torch, transformers and earlier tests left are a million objects: tests that collect would look at each."""
+    """Freeze the million objects of torch, transformers and earlier tests: each collection would visit them."""
     if next(_modules) % _MODULES_BETWEEN_WHOLE_COLLECTIONS == 0:
         gc.unfreeze()
     gc.collect()

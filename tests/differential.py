@@ -46,7 +46,7 @@ EXACT = Tolerance(0.0, 0.0)
 DOUBLE = Tolerance(1e-10, 1e-12)  # float64, sums in another order
 ROUNDED = Tolerance(1e-6, 1e-6)  # float32, sums in another order
 FUSED = Tolerance(1e-4, 1e-5)  # float32, products and exponentials in generated kernels
-NARROW = Tolerance(2e-2, 2e-2)  # bfloat16 and float16, which round at other places
+NARROW = Tolerance(2e-2, 2e-2)  # bfloat16 and float16: kernels round at other places
 BY_BACKEND = {"eager": EXACT, "aot_eager": ROUNDED, "inductor": FUSED}
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
@@ -104,12 +104,12 @@ class Outcome:
     log: list[Any] = dataclasses.field(default_factory=list)
     printed: str = ""
     warned: list[tuple[type, str]] = dataclasses.field(default_factory=list)
-    said: list[str] = dataclasses.field(default_factory=list)  # warnings of stator itself, which eager has not
+    said: list[str] = dataclasses.field(default_factory=list)  # warnings of stator itself
     random: tuple[int, ...] = ()  # hashes of the states of the generators
     modes: tuple[Any, ...] = ()  # grad mode, inference mode, default dtype
 
     def data(self) -> Any:
-        """What == compares exactly, and what later calls cannot change."""
+        """The parts that == compares exactly, as data that later calls cannot change."""
         return written([self.result, self.error, self.arguments, self.log, self.printed, self.modes])
 
     def memory(self) -> list[list[tuple[bool, bool]]]:
@@ -189,7 +189,7 @@ def check(
     graphs: int | None = None,
     breaks: int | None = None,
 ) -> Function:
-    """Each of `calls` compiled calls does what eager does; returns the compiled function.
+    """Each of `calls` compiled calls does as eager; returns the compiled function.
 
     arguments: copied for every call; `make` makes them instead where they cannot be copied.
     lines, warned: also compare the lines that an error came through, and warnings.
@@ -240,7 +240,7 @@ def written(value: Any, around: tuple[int, ...] = ()) -> Any:
 def assert_same_outcome(
     found: Outcome, expected: Outcome, tolerance: Tolerance = EXACT, *, lines: bool = False, warned: bool = False
 ) -> None:
-    """A compiled call did what the eager call did. An error of only one of them is shown with its traceback."""
+    """A compiled call did as the eager call. An error of only one of them is shown with its traceback."""
     if (found.error is None) != (expected.error is None):
         raise AssertionError(_told(f"{_short(found)} instead of {_short(expected)}")) from found.error or expected.error
     names = ["result", "error", "arguments", "gradients", "log", "printed", "random", "modes"]

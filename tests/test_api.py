@@ -1,4 +1,4 @@
-"""`stator.compile`, `disable`, `reset`, `is_compiling`: what each form of call gives, and what wrong use says."""
+"""`stator.compile`, `disable`, `reset`, `is_compiling`: forms of calls, and messages for wrong use."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ assert len(caught) == 1 and "C++ compiler" in str(caught[0].message), [str(w.mes
 
 @pytest.mark.parametrize("name", ALONE)
 def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
-    """Programs run, and one warning tells what is missing."""
+    """Programs run, and one warning names the missing part."""
     environment = {"PYTHONPATH": str(SOURCE), "STATOR_CACHE_DIR": str(tmp_path)}
     run = [sys.executable, "-c", ALONE[name]]
     done = subprocess.run(run, capture_output=True, text=True, env=environment, timeout=120, check=False)

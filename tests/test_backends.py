@@ -166,7 +166,7 @@ def test_torch_compile_backend_runs_called_submodules_eagerly() -> None:
 
 
 class Halves(torch.Tensor):
-    """A tensor made of two others; of its own it has no memory."""
+    """A tensor made of two others, without own memory."""
 
     @staticmethod
     def __new__(cls, first: torch.Tensor, second: torch.Tensor) -> Any:
@@ -214,8 +214,8 @@ def test_torch_compile_runs_on_us() -> None:
 
 @pytest.mark.parametrize("needs_grad", [False, True])
 def test_torch_compile_backend_resizes_storages_where_the_program_does(needs_grad: bool) -> None:
-    """The operator that does it says nothing of it, and stands between what reads the memory and what does not."""
-    pytest.importorskip("torch._inductor.lowering")  # which defines it
+    """The resizing operator declares no write, and its place between readers of the memory matters."""
+    pytest.importorskip("torch._inductor.lowering")  # it defines the operator
     resize = torch.ops.inductor.resize_storage_bytes_.default
 
     def emptied(x: torch.Tensor) -> Any:

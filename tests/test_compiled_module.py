@@ -264,7 +264,7 @@ class Breaking(torch.nn.Module):
 
 
 def test_a_sequential_behind_a_break_is_compiled() -> None:
-    """What captures cannot follow calls it: only the frame hook sees it."""
+    """A native function calls the module: only the frame hook sees the call."""
     backend = CountingBackend()
     layers = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), Breaking(), torch.nn.Linear(3, 3))
 

@@ -1,4 +1,4 @@
-"""The control API: stances, assertions, what is left alone, what is taken as it is; torch.compiler's words for it."""
+"""The control API: stances, assertions, disabling, allowed and constant functions; torch.compiler's equivalents."""
 
 from __future__ import annotations
 
@@ -674,7 +674,7 @@ def test_one_instance_that_changes_forever_runs_eagerly_and_leaves_the_others_co
     assert steady.forward(X)[0] == 1
 
 
-# ---- what libraries say to torch.compiler ----
+# ---- marks of torch.compiler in libraries ----
 
 
 @pytest.fixture(scope="module")

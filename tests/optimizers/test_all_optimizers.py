@@ -36,7 +36,7 @@ def test_every_optimizer_has_cases() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", DENSE)
 def test_a_state_that_is_loaded_between_steps(name: str) -> None:
-    """Saved after the third step, loaded after the sixth: what follows goes on from there, in the same version."""
+    """Saved after the third step, loaded after the sixth: later steps go on from there without a compilation."""
 
     def reload() -> Callable[[torch.optim.Optimizer, int], None]:
         saved: list[Any] = []

@@ -226,7 +226,7 @@ def test_another_type_is_another_version() -> None:
 
 
 def test_zeros_of_either_sign_are_two_constants() -> None:
-    """What is computed from a number and 0.0 is not what is computed from it and -0.0, though these are equal."""
+    """Operations with 0.0 and with -0.0 stay apart, though the two are equal."""
 
     def signs(x: torch.Tensor, a: float) -> Any:
         return [a * 0.0, a * -0.0, a + 0.0, a + -0.0, a - 0.0, a - -0.0], x * (a * 0.0), x * (a * -0.0)
@@ -340,7 +340,7 @@ def test_sizes_rely_on_the_value_and_kinds_do_not_stand_for_each_other() -> None
 
 
 def test_places_of_a_table() -> None:
-    """As in MultiStepLR: what is not there counts nothing, and is not put there."""
+    """As in MultiStepLR: a missing key counts zero and is not added."""
     rates, milestones = [0.5, 0.25, 0.125, 1.5], Counter([2, 5, 5])
 
     def program(x: torch.Tensor, at: int) -> torch.Tensor:

@@ -36,7 +36,7 @@ def test_ten_steps_are_those_of_eager(case: Case) -> None:
     counters.clear()
     found = stepped(case, whole("aot_eager"))
     assert_same(expected, found)
-    # the state is made while the first step is captured, but for what begins as the first gradient in full
+    # capture makes the state during the first step, except a momentum that begins as the first gradient
     begins_later = "dampening" in case[1]
     assert counters.counts["dynamo.compiled_frames"] <= 1 + begins_later
     assert counters.counts["graphs"] <= 1 + begins_later
@@ -224,7 +224,7 @@ def test_two_hundred_parameters_need_few_checks() -> None:
     counters.clear()
     for _ in range(3):
         for parameter in owned:
-            parameter.grad = torch.ones(2)  # other gradients in each step: they are not relied on to be the same
+            parameter.grad = torch.ones(2)  # new gradient tensors in each step: no guard fixes them
         step()
     assert counters.counts["dynamo.compiled_frames"] == 1
 
@@ -284,7 +284,7 @@ def test_parameters_that_become_one_are_noticed() -> None:
 
 @pytest.mark.parametrize("form", [{}, {"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
 def test_gradients_are_left_as_eager_leaves_them(form: dict[str, Any]) -> None:
-    """Lists for Nesterov's momentum leave in the gradients what parameters are moved by; one by one, eager does not."""
+    """Eager's lists for Nesterov's momentum leave the update in the gradients; its single steps do not."""
     case = ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, **form})
     left = [[owned.grad for owned in stepped(case, run, 2)[0][:1]] for run in (as_it_is, whole("aot_eager"))]
     torch.testing.assert_close(*left, **TOLERANCE)

@@ -42,7 +42,7 @@ def train(make: Make, compiled: Callable[..., Any]) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_update_is_kernels(name: str) -> None:
-    """What is called are the operators of forward and backward, however many parameters there are."""
+    """Only operators of forward and backward are called, for any number of parameters."""
     expected = train(FORMS[name], lambda step: step)
     counters.clear()
     found = train(FORMS[name], lambda step: stator.compile(step, fullgraph=True, options={"verify": True}))

@@ -1,4 +1,4 @@
-"""Forward, loss, backward, optimizer and what goes with them under one stator.compile, beside eager.
+"""Whole training steps with schedulers, clipping, scalers and averages under one stator.compile, against eager.
 
 Losses and parameters agree with eager within 1e-4 of the largest value after all steps, in float32.
 """
@@ -15,7 +15,7 @@ from training_loops import BREAKS, LOOPS
 import stator
 from stator.base import counters
 
-# what a scheduler that is stepped inside decides by its count makes versions, but no more with more steps
+# versions that a scheduler inside of the step makes by its count; their number does not grow with the steps
 MOST_VERSIONS = {
     "SequentialLR inside": 5,
     "CosineAnnealingWarmRestarts inside": 5,

@@ -1,4 +1,4 @@
-"""What optimizers tell autograd of their writes: versions of parameters and state move where eager's do."""
+"""Versions of parameters and optimizer state move where eager's do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training loops as functions of `compiled`, which stands for stator.compile or for doing nothing; both give the same.
+"""Training loops as functions of `compiled`, which stands for stator.compile or for doing nothing.
 
 Each returns what its steps returned, and the model.
 """

@@ -1,4 +1,4 @@
-"""Generated modules, whose calls change them, do what eager does, and keep the state that eager keeps."""
+"""Generated modules that change themselves: results and state are those of eager."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_an_inner_folder_others_can_write_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_link_planted_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
-    """Somebody who can write the root (as in /tmp, sticky) must not redirect what we write."""
+    """Nobody who can write the root (as in /tmp, sticky) may redirect the cache's writes."""
     root, victim = tmp_path / "root", tmp_path / "victim"
     root.mkdir()
     root.chmod(0o1777)

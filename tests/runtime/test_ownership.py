@@ -14,7 +14,7 @@ take = memory_reuser((32, 32), (1, 32), torch.float32, 4 * COUNT)
 
 
 def taken(make: Callable[[], torch.Tensor]) -> bool:
-    """Whether `take` gives the memory of what `make` returns, which has the right size."""
+    """Does `take` give the memory of the tensor that `make` returns?"""
     old = make()
     address = old.data_ptr()
     new = take(old)

@@ -78,7 +78,7 @@ def test_an_ambiguous_match_gives_none_and_one_warning(monkeypatch):
 
 
 def test_what_memory_held_before_makes_no_difference(layout):
-    """Some words of torch's objects are never written, so that they hold whatever the heap held there."""
+    """Some words of torch's objects are never written: they hold earlier contents of the heap."""
     kept = []
     for seed in range(100):
         draw = random.Random(seed)

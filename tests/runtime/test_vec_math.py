@@ -198,7 +198,7 @@ def test_binary(library: ctypes.CDLL, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*UNARY_ULP, *BINARY_ULP])
 def test_a_lane_has_the_bits_of_a_scalar_whatever_its_neighbours_hold(library: ctypes.CDLL, name: str) -> None:
-    """What a backward computes again in other loops is compared with what the forward computed."""
+    """A backward may compute values again in other loops, and compare them with the forward's."""
     x = samples()[torch.randperm(len(samples()), generator=torch.Generator().manual_seed(2))]
     operands = [x] if name in UNARY_ULP else [x, x.roll(17)]
     kind = "unary" if name in UNARY_ULP else "binary"

@@ -1,4 +1,4 @@
-"""Random mixtures of what programs and their callers do to autograd: a seed makes one, to be run in eager and compiled.
+"""Random mixtures of autograd features, inside of programs and in their callers; a seed makes one scenario.
 
 A scenario is data: steps of a program, and what its caller does, each with numbers that choose operands. So a scenario
 that fails can be made smaller by leaving steps out (`smaller`).
@@ -38,7 +38,7 @@ class Scenario:
 
 
 class Store(nn.Module):
-    """What programs hold themselves."""
+    """The parameters and buffers of a program."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ def write_part(store: Store, values: list[Any], n: Numbers) -> Any:
 
 @inside
 def write_some(store: Store, values: list[Any], n: Numbers) -> Any:
-    """Whatever it is: an input, a view, something computed before."""
+    """Writes to an input, a view or a computed value."""
     value = pick(values, n[0])
     if n[1] < 0.4:
         value.mul_(1.5)
@@ -285,7 +285,7 @@ def checkpointed(store: Store, values: list[Any], n: Numbers) -> Any:
         hidden = (x @ store.weight).tanh()
         return (Scaled.apply(hidden, y)[0] if n[2] >= 0.7 else hidden * y).sin()
 
-    # second derivatives past a reentrant checkpoint are None in eager, or not there without an error
+    # eager leaves out second derivatives past a reentrant checkpoint, without an error
     assert store.scenario is not None
     once = not any(name.startswith(("second", "hessian", "freed_graph")) for name, _ in store.scenario.around)
     return [checkpoint(part, full(values, n[0]), full(values, n[1]), use_reentrant=n[2] < 0.3 and once)]
@@ -370,7 +370,7 @@ def constant(store: Store, values: list[Any], n: Numbers) -> Any:
 
 # ---- around
 class Run:
-    """One run of a scenario: what the caller has in hand."""
+    """One run of a scenario: the caller's tensors and notes."""
 
     def __init__(self, store: Store, compile: Callable[[Any], Callable[..., Any]]) -> None:
         self.store, self.compile = store, compile
@@ -392,7 +392,7 @@ class Run:
             self.seen.append(one.detach().clone() if isinstance(one, Tensor) else one)
 
     def start(self, kind: float) -> None:
-        """Inputs: leaves, with history, views, the same twice, views of each other."""
+        """Inputs: leaves, with history, views, one tensor twice, views of each other."""
         x, w, v = self.leaves
         base = v * 2
         choices = [
@@ -536,7 +536,7 @@ def hook_results(run: Run, n: Numbers) -> None:
 @around
 def hook_inputs(run: Run, n: Numbers) -> None:
     for at, one in enumerate([*run.inputs, *run.all_leaves()]):
-        if one.requires_grad and (one.is_leaf or one.grad_fn):  # which has to be asked for once it was written to
+        if one.requires_grad and (one.is_leaf or one.grad_fn):  # a written tensor makes its node when grad_fn is read
             one.register_hook(partial(_noted, run, f"input {at}", 1 + int(n[1] * 3)))
 
 
@@ -656,7 +656,7 @@ def copies(run: Run, n: Numbers) -> None:
 
 @around
 def kind_of_error(run: Run, n: Numbers) -> None:
-    """A backward of what has no history, or that was freed."""
+    """A backward of a tensor without a history, or through a freed graph."""
     run.results[0].sum().backward()
 
 
@@ -747,7 +747,7 @@ QUIET = {
 
 
 def play(scenario: Scenario, compile: Callable[[Any], Any], kind: type[Store] = Store) -> tuple[list[Any], str | None]:
-    """What is seen, and the kind of error that ends it."""
+    """The notes of a run, and the class of the error that ends it."""
     torch._C._set_grad_enabled(True)
     torch.manual_seed(3)
     store = kind()
@@ -789,7 +789,7 @@ class Difference:
     raises: str  # "eager" or "compiled"
     text: str
     needs: tuple[str, ...]  # a scenario without any of these steps has no such difference
-    calls: int = 1  # how many of the needed steps there are at least
+    calls: int = 1  # the least number of the needed steps
 
 
 BACKWARDS = (

@@ -1,4 +1,4 @@
-"""More features for `random_features`: what surrounds a compiled module in training code, and inputs of other kinds.
+"""More features for `random_features`: surroundings of a compiled module in training code, and other parameters.
 
 Importing this adds them; `make` here mixes them with those there.
 """
@@ -171,7 +171,7 @@ def accumulated(run: Run, n: Numbers) -> None:
 
 @into(AROUND)
 def replica(run: Run, n: Numbers) -> None:
-    """Another module with the same parameters, whose results are differentiated along with ours."""
+    """Another module shares the parameters; the results of both are differentiated together."""
     other = type(run.store)()
     other.scenario = run.store.scenario
     other.load_state_dict(run.store.state_dict())

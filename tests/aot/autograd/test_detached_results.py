@@ -1,4 +1,4 @@
-"""Results that are `detach()` of an input, or of a view of it: what autograd knows of them is what eager says."""
+"""Autograd's facts of results that are `detach()` of an input or of a view of it are eager's."""
 
 from __future__ import annotations
 

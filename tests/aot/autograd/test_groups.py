@@ -67,13 +67,13 @@ def views(x: Any, w: Any, v: Any) -> Any:
 
 
 def ask(what: str, given: list[Any], results: Any, log: list[Any], hooks: bool = True) -> Any:
-    """The gradient of all results by what is named: inputs x, w and v, results by their number."""
+    """The gradient of all results by the named tensors: inputs x, w and v, results by their number."""
     for at, result in enumerate(results if hooks else ()):
         result.register_hook(partial(noted, log, str(at)))
     among = {"x": given[0], "w": given[1], "v": given[2], **{str(at): one for at, one in enumerate(results)}}
     total = sum((one * (at + 1)).sum() for at, one in enumerate(results))
     found = torch.autograd.grad(total, [among[one] for one in what], allow_unused=True)
-    log.sort(key=lambda entry: entry[0])  # there is no order between a view and a result that was not computed from it
+    log.sort(key=lambda entry: entry[0])  # a view and a result that was not computed from it have no order
     return found
 
 
@@ -196,7 +196,7 @@ def test_second_derivatives(program: Run) -> None:
 
 
 def test_one_backward_of_all_results_is_compiled_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What several groups of inputs need is computed once."""
+    """Gradients that several groups of inputs need are computed once."""
     calls: list[Any] = []
     plain = CompiledStep.gradients
     monkeypatch.setattr(
@@ -250,7 +250,7 @@ def test_one_backward_graph(computed: list[Any], places: tuple[int, ...], hooked
         log.sort(key=lambda entry: entry[0])
         return []
 
-    assert backward_graphs(with_caches, look) >= 1  # more between results, if somebody looks there
+    assert backward_graphs(with_caches, look) >= 1  # hooks between results need more
     assert computed == [None]
     if not hooked:
         assert backward_graphs(with_caches, look) == 1
@@ -371,7 +371,7 @@ def test_nothing_is_kept_when_a_backward_has_run() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (3, 4, 0), (1, 0, 3)])
 def test_one_backward_after_the_other(order: tuple[int, ...]) -> None:
-    """Without retain_graph: what eager has freed raises (after some of the gradients), the rest is as in eager."""
+    """Without retain_graph a backward past values that eager has freed raises, after some of the gradients."""
 
     def look(given: list[Any], results: Any, log: list[Any]) -> Any:
         seen = []
@@ -428,7 +428,7 @@ def test_what_saved_nothing_is_not_freed() -> None:
 
 
 def test_views_of_what_is_no_result_where_results_depend_on_different_inputs() -> None:
-    """The node of what they are views of is there before theirs."""
+    """The node of the base is older than the nodes of its views."""
 
     def program(x: Any, w: Any) -> Any:
         base = x * 2

@@ -1,4 +1,4 @@
-"""Backward calls one after the other without retain_graph: what eager has not freed can be differentiated."""
+"""Backward calls one after the other without retain_graph raise where eager raises."""
 
 from __future__ import annotations
 

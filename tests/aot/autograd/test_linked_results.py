@@ -105,7 +105,6 @@ def noted(log: list[Any], factor: int, gradient: torch.Tensor | None) -> torch.T
 
 
 def both(program: Callable[..., Any], backend: str, look: Callable[..., Any]) -> None:
-    """Compare what `look` finds at the program and at the compiled program."""
     assert_equal(look(stator.compile(program, backend=backend, fullgraph=True)), look(program))
 
 
@@ -234,7 +233,7 @@ def test_second_derivatives_past_results_with_hooks(program: Callable[..., Any],
 @by_backend
 @pytest.mark.parametrize("shown", [False, True])
 def test_inputs_that_are_written_to(shown: bool, backend: str) -> None:
-    """Results are differentiated by what these hold now."""
+    """Results are differentiated by the new contents."""
 
     def program(x: Any, v: Any) -> Any:
         x.mul_(2)
@@ -281,7 +280,7 @@ def test_hooks_of_dropped_results(backend: str) -> None:
 
 @by_backend
 def test_hooks_of_a_result_that_was_written_to_since(backend: str) -> None:
-    """Hooks from before see the gradient of what it was then."""
+    """Hooks from before the write see the gradient by the old contents."""
 
     def look(run: Callable[..., Any]) -> list[Any]:
         log: list[Any] = []
@@ -465,7 +464,7 @@ VIEWS: list[Callable[..., Any]] = [
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_views(seed: int) -> None:
-    """Results that are views of inputs, of each other, and of what is not returned; an input that is written to."""
+    """Results are views of inputs, of each other and of tensors that are not returned; one input is written to."""
     chosen = random.Random(seed)
     steps = [(chosen.choice(VIEWS), chosen.random(), chosen.random()) for _ in range(7)]
     shown, writes = sorted(chosen.sample(range(7), 4)), seed % 3 == 0

@@ -1,4 +1,4 @@
-"""Random mixtures of what programs and their callers do to autograd, compiled: everything seen is what eager shows.
+"""Random mixtures of autograd features, inside of compiled programs and in their callers, compared with eager.
 
 float64, 1e-9. A failing test prints a scenario without the steps that it fails without.
 """
@@ -46,5 +46,5 @@ def test_with_kernels(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", _seeds(12, 300))
 def test_with_what_surrounds_training(seed: int) -> None:
-    """Hooks of modules, scalers, accumulation, sparse gradients: what `random_surroundings` adds."""
+    """Adds hooks of modules, scalers, accumulation and sparse gradients."""
     _check(random_surroundings, seed, "aot_eager")

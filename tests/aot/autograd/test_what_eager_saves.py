@@ -29,7 +29,7 @@ def inputs() -> list[Tensor]:
 
 
 def outcome(run: Callable[..., Any]) -> Any:
-    """What is seen, or the beginning of the error."""
+    """The scenario's values, or the beginning of its error."""
     try:
         return run()
     except RuntimeError as error:
@@ -37,7 +37,7 @@ def outcome(run: Callable[..., Any]) -> Any:
 
 
 def same(program: Callable[..., Any], seen: Callable[..., Any], backend: str) -> Any:
-    """What compiled code shows, having checked that it is what eager does."""
+    """Compare both outcomes; returns the compiled one."""
     expected = outcome(lambda: seen(program))
     compiled = stator.compile(program, backend=backend, fullgraph=True)
     found = outcome(lambda: seen(compiled))
@@ -46,11 +46,11 @@ def same(program: Callable[..., Any], seen: Callable[..., Any], backend: str) ->
 
 
 def same_or_of_the_forward(program: Callable[..., Any], seen: Callable[..., Any], backend: str) -> None:
-    """seen(call, write): what is seen where something is written between forward and backward, or is not."""
+    """seen(call, write): the gradients, with or without a write between forward and backward."""
     expected = outcome(lambda: seen(program, True))
     found = outcome(lambda: seen(stator.compile(program, backend=backend, fullgraph=True), True))
     if isinstance(found, str):
-        assert "modified by an inplace operation" in found  # also what only compiled code saves
+        assert "modified by an inplace operation" in found  # also for tensors that only compiled code saves
     else:
         wanted = outcome(lambda: seen(program, False)) if isinstance(expected, str) else expected
         assert_same(found, wanted, DOUBLE)
@@ -197,7 +197,7 @@ def test_a_result_that_leads_only_to_a_leaf_that_the_program_made() -> None:
 
 
 def test_a_leaf_that_the_program_made_is_led_to_before_tangents_of_other_results_are_there() -> None:
-    """The nodes of what another thread computes are taken when no others are left."""
+    """Autograd runs the nodes of another thread when no others are left."""
 
     def program(x: Tensor, w: Tensor) -> Any:
         return (x.detach() * 2).requires_grad_() * w, x * w
@@ -314,7 +314,7 @@ def test_a_write_to_what_a_write_to_a_view_saved(write: Callable[..., None], sta
 
 @by_backend
 def test_a_write_to_an_input_that_the_program_copied(backend: str) -> None:
-    """A queue of keys: what is compared with them is the copy, and new keys come in before the backward."""
+    """A queue of keys: the program compares with a copy, and new keys come in before the backward."""
 
     def seen(call: Callable[..., Any]) -> Any:
         weight, queue, x = (leaf.detach() for leaf in inputs())

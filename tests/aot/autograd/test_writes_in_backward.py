@@ -1,4 +1,4 @@
-"""A backward that writes to what the program holds: no compiled code does it, so the program's own code runs."""
+"""A backward that writes to a tensor of the program is not compiled: the program runs eagerly."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 @dataclass
 class HandMade:
-    """What `partition` reads of a joint graph."""
+    """The attributes of a joint graph that `partition` reads."""
 
     graph: fx.GraphModule
     primal_count: int

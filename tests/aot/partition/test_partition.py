@@ -1,4 +1,4 @@
-"""Splitting joint graphs: both halves together compute what the joint graph does, and hand over the right tensors."""
+"""Splitting joint graphs: both halves together compute the joint graph's results, and hand over the right tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stator.base.errors import CompileError
 
 
 def check(joint: HandMade) -> Partition:
-    """Split the joint graph so that what eager's backward reads is kept, and compare the halves with it."""
+    """Split the joint graph so that eager's saved values are saved, and compare the halves with it."""
     sides = divide_joint(joint)
     split = split_graph(joint, sides, read_by_backward(sides))
     assert_halves_compute(joint, split)
@@ -68,7 +68,7 @@ def test_a_value_is_recovered_from_its_transpose() -> None:
     value = w.call(aten.t.default, inner)
     w.backward = True
     split = check(w.joint([value], [w.call(aten.mul.Tensor, w.call(aten.t.default, tangent), inner)]))
-    assert split.saved == (SavedOutput(0),)  # writing to what the user got must be noticed
+    assert split.saved == (SavedOutput(0),)  # the user's writes to the value must be noticed
 
 
 def test_a_value_seen_in_part_is_saved_as_a_copy() -> None:

@@ -1,4 +1,4 @@
-"""Random joint graphs: under any budget the two halves give what the joint graph gives; all is handed over safely."""
+"""Random joint graphs: under any budget both halves give the joint graph's results and share no writable memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPE = (4, 6)
 
 
 def random_joint(choose: random.Random) -> HandMade:
-    """Forward: operators, views, pieces, random numbers, checkpoint regions. Backward: the same beside a tangent."""
+    """Operators, views, pieces, random numbers and checkpoint regions, in the forward and in the backward."""
     w = Writer()
     primals = [w.primal(*SHAPE) for _ in range(3)]
     tangent = w.tangent(*SHAPE)
@@ -68,7 +68,7 @@ def random_operator(w: Writer, choose: random.Random, values: list[fx.Node]) -> 
 
 
 def shown(w: Writer, choose: random.Random, value: fx.Node) -> fx.Node:
-    """What the caller gets of a value: itself, a view of it, a part of it. Fresh memory, as from a tracer."""
+    """An output made of a value: the value itself, a view or a part, in fresh memory as from a tracer."""
     fresh = w.call(aten.add.Tensor, value, 0.5) if choose.random() < 0.5 else value
     if fresh.target in (aten.view.default,) or fresh.op == "placeholder":
         fresh = w.call(aten.clone.default, fresh)
@@ -88,7 +88,7 @@ def test_halves_of_random_graphs(seed: int, budget: float) -> None:
 
 
 def check_unseen(joint: HandMade, saved: Any, outputs: Any, primals: list[torch.Tensor]) -> None:
-    """What is saved beside the values shares memory with nothing that the caller can write to."""
+    """Saved outputs that are no values share memory with no tensor of the caller."""
     seen = {tensor.untyped_storage().data_ptr() for tensor in (*outputs[: joint.value_count], *primals)}
     written = {index for index, _ in joint.traced.mutated}
     overwritten = {position for _, position in joint.traced.mutated}

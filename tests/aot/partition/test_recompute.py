@@ -1,4 +1,4 @@
-"""What is kept for the backward and what is computed again: the choice, on graphs where the right one is plain."""
+"""The choice of saved values, on graphs where the right choice is plain."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_products_are_not_computed_again() -> None:
     joint = products()
     backward = check_gradients(joint)
     targets = [node.target for node in backward.graph.nodes]
-    assert targets.count(aten.mm.default) == 23  # two for each layer, one for the first
+    assert targets.count(aten.mm.default) == 23  # two for each layer but the first, which needs one
     assert choose_saved(joint, divide_joint(joint)).saved_bytes > 0
 
 

@@ -1,4 +1,4 @@
-"""Values kept for the backward stay in the memory format that the forward chose; whatever comes back is laid out so."""
+"""Saved values keep the memory format that the forward chose, also when hooks give them back in another."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_kept_images_lie_as_the_forward_made_them(pair) -> None:
     compiled, _, x = pair
     if not torch.backends.mkldnn.is_available():
         pytest.skip("without oneDNN no format is preferred")
-    output = compiled(x)  # held: what its history saves goes with it
+    output = compiled(x)  # the output holds its history and so the saved values
     saved = [t for t in output.grad_fn.saved_tensors if t is not None and t.dim() == 4 and t.shape[1] == 32]
     assert any(t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in saved)
 

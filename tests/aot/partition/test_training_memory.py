@@ -1,4 +1,4 @@
-"""Memory of compiled training steps, through the whole compiler: what is kept, when it dies, what is predicted."""
+"""Memory of compiled training steps: saved values, their lifetime, and the predicted peak."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gradients(call: Any, model: torch.nn.Module, x: torch.Tensor) -> list[torch.
 
 
 def peak(call: Any, model: torch.nn.Module, x: torch.Tensor) -> int:
-    """The most bytes that tensors hold at one time during a step, beside what is alive before it; with the arena."""
+    """The most bytes that tensors hold at one time during a step, beside earlier ones; with the arena."""
     for _ in range(2):
         gradients(call, model, x)
     idle = arena.idle_bytes()
@@ -65,7 +65,7 @@ def test_a_step_needs_no_more_than_eager_and_what_was_predicted() -> None:
     ours, eager = peak(compiled, model, x), peak(model, model, x)
     predicted = max(counters.counts["memory:forward_peak"], counters.counts["memory:backward_peak"])
     assert ours <= eager
-    # the part at its peak need not be the one with an arena; loss and tangent are others'
+    # the part at its peak need not use the arena; others hold loss and tangent
     assert predicted <= ours <= predicted + arena.idle_bytes() + 64
 
 
@@ -86,7 +86,7 @@ def test_gradients_of_shared_weights_are_added_up_as_they_come() -> None:
     weights = 4 * sum(parameter.numel() for parameter in model.parameters())
     peak(compiled, model, x)
     kept = counters.counts["memory:saved"]
-    # one gradient for each weight, what is kept, and what flows back: not a gradient for each use
+    # one gradient for each weight, saved values and the flowing gradient: not a gradient for each use
     assert peak(compiled, model, x) < 1.1 * (weights + kept)
     for actual, wanted in zip(gradients(compiled, model, x), gradients(model, model, x), strict=True):
         torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
@@ -107,7 +107,7 @@ def test_a_memory_budget_lowers_the_peak_and_changes_no_gradient() -> None:
 
 
 def test_a_memory_budget_lowers_what_a_backward_that_is_differentiated_keeps() -> None:
-    """Not its peak: nearly all of that is what the second backward itself computes."""
+    """Not its peak: nearly all of the peak is computed by the second backward itself."""
     model, x = tower(12), torch.randn(ROWS, WIDTH, requires_grad=True)
     peaks, kept, found = [], [], []
     for budget in (1.0, 0.0):

@@ -266,7 +266,7 @@ def test_symbolic_sizes_are_refused() -> None:
         compile_inference(graph_of(lambda x, n: (x,), 2), [torch.ones(3), size], checked, keep=keep_all)
 
 
-# -- what a tensor may be besides plain -----------------------------------------------------------------------------
+# -- tensors that are not plain -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [lambda x: x.conj(), lambda x: torch.imag(x.conj())], ids=["conj", "neg"])
@@ -297,7 +297,7 @@ def test_as_strided_from_an_offset_reads_the_storage_from_its_beginning_wherever
         warned.append(sum("as_strided" in str(one.message) for one in caught))
         for result, expected in zip(results, function(given), strict=True):
             assert torch.equal(result, expected)
-    assert warned == [0, 1, 0, 0]  # the second and the fourth run eagerly, which is said once
+    assert warned == [0, 1, 0, 0]  # the second and the fourth call run eagerly, with one warning
 
 
 def test_a_write_to_an_expanded_input_is_refused() -> None:

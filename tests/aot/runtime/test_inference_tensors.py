@@ -23,7 +23,7 @@ def test_writing_to_one_outside_of_the_mode_is_refused(backend: str, compiled_be
         compiled(torch.zeros(3))
     with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):
         compiled(x)
-    x = made_in_inference_mode()  # eager has written to the former one by the time that it refuses
+    x = made_in_inference_mode()  # eager writes to the tensor before it refuses
     with torch.inference_mode():
         assert compiled(x) is x
     assert torch.equal(x, torch.arange(3.0) + 1)

@@ -1,4 +1,4 @@
-"""Inputs that a graph also hands out, as results or as what other inputs hold afterwards, stay what they are."""
+"""Parameters that a graph copies into other inputs still require grad."""
 
 from __future__ import annotations
 

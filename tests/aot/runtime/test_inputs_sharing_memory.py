@@ -1,4 +1,4 @@
-"""Graphs that write to inputs which share memory with others, compared with eager on inputs that lie the same way."""
+"""Graphs that write to inputs which share memory with other inputs, compared with eager on an equal layout."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_what_is_not_replayed_is_left_to_eager(backend: str, program: Callable[.
 
 
 def test_parameters_may_lead_to_results(backend: str) -> None:
-    """What requires grad shares no memory with what is written to."""
+    """No tensor that requires grad shares memory with a written input."""
     linear = torch.nn.Linear(4, 4)
 
     def program(a: torch.Tensor, b: torch.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Where tensors lie in memory: what may be written to without the others noticing."""
+"""The check that no written input shares memory with another input."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ APART: dict[str, Program] = {
 }
 
 
-# Of several views of one element some are left out, and what is left is written to
+# Some of several views of one element are left out, and the rest is written to
 COPIES: dict[str, Program] = {
     "the second": lambda x: x.expand(2, 4, 4)[1].mul_(2),
     "all but the first": lambda x: x.expand(3, 4, 4)[1:].zero_(),
@@ -85,7 +85,9 @@ def test_writes_to_some_of_several_views_of_an_element(name: str) -> None:
     assert found[0] == expected[0] == "" and torch.equal(found[1], expected[1])
 
 
-@pytest.mark.parametrize("name", [name for name in COPIES if name != "all but the first"])  # autograd refuses that one
+@pytest.mark.parametrize(
+    "name", [name for name in COPIES if name != "all but the first"]
+)  # autograd refuses all but the first
 def test_gradients_of_writes_to_some_of_several_views(name: str) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         written = x.sin()

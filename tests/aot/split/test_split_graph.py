@@ -110,7 +110,7 @@ def graph_of(program: Callable[..., Any]) -> fx.GraphModule:
 
 
 class Setters(fx.Tracer):
-    """Records calls of what changes the state of torch, which takes no proxies."""
+    """Records setters of torch's state, which take no proxies."""
 
     def trace(self, root: Any, concrete_args: Any = None) -> fx.Graph:
         patched = {name: getattr(owner, name) for owner, name in PLACES}

@@ -1,4 +1,4 @@
-"""Random programs of views and in-place writes, built as an FX graph and run at the same time: what eager accepts."""
+"""Random programs of views and in-place writes that eager accepts, built as FX graphs and run at the same time."""
 
 from __future__ import annotations
 

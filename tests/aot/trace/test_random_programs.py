@@ -1,4 +1,4 @@
-"""Random programs of views and in-place writes: what aot compiles behaves as the program itself, aliasing included."""
+"""Random programs of views and in-place writes: the compiled program behaves as eager, aliasing included."""
 
 from __future__ import annotations
 

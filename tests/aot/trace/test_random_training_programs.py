@@ -44,7 +44,7 @@ def draw_program(draw: Any) -> tuple[fx.GraphModule, int] | None:
                 program.graph.call_function(torch._C._set_grad_enabled, (enabled,))
             else:
                 draw_step(draw, program, kind)
-    except RuntimeError:  # in place on a leaf, a view of one, or what a multi-output view gave
+    except RuntimeError:  # in place on a leaf, on a view of a leaf, or on a result of a multi-output view
         return None
     finally:
         torch._C._set_grad_enabled(True)

@@ -1,4 +1,4 @@
-"""The rewrite of random operators: what it replaces, with which distribution and layout, and what it leaves alone."""
+"""The rewrite of random operators: replaced calls keep distribution and layout; others keep eager's numbers."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ def test_autocast_around_a_call_whose_outputs_are_used_in_part(twice: bool, back
         torch.testing.assert_close(actual, expected, **limits)
 
 
-# -- what is refused ------------------------------------------------------------------------------------------------
+# -- refused writes and backward calls ------------------------------------------------------------------------------
 
 
 @by_backend
@@ -390,7 +390,7 @@ def test_gradcheck(backend: str) -> None:
     assert torch.autograd.gradgradcheck(compiled, (x, w))
 
 
-# -- outputs whose memory says one thing and autograd another (these may run eagerly) -------------------------------
+# -- outputs that share memory but are no views for autograd (these may run eagerly) -------------------------------
 
 
 class Reversed(torch.autograd.Function):

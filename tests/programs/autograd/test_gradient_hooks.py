@@ -1,4 +1,4 @@
-"""Hooks on gradients, in compiled code and around it, beside eager: order, values, what they log."""
+"""Hooks on gradients, in compiled code and around it, against eager: order, values, logs."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def channels_last(compiled):
     return y.detach(), strides, found, [g.stride() for g in found], model[1].running_var, model[1].num_batches_tracked
 
 
-@may_break  # calls of a library on conjugated matrices may copy their results, which is said once
+@may_break  # library calls on conjugated matrices may copy their results, with one warning
 def complex_numbers(compiled):
     x, w = leaf(3, 4, dtype=torch.complex64), leaf(4, 4, seed=1, dtype=torch.complex64)
 

@@ -1,4 +1,4 @@
-"""What programs read of functions, and how it changes between calls. Loaded anew for each run."""
+"""Programs that read functions, which change between calls. Loaded anew for each run."""
 
 from __future__ import annotations
 

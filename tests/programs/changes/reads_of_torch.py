@@ -1,4 +1,4 @@
-"""What programs read of torch, and how it changes between calls. Loaded anew for each run."""
+"""Programs that read torch, which change between calls. Loaded anew for each run."""
 
 from __future__ import annotations
 

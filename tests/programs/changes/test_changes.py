@@ -1,4 +1,4 @@
-"""Captured code watches all that it has read: after each change of it, the next call does what eager does.
+"""Captured code watches all that it has read: after each change the next call does as eager.
 
 Each generator of the files `reads_of_*.py` is a program and a history: it yields the program, a function of a tensor,
 and then stops once more after each change but the last.
@@ -25,7 +25,7 @@ FILES = sorted(Path(__file__).parent.glob("reads_of_*.py"))
 
 
 def load(path: Path) -> ModuleType:
-    """Anew: programs change what their module holds."""
+    """Load the module anew, since programs change it."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

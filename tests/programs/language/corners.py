@@ -21,7 +21,7 @@ WHOLE = False  # most of them compute no tensors
 
 
 def pause():
-    """A break of the graph: what is alive here is made outside of it."""
+    """A break of the graph: living objects are rebuilt outside of it."""
     print("", end="", file=None)
 
 
@@ -137,7 +137,7 @@ def a_global_deleted_twice(x):
         short = 1
 
 
-# ---- what changes meanwhile ----
+# ---- changes during an operation ----
 
 
 class Clearing:

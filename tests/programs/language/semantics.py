@@ -1,4 +1,4 @@
-"""What Python's operators, attributes, copies, patterns and errors do, against eager: results, order of calls, texts.
+"""Python's operators, attributes, patterns and errors, against eager: results, order of calls, texts.
 
 Each program takes a tensor and returns what can be compared; it is run as it is and through stator.compile.
 """
@@ -10,7 +10,7 @@ import itertools
 import typing
 from collections import OrderedDict, defaultdict, deque
 
-WHOLE = False  # some are a break, which is right, too
+WHOLE = False  # some may break the graph
 
 
 class Counted:

@@ -75,7 +75,7 @@ def dictionaries(x: torch.Tensor) -> Any:
 
 
 def operands_of_a_method_kept_in_a_loop(x: torch.Tensor) -> Any:
-    """Both a method of a set and what makes its operand change from turn to turn."""
+    """The method of the set and the maker of its operand change from turn to turn."""
     mine = set("november")
     made = []
     for data in ("123", "", "december"):

@@ -179,18 +179,6 @@ def list_errs(compiled):
 def unpack_errs(compiled):
     out = []
 
-    def a(t):
-        _p, _q = [1]
-        return t
-
-    def b(t):
-        _p, _q = [1, 2, 3]
-        return t
-
-    def c(t):
-        _p, *_q, _results = [1]
-        return t
-
     def d(t):
         p, _q = t
         return p
@@ -225,12 +213,6 @@ def unpack_errs(compiled):
         with 5:
             pass
 
-    def m_(t):
-        return t
-
-    def n_(t):
-        return t
-
     def o_(t):
         def q():
             return zz
@@ -248,7 +230,7 @@ def unpack_errs(compiled):
             pass
         return t
 
-    for fn in (a, b, c, d, e, f_, g_, h_, i_, j_, k_, l_, m_, n_, o_, p_, q_):
+    for fn in (d, e, f_, g_, h_, i_, j_, k_, l_, o_, p_, q_):
         f = compiled(fn)
         try:
             out.append(f(x))
