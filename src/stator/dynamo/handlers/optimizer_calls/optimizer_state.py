@@ -24,8 +24,6 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
-from .schedules import expect_schedule
-
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
@@ -36,7 +34,6 @@ _UNCHECKED = "_need_device_dtype_check_for_fused"
 
 def _register(init_group: FunctionType) -> None:
     def handler(context: CaptureContext, optimizer: Value, group: Value, *lists: Value, **named: Value) -> Value:
-        expect_schedule(context, optimizer)
         if all(isinstance(one, ListValue) for one in lists) and not named:
             _make_state(context, init_group, optimizer, len(lists))
         return context.inline(context.known(init_group), [optimizer, group, *lists], named)  # type: ignore[arg-type]

@@ -27,7 +27,6 @@ from stator.dynamo.values.optimizer_code import in_optimizers
 from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.tensor import TensorValue, truths
 
-from .schedules import expect_schedule
 from .step_counts import counts_as_numbers
 
 if TYPE_CHECKING:
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
 
 # The wrapper of every `step`; so steps that torch's own code calls (GradScaler does) are compiled.
 always_compile(Optimizer.profile_hook_step(lambda: None).__code__)
-# LBFGS.step decides by data and runs eagerly; these parts of it compute on all parameters at once.
-for _part in ("_gather_flat_grad", "_add_grad", "_clone_param", "_set_param"):
-    if hasattr(LBFGS, _part):
-        always_compile(getattr(LBFGS, _part).__code__)
 
 
 @named_handlers.register((LBFGS.__module__, LBFGS.step.__qualname__))
@@ -99,7 +94,6 @@ def _step_begins(context: CaptureContext, optimizer: Value) -> Value:
     """Every step calls this first. Without the `capturable` option optimizers read step counts from tensors, so until
     the end of the step the option reads as true. Factors computed from counts in tensors then have double precision,
     like factors computed from Python numbers."""
-    expect_schedule(context, optimizer)
     operands: Operands | None = counts_as_numbers
     instead: list[tuple[DictValue, Any, Value]] = []
     for group in context.iterate(context.get_attr(optimizer, "param_groups")):
