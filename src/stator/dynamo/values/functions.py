@@ -191,7 +191,7 @@ class FunctionValue(Value):
         if name == "__dict__":
             return context.function_dict(self)
         if name == "__get__":
-            raise unsupported("attribute", f"{name} of {self.describe(context)}")
+            return FunctionGetter(self)
         if name == "__class__":
             return context.known(FunctionType)
         if self.fn is None:
@@ -279,6 +279,22 @@ class FunctionValue(Value):
             else:
                 reconstructor.set_attr(made, name, value)
         return made
+
+
+class FunctionGetter(Value):
+    """`function.__get__`, by which learning rate schedulers call an optimizer's step."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Value) -> None:
+        self.source = None
+        self.function = function
+
+    def python_type(self, context: CaptureContext) -> type:
+        return MethodWrapperType
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.function if context.is_none(args[0]) else BoundMethodValue(self.function, args[0])
 
 
 class BoundMethodValue(Value):

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 # The wrapper of every `step`; so steps that torch's own code calls (GradScaler does) are compiled.
 always_compile(Optimizer.profile_hook_step(lambda: None).__code__)
+# LBFGS.step decides by data and runs eagerly; these parts of it compute on all parameters at once.
+for _part in ("_gather_flat_grad", "_add_grad", "_clone_param", "_set_param"):
+    if hasattr(LBFGS, _part):
+        always_compile(getattr(LBFGS, _part).__code__)
 
 
 @named_handlers.register((LBFGS.__module__, LBFGS.step.__qualname__))
