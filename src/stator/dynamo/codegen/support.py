@@ -73,14 +73,6 @@ def _advanced(iterator: Any, taken: int) -> Any:
     return iterator
 
 
-def reversed_at(sequence: Any, index: int) -> Any:
-    """reversed(sequence), whose next item is sequence[index]."""
-    kind = list if issubclass(type(sequence), list) else tuple
-    iterator: Any = list.__reversed__(sequence) if kind is list else reversed(sequence)
-    iterator.__setstate__(index)
-    return iterator
-
-
 def instance_dict(instance: Any) -> Any:
     """`instance.__dict__` past any __getattribute__."""
     if issubclass(type(instance), type):

@@ -39,7 +39,6 @@ from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.compiled import CompiledFunctionValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.append_only_lists import GrownList
-from stator.dynamo.values.containers.attribute_dicts import meet_dict
 from stator.dynamo.values.containers.canonical_constants import member_at
 from stator.dynamo.values.containers.live_iterators import live_iterator
 from stator.dynamo.values.containers.mappings import DictValue
@@ -50,7 +49,7 @@ from stator.dynamo.values.enum_members import are_containers, has_operations
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.modules import ModuleValue, PythonModuleValue, module_name
-from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.objects import ObjectValue, meet_dict
 from stator.dynamo.values.symbolic_numbers import changing_number
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters

@@ -38,9 +38,8 @@ from stator.dynamo.ir.reconstruct_ir import (
 from .base import Lazy, Value, unsupported
 from .cells import CellValue, is_empty
 from .constants import ConstantValue
-from .containers.attribute_dicts import meet_attributes
 from .containers.sequences import TupleValue
-from .objects import lookup_in_class
+from .objects import lookup_in_class, meet_attributes
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor, RunningFrame

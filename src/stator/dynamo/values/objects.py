@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from stator.base.errors import Unsupported
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind, Lookup
 from stator.dynamo.guards.source import AttrSource, InstanceDictSource, ItemSource, Source
@@ -23,7 +24,6 @@ from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_r
 
 from .base import Lazy, Raised, Value, unsupported
 from .constants import ConstantValue
-from .containers.attribute_dicts import meet_attributes, write_attributes
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
@@ -358,6 +358,35 @@ def new_of_layout(cls: type) -> Any:
 
 
 _C_NEW = type(object.__new__)
+
+
+# A program may write attributes by name, and in the instance dictionary. Neither view sees the other's writes, so such
+# programs end the graph.
+
+
+def meet_attributes(context: CaptureContext, real: dict[str, Any]) -> None:
+    """Note the first read of an object's attributes. Raises Unsupported if the dictionary itself was changed."""
+    if id(real) in context.changed_dicts:
+        raise _two_views()
+    context.instance_dicts[id(real)] = False
+
+
+def write_attributes(context: CaptureContext, real: dict[str, Any]) -> None:
+    """Note a write to an attribute. Raises Unsupported if capture has met the dictionary itself."""
+    if id(real) in context.wrapped:
+        raise _two_views()
+    context.instance_dicts[id(real)] = True
+
+
+def meet_dict(context: CaptureContext, real: Any, *, writes: bool) -> None:
+    """Note that capture meets a dictionary, or writes to it. Raises Unsupported if attribute accesses conflict."""
+    written = context.instance_dicts.get(id(real))
+    if written or (writes and written is not None):
+        raise _two_views()
+
+
+def _two_views() -> Unsupported:
+    return unsupported("attribute-write", "attributes that are written both by name and in the object's dictionary")
 
 
 class IdentityKey:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 LIST_ITERATOR: type = type([].__iter__())
+_BACKWARDS: tuple[type, ...] = (reversed, type(reversed([])))
 
 
 class IteratorValue(Value):
@@ -58,7 +59,7 @@ class IteratorValue(Value):
         return self
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        if not self.pure or self.cls is reversed:
+        if not self.pure or self.cls in _BACKWARDS:
             raise cannot_rebuild("an iterator over computed items cannot leave the graph", self.made_at)
         rest = list(self.items)
         self.items = iter(rest)
@@ -71,7 +72,7 @@ class ContainerIterator(IteratorValue):
     taken: the number of items that captured code has taken.
     """
 
-    __slots__ = ("container", "drops", "ended", "make", "size", "start", "taken")
+    __slots__ = ("container", "drops", "ended", "make", "size", "taken")
 
     def __init__(
         self,
@@ -81,14 +82,12 @@ class ContainerIterator(IteratorValue):
         cls: type = LIST_ITERATOR,
         entries: dict[Any, Any] | None = None,
         made_at: int | None = None,
-        start: int | None = None,
     ) -> None:
-        """`entries` of a dictionary, whose change of size ends the iterator. `start`: the length of a reversed list."""
+        """`entries` of a dictionary, whose change of size ends the iterator."""
         super().__init__(items, True, cls, made_at)
         self.container = container
         self.drops = _drops_of(container)
         self.make = make
-        self.start = start
         self.size = None if entries is None else (entries, len(entries))
         self.taken = 0
         self.ended = False
@@ -108,18 +107,14 @@ class ContainerIterator(IteratorValue):
             raise cannot_rebuild("an iterator over a dictionary whose size was changed", self.made_at)
         container = reconstructor.recipe(self.container)
         changed = reconstructor.context.mutations.touches(getattr(self.container, "owner", self.container))
-        if self.cls in _OF_LISTS and (changed or self.container.source is None):
+        if self.cls is LIST_ITERATOR and (changed or self.container.source is None):
             made = CallRecipe(ConstantRecipe(self.make), [container, ConstantRecipe(0)])  # the list may be empty there
-            at = self.taken if self.start is None else self.start - 1 - self.taken
             whole = Effect(container)  # with all that is in it: such as the iterator
-            reconstructor.late += [whole, call_effect(set_position, made, ConstantRecipe(at))]
+            reconstructor.late += [whole, call_effect(set_position, made, ConstantRecipe(self.taken))]
             return made
         if changed:
             raise cannot_rebuild("an iterator over a container that was changed", self.made_at)
         return CallRecipe(ConstantRecipe(self.make), [container, ConstantRecipe(self.taken)])
-
-
-_OF_LISTS: tuple[type, ...] = (LIST_ITERATOR, type(reversed([])))
 
 
 def _drops_of(container: Any) -> int:

@@ -16,9 +16,8 @@ from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, GetAttr, Load, NewDict, Recipe, call_recipe
 from stator.dynamo.values.base import Lazy, NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.objects import MISSING, ObjectValue, runs_code_when_compared
+from stator.dynamo.values.objects import MISSING, ObjectValue, meet_attributes, meet_dict, runs_code_when_compared
 
-from .attribute_dicts import meet_attributes, meet_dict
 from .canonical_constants import known_at
 from .iterators import ContainerIterator, IteratorValue
 from .sequences import TupleValue

@@ -17,7 +17,7 @@ from stator.dynamo.values.base import Lazy, NotConstant, Raised, Value, unsuppor
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, new_of_layout
 
-from .iterators import ContainerIterator
+from .iterators import ContainerIterator, IteratorValue
 from .slices import SliceValue
 
 if TYPE_CHECKING:
@@ -75,19 +75,15 @@ class SequenceValue(ObjectValue):
         kind = type(iter(self.builtin()))
         return ContainerIterator(self, self.raw_items(context), support.iterator_at, kind, made_at=context.end_step())
 
-    def backwards(self, context: CaptureContext) -> ContainerIterator:
-        start = len(self.items)
+    def backwards(self, context: CaptureContext) -> IteratorValue:
+        places = range(len(self.items) - 1, -1, -1)
 
         def items() -> Iterator[Value]:
-            for at in range(start - 1, -1, -1):
+            for at in places:
                 if at < len(self.items):
                     yield self.at(context, at)
 
-        def make(sequence: Any, taken: int) -> Any:
-            return support.reversed_at(sequence, start - 1 - taken)
-
-        kind = type(reversed(self.builtin()))
-        return ContainerIterator(self, items(), make, kind, made_at=context.end_step(), start=start)
+        return IteratorValue(items(), cls=type(reversed(self.builtin())), made_at=context.end_step())
 
     def contains(self, context: CaptureContext, item: Value) -> bool:
         if self.cls is not self.builtin and self.special(context, "__contains__") is not None:
