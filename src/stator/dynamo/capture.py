@@ -22,8 +22,7 @@ from .guards.guard import Guard, GuardKind
 from .guards.source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
 from .handlers import opcodes, polyfills
 from .host.break_kinds import break_hint
-from .host.naming import class_name
-from .host.numpy_scalars import is_python_class
+from .host.naming import class_name, is_python_class
 from .interpreter.capture_context import FrameCapture
 from .interpreter.frame import Frame, StopAtBreak
 from .interpreter.generators import GeneratorValue

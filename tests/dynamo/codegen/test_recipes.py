@@ -228,13 +228,6 @@ def test_replacing_the_content_of_dictionaries(kind: type) -> None:
         assert list(target) == ["b", "a"] and list(reversed(target)) == ["a", "b"]
 
 
-def test_attributes_written_past_overrides() -> None:
-    odd = with_attributes(Odd(), hidden=2)
-    support.set_attribute(odd, "raw", 2)
-    support.delete_attribute(odd, "hidden")
-    assert object.__getattribute__(odd, "__dict__") == {"raw": 2}
-
-
 def test_signature_is_kept() -> None:
     captured = CapturedFrame(template, template.__code__, None, [], [], Return(local("more")), [])
     code = emit(captured, None)

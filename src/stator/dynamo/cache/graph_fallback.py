@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import linecache
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -28,7 +28,6 @@ from .compiled_frames import hit_count, retire_version
 # Failures in a row after which a graph is not tried again: failures of the graph alone, which persist; and failures of
 # graph and program.
 _MOST_ALONE, _MOST_IN_A_ROW = 2, 8
-_FX_FILE = "<eval_with_key>"  # file name that torch.fx gives to the code of graphs
 
 
 def generator_states(devices: Sequence[torch.device], *others: Any) -> list[Callable[[], object]]:
@@ -58,23 +57,6 @@ class GraphFailure:
     generators. Restores generators and torch's modes, and returns whether the frame starts again. If the error is to
     leave a resumed frame, it is raised in the frame, which may be inside of blocks."""
 
-    __slots__ = (
-        *(
-            "alone",
-            "assumed",
-            "hit_count",
-            "code",
-            "goes_on",
-            "in_a_row",
-            "latest",
-            "modes",
-            "name",
-            "passed_on",
-            "places",
-        ),
-        "repeatable",
-    )
-
     def __init__(self, captured: CapturedFrame) -> None:
         assert captured.entry_modes is not None
         code = captured.code
@@ -90,7 +72,7 @@ class GraphFailure:
         self.passed_on = False  # whether the frame re-raised the last error unchanged
         self.modes = captured.entry_modes
         self.repeatable = captured.side_effects.repeatable
-        self.places = {} if self.repeatable else _places(captured)
+        self.places = [] if self.repeatable else _places(captured)
 
     def __call__(self, error: BaseException, states: Sequence[Callable[[], object]] = ()) -> bool:
         self.modes.restore()
@@ -112,7 +94,7 @@ class GraphFailure:
         if not self.assumed and _program_takes_part():
             return False
         if not self.repeatable and not self.assumed:
-            BaseException.add_note(error, self._note(error))
+            BaseException.add_note(error, self._note())
             return False
         for put_back in states:
             put_back()
@@ -163,13 +145,8 @@ class GraphFailure:
         if self.alone >= _MOST_ALONE:
             self._give_up()
 
-    def _note(self, error: BaseException) -> str:
-        """Add to the error that the graph may have changed state before it failed, and the line of the failed
-        operator."""
-        where = next((self.places[name] for name in _nodes_under_way(error) if name in self.places), None)
-        if where is not None:
-            return f"stator: raised in a compiled graph, by\n  {_shown(where)}"
-        found = [*self.places.values()]
+    def _note(self) -> str:
+        found = self.places
         between = f", between\n  {_shown(found[0])}\nand\n  {_shown(found[-1])}" if found else ""
         return f"stator: raised in a compiled graph of {self.name}{between}"
 
@@ -184,28 +161,14 @@ def _shown(place: UserPlace) -> str:
     return f"{place}\n    {linecache.getline(place.filename, place.line).strip()}"
 
 
-def _places(captured: CapturedFrame) -> dict[str, UserPlace]:
+def _places(captured: CapturedFrame) -> list[UserPlace]:
     assert captured.graph is not None
-    found = {}
+    found = []
     for node in captured.graph.graph.nodes:
         switches = node.meta.get("example_value", node) is None  # a change of a mode
         if "place" in node.meta and not switches:
-            found[node.name] = node.meta["place"]
+            found.append(node.meta["place"])
     return found
-
-
-def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    entry = error.__traceback__
-    while entry is not None:
-        yield entry.tb_frame, entry.tb_lineno
-        entry = entry.tb_next
-
-
-def _nodes_under_way(error: BaseException) -> Iterator[str]:
-    """Names of the nodes that were running when a graph executed as Python, a line for each node, raised this error."""
-    for frame, line in _frames(error):
-        if frame.f_code.co_filename.startswith(_FX_FILE):
-            yield linecache.getline(frame.f_code.co_filename, line).partition("=")[0].partition(":")[0].strip()
 
 
 def _program_takes_part() -> bool:

@@ -15,7 +15,7 @@ from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ItemSource, LocalSource, Source
 from stator.dynamo.guards.type_only_guards import TENSORS
 from stator.dynamo.host.iterator_state import is_known_iterator, next_items
-from stator.dynamo.host.naming import is_plain_class, qualified_name
+from stator.dynamo.host.naming import is_plain_class, is_python_class, qualified_name
 from stator.dynamo.ir.resume import is_stack_name
 
 _DEEPEST = 8  # nested wrappers that are distinguished
@@ -149,13 +149,11 @@ def _is_instance(obj: object) -> bool:
     """Whether the object is an instance of a program's class. (Functions and containers may be created anew for each
     call.)"""
     kind = type(obj)
-    if not _flags(kind) & _HEAP_TYPE or not is_plain_class(kind):
+    if not is_python_class(kind) or not is_plain_class(kind):
         return False
     return not issubclass(kind, (*_OTHERS, *TENSORS)) and _can_be_referred_to(obj)
 
 
-_flags = type.__dict__["__flags__"].__get__
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _METHODS = (MethodType, BuiltinMethodType)  # created anew at each attribute read
 _OTHERS = (type, tuple, list, dict, set, frozenset, str, bytes, int, float, complex, BaseException)
 

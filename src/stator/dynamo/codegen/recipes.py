@@ -20,7 +20,7 @@ from stator.dynamo.ir.reconstruct_ir import (
 )
 
 from . import support
-from .writer import Writer, allocations, recipes, unshared
+from .writer import Writer, allocations, recipes
 
 
 @recipes.register(ConstantRecipe)
@@ -39,10 +39,6 @@ def _graph_output(writer: Writer, recipe: GraphOutput) -> None:
 @recipes.register(RaisedAt)
 def _raised_at(writer: Writer, recipe: RaisedAt) -> None:
     writer.builder.const(0)  # a placeholder
-
-
-for _kind in (ConstantRecipe, GraphOutput, FrameCell, RaisedAt):
-    unshared(_kind)
 
 
 def _all(writer: Writer, items: list[Recipe]) -> int:

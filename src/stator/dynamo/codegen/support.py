@@ -12,12 +12,9 @@ _MISSING = object()
 
 def read_item(container: Any, key: Any) -> Any:
     """`container[key]` past any override in a subclass of dict, list or tuple."""
-    if issubclass(type(container), dict):
-        return dict.__getitem__(container, key)
-    if issubclass(type(container), list):
-        return list.__getitem__(container, key)
-    if issubclass(type(container), tuple):
-        return tuple.__getitem__(container, key)
+    for base in (dict, list, tuple):
+        if issubclass(type(container), base):
+            return base.__getitem__(container, key)
     return container[key]
 
 
@@ -107,16 +104,6 @@ def clear_content(cell: CellType) -> None:
         del cell.cell_contents
     except ValueError:
         return
-
-
-def set_attribute(target: Any, name: str, value: Any) -> None:
-    """Attribute write past any __setattr__."""
-    object.__setattr__(target, name, value)
-
-
-def delete_attribute(target: Any, name: str) -> None:
-    """Attribute deletion past any __delattr__."""
-    object.__delattr__(target, name)
 
 
 def replace_list(target: Any, items: list[Any]) -> None:

@@ -12,11 +12,21 @@ from stator.base.registry import Registry
 from stator.dynamo.bytecode import CodeBuilder, Handler, Instruction
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, FunctionSource, LocalSource, Source
+from stator.dynamo.ir.capture_parts import members
 from stator.dynamo.ir.capture_result import Break, CapturedFrame, Return
-from stator.dynamo.ir.reconstruct_ir import Effect, Load, NewCell, NewDict, NewList, Recipe
+from stator.dynamo.ir.reconstruct_ir import (
+    ConstantRecipe,
+    Effect,
+    FrameCell,
+    GraphOutput,
+    Load,
+    NewCell,
+    NewDict,
+    NewList,
+    RaisedAt,
+    Recipe,
+)
 from stator.dynamo.ir.resume import resumption_of
-
-from .children import recipe_children, source_bases
 
 SourceWriter = Callable[["Writer", Any], None]
 RecipeWriter = Callable[["Writer", Any], None]
@@ -141,14 +151,14 @@ class Writer:
             return
         used.append(recipe)
         path.append(recipe)
-        for child in recipe_children(recipe):
+        for child in members(recipe, Recipe):
             self._visit(child, used, path)
         path.pop()
 
     def _count_source(self, source: Source) -> None:
         self._source_uses[source] += 1
         if self._source_uses[source] == 1:
-            for base in source_bases(source):
+            for base in members(source, Source):
                 self._count_source(base)
 
     # ---- sources ----
@@ -247,7 +257,7 @@ def _reachable(roots: list[Recipe]) -> list[Recipe]:
         recipe = work.pop()
         if id(recipe) not in found:
             found[id(recipe)] = recipe
-            work.extend(recipe_children(recipe))
+            work.extend(members(recipe, Recipe))
     return list(found.values())
 
 
@@ -264,12 +274,8 @@ def break_recipes(exit_: Break) -> list[Recipe]:
 
 # recipe type -> (push the empty object, fill it); for members of reference cycles
 allocations: Registry[type, tuple[RecipeWriter, RecipeWriter]] = Registry("allocation")
-_UNSHARED: set[type[Recipe]] = set()  # recipes that are as cheap to evaluate as a load of a temporary
+# as cheap to evaluate as a load of a temporary
+_UNSHARED = (ConstantRecipe, GraphOutput, FrameCell, RaisedAt)
 
 
-def unshared(kind: type[Recipe]) -> type[Recipe]:
-    _UNSHARED.add(kind)
-    return kind
-
-
-__all__ = ["Writer", "allocations", "break_recipes", "recipes", "sources", "unshared"]
+__all__ = ["Writer", "allocations", "break_recipes", "recipes", "sources"]

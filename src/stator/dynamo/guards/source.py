@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from stator.dynamo.host.naming import class_name, qualified_name
+from stator.dynamo.host.naming import class_name, is_python_class, qualified_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,7 @@ class _Weakly(weakref.ref):  # type: ignore[type-arg]
 
 def _may_go(value: object) -> bool:
     """Whether the value is a class or function that a program may create and drop."""
-    return type(value) is FunctionType or (isinstance(value, type) and value.__flags__ & _HEAP_TYPE != 0)
-
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+    return type(value) is FunctionType or (isinstance(value, type) and is_python_class(value))
 
 
 def _same(one: object, other: object) -> bool:

@@ -8,6 +8,7 @@ qualified_name = type.__dict__["__qualname__"].__get__
 resolution_order = type.__dict__["__mro__"].__get__
 class_dict = type.__dict__["__dict__"].__get__
 _module = type.__dict__["__module__"].__get__
+_flags = type.__dict__["__flags__"].__get__
 
 
 def module_of(cls: type) -> str:
@@ -17,6 +18,11 @@ def module_of(cls: type) -> str:
     except AttributeError:
         return ""
     return found if type(found) is str else ""
+
+
+def is_python_class(cls: type) -> bool:
+    """Whether the class was made by a class statement, so that its instances may have attributes."""
+    return bool(_flags(cls) & 1 << 9)  # Py_TPFLAGS_HEAPTYPE
 
 
 def full_name(cls: type) -> str:

@@ -67,11 +67,3 @@ def safe_repr(value: Any) -> str:
         return repr(value)
     except ValueError:
         return "a very long number"
-
-
-def is_python_class(cls: type) -> bool:
-    """Whether the class is written in Python, so that its instances may have attributes."""
-    return bool(cls.__flags__ & _HEAP_TYPE)
-
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE

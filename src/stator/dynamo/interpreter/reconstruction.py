@@ -177,7 +177,7 @@ class FrameReconstructor:
         if now is not MISSING:
             self.effects.append(attribute_effect(target, name, self.recipe(now), raw))
         elif value.obj is not None and (name in (value.instance_dict() or {})):
-            delete = support.delete_attribute if raw else delattr
+            delete = object.__delattr__ if raw else delattr
             self.effects.append(call_effect(delete, target, ConstantRecipe(name)))
         self._changed[id(value)] = value
 
@@ -272,7 +272,7 @@ class FrameReconstructor:
 
 def attribute_effect(target: Recipe, name: str, value: Recipe, raw: bool = False) -> Effect:
     """`raw`: an attribute write past any __setattr__."""
-    return call_effect(support.set_attribute if raw else setattr, target, ConstantRecipe(name), value)
+    return call_effect(object.__setattr__ if raw else setattr, target, ConstantRecipe(name), value)
 
 
 def _is_found(recipe: Recipe) -> bool:

@@ -31,7 +31,7 @@ from stator.dynamo.guards.source import (
 )
 from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.iterator_state import READABLE
-from stator.dynamo.host.naming import class_name, full_name, module_of
+from stator.dynamo.host.naming import class_name, full_name, is_python_class, module_of
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_scalars import is_numpy_number, numpy_numbers, plain_converter
 from stator.dynamo.values.base import Lazy, Value, unsupported
@@ -150,10 +150,9 @@ def _constant(context: CaptureContext, obj: Any, source: Source | None) -> Value
 
 def _adds_behaviour(cls: type) -> bool:
     """Whether a class of a Python program defines members: then its instances are no plain numbers or text."""
-    return bool(cls.__flags__ & _HEAP_TYPE) and module_of(cls) != "numpy" and not vars(cls).keys() <= _PLAIN_NAMES
+    return is_python_class(cls) and module_of(cls) != "numpy" and not vars(cls).keys() <= _PLAIN_NAMES
 
 
-_HEAP_TYPE = 1 << 9  # a class of a Python program
 _PLAIN_NAMES = frozenset({"__module__", "__doc__", "__dict__", "__weakref__", "__slots__", "__firstlineno__"}) | {
     "__static_attributes__",
     "__orig_bases__",

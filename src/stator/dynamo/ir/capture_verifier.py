@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from types import CodeType
 from typing import Any
@@ -25,11 +25,11 @@ from stator.dynamo.guards.source import (
     Source,
     TypeSource,
 )
-from stator.dynamo.host.naming import module_of
 from stator.graph.fake.fake_mode import FakeTensor
 
+from .capture_parts import members, parts
 from .capture_result import Break, CapturedFrame, CaptureState, InnerFrame, Return
-from .reconstruct_ir import ConstantRecipe, FrameCell, GraphOutput, Load, NewCell, NewDict, NewList, Recipe
+from .reconstruct_ir import FrameCell, GraphOutput, Load, NewCell, NewDict, NewList, Recipe
 from .resume import closure_of
 
 _ROOTS = (LocalSource, CellSource, FunctionSource, GlobalSource, ModuleGlobalSource, BuiltinSource, ConstantSource)
@@ -112,13 +112,13 @@ def _add_with_bases(source: Source, found: set[Source]) -> None:
     """A guard on a source reads all bases of the source, too."""
     if source not in found:
         found.add(source)
-        for base in _members(source, Source):
+        for base in members(source, Source):
             _add_with_bases(base, found)
 
 
 def _unguarded(source: Source, guarded: set[Source]) -> Iterator[Source]:
     """Sources on the path to a source that no guard covers and whose kind of object is unknown."""
-    for base in _members(source, Source):
+    for base in members(source, Source):
         if not isinstance(base, _ROOTS) and base not in guarded and not _is_known(base):
             yield base
         yield from _unguarded(base, guarded)
@@ -151,7 +151,7 @@ def _objects_can_be_made(captured: CapturedFrame) -> Iterator[str]:
                 continue
             done.add(id(recipe))
             path.append(recipe)
-            waiting += [(child, depth + 1) for child in _members(recipe, Recipe)]
+            waiting += [(child, depth + 1) for child in members(recipe, Recipe)]
     if captured.runs_original and captured.effects:
         yield "the frame's own code runs, and there are effects"
 
@@ -239,7 +239,7 @@ def _names_fit(frame: InnerFrame) -> Iterator[str]:
 def _after_graph(captured: CapturedFrame) -> list[Recipe]:
     """The recipes of effects and exit."""
     kept = [] if captured.handled_before is None else [captured.handled_before]
-    return [*_members(captured.effects, Recipe), *_members(captured.exit, Recipe), *kept]  # type: ignore[list-item]
+    return [*members(captured.effects, Recipe), *members(captured.exit, Recipe), *kept]  # type: ignore[list-item]
 
 
 def _within(root: Recipe) -> Iterator[Recipe]:
@@ -250,7 +250,7 @@ def _within(root: Recipe) -> Iterator[Recipe]:
         if id(one) not in seen:
             seen.add(id(one))
             yield one
-            waiting += _members(one, Recipe)
+            waiting += members(one, Recipe)
 
 
 def _everything(captured: CapturedFrame) -> Iterator[object]:
@@ -264,31 +264,10 @@ def _everything(captured: CapturedFrame) -> Iterator[object]:
         if id(one) not in seen:
             seen.add(id(one))
             yield one
-            waiting += _parts(one)
+            waiting += parts(one)
 
 
 _NOT_LOOKED_INTO = frozenset(("function", "code", "graph", "entry_modes"))
-
-
-def _parts(one: object) -> Iterable[object]:
-    if module_of(type(one)).startswith("stator.dynamo") and hasattr(one, "__dataclass_fields__"):
-        return [getattr(one, field.name) for field in fields(one)]  # type: ignore[arg-type]
-    if type(one) in (list, tuple, frozenset):
-        return list(one)  # type: ignore[call-overload]
-    if type(one) is dict:
-        return [*one.values()]
-    return ()
-
-
-def _members(one: object, kind: type) -> list[Any]:
-    """The nearest parts of this kind."""
-    found: list[object] = []
-    for part in () if isinstance(one, (ConstantRecipe, ConstantSource)) else _parts(one):
-        if isinstance(part, kind):
-            found.append(part)
-        else:
-            found += _members(part, kind)
-    return found
 
 
 RULES = (_no_state_is_left, _graph_fits, _sources_are_closed, _objects_can_be_made, _guards_agree, _exit_fits)

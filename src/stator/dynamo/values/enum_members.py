@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.guards.source import ConstantSource, InstanceDictSource, ItemSource
 from stator.dynamo.host.hook import is_skipped
-from stator.dynamo.host.naming import class_dict, class_name, resolution_order
+from stator.dynamo.host.naming import class_dict, class_name, is_python_class, resolution_order
 
 from .base import Value
 from .constants import ConstantValue
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 # methods that no operator and no built-in function but str() and format() calls
 _NEUTRAL = frozenset({"__init__", "__new__", "__str__", "__repr__", "__format__", "__dir__", "__reduce_ex__"})
 _PLAIN_BASES = (object, int, float, complex, str, bytes)
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 _operations: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 _containers: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
@@ -45,7 +44,7 @@ def are_containers(cls: type) -> bool:
     """Whether members of this enumeration are lists, tuples, dictionaries or their like."""
     found = _containers.get(cls)
     if found is None:
-        of_c = (base for base in resolution_order(cls) if not base.__flags__ & _HEAP_TYPE)
+        of_c = (base for base in resolution_order(cls) if not is_python_class(base))
         found = _containers[cls] = any(base not in _PLAIN_BASES for base in of_c)
     return found
 

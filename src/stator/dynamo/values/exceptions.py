@@ -8,7 +8,7 @@ from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.guards.source import AttrSource, Source
-from stator.dynamo.host.naming import class_name
+from stator.dynamo.host.naming import class_name, is_python_class
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 
 from .base import NotConstant, Value, cannot_rebuild, unsupported
@@ -130,11 +130,11 @@ class ExceptionValue(Value):
 
     def _plain_twin(self) -> BaseException:
         """An exception of the built-in base class, whose text is equal. Raises NotConstant."""
-        base = next(base for base in self.cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+        base = next(base for base in self.cls.__mro__ if not is_python_class(base))
         if self.source is not None and base.__str__ not in _OF_ARGS:
             raise NotConstant  # its text shows attributes, which the program may have written
         args = [arg.constant() for arg in self.args]
-        if any(type(arg).__flags__ & _HEAP_TYPE for arg in args):
+        if any(is_python_class(type(arg)) for arg in args):
             raise NotConstant
         try:
             return base(*args)
@@ -166,7 +166,6 @@ def _init(context: CaptureContext, self: ExceptionValue, *args: Value, **kwargs:
     return ConstantValue(None)
 
 
-_HEAP_TYPE = 1 << 9
 _OF_ARGS = (BaseException.__str__, KeyError.__str__)  # the text is made of the arguments
 _OF_C = (types.MemberDescriptorType, types.GetSetDescriptorType)
 

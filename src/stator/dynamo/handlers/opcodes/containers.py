@@ -10,7 +10,7 @@ import torch
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource
-from stator.dynamo.host.naming import class_name, full_name, qualified_name
+from stator.dynamo.host.naming import class_name, full_name, is_python_class, qualified_name
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Raised, Value, unsupported
@@ -264,7 +264,6 @@ def get_len(frame: Frame, instruction: Instruction) -> None:
 
 
 _SEQUENCE, _MATCHES_ITSELF = 1 << 5, 1 << 22  # flags of types
-_HEAP_TYPE = 1 << 9
 
 
 @opcode("MATCH_SEQUENCE")
@@ -272,7 +271,7 @@ def match_sequence(frame: Frame, instruction: Instruction) -> None:
     """A program may register a class of its own as a sequence later, so a guard holds the class's flag."""
     kind = frame.stack[-1].python_type(frame.context)
     found = _is_sequence(kind)
-    if not found and kind.__flags__ & _HEAP_TYPE:
+    if not found and is_python_class(kind):
         of_class = ConstantSource(full_name(kind), kind)
         frame.context.guard(ReadSource(_is_sequence, (of_class,)), GuardKind.EQUALS, False)
     frame.stack.append(frame.context.constant(found))

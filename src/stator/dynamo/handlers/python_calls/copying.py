@@ -9,7 +9,7 @@ import operator
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from stator.dynamo.host.numpy_scalars import is_python_class
+from stator.dynamo.host.naming import is_python_class
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
