@@ -23,8 +23,7 @@ NUMBER = itertools.count()
 MOST = 5  # functions that call one another
 KINDS = (
     *("function", "closure", "method", "starred", "module", "wrapped", "subclass"),
-    *("hooked", "constructed", "property", "entered", "exited", "item", "attribute", "stored", "operated"),
-    *("asked", "contained", "iterated", "iterating", "made", "of_a_module", "paired", "in_place", "mapped", "reduced"),
+    *("hooked", "constructed", "property", "entered", "exited", "operated", "iterated"),
 )
 
 
@@ -183,9 +182,6 @@ class NestedWriter(Writer):
     def property_(self, name, callees):
         self.special_(name, callees, "def result(self):", "made.result + 1", rest=("@property",))
 
-    def item_(self, name, callees):
-        self.special_(name, callees, "def __getitem__(self, at):", "made[n] + 1")
-
     def operated_(self, name, callees):
         method, how = self.random.choice(
             (
@@ -202,29 +198,6 @@ class NestedWriter(Writer):
         if "int(" in how and returns != "NotImplemented":
             returns = "total > 1"
         self.special_(name, callees, f"def {method}:", how, returns=returns)
-
-    def asked_(self, name, callees):
-        """For its truth or length, of which the instruction that asks goes on with another."""
-        method = self.random.choice(("bool", "len"))
-        right, wrong = ("total > 1", "total") if method == "bool" else ("total % 3", "-1 - total")
-        how = self.random.choice(
-            (
-                *("x * 2 if made else x", "x * int(not made)", "x * bool(made)", "x + (made and 1 or 2)"),
-                *("x + len(made)" if method == "len" else "x", "x + 1 if n and not made else x - 1"),
-            )
-        )
-        returns = self.random.choice((right, right, right, wrong))
-        self.special_(name, callees, f"def __{method}__(self):", how, returns=returns)
-
-    def contained_(self, name, callees):
-        how = self.random.choice(("x * (n in made)", "x * (n not in made)", "x if n in made else x * 2"))
-        returns = self.random.choice(("total", "out", "x.sum() > 1"))
-        self.special_(name, callees, "def __contains__(self, item):", how, returns=returns)
-
-    def iterating_(self, name, callees):
-        how = self.random.choice(("next(iter(made)) + x", "x + sum(y for y in made)", "x + len([*made])"))
-        returns = self.random.choice(("iter([x, x * 2])", "iter([total])", "x"))
-        self.special_(name, callees, "def __iter__(self):", how, returns=returns)
 
     def iterated_(self, name, callees):
         how = self.random.choice(("for", "for", "else", "next", "try"))
@@ -249,122 +222,6 @@ class NestedWriter(Writer):
             "try": ["try:", *(f"    {line}" for line in loop), "except StopIteration as error:", "    log(str(error))"],
         }
         self.uses(name, "x * 2", f"made = Of{name}()", "made.given, made.turn = (log, x, n), 0", *loops[how])
-
-    def mapped_(self, name, callees):
-        self.function_(f"by{name}", callees)
-        numbers = self.random.choice(("[n, n - 1]", "iter((n, 1, n))", "range(n + 1)", "[n] * 7", "made(n)"))
-        items = f"map(by{name}, itertools.repeat(log), itertools.repeat(x), {numbers})"
-        if self.random.random() < 0.6:
-            items = f"map(functools.partial(by{name}, log, x), {numbers})"
-        given = [
-            "def made(n):",
-            "    yield n",
-            "    yield n - 1",
-        ]
-        ways = {
-            "x + sum(list(items))": [],
-            "x + sum(items)": [],
-            "x + len([*items, 1])": [],
-            "x + y": ["y, z = items"],
-            "x + y + len(z)": ["y, *z = items"],
-            "x + len(tuple(items))": [],
-            "x * 2": ["for y in items:", "    x = x + y", "    if x.sum() > 50: break", "else:", "    log(stack())"],
-            "x + last(*items)": ["def last(*values):", "    return values[-1] if values else 1"],
-            "next(items) + len(list(items))": [],
-        }
-        how = self.random.choice(list(ways))
-        self.uses(name, how, *given, f"items = {items}", *ways[how])
-
-    def reduced_(self, name, callees):
-        self.line(0, f"def by{name}(x, given):")
-        self.line(1, "x, (log, n) = (x, given) if type(given) is tuple else (given, x)")
-        self.body(1, callees)
-        pairs = self.random.choice(("[(log, n), (log, n - 1)]", "iter([(log, n)] * 3)", "[]"))
-        given = self.random.choice((f"{pairs}, x", f"[x, *{pairs}]"))
-        self.uses(name, f"functools.reduce(by{name}, {given})")
-
-    def made_(self, name, callees):
-        """By its `__new__`."""
-        self.line(0, f"class Of{name}:")
-        self.line(1, "def __new__(cls, log, x, n, **more):")
-        self.body(2, callees)
-        made = self.random.choice(("object.__new__(cls)", "object.__new__(cls)", "set()"))
-        self.lines[-1] = f"        made = {made}"
-        if made != "set()":
-            self.line(2, "made.result = x + total")
-        self.line(2, "return made")
-        if self.random.random() < 0.6:
-            self.line(1, "def __init__(self, log, x, n, **more):")
-            self.line(2, "log(sorted(more), stack())")
-            if self.random.random() < 0.5:
-                self.line(2, "if self.result.sum() > 3: log('much')")
-            self.line(2, self.random.choice(("self.result = self.result + x", "return n // 2 or None")))
-        self.uses(name, f"getattr(Of{name}(log, x, n=n), 'result', x)")
-
-    def of_a_module_(self, name, callees):
-        """A property, behind which there is `__getattr__`."""
-        base = self.random.choice(("torch.nn.Module", "torch.nn.Module", "Other"))
-        if base == "Other":
-            self.line(0, "class Other:")
-            self.line(1, "def __getattr__(self, name):")
-            self.line(2, "self.given[0](name, stack())")
-            self.line(2, "return self.given[1].mul")
-        self.line(0, f"class Of{name}({base}):")
-        self.line(1, "@property")
-        self.line(1, "def result(self):")
-        self.line(2, "log, x, n = self.given")
-        self.body(2, callees)
-        self.lines[-1] = "        return (x + total).mul"
-        if self.random.random() < 0.4:
-            self.lines.insert(-1, "        if n % 2: raise AttributeError(f'{n}')")
-        how = self.random.choice(("made.result(2)", "x + int(callable(made.result))"))
-        self.uses(name, how, f"made = Of{name}()", "made.given = log, x, n")
-
-    def paired_(self, name, callees):
-        """Operators on objects of two classes, of which one may leave it to the other."""
-        symbol, plain, reflected = self.random.choice(
-            (
-                ("+", "add", "radd"),
-                ("@", "matmul", "rmatmul"),
-                ("<", "lt", "gt"),
-                ("==", "eq", "eq"),
-                (">=", "ge", "le"),
-            )
-        )
-        base = self.random.choice(("", f"(Left{name})"))
-        bodies = [callees, []] if self.random.random() < 0.5 else [[], callees]
-        for kind, method, inside in ((f"Left{name}", plain, bodies[0]), (f"Right{name}{base}", reflected, bodies[1])):
-            self.line(0, f"class {kind}:")
-            self.line(1, f"def __{method}__(self, other):")
-            self.line(2, "log, x, n = self.given")
-            self.body(2, inside)
-            returns = self.random.choice(("total + 1", "NotImplemented"))
-            self.lines[-1] = f"        return {returns}"
-        how = self.random.choice((f"x * int(left {symbol} right)", f"x if left {symbol} right else x * 2"))
-        given = "left.given = right.given = log, x, n"
-        self.uses(name, how, f"left, right = Left{name}(), Right{name}()", given)
-
-    def in_place_(self, name, callees):
-        symbol, method = self.random.choice((("+=", "iadd"), ("*=", "imul"), ("-=", "sub"), ("|=", "or")))
-        returns = self.random.choice(("x + total", "NotImplemented"))
-        rest = ("def __add__(self, other):", "    return self.given[1] * other") if self.random.random() < 0.5 else ()
-        made = f"made {symbol} n"
-        self.special_(name, callees, f"def __{method}__(self, other):", "made", made, returns=returns, rest=rest)
-
-    def attribute_(self, name, callees):
-        self.special_(name, callees, "def __getattr__(self, name):", "made.result * 2")
-
-    def stored_(self, name, callees):
-        how = self.random.choice(("made.result = n", "made[n] = n", "del made[n]", "del made.result"))
-        method = {
-            "made.result = n": "def __setattr__(self, name, value):",
-            "made[n] = n": "def __setitem__(self, key, value):",
-            "del made[n]": "def __delitem__(self, key):",
-            "del made.result": "def __delattr__(self, name):",
-        }[how]
-        self.special_(
-            name, callees, method, "x + made.__dict__['total']", how, returns="self.__dict__.update(total=total)"
-        )
 
     def entered_(self, name, callees):
         rest = ("def __exit__(self, *error):", "    self.given[0]('exit', [str(one) for one in error[:2]])")
