@@ -83,19 +83,6 @@ WAYS = [
         "x = m(x, log)",
     ),
     Way(
-        "forward_pre_hook",
-        "class M(nn.Module):\n"
-        "    def forward(self, y, log):\n"
-        "        return y - 1\n"
-        "class H:\n"
-        "    def hook(module, args):\n"
-        "        y, log = argsBODY\n"
-        "        return y, log\n"
-        "m = M()\n"
-        "m.register_forward_pre_hook(H.hook)",
-        "x = m(x, log)",
-    ),
-    Way(
         "forward_hook",
         "class M(nn.Module):\n"
         "    def forward(self, y, log):\n"
@@ -109,23 +96,6 @@ WAYS = [
         "x = m(x, log)",
     ),
     Way("init", "class C:\n    def __init__(self, y, log):BODY\n        self.y = y", "x = C(x, log).y", graphs=4),
-    Way(
-        "post_init",
-        "@dataclass\n"
-        "class C:\n"
-        "    y: object\n"
-        "    log: list\n"
-        "    def __post_init__(self):\n"
-        "        y, log = self.y, self.logBODY\n"
-        "        self.y = y",
-        "x = C(x, log).y",
-        graphs=4,
-    ),
-    Way(
-        "metaclass_call",
-        "class T(type):\n    def __call__(cls, y, log):BODY\n        return y\nclass C(metaclass=T):\n    pass",
-        "x = C(x, log)",
-    ),
     Way(
         "enter",
         "class C:\n"
@@ -197,40 +167,8 @@ WAYS = [
         graphs=4,
     ),
     Way(
-        "property_of_a_module",
-        "class M(nn.Module):\n"
-        "    @property\n"
-        "    def f(self):\n"
-        "        y, log = self.given\n"
-        "        BODY\n"
-        "        return y\n"
-        "m = M()",
-        "m.given = x, log\n    x = m.f\n    m.given = None",
-        graphs=4,
-    ),
-    Way(
         "getattr",
         "class C:\n    def __getattr__(self, name):\n        y, log = self.y, self.logBODY\n        return y",
-        "c = C()\n    c.y, c.log = x, log\n    x = c.f",
-        graphs=4,
-    ),
-    Way(
-        "setattr",
-        "class C:\n"
-        "    def __setattr__(self, name, y):\n"
-        "        log = self.__dict__['log']BODY\n"
-        "        self.__dict__[name] = y",
-        "c = C()\n    c.__dict__['log'] = log\n    c.f = x\n    x = c.f",
-        graphs=4,
-    ),
-    Way(
-        "descriptor",
-        "class D:\n"
-        "    def __get__(self, owner, kind):\n"
-        "        y, log = owner.y, owner.logBODY\n"
-        "        return y\n"
-        "class C:\n"
-        "    f = D()",
         "c = C()\n    c.y, c.log = x, log\n    x = c.f",
         graphs=4,
     ),
@@ -241,49 +179,9 @@ WAYS = [
         graphs=4,
     ),
     Way(
-        "setitem",
-        "class C:\n    def __setitem__(self, key, y):\n        log = self.logBODY\n        self.y = y",
-        "c = C()\n    c.log = log\n    c[1] = x\n    x = c.y",
-        graphs=4,
-    ),
-    Way(
         "add",
         "class C:\n    def __add__(self, n):\n        y, log = self.y, self.logBODY\n        return y + n",
         "c = C()\n    c.y, c.log = x, log\n    x = c + 3",
-        graphs=4,
-    ),
-    Way(
-        "less",
-        "class C:\n"
-        "    def __lt__(self, n):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return True",
-        "c = C()\n    c.y, c.log = x, log\n    less = c < 3\n    x = c.y if less else x",
-        graphs=4,
-    ),
-    Way(
-        "length",
-        "class C:\n    def __len__(self):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return 3",
-        "c = C()\n    c.y, c.log = x, log\n    x = len(c) * c.y",
-        graphs=4,
-    ),
-    Way(
-        "truth",
-        "class C:\n"
-        "    def __bool__(self):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return True",
-        "c = C()\n    c.y, c.log = x, log\n    if c:\n        x = c.y\n    else:\n        x = x - 1",
-        graphs=4,
-    ),
-    Way(
-        "contains",
-        "class C:\n    def __contains__(self, y):\n        log = self.logBODY\n        self.y = y\n        return True",
-        "c = C()\n    c.log = log\n    x = c.y if x in c else x",
-        graphs=4,
-    ),
-    Way(
-        "add_that_leaves_it_to_the_other",
-        "class B:\n    def __radd__(self, other):\n        return other.y\n"
-        "class C:\n    def __add__(self, n):\n"
-        "        y, log = self.y, self.logBODY\n        self.y = y\n        return NotImplemented",
-        "b, c = B(), C()\n    c.y, c.log = x, log\n    x = c + b",
         graphs=4,
     ),
     Way(
@@ -293,28 +191,10 @@ WAYS = [
         graphs=3,
     ),
     Way(
-        "generator_expression",
-        "if True:\n    def f(y, log):BODY\n        return y",
-        "for y in (f(x + i, log) for i in range(3)):\n        x = x + y",
-        graphs=5,
-    ),
-    Way(
         "comprehension",
         "if True:\n    def f(y, log):BODY\n        return y",
         "x = sum([f(x + i, log) for i in range(3)])",
         graphs=4,
-    ),
-    Way(
-        "yield_from",
-        "if True:\n"
-        "    def g(y, log):\n"
-        "      for i in range(3):BODY\n"
-        "        yield y\n"
-        "def h(y, log):\n"
-        "    yield from g(y, log)\n"
-        "    yield y * 2",
-        "for y in h(x, log):\n        x = x + y",
-        graphs=3,
     ),
     Way(
         "inside_loop_over_generator",
@@ -338,26 +218,6 @@ WAYS = [
         graphs=7,
     ),
     Way("map", "if True:\n    def f(y, log):BODY\n        return y", "(x,) = map(f, [x], [log])", graphs=4),
-    Way(
-        "list_of_map",
-        "if True:\n    def f(y, log):BODY\n        return y",
-        "x = torch.stack(list(map(f, [x, x + 1, x + 2], [log] * 3)))",
-        graphs=4,
-    ),
-    Way("reduce", "if True:\n    def f(y, log):BODY\n        return y", "x = functools.reduce(f, [x, log])", graphs=4),
-    Way(
-        "sort_key",
-        "if True:\n    def f(pair):\n        y, log = pairBODY\n        pair[0] = y\n        return 1",
-        "pair = [x, log]\n    sorted([pair], key=f)\n    x = pair[0]",
-        graphs=4,
-    ),
-    Way(
-        "hasattr",
-        "class C:\n    def __getattr__(self, name):\n        y, log = self.y, self.logBODY\n"
-        "        self.y = y\n        raise AttributeError(name)",
-        "c = C()\n    c.y, c.log = x, log\n    log.append(hasattr(c, 'f'))\n    x = c.y",
-        graphs=4,
-    ),
 ]
 
 NUMBER = itertools.count()
