@@ -86,7 +86,7 @@ def _break_writer(
         return BreakWriter(writer, exit_, make_resume, dispatch, hook)
     if inner is None:
         raise CompileError("dynamo", f"the graph breaks inside of a call, and no restorer was given: {exit_.reason}")
-    return InnerCallWriter(writer, exit_, make_resume, dispatch, hook, inner)
+    return InnerCallWriter(writer, exit_, make_resume, inner)
 
 
 def _prologue(writer: Writer) -> None:

@@ -12,7 +12,7 @@ from stator.dynamo.bytecode import Instruction
 from stator.dynamo.ir.capture_result import Break
 from stator.dynamo.ir.resume import ResumePoint, Slot
 
-from .breaks import BreakWriter, Hook, MakeResume
+from .breaks import BreakWriter, MakeResume
 from .writer import Writer
 
 
@@ -31,16 +31,8 @@ class InnerCall:
 class InnerCallWriter(BreakWriter):
     """Writes the exit of a frame that is inside a call."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        exit_: Break,
-        make_resume: MakeResume,
-        dispatch: Callable[[Any], Any] | None,
-        hook: Hook | None,
-        call: InnerCall,
-    ) -> None:
-        super().__init__(writer, exit_, make_resume, dispatch, None)
+    def __init__(self, writer: Writer, exit_: Break, make_resume: MakeResume, call: InnerCall) -> None:
+        super().__init__(writer, exit_, make_resume, None)
         self.call = call
 
     def write(self) -> None:
