@@ -1,18 +1,16 @@
 """make_entry over real tensors and modules; what happens without the C extension."""
 
-import inspect
 import subprocess
 import sys
 import warnings
 
-import pytest
 import torch
 from driving import driven
 
 from stator.base import logs
 from stator.base.config import Options
 from stator.dynamo.cache import entry as entry_module
-from stator.dynamo.cache.entry import CompiledFrame, cache_of, is_entry, make_entry, original, reset
+from stator.dynamo.cache.entry import CompiledFrame, cache_of, make_entry
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import FunctionSource, LocalSource
 from stator.dynamo.guards.tensor_guards import read_global_state, tensor_guard
@@ -61,52 +59,6 @@ def test_grad_mode_and_defaults_are_part_of_the_guards():
     assert len(compiler.shapes) == 3
 
 
-def test_the_recompiles_artifact_names_shapes(monkeypatch):
-    lines = []
-    monkeypatch.setattr(logs, "log", lambda artifact, message, *args: lines.append((artifact, message % args)))
-    compiled = make_entry(scale, driven(Compiler()), Options())
-    compiled(torch.ones(4))
-    compiled(torch.ones(5))
-    text = dict(lines)["recompiles"]
-    assert "x: tensor shape [4] became [5]" in text and "scale" in text
-
-
-def test_the_entry_is_a_faithful_wrapper():
-    compiled = make_entry(scale, driven(Compiler()), Options())
-    assert is_entry(compiled) and original(compiled) is scale and compiled.__wrapped__ is scale
-    assert (compiled.__name__, compiled.__doc__) == ("scale", "Multiplies.")
-    assert inspect.signature(compiled) == inspect.signature(scale)
-
-
-def test_an_unguarded_tensor_default_is_the_one_of_the_call():
-    zeros = torch.zeros(2)
-
-    def shifted(x, by=zeros):
-        return x + by
-
-    def compile_frame(function, bound):
-        return CompiledFrame([], function.__code__.replace(co_name="new"))
-
-    compiled = make_entry(shifted, driven(compile_frame), Options())
-    assert torch.equal(compiled(torch.ones(2)), torch.ones(2))
-    shifted.__defaults__ = (torch.ones(2),)
-    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
-
-
-def test_compiled_tensors_are_freed():
-    import gc
-    import weakref
-
-    compiled = make_entry(scale, driven(Compiler()), Options())
-    x = torch.ones(3)
-    compiled(x)
-    gone = weakref.ref(x)
-    del x
-    gc.collect()
-    assert gone() is None
-    reset()
-
-
 def test_without_the_extension_there_is_one_message_and_the_program_runs(monkeypatch):
     monkeypatch.setattr(native_status, "native", None)
     monkeypatch.setattr(native_status, "problem", "No module named 'stator.dynamo._native'")
@@ -119,14 +71,6 @@ def test_without_the_extension_there_is_one_message_and_the_program_runs(monkeyp
     assert len(caught) == 1
     text = str(caught[0].message)
     assert "C extension" in text and "eagerly" in text and "gcc" in text
-
-
-def test_fullgraph_passes_the_error_on():
-    def broken(function, bound):
-        raise RuntimeError("inside")
-
-    with pytest.raises(RuntimeError, match="inside"):
-        make_entry(scale, driven(broken), Options(), fullgraph=True)(torch.ones(2))
 
 
 _FIRST_IN_A_CHECKPOINT = """
