@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from optimizer_cases import OTHERS, SINGLE, Case, as_it_is, give_gradients, parameters, text
+from optimizer_cases import as_it_is, parameters
 from torch import nn
 
 import stator
@@ -28,52 +28,6 @@ def with_backend(backend: str) -> Compiled:
 
 def assert_same(expected: Any, found: Any, tolerance: float = 1e-4) -> None:
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance / 10, equal_nan=True)
-
-
-# ---- single steps of every optimizer ----
-
-
-def scaled_steps(case: Case, compiled: Compiled) -> tuple[list[Any], list[int]]:
-    """Steps on given gradients, the first and two later ones skipped; and how often a frame was compiled by each."""
-    name, options = case
-    owned = parameters()
-    optimizer = getattr(torch.optim, name)(
-        [{"params": owned[:1]}, {"params": owned[1:], "weight_decay": 0.05}], **options
-    )
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
-
-    def step() -> None:
-        scaler.scale(owned[0].sum())
-        scaler.step(optimizer)
-        scaler.update()
-
-    run, compiled_by_then = compiled(step), []
-    for turn in range(TURNS):
-        give_gradients(owned, turn)
-        if turn in (0, 4, 5):
-            owned[1].grad[0, 0] = float("nan" if turn == 5 else "inf")  # type: ignore[index]
-        run()
-        compiled_by_then.append(counters.counts["dynamo.compiled_frames"])
-    state = [dict(optimizer.state[one]) for one in owned]
-    gradients = [one.grad for one in owned]
-    return [owned, state, gradients, scaler.get_scale(), scaler._get_growth_tracker()], compiled_by_then
-
-
-# eager's fused SGD leaves its momentum uninitialised when the first step is skipped
-SCALED = [case for case in (*SINGLE, *OTHERS) if not (case[0] == "SGD" and "fused" in case[1])]
-
-
-@pytest.mark.parametrize("case", [case for case in SCALED if hasattr(torch.optim, case[0])], ids=text)
-def test_skipped_steps_change_nothing_but_the_scale(case: Case) -> None:
-    expected, _ = scaled_steps(case, as_it_is)
-    counters.clear()
-    found, compiled_by_then = scaled_steps(case, with_backend("aot_eager"))
-    assert_same(expected, found, 1e-3)
-    assert compiled_by_then[6:] == compiled_by_then[6:7] * (TURNS - 6)
-    assert not counters.counts["dynamo.failed_frames"]
-
-
-# ---- whole training steps ----
 
 
 def train(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -74,15 +73,6 @@ def on_the_only_result(x: Any, w: Any) -> Any:
     return y
 
 
-def in_another_order_than_results(x: Any, w: Any) -> Any:
-    y = x * w
-    first = (y * 2).sin().sum(0)
-    first.register_hook(lambda g: g.sin() + 0.1)
-    second = (y + x).sin().sum(1)
-    second.register_hook(lambda g: g.cos())
-    return second.exp() * 2, first.tanh() * 3, y
-
-
 def on_views(x: Any, w: Any) -> Any:
     y = (x * w).sin()
     rows = y[1:]
@@ -126,7 +116,7 @@ def with_a_gradient_inside(x: Any, w: Any) -> Any:
 
 PROGRAMS: list[Run] = [
     before_several_results, one_before_the_other, beside_a_hooked_result,
-    on_the_only_result, in_another_order_than_results, on_views, on_what_returned_views_are_of, in_a_checkpoint,
+    on_the_only_result, on_views, on_what_returned_views_are_of, in_a_checkpoint,
     of_one_operator, with_a_gradient_inside, before_the_only_result,
 ]  # fmt: skip
 
@@ -159,43 +149,6 @@ def second_with_results(x: Any, w: Any, results: list[Any]) -> Any:
     return *values(first), *torch.autograd.grad(total(first) + total(results), [x, w, *results], allow_unused=True)
 
 
-def second_alone(x: Any, w: Any, results: list[Any]) -> Any:
-    first = torch.autograd.grad(results[0].sum(), (x, w), create_graph=True)
-    return *values(first), *torch.autograd.grad(total(first), (x, w))
-
-
-def two_firsts_together(x: Any, w: Any, results: list[Any]) -> Any:
-    one = torch.autograd.grad(total(results[:1]), (x, w), create_graph=True, allow_unused=True)
-    other = torch.autograd.grad(total(results[-1:]), (x, w), create_graph=True)
-    return torch.autograd.grad(total((*one, *other)), [x, w, *results], allow_unused=True)
-
-
-def second_through_results(x: Any, w: Any, results: list[Any]) -> Any:
-    first = torch.autograd.grad(total(results[:1]), [*results, x], create_graph=True, allow_unused=True)
-    return *values(first), *torch.autograd.grad(total(first) + results[0].sum(), [x, w, *results], allow_unused=True)
-
-
-def third_with_hooks_of_dropped_results(x: Any, w: Any, results: list[Any]) -> Any:
-    log: list[Any] = []
-    for at, result in enumerate(results):
-        result.register_hook(partial(noted, log, at))
-    loss = total(results)
-    results.clear()
-    del result
-    first = torch.autograd.grad(loss, (x, w), create_graph=True, allow_unused=True)
-    second = torch.autograd.grad(total(first) + loss, (x, w), create_graph=True)
-    third = torch.autograd.grad(total((*first, *second)), (x, w))
-    log.sort(key=lambda entry: entry[0])
-    return [*values(first), *values(second), *third, *[seen for _, seen in log]]
-
-
-def noted(log: list[Any], at: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
-    if gradient is None:
-        return None
-    log.append((at, gradient.detach().clone()))
-    return gradient * (at + 2)
-
-
 def second_when_results_are_gone(x: Any, w: Any, results: list[Any]) -> Any:
     """Nothing saved them: the caller's operators are linear."""
     loss = sum((result * 3).sum() for result in results).sin()
@@ -204,19 +157,7 @@ def second_when_results_are_gone(x: Any, w: Any, results: list[Any]) -> Any:
     return *values(first), *torch.autograd.grad(total(first) + loss, (x, w))
 
 
-def batched(x: Any, w: Any, results: list[Any]) -> Any:
-    directions = torch.linspace(-1, 1, 3 * results[0].numel(), dtype=torch.float64).view(3, *results[0].shape)
-    rows = torch.autograd.grad(
-        results[0], (x, w), directions, is_grads_batched=True, create_graph=True, allow_unused=True
-    )
-    second = torch.autograd.grad(total(rows) + total(results), [x, w, *results], allow_unused=True)
-    return *values(rows), *second
-
-
-LOOKS: list[Run] = [
-    by_leaves, by_results, backward_twice, second_with_results, two_firsts_together, second_through_results,
-    third_with_hooks_of_dropped_results, second_when_results_are_gone, batched,
-]  # fmt: skip
+LOOKS: list[Run] = [by_leaves, by_results, backward_twice, second_with_results, second_when_results_are_gone]
 
 
 def found(run: Run, look: Run) -> Any:
