@@ -37,7 +37,7 @@ InnerFake = Callable[[int, TensorValue], tuple[Any, bool | None]]
 
 
 @dataclass(slots=True)
-class _Followed:
+class _CapturedFunction:
     """A captured function. leaves: the tensors of its arguments. free: other tensors that it reads."""
 
     graph: fx.GraphModule
@@ -47,7 +47,7 @@ class _Followed:
     results: Any
 
 
-def _follow(
+def _capture_function(
     context: CaptureContext,
     name: str,
     function: Value,
@@ -55,18 +55,21 @@ def _follow(
     kwargs: dict[str, Value],
     inner_fake: Callable[[Any], InnerFake],
     grad_mode: bool,
-) -> _Followed:
+) -> _CapturedFunction:
     """Capture a call of `function`. inner_fake: given the tree (args, kwargs), makes the tensors inside."""
     if context.later is not None:
         raise unsupported("function-transform", f"a function transform inside {context.later.what}")
     leaves: list[TensorValue] = []
-    tree = _argument_tree(context, args, kwargs, leaves)
-    look = inner_fake(tree)
+    tree = (
+        tuple(tree_of(context, arg, leaves) for arg in args),
+        {key: tree_of(context, arg, leaves) for key, arg in kwargs.items()},
+    )
+    make_inside = inner_fake(tree)
     recorder, what = context.recorder, f"a function under torch.func.{name}"
     inside: list[Value] = []
     with recorder.subgraph() as level, own_state(what, grad_mode=grad_mode or torch.is_grad_enabled()):
         for index, leaf in enumerate(leaves):
-            fake, requires_grad = look(index, leaf)
+            fake, requires_grad = make_inside(index, leaf)
             inside.append(recorder.wrap_tensor(fake, level.placeholder(fake)))
             recorder.requiring[id(fake)] = requires_grad
         given = [value_of(context, arg, inside) for arg in tree[0]]
@@ -81,19 +84,12 @@ def _follow(
         nodes = [recorder.node_of(output) for output in outputs]
     # the arguments have the first placeholders, because these were made before the function was captured
     graph = level.finish(nodes)
-    return _Followed(graph, tree, leaves, level.lifted, results)
+    return _CapturedFunction(graph, tree, leaves, level.lifted, results)
 
 
-def _argument_tree(
-    context: CaptureContext, args: Sequence[Value], kwargs: dict[str, Value], leaves: list[TensorValue]
-) -> tuple[Any, Any]:
-    return (
-        tuple(tree_of(context, arg, leaves) for arg in args),
-        {key: tree_of(context, arg, leaves) for key, arg in kwargs.items()},
-    )
-
-
-def _apply(context: CaptureContext, name: str, followed: _Followed, apply: Apply, extra: Sequence[Value] = ()) -> Value:
+def _apply(
+    context: CaptureContext, name: str, followed: _CapturedFunction, apply: Apply, extra: Sequence[Value] = ()
+) -> Value:
     """Record the node that applies a transform; return its result as the program sees it."""
     leaves = list(followed.leaves)
     more = tuple(tree_of(context, value, leaves) for value in extra)
@@ -103,23 +99,23 @@ def _apply(context: CaptureContext, name: str, followed: _Followed, apply: Apply
     return value_of(context, transformed.structure, list(context.iterate(made)))
 
 
-# ---- how tensors look inside ----
+# ---- tensors inside of the function ----
 
 
-def _same_look(context: CaptureContext, argnums: Any = (), told: bool = True) -> Callable[[Any], InnerFake]:
-    """Like outside, but floating tensors of the arguments at `argnums` (all if None) require grad. told: whether the
-    function sees that, which is not so in forward mode."""
+def _requiring_grad(context: CaptureContext, argnums: Any = (), shows: bool = True) -> Callable[[Any], InnerFake]:
+    """Like outside, but floating tensors of the arguments at `argnums` (all if None) require grad. shows: whether
+    `requires_grad` tells the function, which is not so in forward mode."""
 
     def make(tree: Any) -> InnerFake:
         chosen = _differentiated(tree[0], argnums)
 
-        def look(index: int, leaf: TensorValue) -> tuple[Any, bool | None]:
+        def inside(index: int, leaf: TensorValue) -> tuple[Any, bool | None]:
             meta: TensorMeta = leaf.fake.meta  # type: ignore[attr-defined]
             able = index in chosen and (meta.dtype.is_floating_point or meta.dtype.is_complex)
             made = context.recorder.mode.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device))
-            return made.requires_grad_(able or leaf.fake.requires_grad), able and told
+            return made.requires_grad_(able or leaf.fake.requires_grad), able and shows
 
-        return look
+        return inside
 
     return make
 
@@ -143,7 +139,7 @@ def _without_batch_dim(context: CaptureContext, in_dims: Any) -> Callable[[Any],
             raise unsupported("function-transform", "torch.func.vmap with in_dims that do not fit the arguments")
         dims = {leaf.index: dim for leaf, dim in zip(flat, broadcast, strict=True) if isinstance(leaf, Leaf)}
 
-        def look(index: int, leaf: TensorValue) -> tuple[Any, bool | None]:
+        def inside(index: int, leaf: TensorValue) -> tuple[Any, bool | None]:
             dim = dims.get(index)
             meta: TensorMeta = leaf.fake.meta  # type: ignore[attr-defined]
             shape, stride = list(meta.shape), list(meta.stride)
@@ -152,10 +148,10 @@ def _without_batch_dim(context: CaptureContext, in_dims: Any) -> Callable[[Any],
                     raise unsupported("function-transform", f"torch.func.vmap over dimension {dim} of a tensor")
                 del shape[dim], stride[dim]
             made = context.recorder.mode.make(TensorMeta(tuple(shape), tuple(stride), meta.dtype, meta.device))
-            told = context.recorder.requires_grad(leaf) if dim is None else False
-            return made.requires_grad_(leaf.fake.requires_grad), told
+            shown = context.recorder.requires_grad(leaf) if dim is None else False
+            return made.requires_grad_(leaf.fake.requires_grad), shown
 
-        return look
+        return inside
 
     return make
 
@@ -181,8 +177,8 @@ def _call_differentiated(
         return transform(inner, **options)(*args, **kwargs)
 
     name = transform.__name__
-    look = _same_look(context, options.get("argnums", 0), told=transform is not torch.func.jacfwd)
-    followed = _follow(context, name, transformed.function, args, kwargs, look, grad_mode=True)
+    inner_fake = _requiring_grad(context, options.get("argnums", 0), shows=transform is not torch.func.jacfwd)
+    followed = _capture_function(context, name, transformed.function, args, kwargs, inner_fake, grad_mode=True)
     return _apply(context, name, followed, apply)
 
 
@@ -197,8 +193,8 @@ def _call_mapped(
 
     if isinstance(in_dims, list):
         in_dims = tuple(in_dims)
-    look = _without_batch_dim(context, in_dims)
-    followed = _follow(context, "vmap", transformed.function, args, kwargs, look, grad_mode=False)
+    inner_fake = _without_batch_dim(context, in_dims)
+    followed = _capture_function(context, "vmap", transformed.function, args, kwargs, inner_fake, grad_mode=False)
     return _apply(context, "vmap", followed, apply)
 
 
@@ -243,8 +239,14 @@ def _jvp(context: CaptureContext, func: Value, primals: Value, tangents: Value, 
     def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
         return torch.func.jvp(inner, args, extra[0], **options)
 
-    followed = _follow(
-        context, "jvp", func, list(context.iterate(primals)), {}, _same_look(context, None, told=False), grad_mode=False
+    followed = _capture_function(
+        context,
+        "jvp",
+        func,
+        list(context.iterate(primals)),
+        {},
+        _requiring_grad(context, None, shows=False),
+        grad_mode=False,
     )
     return _apply(context, "jvp", followed, apply, [tangents])
 
@@ -252,7 +254,7 @@ def _jvp(context: CaptureContext, func: Value, primals: Value, tangents: Value, 
 @calls(torch.func.vjp)
 def _vjp(context: CaptureContext, func: Value, *primals: Value, has_aux: Value | None = None) -> Value:
     aux = has_aux is not None and context.truth(has_aux)
-    followed = _follow(context, "vjp", func, primals, {}, _same_look(context, None), grad_mode=True)
+    followed = _capture_function(context, "vjp", func, primals, {}, _requiring_grad(context, None), grad_mode=True)
     _refuse_random(followed.graph)
 
     def first(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:

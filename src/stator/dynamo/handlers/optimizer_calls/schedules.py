@@ -28,7 +28,7 @@ def expect_schedule(context: CaptureContext, optimizer: Value) -> None:
             context.expected |= places
 
 
-def _follows_schedules(step: FunctionType) -> None:
+def _register(step: FunctionType) -> None:
     """Some optimizers read the learning rate before they call another function with a handler."""
 
     def handler(context: CaptureContext, optimizer: Value, *args: Value, **kwargs: Value) -> Value:
@@ -42,4 +42,4 @@ for _class in vars(optim).values():
     if isinstance(_class, type) and issubclass(_class, optim.Optimizer) and _class is not optim.LBFGS:
         _step = vars(_class).get("step")
         if isinstance(_step, FunctionType):
-            _follows_schedules(inspect.unwrap(_step))
+            _register(inspect.unwrap(_step))
