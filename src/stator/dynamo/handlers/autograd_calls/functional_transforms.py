@@ -275,11 +275,6 @@ def _vjp(context: CaptureContext, func: Value, *primals: Value, has_aux: Value |
     return TupleValue([value, function, rest])
 
 
-@calls(torch.func.linearize)
-def _linearize(context: CaptureContext, func: Value, *primals: Value) -> Value:
-    raise unsupported("function-transform", "torch.func.linearize")
-
-
 _RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "exponential_", "uniform_", "rrelu", "gumbel")
 
 

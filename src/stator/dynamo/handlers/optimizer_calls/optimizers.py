@@ -40,11 +40,6 @@ for _part in ("_gather_flat_grad", "_add_grad", "_clone_param", "_set_param"):
         always_compile(getattr(LBFGS, _part).__code__)
 
 
-@named_handlers.register((LBFGS.__module__, LBFGS.step.__qualname__))
-def _step_by_data(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    raise unsupported("data-dependent-value", "LBFGS.step, which decides by data how often it calls its closure")
-
-
 @calls(record_function.__enter__)
 def _enter_label(context: CaptureContext, label: Value) -> Value:
     """Compiled code has no profiler labels. If the graph breaks inside of the block, the block's end must not end a

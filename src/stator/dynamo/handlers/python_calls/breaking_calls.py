@@ -86,3 +86,17 @@ _GENERATOR = _breaking("call-builtin", "a random number generator of torch that 
 calls(torch.Generator, torch.random.manual_seed, torch.random.get_rng_state, torch.random.set_rng_state)(_GENERATOR)
 for _name in ("get_state", "initial_seed", "manual_seed", "seed", "set_state"):
     c_methods.register(getattr(torch.Generator, _name))(_GENERATOR)
+
+calls(torch.nn.Buffer)(_breaking("parameter", "making an nn.Buffer", "use register_buffer"))
+calls(torch.is_inference)(_breaking("tensor-method", "torch.is_inference"))
+calls(torch.func.linearize)(_breaking("function-transform", "torch.func.linearize"))
+named_handlers.register(
+    ("torch._higher_order_ops.map", "map"),
+    ("torch._higher_order_ops.scan", "scan"),
+    ("torch._higher_order_ops.utils", "_maybe_compile_and_run_fn"),
+    ("torch._ops", "HigherOrderOperator.__call__"),
+)(_breaking("function-transform", "an operator of torch._higher_order_ops, which runs as in eager"))
+# also the functions that torch wraps around it
+named_handlers.register((torch.optim.LBFGS.__module__, torch.optim.LBFGS.step.__qualname__))(
+    _breaking("data-dependent-value", "LBFGS.step, which decides by data how often it calls its closure")
+)

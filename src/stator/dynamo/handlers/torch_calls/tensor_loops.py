@@ -107,16 +107,3 @@ def _check_length(context: CaptureContext, xs: Value) -> None:
         raise refused("associative_scan", "of tensors of different length, or none")
     if max(sizes) > _MOST_TURNS:
         raise unsupported("long-loop", f"associative_scan of more than {_MOST_TURNS} turns, which runs as in eager")
-
-
-# ---- operators that run as in eager ----
-
-
-@named_handlers.register(
-    ("torch._higher_order_ops.map", "map"),
-    ("torch._higher_order_ops.scan", "scan"),
-    ("torch._higher_order_ops.utils", "_maybe_compile_and_run_fn"),
-    ("torch._ops", "HigherOrderOperator.__call__"),
-)
-def _as_in_eager(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    raise unsupported("function-transform", "an operator of torch._higher_order_ops, which runs as in eager")

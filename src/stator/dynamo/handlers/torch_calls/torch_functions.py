@@ -238,11 +238,6 @@ def _is_tensor(context: CaptureContext, value: Value) -> Value:
     return ConstantValue(isinstance(value, TensorValue))
 
 
-@calls(torch.is_inference)
-def _is_inference(context: CaptureContext, tensor: Value) -> Value:
-    raise unsupported("tensor-method", f"torch.is_inference of {tensor.describe(context)}")
-
-
 @calls(torch.Size)
 def _size(context: CaptureContext, items: Value | None = None) -> Value:
     return TupleValue(list(context.iterate(items)) if items is not None else [], cls=torch.Size)
@@ -265,11 +260,6 @@ def _storage_offset(context: CaptureContext, tensor: TensorValue) -> Value:
     if any(one.obj is not None and one.fake.fake_storage is memory for one in given):  # type: ignore[attr-defined]
         raise unsupported("tensor-method", f"Tensor.storage_offset() on {tensor.describe(context)}")
     return context.wrap_result(tensor.fake.storage_offset(), "the result of Tensor.storage_offset")
-
-
-@calls(nn.Buffer)
-def _buffer(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    raise unsupported("parameter", "making an nn.Buffer", "use register_buffer")
 
 
 @calls(nn.Parameter)
