@@ -351,3 +351,11 @@ def test_a_forked_process_has_its_own_number() -> None:
     if child == 0:
         os._exit(0 if compiled(torch.zeros(1))[1] == os.getpid() else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_numbers_by_which_speech_models_skip_layers_stay_in_the_graph() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * np.random.uniform(0, 1) + np.random.random()
+
+    compiled = stator.compile(program, backend="eager", fullgraph=True)
+    assert sequence(compiled) == sequence(program)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 MISSING: Any = object()
 # Methods in C, by their descriptor in the class: `handler(context, owner, *args, **kwargs)`.
 c_methods: Registry[Any, Callable[..., Value]] = Registry("method in C")
+# Functions of extensions made by Cython, by (module, qualified name): `handler(context, *args, **kwargs)`.
+cython_functions: Registry[tuple[str, str], Callable[..., Value]] = Registry("function of Cython")
 CYTHON_FUNCTION = "cython_function_or_method"  # each extension has a type of that name
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _PLAIN_GETATTRIBUTE = object.__getattribute__
@@ -311,7 +313,11 @@ class ObjectValue(Value):
         if method is not None:
             context.enters_through(self, method)
             return method.call(context, args, kwargs)
-        raise unsupported("call", f"calling {self.describe(context)}")
+        handler = cython_functions.get((getattr(self.obj, "__module__", ""), getattr(self.obj, "__qualname__", "")))
+        if handler is None or class_name(self.cls) != CYTHON_FUNCTION or self.source is None:
+            raise unsupported("call", f"calling {self.describe(context)}")
+        context.guards.identity_once(self)
+        return context.call_handler(handler, args, kwargs)
 
     def get_item(self, context: CaptureContext, key: Value) -> Value:
         return self._special_call(context, "__getitem__", key)

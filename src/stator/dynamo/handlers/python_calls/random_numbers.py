@@ -1,6 +1,7 @@
 """Python's `random` in captured code: numbers of `random`, `uniform`, `randint` and `randrange` are drawn ahead of the
-graph, once in each call and in the program's order, so that the generator's state goes on as in eager. Other methods
-break the graph, and so does a decision by a number.
+graph, once in each call and in the program's order, so that the generator's state goes on as in eager. So are the
+floats of `numpy.random.random` and `numpy.random.uniform`, by which speech models skip layers. Other methods break the
+graph, and so does a decision by a number.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import torch
 
 from stator.dynamo.graph.mutations import MutationLog
 from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.objects import ObjectValue, c_methods
+from stator.dynamo.values.objects import ObjectValue, c_methods, cython_functions
 from stator.dynamo.values.symbolic_numbers import FromRandom, SymbolicNumber
 
 if TYPE_CHECKING:
@@ -63,12 +65,27 @@ def _register_whole(function: Any) -> None:
         return context.call_tensor_method(whole, "item", [], {})  # type: ignore[arg-type]
 
 
+def _register_numpy(name: str) -> None:
+    # NumPy loads numpy.random when a program first uses it, so its class is known by name.
+    @cython_functions.register(("numpy.random", f"RandomState.{name}"))
+    def handler(context: CaptureContext, generator: Value, *args: Value) -> Value:
+        arguments = [context.constant_of(arg, "an argument of numpy.random") for arg in args]
+        kind: Any = generator.python_type(context)
+        if not all(type(one) in (int, float) for one in arguments) or class_name(kind) != "RandomState":
+            raise unsupported("call-builtin", f"numpy.random.{name} of something else than numbers")
+        if type(getattr(kind(0), name)(*arguments)) is not float:
+            raise unsupported("call-builtin", f"an array of numpy.random.{name}")
+        return SymbolicNumber(FromRandom(_draw_ahead(context, getattr(kind, name), generator, arguments)))
+
+
 def _register_break(function: Any) -> None:
     @calls(function)
     def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
         raise unsupported("call-builtin", f"random.{function.__name__}")
 
 
+_register_numpy("random")
+_register_numpy("uniform")
 _register_break(random.Random)
 _WHOLE = {random.Random.randint, random.Random.randrange}
 
