@@ -316,9 +316,7 @@ class NumberNodes:
             held = recorder.context.record_method("logical_not", [held], {})
         recorder.noticed = _CHECK
         recorder.keep_repeatable()
-        node = recorder.graph.call_function(check, (recorder.node_of(held), kind, _CHECK))
-        node.meta["place"] = recorder.context.place()
-        node.meta["example_value"] = None
+        recorder.state_call(check, (recorder.node_of(held), kind, _CHECK))
         recorder.op_count += 1
 
     def _check(self, condition: Condition) -> None:

@@ -195,7 +195,7 @@ def reachable(roots: tuple[Value, ...]) -> dict[int, Any]:
             continue
         if isinstance(one, Value):
             found[id(one)] = one
-            todo += [getattr(one, slot, None) for slot in _slots(type(one))]
+            todo += [getattr(one, slot, None) for slot in slots_of(type(one)) if slot not in _REAL]
         elif type(one) in (list, tuple):
             found[id(one)] = one
             todo += one
@@ -205,13 +205,15 @@ def reachable(roots: tuple[Value, ...]) -> dict[int, Any]:
     return found
 
 
-_slots_of: dict[type, tuple[str, ...]] = {}
 _REAL = frozenset({"obj", "real_dict", "fn", "cell", "scope", "code", "fake", "node", "source"})  # hold no values
 
 
-def _slots(kind: type) -> tuple[str, ...]:
-    found = _slots_of.get(kind)
+_slots: dict[type, tuple[str, ...]] = {}
+
+
+def slots_of(kind: type) -> tuple[str, ...]:
+    """The names of all slots of a class of values."""
+    found = _slots.get(kind)
     if found is None:
-        names = [name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())]
-        found = _slots_of[kind] = tuple(name for name in names if name not in _REAL)
+        found = _slots[kind] = tuple(name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ()))
     return found

@@ -193,13 +193,6 @@ def _replaced(
     context: CaptureContext, real: Any, replacement: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     """Follow Python code in the place of a function. A generator stands for an iterator of C code."""
-    signature = _signatures.get(replacement)
-    if signature is None:
-        signature = _signatures[replacement] = inspect.signature(replacement)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise unsupported("call-builtin", f"arguments of {replacement.__name__}(): {error}") from None
     made = context.call(context.known(replacement), args, kwargs)
     kind = real if isinstance(real, type) else _MADE_BY.get(real)
     if kind is not None and isinstance(made, GeneratorValue):
@@ -214,7 +207,6 @@ def _standing_for(context: CaptureContext, kind: ClassValue, generator: Generato
 
 
 _MADE_BY: dict[Any, type] = {itertools.chain.from_iterable: itertools.chain}
-_signatures: dict[Any, inspect.Signature] = {}
 
 
 def _check_arguments(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from stator.dynamo.graph.subgraphs import slots_of
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import IdentityKey
@@ -32,7 +33,7 @@ def dismantle(roots: Iterable[object]) -> None:
         if id(one) in seen or type(one) is ConstantValue:  # captures share some constants
             continue
         seen.add(id(one))
-        for name in _slots(type(one)):
+        for name in slots_of(type(one)):
             held = getattr(one, name, None)
             if held is None:
                 continue
@@ -52,14 +53,3 @@ def _note(held: Any, waiting: list[Any], depth: int = _DEPTH) -> None:
         if type(held) is dict:
             for item in held.values():
                 _note(item, waiting, depth - 1)
-
-
-_known_slots: dict[type, tuple[str, ...]] = {}
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    found = _known_slots.get(kind)
-    if found is None:
-        names = (name for cls in kind.__mro__ for name in vars(cls).get("__slots__", ()))
-        found = _known_slots[kind] = tuple(names)
-    return found
