@@ -166,7 +166,7 @@ class _Attempt:
                 source = ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
                 context.guard(source, GuardKind.PREDICATE, is_empty)
         scope = context.scope_of(self.function.__globals__, None, self.function.__builtins__)  # type: ignore[attr-defined]
-        context.given = {name: value for name, value in values.items() if _end_shows(value)}
+        context.owned_arguments = {name: value for name, value in values.items() if _end_shows(value)}
         frame = Frame(context, prepare_code(code), scope, values, closure, code.co_qualname)
         if self.assumptions.end is not None:
             context.stop_at = self.assumptions.end.step

@@ -113,7 +113,7 @@ def check_stack(frame: RunningFrame) -> None:
     point = resumption.point
     loops = len(point.stack) - (decode(point.code)[point.index].opname != "FOR_ITER")
     for at, slot in enumerate(point.stack):
-        given: Any = frame.context.given.get(point.stack_parameter(at)) if slot is Slot.VALUE else None
+        given: Any = frame.context.owned_arguments.get(point.stack_parameter(at)) if slot is Slot.VALUE else None
         kind = type(getattr(given, "obj", None))
         iterates = kind is types.GeneratorType or (at < loops and lookup_in_class(kind, "__next__") is not MISSING)
         if _has_finalizer(kind) and not iterates:
@@ -136,7 +136,7 @@ def check_handed_on(frame: RunningFrame, values: Iterable[Value]) -> None:
 def _check_given(frame: RunningFrame, value: Value) -> None:
     """Raises Unsupported if the value is an argument that may alone keep an object whose end the program observes."""
     context = frame.context
-    given: Any = context.given.get(value.source.name) if type(value.source) is LocalSource else None
+    given: Any = context.owned_arguments.get(value.source.name) if type(value.source) is LocalSource else None
     if not hasattr(given, "obj") or _is_quiet(type(given.obj)):
         return
     check_change(given.obj, _DEPTH)

@@ -35,7 +35,7 @@ from stator.graph.operators.data_dependent_functions import stand_ins
 
 from .data_dependent_errors import is_noticed, may_fail
 from .fake_error_translation import why_it_failed
-from .input_value_guards import FollowingMode
+from .input_value_guards import CaptureFakeMode
 from .number_nodes import NumberNodes
 from .subgraphs import Subgraph
 
@@ -80,7 +80,7 @@ class GraphBuilder:
         self.region: int | None = None  # the current checkpoint region
         self._regions = 0
         self.closed: dict[fx.Graph, int] = {}  # finished subgraphs, with the outermost frame's step
-        self.mode = FollowingMode(context)
+        self.mode = CaptureFakeMode(context)
         self.inputs: list[GraphInput] = []
         self.input_values: list[TensorValue] = []
         self.op_count = 0

@@ -49,7 +49,7 @@ def _is_buffer(source: Source | None) -> bool:
     return type(source) is ItemSource and type(source.base) is ItemSource and source.base.key == "_buffers"
 
 
-class FollowingMode(FakeMode):
+class CaptureFakeMode(FakeMode):
     """The fake mode of a capture, which notes the contents of inputs that the capture relied on."""
 
     def __init__(self, context: CaptureContext) -> None:

@@ -97,7 +97,7 @@ def own_state(what: str, *, grad_mode: bool, autocast: bool = True) -> Iterator[
 
 
 @dataclass(slots=True)
-class Later:
+class DeferredCode:
     """Code that capture follows now and that runs later: a backward, a hook."""
 
     what: str
@@ -105,11 +105,11 @@ class Later:
 
 
 @contextmanager
-def deferred(context: CaptureContext, what: str, *roots: Value) -> Iterator[Later]:
+def deferred(context: CaptureContext, what: str, *roots: Value) -> Iterator[DeferredCode]:
     """The captured code in the block runs later. Raises Unsupported if the code changes older objects, or reads state
     that may differ later. `roots`: the objects that the code can reach."""
     mutations, later = context.mutations, context.later
-    context.mutations, context.later = _NoOutsideChanges(what, reachable(roots)), Later(what)
+    context.mutations, context.later = _NoOutsideChanges(what, reachable(roots)), DeferredCode(what)
     try:
         yield context.later
     except Raised as raised:

@@ -19,7 +19,7 @@ from stator.base.errors import Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.graph.graph_builder import GraphBuilder, NotATensorCall
 from stator.dynamo.graph.mutations import MutationLog
-from stator.dynamo.graph.subgraphs import Later
+from stator.dynamo.graph.subgraphs import DeferredCode
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
 from stator.dynamo.host.naming import class_name, full_name, is_plain_class
@@ -75,10 +75,10 @@ class FrameCapture:
         self.classes = ClassAttributes(self.wrap)
         self.identities = Identities(self)
         self.frames: list[Frame] = []
-        self.given: dict[str, Value] = {}  # arguments that may alone keep an object alive
+        self.owned_arguments: dict[str, Value] = {}  # arguments that may alone keep an object alive
         self.handled: list[Value] = []  # exceptions being handled, innermost last
         self.mutations = MutationLog()
-        self.later: Later | None = None  # set while capture follows code that runs at another time
+        self.later: DeferredCode | None = None  # set while capture follows code that runs at another time
         self.wrapped: dict[int, Value] = {}
         self.real_cells: dict[int, CellValue] = {}
         self.generators: list[GeneratorValue] = []

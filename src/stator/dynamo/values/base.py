@@ -187,7 +187,7 @@ class CaptureContext(Protocol):
     function: Any
     generators: list[Any]
     generators_drawn: dict[Source, Recipe]
-    given: dict[str, Value]
+    owned_arguments: dict[str, Value]
     guards: Any
     handled: list[Value]
     instance_dicts: dict[int, bool]

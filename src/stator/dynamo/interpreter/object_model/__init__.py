@@ -1,1 +1,1 @@
-"""What Python's data model says of values: attributes, classes, identity, iteration, text."""
+"""Python's data model for values: attributes, classes, identity, iteration, text."""

@@ -24,7 +24,7 @@ def may_have_dropped(context: CaptureContext, obj: object) -> bool:
     if not all(_keeps(context, kind, changed, name, obj) for kind, changed, name in context.mutations.entries.values()):
         return True
     frame = context.frames[0]
-    for name, given in context.given.items():
+    for name, given in context.owned_arguments.items():
         cell = frame.cells.get(name)
         now = frame.locals.get(name) if cell is None else cell.content
         if now is not given and (now is None or now.source != given.source):
