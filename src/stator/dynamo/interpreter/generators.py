@@ -153,8 +153,6 @@ class GeneratorMethod(Value):
             return self.close(context)
         if self.name == "throw":
             error = args[1] if len(args) > 1 and not context.is_none(args[1]) else args[0]
-            if len(args) > 1 and not context.is_exception(error) and error is not args[0]:
-                raise unsupported("generator", "throwing an exception of which only the arguments are given")
             if not context.is_exception(error):
                 raise unsupported("generator", f"throwing {error.describe(context)} into a generator")
             item = generator.resume(context, context.constant(None), error)
