@@ -66,19 +66,6 @@ def before_and_after_a_write_in_place(compiled):
 
 
 @may_break
-def differentiated_twice(compiled):
-    def program(x):
-        y = x.exp()
-        y.register_hook(lambda g: g * g)
-        return (y * y).sum()
-
-    x = leaf(3)
-    (g,) = torch.autograd.grad(compiled(program)(x), x, create_graph=True)
-    (h,) = torch.autograd.grad(g.sum(), x)
-    return g.detach(), h
-
-
-@may_break
 def that_logs(compiled):
     log = []
 
@@ -89,27 +76,6 @@ def that_logs(compiled):
 
     f, x = compiled(program), leaf(3)
     return [gradients(f(x), x) for _ in range(2)], log
-
-
-@may_break
-def that_counts_in_a_closure(compiled):
-    def program(x):
-        count = 0
-
-        def hook(g):
-            nonlocal count
-            count += 1
-            return g * count
-
-        y = x.sin()
-        y.register_hook(hook)
-        return (y * y).sum()
-
-    x = leaf(3)
-    loss = compiled(program)(x)
-    loss.backward(retain_graph=True)
-    loss.backward()
-    return x.grad
 
 
 @may_break
@@ -226,19 +192,6 @@ def retained_gradient_of_an_attribute(compiled):
     module, x = Keeps(), leaf(3, 4)
     f = compiled(module)
     return [(gradients(f(x), x, *module.parameters()), module.seen.grad) for _ in range(2)]
-
-
-@may_break
-def retained_gradient_and_a_backward_in_the_program(compiled):
-    def program(x):
-        y = x * 2
-        y.retain_grad()
-        loss = (y * y).sum()
-        loss.backward()
-        return y.grad
-
-    x = leaf(3)
-    return compiled(program)(x), x.grad
 
 
 @may_break
