@@ -9,9 +9,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import random_features as known
 import torch
-from tests.aot.autograd.random_features import Numbers, Run, Scenario, Store, full, pick
+from tests.aot.autograd import random_callers, random_features
+from tests.aot.autograd.random_callers import Run
+from tests.aot.autograd.random_features import PLAIN_INSIDE, Numbers, Scenario, Store, full, pick
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -239,10 +240,11 @@ def stepped(run: Run, n: Numbers) -> None:
         run.total(n[2]).backward()
 
 
-for table, more in ((known.INSIDE, INSIDE), (known.AROUND, AROUND), (known.BEFORE, BEFORE)):
+for table, more in (
+    (random_features.INSIDE, INSIDE), (random_callers.AROUND, AROUND), (random_callers.BEFORE, BEFORE),
+):  # fmt: skip
     table.update(more)
-_PLAIN = [name for name in known.INSIDE if name not in INSIDE]
-_LOUD = [name for name in known.AROUND if name not in AROUND and name not in known.QUIET]
+_LOUD = [name for name in random_callers.PLAIN_AROUND if name not in random_callers.QUIET]
 
 
 def make(seed: int) -> Scenario:
@@ -252,7 +254,7 @@ def make(seed: int) -> Scenario:
         return tuple(chosen.random() for _ in range(3))
 
     inside = [
-        (chosen.choice(list(INSIDE) if chosen.random() < 0.5 else _PLAIN), numbers())
+        (chosen.choice(list(INSIDE) if chosen.random() < 0.5 else PLAIN_INSIDE), numbers())
         for _ in range(chosen.randint(2, 6))
     ]
     shown = tuple(round(1 - chosen.random() ** 1.5 * 0.8 - 1e-9, 6) for _ in range(chosen.randint(1, 3)))
@@ -260,11 +262,11 @@ def make(seed: int) -> Scenario:
     if chosen.random() < 0.5:
         steps.append((chosen.choice([*BEFORE, *BEFORE, "packed", "hooks_before", "warm", "inference"]), numbers()))
     steps.append(("start", numbers()))
-    steps += [(chosen.choice(sorted(known.QUIET)), numbers()) for _ in range(chosen.choice([0, 0, 1]))]
+    steps += [(chosen.choice(sorted(random_callers.QUIET)), numbers()) for _ in range(chosen.choice([0, 0, 1]))]
     steps += [(chosen.choice(list(AROUND) if chosen.random() < 0.6 else _LOUD), numbers())
               for _ in range(chosen.randint(1, 3))]  # fmt: skip
     return Scenario(seed, tuple(inside), shown, tuple(steps))
 
 
 def difference(scenario: Scenario, compile: Callable[[Any], Any]) -> str | None:
-    return known.difference(scenario, compile, Wider)
+    return random_callers.difference(scenario, compile, Wider)

@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 import pytest
-from tests.aot.autograd import random_features, random_surroundings
+from tests.aot.autograd import random_callers, random_surroundings
 
 import stator
 
@@ -21,7 +21,7 @@ def _check(kind: Any, seed: int, backend: str) -> None:
     warnings.simplefilter("ignore")
     scenario = kind.make(seed)
     if kind.difference(scenario, compile) is not None:
-        smaller = random_features.smaller(scenario, lambda one: kind.difference(one, compile) is not None)
+        smaller = random_callers.smaller(scenario, lambda one: kind.difference(one, compile) is not None)
         pytest.fail(f"{smaller}\n  {kind.difference(smaller, compile)}")
 
 
@@ -31,17 +31,17 @@ def _seeds(quick: int, all: int) -> list[Any]:
 
 @pytest.mark.parametrize("seed", _seeds(20, 400))
 def test_operator_by_operator(seed: int) -> None:
-    _check(random_features, seed, "aot_eager")
+    _check(random_callers, seed, "aot_eager")
 
 
 @pytest.mark.parametrize("seed", _seeds(12, 100))
 def test_captured_and_run_as_they_are(seed: int) -> None:
-    _check(random_features, seed, "eager")
+    _check(random_callers, seed, "eager")
 
 
 @pytest.mark.parametrize("seed", _seeds(4, 100))
 def test_with_kernels(seed: int) -> None:
-    _check(random_features, seed, "inductor")
+    _check(random_callers, seed, "inductor")
 
 
 @pytest.mark.parametrize("seed", _seeds(12, 300))
