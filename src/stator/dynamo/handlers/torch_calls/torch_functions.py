@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from stator.dynamo.guards.source import ReadSource
 from stator.dynamo.interpreter.calling import calls, fold, leaves, named_handlers, tensor_methods, torch_answer
 from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Lazy, Value, unsupported
@@ -126,6 +128,8 @@ fold(
     torch.is_autocast_cpu_enabled,
     torch.is_autocast_cache_enabled,
     torch.get_autocast_dtype,
+    torch.are_deterministic_algorithms_enabled,
+    torch._C._get_deterministic_algorithms,
     torch.is_inference_mode_enabled,
     torch.get_num_threads,
     torch._C._get_privateuse1_backend_name,
@@ -228,6 +232,19 @@ calls(
 )(_never)
 named_handlers.register(("torch.onnx", "is_in_onnx_export"))(_never)  # not imported here: 25 modules
 calls(torch._C._log_api_usage_once, torch._C._get_tracing_state)(_nothing)
+named_handlers.register(  # by name, because stator never imports torch's own compiler
+    # Module.__init__ calls it once torch.compile was used
+    ("torch._dynamo.mutation_guard", "GenerationTracker.tag"),
+    # advice on sizes and addresses, without an effect on results
+    ("torch._dynamo.decorators", "mark_dynamic"),
+    ("torch._dynamo.decorators", "maybe_mark_dynamic"),
+    ("torch._dynamo.decorators", "mark_static"),
+    ("torch._dynamo.decorators", "mark_static_address"),
+    ("torch._dynamo.decorators", "mark_unbacked"),
+    ("torch._dynamo.decorators", "override_optimization_hint"),
+    # stator records no CUDA graphs, which would overwrite results of an earlier step
+    ("torch.compiler", "cudagraph_mark_step_begin"),
+)(_nothing)
 
 
 # ---- facts ----
@@ -236,6 +253,32 @@ calls(torch._C._log_api_usage_once, torch._C._get_tracing_state)(_nothing)
 @calls(torch.is_tensor)
 def _is_tensor(context: CaptureContext, value: Value) -> Value:
     return ConstantValue(isinstance(value, TensorValue))
+
+
+def _read_in_each_call(function: Callable[[], bool]) -> None:
+    """A detail of the setting for deterministic algorithms, which no version has a guard on unless the program reads
+    it. (All have a guard on the setting itself.)"""
+    calls(function)(lambda context: context.wrap(function(), ReadSource(function)))
+
+
+_read_in_each_call(torch._C._get_deterministic_algorithms_warn_only)
+_read_in_each_call(torch._C._get_deterministic_fill_uninitialized_memory)
+
+
+def _resolving(name: str, is_lazy: Callable[[torch.Tensor], bool]) -> None:
+    """A tensor that is not lazily conjugated or negated is its own result."""
+
+    def handler(context: CaptureContext, tensor: TensorValue) -> Value:
+        if not is_lazy(tensor.fake):
+            return tensor
+        return context.recorder.record("call_method", name, torch.Tensor.clone, [tensor], {})
+
+    tensor_methods.register(name)(handler)
+    calls(getattr(torch, name))(handler)
+
+
+_resolving("resolve_conj", torch.is_conj)
+_resolving("resolve_neg", torch.is_neg)
 
 
 @calls(torch.Size)
