@@ -43,57 +43,6 @@ stand_ins.register(torch.quantile, "quantile")(_quantile_by(quantiles.quantile, 
 stand_ins.register(torch.nanquantile, "nanquantile")(_quantile_by(quantiles.nanquantile, torch.nanquantile))
 
 
-@stand_ins.register(torch.cov, "cov")
-def _cov(
-    input: torch.Tensor,
-    *,
-    correction: int = 1,
-    fweights: torch.Tensor | None = None,
-    aweights: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Compute the covariance matrix of the rows of `input`, [variables, observations]; the graph checks the weights
-    when it runs.
-
-    The formula is sum(w * (x - mean)(x - mean)^T) / (sum(w) - correction * sum(w * aweights) / sum(w)), with w =
-    fweights * aweights. Without aweights the second factor is left out.
-    """
-    if fweights is None and aweights is None:  # reads no data
-        return torch.cov(input, correction=correction)
-    if input.dim() > 2 or input.dtype is torch.bool or _are_refused(input, fweights, aweights):
-        return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)  # raises eager's error
-    rows = input if input.dim() == 2 else input.view(1, -1)
-    for name, given in (("fweights", fweights), ("aweights", aweights)):
-        if given is not None and rows.shape[1] != 0:
-            check(given.min().ge(0), "RuntimeError", f"cov(): {name} cannot be negative")
-    weights: Any = fweights if aweights is None else aweights if fweights is None else fweights * aweights
-    total = weights.sum()
-    check(total.ne(0), "RuntimeError", "cov(): weights sum to zero, can't be normalized")
-    mean = (rows * weights).sum(1) / total
-    if aweights is not None and correction != 0:
-        freedom = total - correction * (weights * aweights).sum() / total
-    else:
-        freedom = total - correction
-    check(freedom.gt(0), "UserWarning", _NO_FREEDOM)
-    freedom = torch.where(freedom.le(0), 0, freedom)
-    centred = rows - mean.unsqueeze(1)
-    return torch.true_divide(torch.mm(centred, (centred * weights).t().conj()), freedom).squeeze()
-
-
-_NO_FREEDOM = "cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of observations."
-
-
-def _are_refused(input: torch.Tensor, fweights: torch.Tensor | None, aweights: torch.Tensor | None) -> bool:
-    """Whether eager rejects the shape or dtype of the weights."""
-    count = input.shape[1] if input.dim() == 2 else input.numel()
-    given = [weights for weights in (fweights, aweights) if weights is not None]
-    if any(weights.dim() > 1 or weights.numel() != count for weights in given):
-        return True
-    counts_are_integers = fweights is None or not (
-        fweights.is_floating_point() or fweights.is_complex() or fweights.dtype is torch.bool
-    )
-    return not counts_are_integers or not (aweights is None or aweights.is_floating_point())
-
-
 @stand_ins.register(F.gaussian_nll_loss)
 def _gaussian_nll_loss(
     input: torch.Tensor,

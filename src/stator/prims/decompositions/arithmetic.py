@@ -23,24 +23,21 @@ def rsub(self: Any, other: Any, alpha: Any = 1) -> Any:
     return aten.add.Tensor(aten.neg.default(scaled), other)
 
 
-@decomposes("add.Scalar")
-def add_scalar(self: Any, other: Any, alpha: Any = 1) -> Any:
-    return aten.add.Tensor(self, other, alpha=alpha)
+def _same(name: str, target: torch._ops.OpOverload) -> None:
+    """Register an operator that differs from another one only in the declared type of an operand."""
+
+    @decomposes(name, wide=False)
+    def same(*args: Any, **options: Any) -> Any:
+        return target(*args, **options)
 
 
-@decomposes("sub.Scalar")
-def sub_scalar(self: Any, other: Any, alpha: Any = 1) -> Any:
-    return aten.sub.Tensor(self, other, alpha=alpha)
-
-
-@decomposes("mul.Scalar")
-def mul_scalar(self: Any, other: Any) -> Any:
-    return aten.mul.Tensor(self, other)
-
-
-@decomposes("div.Scalar")
-def div_scalar(self: Any, other: Any) -> Any:
-    return aten.div.Tensor(self, other)
+_same("add.Scalar", aten.add.Tensor)
+_same("sub.Scalar", aten.sub.Tensor)
+_same("mul.Scalar", aten.mul.Tensor)
+_same("div.Scalar", aten.div.Tensor)
+_same("div.Scalar_mode", aten.div.Tensor_mode)
+_same("clamp_min.Tensor", aten.maximum.default)
+_same("clamp_max.Tensor", aten.minimum.default)
 
 
 def _of_number(name: str) -> None:
@@ -92,11 +89,6 @@ def lerp(self: Any, end: Any, weight: Any) -> Any:
     return aten.sub.Tensor(end, aten.mul.Tensor(span, 1 - weight))
 
 
-@decomposes("div.Scalar_mode", wide=False)
-def div_scalar_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
-    return aten.div.Tensor_mode(self, other, rounding_mode=rounding_mode)
-
-
 @decomposes("floor_divide floor_divide.Scalar", wide=False)
 def floor_divide(self: Any, other: Any) -> Any:
     return aten.div.Tensor_mode(self, other, rounding_mode="floor")
@@ -119,30 +111,17 @@ def clamp_tensor(self: Any, min: Any = None, max: Any = None) -> Any:
     return result if max is None else aten.minimum.default(result, max)
 
 
-@decomposes("clamp_min", wide=False)
-def clamp_min(self: Any, min: Any) -> Any:
-    self = cast(self, common_dtype((self, min)))
-    if min != min:
-        return aten.full_like.default(self, min)
-    return aten.where.ScalarSelf(aten.lt.Scalar(self, min), min, self)
+def _bounded(name: str, is_beyond: torch._ops.OpOverload) -> None:
+    @decomposes(name, wide=False)
+    def bounded(self: Any, bound: Any) -> Any:
+        self = cast(self, common_dtype((self, bound)))
+        if bound != bound:
+            return aten.full_like.default(self, bound)
+        return aten.where.ScalarSelf(is_beyond(self, bound), bound, self)
 
 
-@decomposes("clamp_max", wide=False)
-def clamp_max(self: Any, max: Any) -> Any:
-    self = cast(self, common_dtype((self, max)))
-    if max != max:
-        return aten.full_like.default(self, max)
-    return aten.where.ScalarSelf(aten.gt.Scalar(self, max), max, self)
-
-
-@decomposes("clamp_min.Tensor", wide=False)
-def clamp_min_tensor(self: Any, min: Any) -> Any:
-    return aten.maximum.default(self, min)
-
-
-@decomposes("clamp_max.Tensor", wide=False)
-def clamp_max_tensor(self: Any, max: Any) -> Any:
-    return aten.minimum.default(self, max)
+_bounded("clamp_min", aten.lt.Scalar)
+_bounded("clamp_max", aten.gt.Scalar)
 
 
 @decomposes("deg2rad")
@@ -221,14 +200,14 @@ def nan_to_num(self: Any, nan: float | None = None, posinf: float | None = None,
     return aten.where.ScalarSelf(aten.eq.Scalar(self, -math.inf), limits.min if neginf is None else neginf, result)
 
 
-@decomposes("isposinf", wide=False)
-def isposinf(self: Any) -> Any:
-    return aten.eq.Scalar(self, math.inf)
+def _is_infinite(name: str, number: float) -> None:
+    @decomposes(name, wide=False)
+    def is_infinite(self: Any) -> Any:
+        return aten.eq.Scalar(self, number)
 
 
-@decomposes("isneginf", wide=False)
-def isneginf(self: Any) -> Any:
-    return aten.eq.Scalar(self, -math.inf)
+_is_infinite("isposinf", math.inf)
+_is_infinite("isneginf", -math.inf)
 
 
 @decomposes("isfinite", wide=False)

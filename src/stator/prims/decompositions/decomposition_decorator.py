@@ -99,6 +99,6 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor if tensor.dtype is dtype else aten._to_copy.default(tensor, dtype=dtype)
 
 
-def iota(length: Any, like: torch.Tensor, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+def iota(length: Any, like: torch.Tensor) -> torch.Tensor:
     """Return 0, 1, ..., length - 1 on the device of `like`."""
-    return aten.arange.start_step(0, length, 1, dtype=dtype, device=like.device)
+    return aten.arange.start_step(0, length, 1, dtype=torch.int64, device=like.device)

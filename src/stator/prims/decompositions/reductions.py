@@ -93,40 +93,29 @@ def nansum(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dt
     return aten.sum.dim_IntList(x, all_dims(self, dim), keepdim, dtype=dtype)
 
 
-@decomposes("max", wide=False)
-def max_all(self: Any) -> Any:
-    return aten.amax.default(self, all_dims(self, None))
+def _of_all(name: str, over_dims: torch._ops.OpOverload) -> None:
+    @decomposes(name, wide=False)
+    def of_all(self: Any) -> Any:
+        return over_dims(self, all_dims(self, None), False)
 
 
-@decomposes("min", wide=False)
-def min_all(self: Any) -> Any:
-    return aten.amin.default(self, all_dims(self, None))
+def _of_one(name: str, over_dims: torch._ops.OpOverload) -> None:
+    @decomposes(f"{name}.dim", wide=False)
+    def of_one(self: Any, dim: int, keepdim: bool = False) -> Any:
+        return over_dims(self, [dim], keepdim)
+
+
+_of_all("max", aten.amax.default)
+_of_all("min", aten.amin.default)
+for _name in ("any", "all"):
+    _of_all(_name, getattr(aten, _name).dims)
+    _of_one(_name, getattr(aten, _name).dims)
 
 
 @decomposes("aminmax", wide=False)
 def aminmax(self: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
     dims = [] if dim is None else [dim]
     return aten.amin.default(self, dims, keepdim), aten.amax.default(self, dims, keepdim)
-
-
-@decomposes("any", wide=False)
-def any_all(self: Any) -> Any:
-    return aten.any.dims(self, None, False)
-
-
-@decomposes("all", wide=False)
-def all_all(self: Any) -> Any:
-    return aten.all.dims(self, None, False)
-
-
-@decomposes("any.dim", wide=False)
-def any_dim(self: Any, dim: int, keepdim: bool = False) -> Any:
-    return aten.any.dims(self, [dim], keepdim)
-
-
-@decomposes("all.dim", wide=False)
-def all_dim(self: Any, dim: int, keepdim: bool = False) -> Any:
-    return aten.all.dims(self, [dim], keepdim)
 
 
 @decomposes("count_nonzero count_nonzero.dim_IntList", wide=False)

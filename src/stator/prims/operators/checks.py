@@ -1,9 +1,6 @@
-"""Data checks that eager makes, with an error or a warning, as an operator of a graph: `stator::check`. It runs with
-the graph."""
+"""Data checks that eager makes, with an error, as an operator of a graph: `stator::check`. It runs with the graph."""
 
 from __future__ import annotations
-
-import warnings
 
 import torch
 
@@ -16,15 +13,10 @@ ERRORS: dict[str, type[Exception]] = {
     "ValueError": ValueError,
     ASSUMPTION: WrongAssumption,
 }
-WARNING = "UserWarning"
 
 
 def _check(holds: torch.Tensor, kind: str, message: str) -> None:
-    if bool(holds):
-        return
-    if kind == WARNING:
-        warnings.warn(message, UserWarning, stacklevel=2)
-    else:
+    if not bool(holds):
         raise ERRORS[kind](message)
 
 
@@ -37,6 +29,6 @@ check = torch.ops.stator.check.default
 
 @shape_rule(check)
 def check_shape(holds: torch.Tensor, kind: str, message: str) -> None:
-    """holds: bool, one element. If it is False, raises the error of this kind, or warns for "UserWarning"."""
-    if kind != WARNING and kind not in ERRORS:
-        raise ValueError(f"a check ends in {', '.join(ERRORS)} or {WARNING}, not in {kind}")
+    """holds: bool, one element. If it is False, raises the error of this kind."""
+    if kind not in ERRORS:
+        raise ValueError(f"a check ends in {', '.join(ERRORS)}, not in {kind}")

@@ -37,13 +37,8 @@ def filled(builder: LoweringBuilder, value: float | bool, meta: TensorMeta | Non
     return tensor_from_index(builder, lambda ops, index: typed_constant(ops, value, dtype), meta)
 
 
-@lowers(aten.full.default)
-def _full(builder: LoweringBuilder, size: Sequence[int], value: float, **_: Any) -> Tensor:
-    return filled(builder, value)
-
-
-@lowers(aten.full_like.default)
-def _full_like(builder: LoweringBuilder, x: Tensor, value: float, **_: Any) -> Tensor:
+@lowers(aten.full.default, aten.full_like.default, aten.fill.Scalar)
+def _full(builder: LoweringBuilder, like: Any, value: float, **_: Any) -> Tensor:
     return filled(builder, value)
 
 
@@ -84,27 +79,13 @@ def _ones(builder: LoweringBuilder, *_: Any, **__: Any) -> Tensor:
     return filled(builder, 1)
 
 
-@lowers(aten.fill.Scalar)
-def _fill(builder: LoweringBuilder, x: Tensor, value: float) -> Tensor:
-    return filled(builder, value)
-
-
 @lowers(aten.arange.default)
 def _arange(builder: LoweringBuilder, end: float, **_: Any) -> Tensor:
-    return _range(builder, 0, 1)
+    return _range(builder, 0, end)
 
 
-@lowers(aten.arange.start)
-def _arange_start(builder: LoweringBuilder, start: float, end: float, **_: Any) -> Tensor:
-    return _range(builder, start, 1)
-
-
-@lowers(aten.arange.start_step)
-def _arange_step(builder: LoweringBuilder, start: float, end: float, step: float = 1, **_: Any) -> Tensor:
-    return _range(builder, start, step)
-
-
-def _range(builder: LoweringBuilder, start: float, step: float) -> Tensor:
+@lowers(aten.arange.start, aten.arange.start_step)
+def _range(builder: LoweringBuilder, start: float, end: float, step: float = 1, **_: Any) -> Tensor:
     dtype = builder.meta.dtype
     if is_integral(dtype) and isinstance(start, int) and isinstance(step, int):
         return tensor_from_index(

@@ -95,24 +95,21 @@ def reflected_between(coordinate: Any, low: float, span: float) -> Any:
     return aten.where.self(even, aten.add.Tensor(rest, low), aten.rsub.Scalar(rest, low + span))
 
 
-def elements_at(input: Any, places: Sequence[Any], checked: bool) -> Any:
-    """Return the elements at integral positions, one tensor of (batch, *result) per dimension; 0 outside if
-    `checked`."""
+def elements_at(input: Any, places: Sequence[Any]) -> Any:
+    """Return the elements at integral positions, one tensor of (batch, *result) per dimension; 0 outside."""
     rank = len(places)
     batch = aten.view.default(iota(input.shape[0], input), [-1, *[1] * rank])
     inside = None
     safe = []
     for axis, place in enumerate(places):
         size = input.shape[axis + 2]
-        if checked:
-            fits = aten.logical_and.default(aten.ge.Scalar(place, 0), aten.lt.Scalar(place, size))
-            inside = fits if inside is None else aten.logical_and.default(inside, fits)
-            place = aten.where.ScalarOther(fits, place, 0)
-        safe.append(cast(place, torch.int64))
+        fits = aten.logical_and.default(aten.ge.Scalar(place, 0), aten.lt.Scalar(place, size))
+        inside = fits if inside is None else aten.logical_and.default(inside, fits)
+        safe.append(cast(aten.where.ScalarOther(fits, place, 0), torch.int64))
     channels = aten.permute.default(input, [0, *range(2, rank + 2), 1])
     read = aten.index.Tensor(channels, [batch, *safe])
     read = aten.permute.default(read, [0, rank + 1, *range(1, rank + 1)])
-    return read if inside is None else aten.where.ScalarOther(aten.unsqueeze.default(inside, 1), read, 0.0)
+    return aten.where.ScalarOther(aten.unsqueeze.default(inside, 1), read, 0.0)
 
 
 @decomposes("grid_sampler_2d grid_sampler_3d", wide=False)
@@ -129,7 +126,7 @@ def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: i
         return bicubic_sample(input, raw, padding_mode, align_corners)
     where = [pad_coordinate(raw[a], input.shape[a + 2], padding_mode, align_corners) for a in range(rank)]
     if interpolation_mode == NEAREST:
-        return elements_at(input, [aten.round.default(place) for place in where], True)
+        return elements_at(input, [aten.round.default(place) for place in where])
     floors = [aten.floor.default(place) for place in where]
     total = None
     for corner in itertools.product((0, 1), repeat=rank):
@@ -140,7 +137,7 @@ def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: i
             ahead = aten.sub.Tensor(where[axis], floors[axis])
             part = ahead if side else aten.rsub.Scalar(ahead, 1.0)
             weight = part if weight is None else aten.mul.Tensor(weight, part)
-        value = aten.mul.Tensor(elements_at(input, places, True), aten.unsqueeze.default(weight, 1))
+        value = aten.mul.Tensor(elements_at(input, places), aten.unsqueeze.default(weight, 1))
         total = value if total is None else aten.add.Tensor(total, value)
     return total
 
@@ -157,6 +154,6 @@ def bicubic_sample(input: Any, raw: Sequence[Any], padding_mode: int, align_corn
             for axis, offset in enumerate((row, column))
         ]
         weight = aten.unsqueeze.default(aten.mul.Tensor(weights[0][row], weights[1][column]), 1)
-        value = aten.mul.Tensor(elements_at(input, places, True), weight)
+        value = aten.mul.Tensor(elements_at(input, places), weight)
         total = value if total is None else aten.add.Tensor(total, value)
     return total
