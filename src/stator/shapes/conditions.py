@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, ClassVar, Union
 
 from .expr import ExprLike, Symbol, as_expr, from_sorted
 from .floats import FloatExpr, float_operation
@@ -46,37 +46,38 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Conjunction:
-    """All parts hold. There are at least two parts."""
+class _Compound:
+    """At least two conditions, the parts. `word` joins them in Python."""
 
     parts: tuple[Any, ...]
+    word: ClassVar[str]
 
     @property
     def symbols(self) -> frozenset[Symbol]:
         return frozenset().union(*(part.symbols for part in self.parts))
+
+    def __str__(self) -> str:
+        return "(" + f" {self.word} ".join(map(str, self.parts)) + ")"
+
+
+class Conjunction(_Compound):
+    """All parts hold."""
+
+    __slots__ = ()
+    word = "and"
 
     def holds(self, values: Mapping[Symbol, int]) -> bool:
         return all(part.holds(values) for part in self.parts)
 
-    def __str__(self) -> str:
-        return "(" + " and ".join(map(str, self.parts)) + ")"
 
+class Disjunction(_Compound):
+    """Some part holds."""
 
-@dataclass(frozen=True, slots=True)
-class Disjunction:
-    """Some part holds. There are at least two parts."""
-
-    parts: tuple[Any, ...]
-
-    @property
-    def symbols(self) -> frozenset[Symbol]:
-        return frozenset().union(*(part.symbols for part in self.parts))
+    __slots__ = ()
+    word = "or"
 
     def holds(self, values: Mapping[Symbol, int]) -> bool:
         return any(part.holds(values) for part in self.parts)
-
-    def __str__(self) -> str:
-        return "(" + " or ".join(map(str, self.parts)) + ")"
 
 
 def compare(relation: str, left: Any, right: Any) -> Condition:
@@ -131,21 +132,19 @@ def negate(condition: Condition) -> Condition:
 
 def conjunction(*conditions: Condition) -> Condition:
     """The conjunction; True without conditions."""
-    parts: dict[Any, None] = {}
-    for condition in conditions:
-        if condition is False:
-            return False
-        if condition is not True:
-            parts.update(dict.fromkeys(condition.parts if isinstance(condition, Conjunction) else (condition,)))
-    return Conjunction(tuple(parts)) if len(parts) > 1 else next(iter(parts), True)
+    return _joined(Conjunction, True, conditions)
 
 
 def disjunction(*conditions: Condition) -> Condition:
     """The disjunction; False without conditions."""
+    return _joined(Disjunction, False, conditions)
+
+
+def _joined(kind: type[Conjunction | Disjunction], neutral: bool, conditions: tuple[Condition, ...]) -> Condition:
     parts: dict[Any, None] = {}
     for condition in conditions:
-        if condition is True:
-            return True
-        if condition is not False:
-            parts.update(dict.fromkeys(condition.parts if isinstance(condition, Disjunction) else (condition,)))
-    return Disjunction(tuple(parts)) if len(parts) > 1 else next(iter(parts), False)
+        if condition is (not neutral):
+            return condition
+        if condition is not neutral:
+            parts.update(dict.fromkeys(condition.parts if isinstance(condition, kind) else (condition,)))
+    return kind(tuple(parts)) if len(parts) > 1 else next(iter(parts), neutral)

@@ -299,37 +299,35 @@ def _product(first: Any, second: Any) -> Any:
     return aten.mul.Tensor(cast(tensor, computation_dtype(common_dtype((tensor, number)))), number)
 
 
-@_registers(aten.add.Tensor, aten.add.Scalar)
-def _add(self: Any, other: Any, alpha: Any = 1) -> Any:
-    return aten.add.Tensor(*_operands((self, _scaled(other, alpha))))
+def _sum(combine: OpOverload, reverse: bool = False) -> Rule:
+    def rule(self: Any, other: Any, alpha: Any = 1) -> Any:
+        first, second = (other, self) if reverse else (self, other)
+        return combine(*_operands((first, _scaled(second, alpha))))
+
+    return rule
 
 
-@_registers(aten.sub.Tensor, aten.sub.Scalar)
-def _sub(self: Any, other: Any, alpha: Any = 1) -> Any:
-    return aten.sub.Tensor(*_operands((self, _scaled(other, alpha))))
+_registers(aten.add.Tensor, aten.add.Scalar)(_sum(aten.add.Tensor))
+_registers(aten.sub.Tensor, aten.sub.Scalar)(_sum(aten.sub.Tensor))
+_registers(aten.rsub.Tensor, aten.rsub.Scalar)(_sum(aten.sub.Tensor, reverse=True))
 
 
-@_registers(aten.rsub.Tensor, aten.rsub.Scalar)
-def _rsub(self: Any, other: Any, alpha: Any = 1) -> Any:
-    return aten.sub.Tensor(*_operands((other, _scaled(self, alpha))))
+def _with_factor(combine: OpOverload) -> Rule:
+    def rule(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+        self, tensor1, tensor2, value = _operands((self, tensor1, tensor2, value))
+        return aten.add.Tensor(self, combine(aten.mul.Tensor(tensor1, value), tensor2))
+
+    return rule
+
+
+_registers(aten.addcmul.default)(_with_factor(aten.mul.Tensor))
+_registers(aten.addcdiv.default)(_with_factor(aten.div.Tensor))
 
 
 @_registers(aten.lerp.Scalar)
 def _lerp(self: Any, end: Any, weight: Any) -> Any:
     wide = computation_dtype(self.dtype)
     return aten.lerp.Tensor(*(_operand(value, wide) for value in (self, end, weight)))
-
-
-@_registers(aten.addcmul.default)
-def _addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
-    self, tensor1, tensor2, value = _operands((self, tensor1, tensor2, value))
-    return aten.add.Tensor(self, aten.mul.Tensor(aten.mul.Tensor(tensor1, value), tensor2))
-
-
-@_registers(aten.addcdiv.default)
-def _addcdiv(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
-    self, tensor1, tensor2, value = _operands((self, tensor1, tensor2, value))
-    return aten.add.Tensor(self, aten.div.Tensor(aten.mul.Tensor(tensor1, value), tensor2))
 
 
 @_registers(aten.clamp.default)

@@ -128,21 +128,12 @@ def _triangle(builder: LoweringBuilder, x: Tensor, diagonal: int = 0) -> Tensor:
 # ---- copies
 
 
-@lowers(aten.clone.default)
-def _clone(builder: LoweringBuilder, x: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
-    return _copy(builder, x)
-
-
-def _copy(builder: LoweringBuilder, x: Tensor) -> Tensor:
+@lowers(aten.clone.default, aten.contiguous.default)
+def _copy(builder: LoweringBuilder, x: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
     strides = builder.meta.stride
     if x.deviates and loop_order(x.shape, x.strides) != loop_order(x.shape, strides):
         strides = x.strides  # a layout that lowering chose survives a clone that only asked for eager's
     return cloned(x, strides)
-
-
-@lowers(aten.contiguous.default)
-def _contiguous(builder: LoweringBuilder, x: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
-    return _copy(builder, x)
 
 
 @lowers(aten._to_copy.default)

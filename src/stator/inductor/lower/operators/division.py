@@ -25,22 +25,12 @@ def _may_divide_by_zero(builder: LoweringBuilder, x: Operand, y: Operand) -> boo
     return unknown and builder.meta.device.type == "cpu"
 
 
-@lowers(aten.fmod.Tensor, aten.fmod.Scalar)
-def _fmod(builder: LoweringBuilder, x: Tensor, y: Operand) -> Any:
-    return (
-        NotImplemented
-        if _may_divide_by_zero(builder, x, y)
-        else elementwise(builder, vocabulary_operation("fmod"), [x, y], heavy=True)
-    )
-
-
-@lowers(aten.remainder.Tensor, aten.remainder.Scalar)
+@lowers(aten.fmod.Tensor, aten.fmod.Scalar, aten.remainder.Tensor, aten.remainder.Scalar)
 def _remainder(builder: LoweringBuilder, x: Tensor, y: Operand) -> Any:
-    return (
-        NotImplemented
-        if _may_divide_by_zero(builder, x, y)
-        else elementwise(builder, vocabulary_operation("mod"), [x, y], heavy=True)
-    )
+    if _may_divide_by_zero(builder, x, y):
+        return NotImplemented
+    operation = "fmod" if ".fmod." in builder.target else "mod"
+    return elementwise(builder, vocabulary_operation(operation), [x, y], heavy=True)
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)

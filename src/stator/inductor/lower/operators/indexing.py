@@ -50,17 +50,17 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Any:
-    return _rows(builder, weight, 0, indices, wraps=False)
+    return _rows(builder, weight, 0, indices)
 
 
 @lowers(aten.index_select.default)
 def _index_select(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor) -> Any:
     if x.rank == 0 or indices.rank != 1:
         return NotImplemented
-    return _rows(builder, x, wrap_dim(dim, x.rank), indices, wraps=False)
+    return _rows(builder, x, wrap_dim(dim, x.rank), indices)
 
 
-def _rows(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, wraps: bool) -> Any:
+def _rows(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor) -> Any:
     """`x` with dimension `dim` replaced by the dimensions of `indices`."""
     if indices.dtype not in _INDEX_DTYPES:
         return NotImplemented
@@ -68,7 +68,7 @@ def _rows(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, wraps:
 
     def inner(ops: Any, index: Index) -> Ref:
         at = indices.load(ops, index[dim : dim + indices.rank])
-        row = index_from_value(ops, at, x.shape[dim], wraps)
+        row = index_from_value(ops, at, x.shape[dim], wraps=False)
         return x.load(ops, (*index[:dim], row, *index[dim + indices.rank :]))
 
     shape = (*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :])
@@ -200,8 +200,6 @@ def _index_put(
         return NotImplemented
     tensors, dims, shape, first = plan
     rank = len(shape)
-    if accumulate and x.numel >= LARGE_TABLE * values.numel:
-        builder.realize(values)
     rest = [dim for dim in range(x.rank) if dim not in dims]
     full = (*[x.shape[dim] for dim in rest[:first]], *shape, *[x.shape[dim] for dim in rest[first:]])
     if accumulate and x.numel >= LARGE_TABLE * values.numel:
@@ -329,13 +327,14 @@ def _ranked(x: Any) -> Any:
     return reshape(x, (1,)) if isinstance(x, Tensor) and x.rank == 0 else x
 
 
+@lowers(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce, aten.scatter_reduce.two)
 def _scatter(
     builder: LoweringBuilder,
     x: Tensor,
     dim: int,
     indices: Tensor,
     source: Any,
-    reduce: str | None,
+    reduce: str | None = None,
     include_self: bool = True,
 ) -> Any:
     if indices.dtype not in _INDEX_DTYPES:
@@ -358,44 +357,19 @@ def _scatter(
     return result if result is NotImplemented else reshape(result, shape)
 
 
-@lowers(aten.scatter.src, aten.scatter.value)
-def _scatter_value(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, source: Any) -> Any:
-    return _scatter(builder, x, dim, indices, source, None)
-
-
-@lowers(aten.scatter.reduce, aten.scatter.value_reduce)
-def _scatter_reducing(
-    builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, source: Any, *, reduce: str
-) -> Any:
-    return _scatter(builder, x, dim, indices, source, reduce)
-
-
 @lowers(aten.scatter_add.default)
 def _scatter_add(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> Any:
     return _scatter(builder, x, dim, indices, source, "sum")
 
 
-@lowers(aten.scatter_reduce.two)
-def _scatter_reduce(
-    builder: LoweringBuilder,
-    x: Tensor,
-    dim: int,
-    indices: Tensor,
-    source: Tensor,
-    reduce: str,
-    *,
-    include_self: bool = True,
-) -> Any:
-    return _scatter(builder, x, dim, indices, source, reduce, include_self)
-
-
+@lowers(aten.index_copy.default, aten.index_reduce.default)
 def _slices(
     builder: LoweringBuilder,
     x: Tensor,
     dim: int,
     indices: Tensor,
     source: Tensor,
-    reduce: str | None,
+    reduce: str | None = None,
     include_self: bool = True,
 ) -> Any:
     if indices.dtype not in _INDEX_DTYPES:
@@ -414,11 +388,6 @@ def _slices(
     return result if result is NotImplemented else reshape(result, shape)
 
 
-@lowers(aten.index_copy.default)
-def _index_copy(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> Any:
-    return _slices(builder, x, dim, indices, source, None)
-
-
 @lowers(aten.index_add.default)
 def _index_add(
     builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, source: Tensor, *, alpha: float = 1
@@ -426,20 +395,6 @@ def _index_add(
     if alpha != 1:
         source = elementwise(builder, lambda ops, value, factor: ops.mul(value, factor), [source, alpha], dtype=x.dtype)
     return _slices(builder, x, dim, indices, source, "sum")
-
-
-@lowers(aten.index_reduce.default)
-def _index_reduce(
-    builder: LoweringBuilder,
-    x: Tensor,
-    dim: int,
-    indices: Tensor,
-    source: Tensor,
-    reduce: str,
-    *,
-    include_self: bool = True,
-) -> Any:
-    return _slices(builder, x, dim, indices, source, reduce, include_self)
 
 
 @lowers(aten.put.default)

@@ -125,12 +125,12 @@ def _mean(
 
 @lowers(aten.prod.default)
 def _prod(builder: LoweringBuilder, x: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    return reduce(builder, "prod", x, range(x.rank), builder.meta.dtype, keepdim=False)
+    return _prod_dim(builder, x, None, dtype=dtype)
 
 
 @lowers(aten.prod.dim_int)
 def _prod_dim(
-    builder: LoweringBuilder, x: Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    builder: LoweringBuilder, x: Tensor, dim: int | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     return reduce(builder, "prod", x, reduced_dims(x, dim), builder.meta.dtype, keepdim=keepdim)
 
@@ -260,24 +260,20 @@ def _variance(
     return moments(builder, x, over, finish, x.dtype, x.dtype, squares_dtype)
 
 
-@lowers(aten.var.correction, aten.std.correction)
-def _var(
-    builder: LoweringBuilder, x: Tensor, dims: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> Any:
-    if x.numel == 0 or is_integral(x.dtype):
-        return NotImplemented
-    spread, _ = _variance(builder, x, dims, correction, ".std." in builder.target)
-    return spread if keepdim else squeeze(spread, reduced_dims(x, dims))
-
-
 @lowers(aten.var_mean.correction, aten.std_mean.correction)
 def _var_mean(
     builder: LoweringBuilder, x: Tensor, dims: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
     if x.numel == 0 or is_integral(x.dtype):
         return NotImplemented
-    both = _variance(builder, x, dims, correction, "std_mean" in builder.target)
+    both = _variance(builder, x, dims, correction, ".std" in builder.target)
     return list(both) if keepdim else [squeeze(part, reduced_dims(x, dims)) for part in both]
+
+
+@lowers(aten.var.correction, aten.std.correction)
+def _var(builder: LoweringBuilder, x: Tensor, dims: Any = None, **options: Any) -> Any:
+    both = _var_mean(builder, x, dims, **options)
+    return both if both is NotImplemented else both[0]
 
 
 @lowers(aten.linalg_vector_norm.default)
@@ -292,19 +288,12 @@ def _vector_norm(
 ) -> Any:
     if order not in (1, 2) or is_integral(x.dtype) or (dtype is not None and dtype is not x.dtype):
         return NotImplemented
-    over = reduced_dims(x, dims)
-    if order == 1:
-        return reduce(builder, "sum", x, over, x.dtype, prologue=lambda ops, v: ops.abs(v), keepdim=keepdim)
-    return reduce(
-        builder,
-        "sum",
-        x,
-        over,
-        x.dtype,
-        prologue=lambda ops, v: ops.mul(v, v),
-        epilogue=lambda ops, total: ops.sqrt(total),
-        keepdim=keepdim,
-    )
+
+    def term(ops: Any, value: Ref) -> Ref:
+        return ops.abs(value) if order == 1 else ops.mul(value, value)
+
+    root = None if order == 1 else lambda ops, total: ops.sqrt(total)
+    return reduce(builder, "sum", x, reduced_dims(x, dims), x.dtype, prologue=term, epilogue=root, keepdim=keepdim)
 
 
 # ---- softmax

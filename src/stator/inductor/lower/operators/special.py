@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from stator.prims.shape_rules.operands import overloads
 from stator.prims.special.special_functions import binary_formulas, polygamma, unary_formulas
 from stator.prims.type_promotion import Kind
 
-from .pointwise import Operand, elementwise
+from .pointwise import Operand, elementwise, vocabulary_operation
 
 aten = torch.ops.aten
 
@@ -80,24 +79,25 @@ def formula_of_loops(formula: Callable[..., ScalarFormula]) -> Callable[..., Ref
     return function
 
 
-def _register(name: str, formula: Callable[..., ScalarFormula], variants: str) -> None:
+# Overloads that take a number in place of one tensor
+_VARIANTS = ("", ".self_scalar", ".other_scalar")
+_POLYNOMIAL_VARIANTS = ("", ".x_scalar", ".n_scalar")
+
+
+def _register(name: str, formula: Callable[..., ScalarFormula], variants: Sequence[str]) -> None:
     function = formula_of_loops(formula)
 
     def lowering(builder: LoweringBuilder, *operands: Operand) -> Tensor:
         return elementwise(builder, function, operands, Kind.INT_TO_FLOAT, heavy=True)
 
-    for target in overloads(" ".join(name + variant for variant in variants.split(","))):
+    for target in overloads(" ".join(name + variant for variant in variants)):
         lowerings.add(target, lowering)
 
 
 for _name in unary_formulas:
-    _register(_name, unary_formulas[_name], "")
+    _register(_name, unary_formulas[_name], ("",))
 for _name in binary_formulas:
-    _register(
-        _name,
-        binary_formulas[_name],
-        ",.x_scalar,.n_scalar" if "polynomial" in _name else ",.self_scalar,.other_scalar",
-    )
+    _register(_name, binary_formulas[_name], _POLYNOMIAL_VARIANTS if "polynomial" in _name else _VARIANTS)
 
 
 @lowers(aten.polygamma.default)
@@ -113,29 +113,19 @@ def _on_cpu(operands: Sequence[Operand]) -> bool:
     return all(operand.device.type == "cpu" for operand in operands if isinstance(operand, Tensor))
 
 
-def _register_iterative(name: str, operation: str, variants: str) -> None:
+def _register_iterative(name: str, operation: str, variants: Sequence[str]) -> None:
     def lowering(builder: LoweringBuilder, *operands: Operand) -> Any:
         if not _on_cpu(operands):
             return NotImplemented
-        function = partial(_operation_of, operation)
-        return elementwise(builder, function, operands, Kind.INT_TO_FLOAT, heavy=True)
+        return elementwise(builder, vocabulary_operation(operation), operands, Kind.INT_TO_FLOAT, heavy=True)
 
-    for target in overloads(" ".join(name + variant for variant in variants.split(","))):
+    for target in overloads(" ".join(name + variant for variant in variants)):
         lowerings.add(target, lowering)
 
 
-def _operation_of(operation: str, ops: Any, x: Ref, y: Ref) -> Ref:
-    return ops.elementwise(operation, x, y)
-
-
-_register_iterative("special_zeta", "zeta", ",.self_scalar,.other_scalar")
-for _name, _operation in (
-    ("hermite_polynomial_h", "hermite_h"),
-    ("hermite_polynomial_he", "hermite_he"),
-    ("laguerre_polynomial_l", "laguerre_l"),
-    ("legendre_polynomial_p", "legendre_p"),
-):
-    _register_iterative(f"special_{_name}", _operation, ",.x_scalar,.n_scalar")
+_register_iterative("special_zeta", "zeta", _VARIANTS)
+for _name in ("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"):
+    _register_iterative(f"special_{_name}", _name.replace("polynomial_", ""), _POLYNOMIAL_VARIANTS)
 
 
 @lowers(aten.gcd.default)
