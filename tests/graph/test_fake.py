@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -126,15 +124,6 @@ def test_set_data_takes_over_layout_and_storage() -> None:
     assert target.fake_storage is source.fake_storage
 
 
-def test_written_results_are_the_written_tensors() -> None:
-    mode = FakeMode()
-    with mode:
-        x = mode.from_real(torch.ones(3))
-        out = torch.empty(3)
-        assert x.add_(1) is x
-        assert torch.mul(x, 2, out=out) is out
-
-
 ASK_FOR_DATA = {
     "item as an index": lambda x: x[int(x.sum().item())],
     "item in a comparison": lambda x: x if x.sum().item() > 1 else -x,
@@ -230,19 +219,6 @@ def test_names_of_tensor_methods_are_not_hidden() -> None:
     mode = FakeMode()
     with mode:
         assert mode.from_real(torch.ones(2, 3)).mode(1).values.shape == (2,)
-
-
-def test_nothing_of_the_replaced_compiler_is_imported() -> None:
-    program = (
-        "import sys, torch\n"
-        "from stator.graph.fake.fake_mode import FakeMode\n"
-        "mode = FakeMode()\n"
-        "with mode:\n"
-        "    x = mode.from_real(torch.ones(2, 3))\n"
-        "    torch.nn.functional.gelu(x @ x.t() + 1).sum()\n"
-        "assert not [m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor', 'sympy'))]\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_numbers_wrapped_into_tensors_keep_their_value():

@@ -14,55 +14,26 @@ import stator
 Tensor = torch.Tensor
 
 
-def _overlapping(h: Tensor, k: Tensor) -> None:
-    torch._foreach_mul_([h[:2], h[1:3]], 3.0)
+WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "overlapping": lambda h, k: torch._foreach_mul_([h[:2], h[1:3]], 3.0),
+    "apart": lambda h, k: torch._foreach_mul_([h[0], h[1]], [k[0], k[1]]),
+    "each by the other": lambda h, k: torch._foreach_add_([h, k], [k, h], alpha=2),
+    "the same twice": lambda h, k: torch._foreach_add_([h, h], [k, k + 1]),
+    "a whole and a part": lambda h, k: torch._foreach_addcmul_([h, h[0]], [k, h[1]], [k, h[2]], [0.5, 2.0]),
+    "numbers in a tensor": lambda h, k: torch._foreach_addcdiv_(
+        [h[0], h[1]], [h[1], h[0]], [k[2], k[0]], torch.tensor([2.0, 0.5])
+    ),
+    # which autograd notices in the backward
+    "divided by what is written": lambda h, k: torch._foreach_div_([h, k], [k, k + 1]),
+    "without operand": lambda h, k: (torch._foreach_exp_([h.t(), h]), torch._foreach_zero_([h[0], h[0]])),
+    "copied": torch.no_grad()(lambda h, k: torch._foreach_copy_([h, k], [k, h])),
+}
 
 
-def _apart(h: Tensor, k: Tensor) -> None:
-    torch._foreach_mul_([h[0], h[1]], [k[0], k[1]])
-
-
-def _each_by_the_other(h: Tensor, k: Tensor) -> None:
-    torch._foreach_add_([h, k], [k, h], alpha=2)
-
-
-def _the_same_twice(h: Tensor, k: Tensor) -> None:
-    torch._foreach_add_([h, h], [k, k + 1])
-
-
-def _a_whole_and_a_part(h: Tensor, k: Tensor) -> None:
-    torch._foreach_addcmul_([h, h[0]], [k, h[1]], [k, h[2]], [0.5, 2.0])
-
-
-def _numbers_in_a_tensor(h: Tensor, k: Tensor) -> None:
-    torch._foreach_addcdiv_([h[0], h[1]], [h[1], h[0]], [k[2], k[0]], torch.tensor([2.0, 0.5]))
-
-
-def _divided_by_what_is_written(h: Tensor, k: Tensor) -> None:
-    """Which autograd notices in the backward."""
-    torch._foreach_div_([h, k], [k, k + 1])
-
-
-def _without_operand(h: Tensor, k: Tensor) -> None:
-    torch._foreach_exp_([h.t(), h])
-    torch._foreach_zero_([h[0], h[0]])
-
-
-def _copied(h: Tensor, k: Tensor) -> None:
-    with torch.no_grad():
-        torch._foreach_copy_([h, k], [k, h])
-
-
-WRITES = [
-    _overlapping, _apart, _each_by_the_other, _the_same_twice, _a_whole_and_a_part, _numbers_in_a_tensor,
-    _divided_by_what_is_written, _without_operand, _copied,
-]  # fmt: skip
-
-
-def seen(write: Callable[[Tensor, Tensor], None], grad: bool, compile: Callable[[Any], Any]) -> Any:
+def seen(name: str, grad: bool, compile: Callable[[Any], Any]) -> Any:
     def program(x: Tensor, y: Tensor) -> Any:
         h, k = x * 2, y * 3
-        write(h, k)
+        WRITES[name](h, k)
         return h, k
 
     generator = torch.Generator().manual_seed(0)
@@ -77,11 +48,11 @@ def seen(write: Callable[[Tensor, Tensor], None], grad: bool, compile: Callable[
 
 
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__.strip("_"))
-def test_one_after_the_other(write: Callable[[Tensor, Tensor], None], grad: bool) -> None:
+@pytest.mark.parametrize("name", WRITES)
+def test_one_after_the_other(name: str, grad: bool) -> None:
     warnings.simplefilter("ignore")
-    expected = seen(write, grad, lambda program: program)
-    found = seen(write, grad, lambda program: stator.compile(program, backend="aot_eager"))
+    expected = seen(name, grad, lambda program: program)
+    found = seen(name, grad, lambda program: stator.compile(program, backend="aot_eager"))
     if isinstance(expected, str) or isinstance(found, str):
         assert found == expected
     else:

@@ -167,16 +167,8 @@ def _foreach(x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 MUTATIONS = [
-    _index_put,
-    _swap,
-    _running,
-    _running_of_channels,
-    _out_arguments,
-    _chain,
-    _of_other_dtype,
-    _layouts,
-    _self_assignment,
-    _foreach,
+    *(_index_put, _swap, _running, _running_of_channels, _out_arguments, _chain, _of_other_dtype, _layouts),
+    *(_self_assignment, _foreach),
 ]
 
 

@@ -15,7 +15,6 @@ from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
-MATRIX = TensorMeta((2, 3), (3, 1), torch.float32, CPU)
 
 
 def good_graph() -> fx.GraphModule:
@@ -29,45 +28,16 @@ def find(gm: fx.GraphModule, target: object) -> fx.Node:
     return next(node for node in gm.graph.nodes if node.target == target)
 
 
-def _mutating(gm: fx.GraphModule) -> None:
-    find(gm, aten.relu.default).target = aten.relu_.default
+def _retarget(name: str, target: object) -> Callable[[fx.GraphModule], None]:
+    def change(gm: fx.GraphModule) -> None:
+        node = find(gm, aten.relu.default)
+        node.op, node.target = name, target
+
+    return change
 
 
-def _not_an_operator(gm: fx.GraphModule) -> None:
-    find(gm, aten.relu.default).target = torch.relu
-
-
-def _method(gm: fx.GraphModule) -> None:
-    node = find(gm, aten.relu.default)
-    node.op, node.target = "call_method", "relu"
-
-
-def _no_meta(gm: fx.GraphModule) -> None:
-    del find(gm, aten.relu.default).meta["val"]
-
-
-def _wrong_shape(gm: fx.GraphModule) -> None:
-    find(gm, aten.relu.default).meta["val"] = TensorMeta((3, 2), (2, 1), torch.float32, CPU)
-
-
-def _wrong_strides(gm: fx.GraphModule) -> None:
-    find(gm, aten.relu.default).meta["val"] = TensorMeta((2, 3), (1, 2), torch.float32, CPU)
-
-
-def _wrong_dtype(gm: fx.GraphModule) -> None:
-    find(gm, aten.relu.default).meta["val"] = TensorMeta((2, 3), (3, 1), torch.float64, CPU)
-
-
-def _operands_do_not_fit(gm: fx.GraphModule) -> None:
-    next(iter(gm.graph.nodes)).meta["val"] = TensorMeta((2, 4), (4, 1), torch.float32, CPU)
-
-
-def _used_before_defined(gm: fx.GraphModule) -> None:
-    find(gm, aten.add.Tensor).prepend(find(gm, aten.relu.default))
-
-
-def _unknown_argument(gm: fx.GraphModule) -> None:
-    find(gm, aten.relu.default).kwargs = {"slope": 1}
+def _with_meta(*meta: object) -> Callable[[fx.GraphModule], None]:
+    return lambda gm: find(gm, aten.relu.default).meta.update(val=TensorMeta(*meta, CPU))
 
 
 def _item_out_of_range(gm: fx.GraphModule) -> None:
@@ -81,7 +51,7 @@ def _attribute_is_missing(gm: fx.GraphModule) -> None:
 
 def _late_placeholder(gm: fx.GraphModule) -> None:
     with gm.graph.inserting_after(find(gm, aten.relu.default)):
-        gm.graph.placeholder("late").meta["val"] = MATRIX
+        gm.graph.placeholder("late").meta["val"] = TensorMeta((2, 3), (3, 1), torch.float32, CPU)
 
 
 def _nested_output(gm: fx.GraphModule) -> None:
@@ -89,17 +59,19 @@ def _nested_output(gm: fx.GraphModule) -> None:
     output.args = ((output.args[0],),)
 
 
-BREAKAGES = {
-    "writes to its arguments": _mutating,
-    "neither an OpOverload nor getitem": _not_an_operator,
-    "not allowed in an ATen graph": _method,
-    'has no meta\\["val"\\]': _no_meta,
-    "has meta f32\\[3, 2\\], where f32\\[2, 3\\]": _wrong_shape,
-    "has meta f32\\[2, 3\\] strides \\(1, 2\\)": _wrong_strides,
-    "has meta f64": _wrong_dtype,
-    "does not fit the shape rule|has meta": _operands_do_not_fit,
-    "before it is defined": _used_before_defined,
-    "does not take": _unknown_argument,
+BREAKAGES: dict[str, Callable[[fx.GraphModule], object]] = {
+    "writes to its arguments": _retarget("call_function", aten.relu_.default),
+    "neither an OpOverload nor getitem": _retarget("call_function", torch.relu),
+    "not allowed in an ATen graph": _retarget("call_method", "relu"),
+    'has no meta\\["val"\\]': lambda gm: find(gm, aten.relu.default).meta.pop("val"),
+    "has meta f32\\[3, 2\\], where f32\\[2, 3\\]": _with_meta((3, 2), (2, 1), torch.float32),
+    "has meta f32\\[2, 3\\] strides \\(1, 2\\)": _with_meta((2, 3), (1, 2), torch.float32),
+    "has meta f64": _with_meta((2, 3), (3, 1), torch.float64),
+    "does not fit the shape rule|has meta": lambda gm: next(iter(gm.graph.nodes)).meta.update(
+        val=TensorMeta((2, 4), (4, 1), torch.float32, CPU)
+    ),
+    "before it is defined": lambda gm: find(gm, aten.add.Tensor).prepend(find(gm, aten.relu.default)),
+    "does not take": lambda gm: setattr(find(gm, aten.relu.default), "kwargs", {"slope": 1}),
     "takes item 2": _item_out_of_range,
     "not a tensor of the module": _attribute_is_missing,
     "placeholder after the first operator": _late_placeholder,
@@ -114,7 +86,6 @@ def test_a_good_graph_passes() -> None:
 @pytest.mark.parametrize("reason", BREAKAGES)
 def test_each_breakage_is_found(reason: str) -> None:
     gm = good_graph()
-    breakage: Callable[[fx.GraphModule], None] = BREAKAGES[reason]
-    breakage(gm)
+    BREAKAGES[reason](gm)
     with pytest.raises(VerificationError, match=reason):
         verify(gm)

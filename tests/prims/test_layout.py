@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -76,27 +77,15 @@ def test_suggested_strides_equal_those_of_an_operator_that_suggests_a_format(ten
     assert layout.suggested_strides(*described(tensor), tuple(result.shape)) == result.stride()
 
 
-@SETTINGS
-@given(broadcastable(1))
-def test_strides_of_a_unary_operator(operands: list[torch.Tensor]) -> None:
-    result = torch.sin(*operands)
-    assert layout.elementwise_strides(tuple(result.shape), [described(x) for x in operands]) == result.stride()
+@pytest.mark.parametrize("operator", [torch.sin, torch.add, torch.addcmul])
+def test_strides_of_elementwise_operators(operator: Callable[..., torch.Tensor]) -> None:
+    @SETTINGS
+    @given(broadcastable(1 + [torch.sin, torch.add, torch.addcmul].index(operator)))
+    def check(operands: list[torch.Tensor]) -> None:
+        result = operator(*operands)
+        assert layout.elementwise_strides(tuple(result.shape), [described(x) for x in operands]) == result.stride()
 
-
-@SETTINGS
-@given(broadcastable(2))
-def test_strides_of_a_binary_operator(operands: list[torch.Tensor]) -> None:
-    result = torch.add(*operands)
-    shape = layout.broadcast_shapes(*(tuple(x.shape) for x in operands))
-    assert shape == tuple(result.shape)
-    assert layout.elementwise_strides(shape, [described(x) for x in operands]) == result.stride()
-
-
-@SETTINGS
-@given(broadcastable(3))
-def test_strides_of_a_ternary_operator(operands: list[torch.Tensor]) -> None:
-    result = torch.addcmul(*operands)
-    assert layout.elementwise_strides(tuple(result.shape), [described(x) for x in operands]) == result.stride()
+    check()
 
 
 @SETTINGS

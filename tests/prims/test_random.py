@@ -84,13 +84,10 @@ def test_uniform_numbers_are_below_one_and_evenly_spread(dtype: torch.dtype) -> 
     assert torch.equal(drawn, torch.round(drawn / step) * step)
     jittered = drawn + step * uniform(9)  # continuous again, where a dtype has few values
     assert stats.kstest(jittered.numpy(), "uniform").pvalue > UNLIKELY
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_open_uniform_numbers_avoid_both_ends(dtype: torch.dtype) -> None:
-    drawn = random.uniform(SEED, 0, [COUNT], dtype, True)
-    assert drawn.min() > 0 and drawn.max() < 1
-    assert stats.kstest(drawn.double().numpy(), "uniform").pvalue > UNLIKELY
+    if dtype in (torch.float64, torch.float32):
+        inside = random.uniform(SEED, 0, [COUNT], dtype, True)
+        assert inside.min() > 0 and inside.max() < 1
+        assert stats.kstest(inside.double().numpy(), "uniform").pvalue > UNLIKELY
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -138,14 +135,10 @@ def test_integers_are_even_over_their_range(low: int, high: int) -> None:
 # ---- independence ---------------------------------------------------------------------------------------------------
 
 
-def test_streams_do_not_correlate() -> None:
-    drawn = [normal(stream) for stream in (0, 1, 2, 1000)]
-    assert all(correlation(a, b) < 4 for at, a in enumerate(drawn) for b in drawn[:at])
-
-
-def test_seeds_do_not_correlate() -> None:
-    seeds = [SEED, SEED + 1, SEED ^ (1 << 40), torch.tensor(0), torch.tensor(-1)]
-    drawn = [uniform(seed=seed) for seed in seeds]
+def test_streams_seeds_and_draws_do_not_correlate() -> None:
+    seeds = [SEED + 1, SEED ^ (1 << 40), torch.tensor(0), torch.tensor(-1)]
+    drawn = [uniform(stream) for stream in (0, 1, 2, 1000)] + [uniform(seed=seed) for seed in seeds]
+    drawn += [random.bits(SEED, 0, draw, (COUNT,)).double() for draw in (1, 2)]
     assert all(correlation(a, b) < 4 for at, a in enumerate(drawn) for b in drawn[:at])
 
 
@@ -153,11 +146,6 @@ def test_seeds_do_not_correlate() -> None:
 def test_neighbours_do_not_correlate(lag: int) -> None:
     drawn = uniform()
     assert correlation(drawn[lag:], drawn[:-lag]) < 4
-
-
-def test_both_draws_of_an_element_are_independent() -> None:
-    first, second = (random.bits(SEED, 0, draw, (COUNT,)).double() for draw in (0, 1))
-    assert correlation(first, second) < 4
 
 
 # ---- the operators --------------------------------------------------------------------------------------------------

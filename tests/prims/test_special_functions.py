@@ -38,10 +38,20 @@ def assert_equal(ours: torch.Tensor, eager: torch.Tensor, dtype: torch.dtype, fa
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", sorted(unary_formulas))
-def test_functions_of_one_value(name: str, dtype: torch.dtype) -> None:
-    x = points(dtype, name)
-    assert_equal(unary_formulas[name](FUNCTIONS, x), getattr(torch.ops.aten, name).default(x), dtype)
+def test_functions_of_one_value(dtype: torch.dtype) -> None:
+    """Formulas over tensors, and one kernel of everything at once."""
+    whole = {name: points(dtype, name) for name in sorted(unary_formulas)}
+
+    def program(whole: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        return [getattr(torch.ops.aten, name).default(x) for name, x in whole.items()]
+
+    counters.clear()
+    with torch.no_grad():
+        results, expected = stator.compile(program, fullgraph=True)(whole), program(whole)
+    assert not [name for name in counters.counts if name.startswith("inductor_fallback:")]
+    for (name, x), compiled, eager in zip(whole.items(), results, expected, strict=True):
+        assert_equal(unary_formulas[name](FUNCTIONS, x), eager, dtype)
+        assert_equal(compiled, eager, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -63,37 +73,3 @@ def test_functions_of_two_values(name: str, dtype: torch.dtype) -> None:
     x, n = x.contiguous(), n.contiguous()
     ours, eager = binary_formulas[name](FUNCTIONS, x, n), getattr(torch.ops.aten, name).default(x, n)
     assert_equal(ours, eager, dtype, factor=20.0)  # the recurrence that eager uses for high degrees loses digits
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_loops_compute_the_same_formulas(dtype: torch.dtype) -> None:
-    """One kernel of everything at once, beside the formulas over tensors."""
-    x = points(dtype, "digamma")
-    x = x[~(x < -15)]
-    names = sorted(unary_formulas)
-
-    def program(x: torch.Tensor) -> list[torch.Tensor]:
-        return [getattr(torch.ops.aten, name).default(x) for name in names]
-
-    counters.clear()
-    with torch.no_grad():
-        results = stator.compile(program, fullgraph=True)(x)
-    assert not [name for name in counters.counts if name.startswith("inductor_fallback:")]
-    for name, result in zip(names, results, strict=True):
-        expected = unary_formulas[name](FUNCTIONS, x)
-        relative, least = TOLERANCES[dtype]
-        same = (result == expected) | (torch.isnan(result) & torch.isnan(expected))
-        error = torch.where(same, 0.0, (result - expected).abs() / expected.abs().clamp_min(least))
-        assert error.max() <= relative, f"{name} is off by {error.max():.2e}"
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16], ids=str)
-def test_integers_become_floats_and_half_floats_stay(dtype: torch.dtype) -> None:
-    x = torch.tensor([0, 1, 2, 3]).to(dtype)
-    for name in ("i0", "digamma", "erfinv", "sinc"):
-        operator = getattr(torch.ops.aten, name).default
-        with torch.no_grad():
-            ours = stator.compile(lambda x, operator=operator: operator(x), fullgraph=True)(x)
-        torch.testing.assert_close(
-            ours, operator(x), rtol=1e-5 if dtype is not torch.bfloat16 else 8e-3, atol=1e-6, equal_nan=True
-        )

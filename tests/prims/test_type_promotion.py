@@ -10,18 +10,8 @@ import torch
 from stator.prims.type_promotion import Kind, common_dtype, computation_dtype, result_dtype
 
 DTYPES = (
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 )
 NUMBERS = (True, 3, 2.5, 1j)
 
@@ -35,14 +25,10 @@ def operands() -> list[object]:
 PAIRS = [pair for pair in itertools.product(operands(), repeat=2) if any(isinstance(x, torch.Tensor) for x in pair)]
 
 
-def test_common_dtype_equals_result_type() -> None:
-    for first, second in PAIRS:
-        assert common_dtype((first, second)) is torch.result_type(first, second), (first, second)
-
-
-def test_common_dtype_follows_the_default_dtype() -> None:
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+def test_common_dtype_equals_result_type(default: torch.dtype) -> None:
     previous = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(default)
     try:
         for first, second in PAIRS:
             assert common_dtype((first, second)) is torch.result_type(first, second), (first, second)
@@ -76,15 +62,10 @@ def test_kind_equals_an_eager_operator_of_that_kind(kind: Kind, operator: object
             assert result_dtype(first, second, kind=kind) is operator(first, second).dtype, (first, second)
 
 
-def test_complex_to_float_equals_abs() -> None:
+def test_kind_equals_an_eager_operator_of_one_operand() -> None:
     for dtype in DTYPES[1:]:
         tensor = torch.ones(2, dtype=dtype)
         assert result_dtype(tensor, kind=Kind.COMPLEX_TO_FLOAT) is tensor.abs().dtype
-
-
-def test_bool_to_long_equals_sum() -> None:
-    for dtype in DTYPES:
-        tensor = torch.ones(2, dtype=dtype)
         assert result_dtype(tensor, kind=Kind.BOOL_TO_LONG) is tensor.sum().dtype
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.threads import threads
 
 import stator
 
@@ -21,20 +22,16 @@ SHAPES = [(6000, 10), (3000, 33), (2000, 96), (300, 200), (64, 2048), (37, 100),
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_sums_of_products_and_values_stored_on_the_way(shape: tuple[int, int], threads: int) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_sums_of_products_and_values_stored_on_the_way(shape: tuple[int, int], count: int) -> None:
     torch.manual_seed(0)
 
     def function(x, y, scale):
         product = x * y.sigmoid() * scale
         return product, product.sum(0), (product * x).sum(0) * scale + 1, product.sum(1)
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with threads(count):
         compare(function, torch.randn(shape), torch.randn(shape), torch.randn(shape[1]), atol=1e-3)
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32])
@@ -65,13 +62,10 @@ def test_images_in_channels_last() -> None:
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     torch.manual_seed(5)
     x, function = torch.randn(5000, 40), stator.compile(lambda t: t.sum(0))
-    before = torch.get_num_threads()
     found = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        with torch.no_grad():
+    for count in (1, 2, 3):
+        with threads(count), torch.no_grad():
             found.append(function(x))
-    torch.set_num_threads(before)
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
 import sys
 from pathlib import Path
@@ -140,34 +139,19 @@ def test_indirect_indices_wrap_and_are_checked(by_column: bool, vectorize: bool)
             compiled.run(job)
 
 
+@pytest.mark.parametrize("mode", ["add", "max", "min"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
-def test_scattered_adds_meet_in_one_element(dtype: torch.dtype) -> None:
+def test_scattered_values_meet_in_one_element(dtype: torch.dtype, mode: str) -> None:
     graph = Graph()
     count, size = 50000, 7
     index = graph.input(torch.randint(0, size, (count,)))
-    values = graph.input(torch.ones(count, dtype=dtype))
+    values = graph.input(torch.randint(-9, 10, (count,)).to(dtype))
     target = graph.input(torch.zeros(size, dtype=dtype))
     out = graph.buffer((size,), dtype, value=target)
     graph.node(
         [out],
-        lambda ops, i, _: ops.store(out, ops.indirect(ops.load(index, i[0]), size), ops.load(values, i[0]), mode="add"),
+        lambda ops, i, _: ops.store(out, ops.indirect(ops.load(index, i[0]), size), ops.load(values, i[0]), mode=mode),
         (count,),
-    )
-    graph.outputs = [out]
-    check(graph)
-
-
-@pytest.mark.parametrize("mode", ["max", "min"])
-def test_scattered_extremes(mode: str) -> None:
-    graph = Graph()
-    index = graph.input(torch.randint(0, 5, (1000,)))
-    values = graph.input(torch.randn(1000))
-    target = graph.input(torch.zeros(5))
-    out = graph.buffer((5,), F32, value=target)
-    graph.node(
-        [out],
-        lambda ops, i, _: ops.store(out, ops.indirect(ops.load(index, i[0]), 5), ops.load(values, i[0]), mode=mode),
-        (1000,),
     )
     graph.outputs = [out]
     check(graph)
@@ -209,20 +193,6 @@ def test_mutation_in_place_reads_before_it_writes() -> None:
     graph.node([total], lambda ops, i, j: ops.store(total, 0, ops.reduce("sum", ops.load(out, j[0]))), (), (1000,))
     graph.outputs = [out, total]
     check(graph)
-
-
-def test_a_reduction_in_threads_is_the_same_every_time() -> None:
-    graph = Graph()
-    x = graph.input(torch.randn(400, 999))
-    out = graph.buffer((400,), F32)
-    graph.node(
-        [out], lambda ops, i, j: ops.store(out, i[0], ops.reduce("sum", ops.load(x, i[0] * 999 + j[0]))), (400,), (999,)
-    )
-    graph.outputs = [out]
-    compiled = check(graph)
-    first = compiled.run(0)[out]
-    for _ in range(3):
-        assert torch.equal(compiled.run(0)[out], first)
 
 
 @pytest.mark.parametrize("shape", [(300, 1000), (77, 1003), (100003,), (3, 5, 7001)])
@@ -338,9 +308,3 @@ def test_no_access_outside_of_memory(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr[:2000]
     result = subprocess.run([str(tmp_path / "all")], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr[:3000]
-
-
-def test_addresses_are_those_of_the_launcher_abi() -> None:
-    compiled = check(affine(("p", "q"), 2.0))
-    address = next(iter(compiled.addresses.values()))
-    assert isinstance(address, int) and ctypes.c_void_p(address).value

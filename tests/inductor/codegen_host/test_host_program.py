@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 import warnings
@@ -70,19 +71,6 @@ def test_kernels_calls_and_views_in_one_program() -> None:
         assert torch.equal(transposed, result.t()) and not result.requires_grad
 
 
-def test_results_of_earlier_calls_are_not_overwritten() -> None:
-    graph = Graph()
-    graph.input("x", 16)
-    graph.add("b0", "x", "x")
-    graph.add("b1", "b0", "x", shifted=False)
-    graph.add("b2", "b1", "b0")
-    function = compiled(graph, "b1", "b2")
-    kept = [(x, function(x)) for x in (torch.randn(16) for _ in range(5))]
-    for x, (first, second) in kept:
-        torch.testing.assert_close(first, 3 * x)
-        torch.testing.assert_close(second, 5 * x)
-
-
 @pytest.mark.parametrize("static", [(), ("w",)])
 def test_swapping_a_parameters_data_is_seen(static: tuple[str, ...]) -> None:
     graph = Graph()
@@ -95,32 +83,18 @@ def test_swapping_a_parameters_data_is_seen(static: tuple[str, ...]) -> None:
         weight.data = torch.randn(3, 4)
 
 
-def test_views_start_where_their_base_starts() -> None:
+def test_views_start_where_their_base_starts_and_have_offsets() -> None:
     graph = Graph()
     graph.input("x", 4, 4)
-    graph.call(
-        ("b0",),
-        ((2, 2),),
-        aten.mm.default,
-        View("x", layout(2, 4)),
-        View("x", layout(4, 2, stride=(4, 1))),
-        style="out",
-    )
-    function = compiled(graph, "b0")
+    top, left = View("x", layout(2, 4)), View("x", layout(4, 2, stride=(4, 1)))
+    graph.call(("b0",), ((2, 2),), aten.mm.default, top, left, style="out")
+    graph.add("b1", "x", "x")
+    lower = View("b1", dataclasses.replace(layout(4, 2, stride=(1, 4)), offset=8))
+    graph.call(("b2",), ((2, 2),), aten.mm.default, View("b1", layout(2, 4)), lower, style="out")
     x = torch.randn(10, 4)[3:7]  # an input that does not start its storage
-    torch.testing.assert_close(function(x)[0], x[:2] @ x[:, :2])
-
-
-def test_views_of_intermediates_have_offsets() -> None:
-    graph = Graph()
-    graph.input("x", 6, 4)
-    graph.add("b0", "x", "x")
-    lower = View("b0", layout(2, 4))
-    upper = View("b0", layout(4, 2, stride=(1, 4)).__class__((4, 2), (1, 4), torch.float32, torch.device("cpu"), 8))
-    graph.call(("b1",), ((2, 2),), aten.mm.default, lower, upper, style="out")
-    function = compiled(graph, "b1")
-    x = torch.randn(6, 4)
-    torch.testing.assert_close(function(x)[0], 4 * x[:2] @ x[2:4].t())
+    first, second = compiled(graph, "b0", "b2")(x)
+    torch.testing.assert_close(first, x[:2] @ x[:, :2])
+    torch.testing.assert_close(second, 4 * x[:2] @ x[2:4].t())
 
 
 def test_constants_are_bound_and_their_views_made_once() -> None:
@@ -162,35 +136,18 @@ def test_a_call_may_change_a_buffer() -> None:
     torch.testing.assert_close(function(x)[0], 7 * x)
 
 
-def test_lists_of_buffers_and_plain_values_go_through() -> None:
-    graph = Graph()
-    graph.input("x", 2, 4)
-    graph.add("b0", "x", "x")
-    graph.call(("b1",), ((4, 4),), aten.cat.default, ["x", View("b0", layout(2, 4))], 0)
-    function = compiled(graph, "b1", 7, None, "text", 2.5)
-    x = torch.randn(2, 4)
-    result, *rest = function(x)
-    torch.testing.assert_close(result, torch.cat([x, 2 * x]))
-    assert rest == [7, None, "text", 2.5]
-
-
-def test_operators_that_return_lists_and_tuples_are_unpacked() -> None:
+def test_lists_and_plain_values_go_through_and_tuples_are_unpacked() -> None:
     graph = Graph()
     graph.input("x", 4, 4)
-    graph.call(("b0", "b1"), (layout(4, 2, stride=(4, 1)), layout(4, 2, stride=(4, 1))), aten.split.Tensor, "x", 2, 1)
-    graph.call(("b2", None), ((4,), (4,)), aten.max.dim, "x", 1)
-    function = compiled(graph, "b0", "b1", "b2")
+    graph.add("b0", "x", "x")
+    graph.call(("b1",), ((6, 4),), aten.cat.default, ["x", View("b0", layout(2, 4))], 0)
+    graph.call(("b2", "b3"), (layout(4, 2, stride=(4, 1)), layout(4, 2, stride=(4, 1))), aten.split.Tensor, "x", 2, 1)
+    graph.call(("b4", None), ((4,), (4,)), aten.max.dim, "x", 1)
     x = torch.randn(4, 4)
-    for got, expected in zip(function(x), (*x.split(2, 1), x.max(1)[0]), strict=True):
-        assert torch.equal(got, expected)
-
-
-def test_targets_that_are_no_operators_are_called() -> None:
-    graph = Graph()
-    graph.input("x", 4)
-    graph.call(("b0",), ((4,),), lambda x, by: x * by, "x", 3.0)
-    x = torch.randn(4)
-    torch.testing.assert_close(compiled(graph, "b0")(x)[0], 3 * x)
+    *tensors, number, nothing, text = compiled(graph, "b1", "b2", "b3", "b4", 7, None, "text")(x)
+    for got, expected in zip(tensors, (torch.cat([x, 2 * x[:2]]), *x.split(2, 1), x.max(1)[0]), strict=True):
+        torch.testing.assert_close(got, expected)
+    assert (number, nothing, text) == (7, None, "text")
 
 
 def test_a_call_that_returns_other_strides_than_promised_is_repaired_and_said() -> None:

@@ -15,7 +15,6 @@ from stator.inductor.loops.collapse import collapse
 from stator.inductor.loops.handler import freeze
 from stator.inductor.loops.printer import after_reduction, print_body
 from stator.inductor.loops.verifier import verify_body
-from stator.inductor.loops.vocabulary import ELEMENTWISE, VOCABULARY
 from stator.shapes.expr import symbols
 
 i, j, r = symbols("i0 i1 r0")
@@ -203,32 +202,6 @@ def test_the_verifier_refuses(ops, message):
 def test_a_name_outside_the_vocabulary_is_an_attribute_error():
     with pytest.raises(AttributeError):
         record(lambda ops: ops.frobnicate(ops.load("x", i)))
-
-
-FLOATS = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.3, 2.5, -3.5, math.inf, -math.inf, math.nan])
-
-
-@pytest.mark.parametrize("name", sorted(ELEMENTWISE))
-def test_every_elementwise_operation_can_be_recorded_and_interpreted(name):
-    info = VOCABULARY[name]
-    integral = info.domain == "int"
-    sources = ["n" if integral else "x"] * info.arity
-    data = {"n": torch.arange(1, 9), "x": FLOATS[:8].clone(), "b": torch.arange(8) % 2 == 0}
-    if name == "where":
-        sources[0] = "b"
-    if name == "logical_not" or info.result == "bool":
-        out = "b_out"
-    else:
-        out = "n_out" if integral else "out"
-
-    def function(ops):
-        values = [ops.load(source, i) for source in sources]
-        ops.store(out, i, ops.elementwise(name, *values))
-
-    body = record(function)
-    memory = {**data, out: torch.zeros(8, dtype=dtype_of(out))}
-    interpret(body, memory)
-    assert memory[out].shape == (8,)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -91,14 +91,6 @@ def test_a_join_that_begins_a_longer_one() -> None:
     assert_same(read, *operands())
 
 
-def test_a_view_of_a_copy_is_not_the_inputs_memory() -> None:
-    x, _ = operands()
-    result = stator.compile(lambda x: x[1:].clone().as_strided(*PLACE), fullgraph=True)(x)
-    expected = x[1:].clone().as_strided(*PLACE)
-    x.zero_()
-    torch.testing.assert_close(result, expected, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("target", [aten.as_strided_scatter.default, aten.as_strided_copy.default], ids=str)
 def test_the_library_is_not_asked_to_address_a_storage(target: torch._ops.OpOverload) -> None:
     """A buffer may be any part of a storage. (Traced programs do not hold these operators: they are decomposed.)"""
@@ -107,16 +99,3 @@ def test_the_library_is_not_asked_to_address_a_storage(target: torch._ops.OpOver
     traced = trace(lambda x, *source: target(x.sin(), *source, *PLACE), inputs, keep=lambda operator: True)
     with pytest.raises(CompileError, match="addresses a storage"):
         lower(traced.graph)
-
-
-@pytest.mark.parametrize("name", ["a clone of a part", "flipped", "rolled"])
-def test_frames_of_a_signal(name: str) -> None:
-    """stft, which is made with as_strided."""
-
-    def frames(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        z = (x @ w).repeat(1, 8)
-        return torch.view_as_real(torch.stft(OWNERS[name](x, z), 32, 8, center=False, return_complex=True)), z + 1
-
-    actual, expected = stator.compile(frames, fullgraph=True)(*operands()), frames(*operands())
-    for one, other in zip(actual, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)

@@ -122,22 +122,12 @@ def test_a_transposed_one_of_single_positions_multiplies_by_the_weight_turned(ch
     assert_lowers(lambda x, w, b: F.conv_transpose2d(x, w, b), x, w, b, library=1, tolerance=1e-5)
 
 
-CASES = [
-    dict(stride=2),
-    dict(padding=1),
-    dict(dilation=2),
-    dict(groups=2),
-    dict(groups=4),
-]
-
-
-@pytest.mark.parametrize("at", range(len(CASES)))
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_convolution(at, memory_format):
-    arguments = CASES[at]
-    x = torch.randn(2, 4, 9, 11).to(memory_format=memory_format)
-    w, b = torch.randn(8, 4 // arguments.get("groups", 1), 3, 3), torch.randn(8)
-    assert_lowers(lambda x, w, b: F.conv2d(x, w, b, **arguments) * 2, x, w, b, library=1, tolerance=1e-4)
+@pytest.mark.parametrize("bias", [False, True])
+def test_large_patches_are_rows_of_a_product(memory_format, bias):
+    x, w, b = torch.randn(2, 3, 66, 64).to(memory_format=memory_format), torch.randn(64, 3, 8, 8), torch.randn(64)
+    lowered = assert_lowers(lambda x, w, b: F.conv2d(x, w, b if bias else None, 8), x, w, b, library=1, tolerance=1e-3)
+    assert not input_strides(lowered)
 
 
 def test_transposed_one_dimensional_and_double():

@@ -15,6 +15,7 @@ from stator.pipeline import compile_graph
 
 aten = torch.ops.aten
 
+FORMATS = [torch.contiguous_format, torch.channels_last]
 # channels, height, width, kernel, stride, padding, dilation
 CASES = [
     (32, 12, 10, (7, 7), 1, 3, 1),
@@ -33,11 +34,10 @@ CASES = [
 def test_depthwise(case: Sequence, formats: Sequence[int], wanted: Sequence[bool]) -> None:
     torch.manual_seed(0)
     channels, height, width, kernel, stride, padding, dilation = case
-    formatted = [torch.contiguous_format, torch.channels_last]
-    x = torch.randn(2, channels, height, width).contiguous(memory_format=formatted[formats[0]])
+    x = torch.randn(2, channels, height, width).contiguous(memory_format=FORMATS[formats[0]])
     weight = torch.randn(channels, 1, *kernel)
     y = torch.conv2d(x, weight, None, stride, padding, dilation, channels)
-    grad = torch.randn(y.shape).contiguous(memory_format=formatted[formats[1]])
+    grad = torch.randn(y.shape).contiguous(memory_format=FORMATS[formats[1]])
 
     compare(grad, x, weight, stride, padding, dilation, channels, wanted)
 
@@ -73,11 +73,10 @@ def compare(grad, x, weight, stride, padding, dilation, groups, wanted) -> None:
 @pytest.mark.parametrize("stride", [2, 3])
 def test_one_tap_that_skips_positions(formats: Sequence[int], wanted: Sequence[bool], stride: int) -> None:
     torch.manual_seed(0)
-    formatted = [torch.contiguous_format, torch.channels_last]
-    x = torch.randn(2, 12, 9, 10).contiguous(memory_format=formatted[formats[0]])
+    x = torch.randn(2, 12, 9, 10).contiguous(memory_format=FORMATS[formats[0]])
     weight = torch.randn(20, 12, 1, 1)
     y = torch.conv2d(x, weight, None, stride)
-    grad = torch.randn(y.shape).contiguous(memory_format=formatted[formats[1]])
+    grad = torch.randn(y.shape).contiguous(memory_format=FORMATS[formats[1]])
     compare(grad, x, weight, stride, 0, 1, 1, wanted)
 
 
@@ -85,9 +84,8 @@ def test_one_tap_that_skips_positions(formats: Sequence[int], wanted: Sequence[b
 @pytest.mark.parametrize("batch", [1, 3])
 def test_one_tap_on_single_positions(formats: Sequence[int], wanted: Sequence[bool], batch: int) -> None:
     torch.manual_seed(0)
-    formatted = [torch.contiguous_format, torch.channels_last]
-    x = torch.randn(batch, 24, 1, 1).contiguous(memory_format=formatted[formats[0]])
-    grad = torch.randn(batch, 40, 1, 1).contiguous(memory_format=formatted[formats[1]])
+    x = torch.randn(batch, 24, 1, 1).contiguous(memory_format=FORMATS[formats[0]])
+    grad = torch.randn(batch, 40, 1, 1).contiguous(memory_format=FORMATS[formats[1]])
     compare(grad, x, torch.randn(40, 24, 1, 1), 1, 0, 1, 1, wanted)
     assert not any("convolution_backward" in name for name in counters.counts)
 
@@ -96,30 +94,12 @@ def test_one_tap_on_single_positions(formats: Sequence[int], wanted: Sequence[bo
 @pytest.mark.parametrize(("channels", "out", "size", "kernel"), [(24, 40, 26, 2), (3, 32, 64, 8), (40, 40, 26, 5)])
 def test_patches(formats, wanted, channels: int, out: int, size: int, kernel: int) -> None:
     torch.manual_seed(0)
-    formatted = [torch.contiguous_format, torch.channels_last]
-    x = torch.randn(3, channels, size, size).contiguous(memory_format=formatted[formats[0]])
+    x = torch.randn(3, channels, size, size).contiguous(memory_format=FORMATS[formats[0]])
     weight = torch.randn(out, channels, kernel, kernel)
     y = torch.conv2d(x, weight, None, kernel)
-    grad = torch.randn(y.shape).contiguous(memory_format=formatted[formats[1]])
+    grad = torch.randn(y.shape).contiguous(memory_format=FORMATS[formats[1]])
     compare(grad, x, weight, kernel, 0, 1, 1, wanted)
     assert not any("convolution_backward" in name for name in counters.counts)
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("bias", [True, False])
-def test_large_patches_forward(memory_format: torch.memory_format, bias: bool) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(2, 3, 66, 64).contiguous(memory_format=memory_format)
-    inputs = [x, torch.randn(64, 3, 8, 8), torch.randn(64)]
-
-    def function(x, weight, b):
-        return torch.conv2d(x, weight, b if bias else None, 8)
-
-    traced = trace(function, inputs, keep=can_lower)
-    (actual,) = compile_graph(traced.graph, inputs, options=Options(verify=True))(*inputs)
-    expected = function(*inputs)
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-3)
-    assert actual.stride() == expected.stride()
 
 
 def test_large_depthwise_kernels_do_not_call_the_library_for_weights() -> None:

@@ -65,15 +65,8 @@ def running_statistics(x, y):
 
 
 IN_PLACE = [
-    add,
-    chain,
-    rows_centred,
-    softmax_of_itself,
-    scaled_by_its_norm,
-    returned_too,
-    old_value_is_read_earlier,
-    old_value_is_returned,
-    product_into,
+    *(add, chain, rows_centred, softmax_of_itself, scaled_by_its_norm, returned_too, old_value_is_read_earlier),
+    *(old_value_is_returned, product_into),
 ]
 
 
@@ -116,15 +109,8 @@ def old_column_after_new_row(x, y):
 
 
 OTHERS = [
-    flipped,
-    transposed,
-    whole_column,
-    exchanged,
-    copy_of_the_new_value_is_returned,
-    product_of_itself,
-    rows_exchanged,
-    old_column_after_new_row,
-    running_statistics,
+    *(flipped, transposed, whole_column, exchanged, copy_of_the_new_value_is_returned, product_of_itself),
+    *(rows_exchanged, old_column_after_new_row, running_statistics),
 ]
 
 LAYOUTS = {
