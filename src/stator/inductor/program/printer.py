@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from stator.base.registry import Registry
-from stator.inductor.buffers import Extern, Layout, View
+from stator.inductor.buffers import Layout, View
 
 from .aliases import layout_bytes
 from .arena import plan_arena
 from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared
-
-_lines: Registry[type, Any] = Registry("program step")
 
 
 def print_program(program: Program) -> str:
@@ -25,10 +22,7 @@ def print_program(program: Program) -> str:
         "inputs: " + (", ".join(_input(program, name) for name in program.inputs) or "none"),
         "",
     ]
-    return (
-        "\n".join([*head, *(f"{number:4d}  {_lines[type(step)](step)}" for number, step in enumerate(program.steps))])
-        + "\n"
-    )
+    return "\n".join([*head, *(f"{number:4d}  {_line(step)}" for number, step in enumerate(program.steps)), ""])
 
 
 def peak_bytes(program: Program) -> int:
@@ -68,40 +62,24 @@ def _argument(value: Any) -> str:
     return str(value)
 
 
-@_lines.register(Allocate)
-def _allocate(step: Allocate) -> str:
-    return f"allocate {step.name}: {layout_text(step.layout)}"
-
-
-@_lines.register(Reuse)
-def _reuse(step: Reuse) -> str:
-    return f"reuse    {step.name}: {layout_text(step.layout)} in the memory of {step.old}"
-
-
-@_lines.register(ReuseIfUnshared)
-def _take_over(step: ReuseIfUnshared) -> str:
-    return f"take     {step.name}: {layout_text(step.layout)} in the memory of {step.old}, if that is nobody else's"
-
-
-@_lines.register(Free)
-def _free(step: Free) -> str:
-    return f"free     {step.name}"
-
-
-@_lines.register(Launch)
-def _launch(step: Launch) -> str:
-    return f"launch   {step.kernel}({', '.join(step.args)})"
-
-
-@_lines.register(Call)
-def _call(step: Call) -> str:
-    extern: Extern = step.extern
+def _line(step: Any) -> str:
+    match step:
+        case Allocate():
+            return f"allocate {step.name}: {layout_text(step.layout)}"
+        case ReuseIfUnshared():
+            memory = f"in the memory of {step.old}, if that is nobody else's"
+            return f"take     {step.name}: {layout_text(step.layout)} {memory}"
+        case Reuse():
+            return f"reuse    {step.name}: {layout_text(step.layout)} in the memory of {step.old}"
+        case Free():
+            return f"free     {step.name}"
+        case Launch():
+            return f"launch   {step.kernel}({', '.join(step.args)})"
+        case ReturnValues():
+            return f"return   {', '.join(_argument(value) for value in step.values)}"
+    assert isinstance(step, Call)
+    extern = step.extern
     outputs = ", ".join(str(name) for name in extern.outputs) or "nothing"
     arguments = [*map(_argument, extern.args), *(f"{key}={_argument(value)}" for key, value in extern.kwargs.items())]
     mutates = f" changing {', '.join(extern.mutates)}" if extern.mutates else ""
     return f"call     {outputs} = {extern.name}({', '.join(arguments)}) [{extern.style}]{mutates}"
-
-
-@_lines.register(ReturnValues)
-def _return(step: ReturnValues) -> str:
-    return f"return   {', '.join(_argument(value) for value in step.values)}"
