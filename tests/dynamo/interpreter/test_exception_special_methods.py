@@ -59,7 +59,7 @@ def attribute(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("function", [truths, raised, attribute])
 def test_special_methods_of_exceptions(function: Callable[..., Any]) -> None:
     expected = function(torch.ones(2))
-    found = stator.compile(function, backend="eager", fullgraph=True)(torch.ones(2))
+    found = stator.compile(function, backend="eager", fullgraph=function is not attribute)(torch.ones(2))
     assert found[1:] == expected[1:]
 
 
