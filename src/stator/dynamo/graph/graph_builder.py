@@ -22,7 +22,7 @@ from stator.dynamo.ir.reconstruct_ir import Load
 from stator.dynamo.values.base import NotConstant, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
-from stator.dynamo.values.containers.append_only_lists import GrownList
+from stator.dynamo.values.containers.append_only_lists import AppendOnlyList
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
@@ -522,7 +522,7 @@ _LOWER: dict[type, Callable[[GraphBuilder, Any], tuple[Any, Any]]] = {
     SymbolicNumber: _lower_number,
     TupleValue: _lower_tuple,
     ListValue: _lower_list,
-    GrownList: _lower_list,
+    AppendOnlyList: _lower_list,
     DictValue: _lower_dict,
     SliceValue: _lower_slice,
     ClassValue: _lower_class,

@@ -29,7 +29,7 @@ from stator.dynamo.ir.reconstruct_ir import (
 from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.append_only_lists import GrownList
+from stator.dynamo.values.containers.append_only_lists import AppendOnlyList
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue
@@ -141,7 +141,7 @@ class FrameReconstructor:
             again = [self.recipe(key) for real, key in value.dropped.items() if real in value.entries]
             items = NewDict(self.dict_items(value))
             self.effects.append(call_effect(support.replace_dict, target, items, *again))
-        elif isinstance(value, GrownList) and value.only_appended:
+        elif isinstance(value, AppendOnlyList) and value.only_appended:
             self.effects.append(call_effect(list.extend, target, self._listed(value.appended)))
         elif isinstance(value, ListValue):
             self.effects.append(call_effect(support.replace_list, target, self._listed(value.items)))

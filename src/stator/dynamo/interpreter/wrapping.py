@@ -38,7 +38,7 @@ from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.compiled import CompiledFunctionValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
-from stator.dynamo.values.containers.append_only_lists import GrownList
+from stator.dynamo.values.containers.append_only_lists import AppendOnlyList
 from stator.dynamo.values.containers.canonical_constants import member_at
 from stator.dynamo.values.containers.live_iterators import live_iterator
 from stator.dynamo.values.containers.mappings import DictValue
@@ -318,7 +318,7 @@ _MODULE_HOOKS = ("__getattribute__", "__setattr__", "__delattr__")
 @wraps(list)
 def _list(context: CaptureContext, obj: list[Any], source: Source | None) -> Value:
     _guard_type(context, obj, source)
-    return GrownList(context, obj, source)  # type: ignore[arg-type]
+    return AppendOnlyList(context, obj, source)  # type: ignore[arg-type]
 
 
 @wraps(tuple)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _OF_NODE = frozenset(name for name in dir(torch._C._FunctionBase) if not hasattr(object, name))
 
 
-class ContextValue(ObjectValue):
+class AutogradContextValue(ObjectValue):
     """Capture follows the methods of torch's FunctionCtx, which store their arguments as attributes."""
 
     __slots__ = ()

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from stator.dynamo.graph.subgraphs import Subgraph, deferred, own_state, reachable
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.values.autograd_contexts import ContextValue
+from stator.dynamo.values.autograd_contexts import AutogradContextValue
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
@@ -57,7 +57,7 @@ class FunctionCapture:
         self.context = context
         self.cls = cls
         self.kind = kind
-        self.autograd_context = ContextValue()
+        self.autograd_context = AutogradContextValue()
         self.graphs: list[fx.Graph] = []  # finished graphs, whose tensors a backward may read
         self.has_setup = kind.setup_context is not _Function.setup_context
         self.args = self._with_defaults(args)

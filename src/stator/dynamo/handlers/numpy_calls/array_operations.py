@@ -20,7 +20,7 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import SequenceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, example_of, is_open_input
-from stator.dynamo.values.tensors.arrays import ArrayValue, made
+from stator.dynamo.values.tensors.arrays import ArrayValue, array_of_tensor
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def checked(context: CaptureContext, tensor: Value, dtype: Any, name: str, is_ar
     assert isinstance(tensor, TensorValue)
     if NUMPY_OF.get(tensor.fake.dtype) != dtype:
         raise unsupported("torch-result", f"numpy.{name}, which gives {dtype} where torch gives {tensor.fake.dtype}")
-    return made(context, tensor, scalar=not is_array and not tensor.fake.dim())
+    return array_of_tensor(context, tensor, scalar=not is_array and not tensor.fake.dim())
 
 
 def check_layout(

@@ -17,7 +17,7 @@ from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.functions import BuiltinValue
-from stator.dynamo.values.tensors.arrays import ArrayValue, array_methods, made, writers
+from stator.dynamo.values.tensors.arrays import ArrayValue, array_methods, array_of_tensor, writers
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 from .array_operations import (
@@ -92,16 +92,18 @@ def literal(context: CaptureContext, array: Any, what: str) -> Value:
     flat = array.reshape(-1)
     first = flat[0].item()
     if (flat == flat[0]).all() and not (first == 0 and numpy.signbit(flat.astype("f8")).any()):
-        return made(context, full(context, shape, first, array.dtype))
+        return array_of_tensor(context, full(context, shape, first, array.dtype))
     named: dict[str, Value] = {"dtype": ConstantValue(TORCH_OF[array.dtype]), **_CPU}
     if array.dtype.kind in "iu" and array.ndim == 1:
         step = flat[1].item() - first
         bounds = (first, first + step * len(flat), step)
         if step and numpy.array_equal(numpy.arange(*bounds, dtype=array.dtype), flat):
-            return made(context, context.record_function(torch.arange, [ConstantValue(at) for at in bounds], named))
+            return array_of_tensor(
+                context, context.record_function(torch.arange, [ConstantValue(at) for at in bounds], named)
+            )
     if array.size > _MOST_LITERALS or (array.dtype.kind == "f" and not numpy.isfinite(flat).all()):
         raise unsupported("result", f"{what} is an array of {array.size} elements, too many to spell out")
-    return made(context, context.record_function(torch.tensor, [_listed(array.tolist())], named))
+    return array_of_tensor(context, context.record_function(torch.tensor, [_listed(array.tolist())], named))
 
 
 def _listed(items: Any) -> Value:
@@ -191,19 +193,19 @@ def _reshape(context: CaptureContext, a: Value, *shape: Value) -> Value:
     array = array_of(context, a, "numpy.reshape", only_held=True)
     sizes = shape[0].items if len(shape) == 1 and isinstance(shape[0], SequenceValue) else list(shape)
     whole = tuple(whole_number(context, context.realized(size)) for size in sizes)
-    return made(context, context.record_method("reshape", [array.tensor, context.known(whole)], {}))
+    return array_of_tensor(context, context.record_method("reshape", [array.tensor, context.known(whole)], {}))
 
 
 def _ravel(context: CaptureContext, a: Value) -> Value:
     array = array_of(context, a, "numpy.ravel", only_held=True)
     packed = context.record_method("contiguous", [array.tensor], {})
-    return made(context, context.record_method("view", [packed, ConstantValue(-1)], {}))
+    return array_of_tensor(context, context.record_method("view", [packed, ConstantValue(-1)], {}))
 
 
 def _copy(context: CaptureContext, a: Value) -> Value:
     array = array_of(context, a, "ndarray.copy", only_held=True)
     c_order = ConstantValue(torch.contiguous_format)
-    return made(context, context.record_method("clone", [array.tensor], {"memory_format": c_order}))
+    return array_of_tensor(context, context.record_method("clone", [array.tensor], {"memory_format": c_order}))
 
 
 def _transpose(context: CaptureContext, a: Value, *axes: Value) -> Value:
@@ -214,7 +216,7 @@ def _transpose(context: CaptureContext, a: Value, *axes: Value) -> Value:
     whole = (
         tuple(whole_number(context, context.realized(axis)) for axis in order) or tuple(range(len(array.shape)))[::-1]
     )
-    return made(context, context.record_method("permute", [array.tensor, context.known(whole)], {}))
+    return array_of_tensor(context, context.record_method("permute", [array.tensor, context.known(whole)], {}))
 
 
 # ---- several arrays ----
@@ -269,7 +271,7 @@ def _astype(context: CaptureContext, a: Value, dtype: Value) -> Value:
         raise refused(context, "ndarray.astype", [a, dtype])
     if wanted != a.dtype and not is_cast_alike(a.dtype, wanted):
         raise refused(context, f"a cast to {wanted}", [a])
-    return made(context, _copied_as(context, a, wanted, "ndarray.astype"), scalar=a.scalar)
+    return array_of_tensor(context, _copied_as(context, a, wanted, "ndarray.astype"), scalar=a.scalar)
 
 
 def _copied_as(context: CaptureContext, a: ArrayValue, wanted: Any, what: str) -> Value:
@@ -283,7 +285,7 @@ def _new_array(context: CaptureContext, a: Value, dtype: Value | None = None) ->
     if not isinstance(a, ArrayValue):
         raise refused(context, "numpy.array", [a])
     wanted = dtype_of(context, dtype) or a.dtype
-    return made(context, _copied_as(context, a, wanted, "numpy.array"))
+    return array_of_tensor(context, _copied_as(context, a, wanted, "numpy.array"))
 
 
 def _as_array(context: CaptureContext, a: Value, dtype: Value | None = None) -> Value:

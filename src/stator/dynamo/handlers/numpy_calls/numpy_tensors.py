@@ -12,7 +12,7 @@ from stator.dynamo.interpreter.calling import calls, tensor_methods
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
-from stator.dynamo.values.tensors.arrays import ArrayValue, made
+from stator.dynamo.values.tensors.arrays import ArrayValue, array_of_tensor
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
 
 if TYPE_CHECKING:
@@ -97,4 +97,4 @@ def _numpy(context: CaptureContext, tensor: TensorValue) -> Value:
             f"Tensor.numpy() on {tensor.describe(context)}",
             "keep the value in a tensor, or call it outside of the compiled function",
         )
-    return made(context, _on_the_same_memory(context, tensor))
+    return array_of_tensor(context, _on_the_same_memory(context, tensor))

@@ -17,7 +17,7 @@ from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
-from stator.dynamo.values.containers.append_only_lists import GrownList
+from stator.dynamo.values.containers.append_only_lists import AppendOnlyList
 from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, set_methods
@@ -353,7 +353,7 @@ def _family(value: Value) -> str:
 
 _FAMILIES: dict[type, str] = {
     ListValue: "list",
-    GrownList: "list",
+    AppendOnlyList: "list",
     TupleValue: "tuple",
     SetValue: "set",
     DictValue: "dict",

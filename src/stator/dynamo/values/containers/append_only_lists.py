@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
 
-class GrownList(ListValue):
+class AppendOnlyList(ListValue):
     """A list found at `source`. Appended values stay apart, and no guard holds the length, until capture needs `items`.
 
     So one compiled version serves all turns of a loop that breaks the graph and appends to the list.

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Value
 
 
-def known_at(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+def constant_at(context: CaptureContext, obj: Any, source: Source | None) -> Value:
     """The value of a constant, or tuple of constants, that a guard on its container holds at `source`."""
     if source is None or is_the_only_one(obj):
         return context.known(obj)
     if type(obj) is tuple:
         return TupleValue(
-            [known_at(context, one, ItemSource(source, at)) for at, one in enumerate(obj)], source, tuple, obj
+            [constant_at(context, one, ItemSource(source, at)) for at, one in enumerate(obj)], source, tuple, obj
         )
     if isinstance(obj, enum.Enum) or not context.is_constant_object(obj):
         return context.known(obj)
@@ -36,7 +36,7 @@ def member_at(context: CaptureContext, obj: Any, members: Source | None) -> Valu
     """The value of a constant member of a set whose members a guard holds."""
     if members is None:
         return context.known(obj)
-    return known_at(
+    return constant_at(
         context, obj, ReadSource(support.member_of, (members, ConstantSource(safe_repr(obj), with_fresh_tuples(obj))))
     )
 

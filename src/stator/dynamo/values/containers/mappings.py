@@ -18,7 +18,7 @@ from stator.dynamo.values.base import Lazy, NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, meet_attributes, meet_dict, runs_code_when_compared
 
-from .canonical_constants import known_at
+from .canonical_constants import constant_at
 from .iterators import ContainerIterator, IteratorValue
 from .sequences import TupleValue
 from .sets import SetValue
@@ -135,7 +135,7 @@ class DictValue(ObjectValue):
     def key_value(self, context: CaptureContext, key: Any) -> Value:
         found = self.key_values.get(key)
         if found is None:
-            found = self.key_values[key] = known_at(context, key, self._own_place(key))
+            found = self.key_values[key] = constant_at(context, key, self._own_place(key))
         return context.realized(found)
 
     def _own_place(self, key: Any) -> Source | None:

@@ -85,7 +85,7 @@ class ArrayValue(Value):
         if name == "T" and not self.scalar:
             return array_methods["transpose"](context, self)
         if name in ("real", "imag") and self.dtype.kind == "c" and not self.scalar:
-            return made(context, context.record_function(getattr(torch, name), [self.tensor], {}))
+            return array_of_tensor(context, context.record_function(getattr(torch, name), [self.tensor], {}))
         if name == "__class__":
             return context.known(self.python_type(context))
         if name in array_methods:
@@ -108,7 +108,7 @@ class ArrayValue(Value):
         part, is_element, is_copy = self._part(context, key)
         if is_element and not is_copy:
             part = context.record_method("clone", [part], {})  # a number does not change with the array
-        return made(context, part, scalar=is_element)
+        return array_of_tensor(context, part, scalar=is_element)
 
     def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
         if self.scalar:
@@ -160,7 +160,7 @@ def _index(context: CaptureContext, part: Value, array: ArrayValue) -> Any:
     raise unsupported("subscript", f"subscript of {array.describe(context)} by {part.describe(context)}")
 
 
-def made(context: CaptureContext, tensor: Value, scalar: bool = False) -> ArrayValue:
+def array_of_tensor(context: CaptureContext, tensor: Value, scalar: bool = False) -> ArrayValue:
     """The array (or number) of a tensor that the graph made under NumPy's rules."""
     assert isinstance(tensor, TensorValue)
     fake = tensor.fake

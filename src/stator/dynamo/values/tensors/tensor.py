@@ -23,7 +23,7 @@ from stator.runtime.freed_history import with_freed_history
 from stator.runtime.view_origins import view_creation_of, with_view_creation
 
 from .tensor_classes import TENSOR_CLASSES
-from .tensor_methods import of_program, rely_on_method
+from .tensor_methods import rely_on_method, replaced_method
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
@@ -157,7 +157,7 @@ class TensorValue(Value):
     def get_attr(self, context: CaptureContext, name: str) -> Value:
         if self.attributes is not None and name in self.attributes:
             return self.attributes[name]
-        replaced = of_program(context, self.cls, name)
+        replaced = replaced_method(context, self.cls, name)
         if replaced is not MISSING:
             return context.bind(self, self.cls, name, replaced)
         if name in _AUTOGRAD_FACTS and context.later is not None:
@@ -215,7 +215,7 @@ class TensorValue(Value):
             return context.wrap(getattr(self.obj, name), AttrSource(self.source, name))
         if self.obj is not None and self.source is not None:
             context.guard(self.source, GuardKind.ABSENT, name)
-        fallback = of_program(context, self.cls, "__getattr__")
+        fallback = replaced_method(context, self.cls, "__getattr__")
         if fallback is not MISSING:
             return context.bind(self, self.cls, "__getattr__", fallback).call(context, [ConstantValue(name)], {})
         raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")

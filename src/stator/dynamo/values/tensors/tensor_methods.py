@@ -43,7 +43,7 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
     SPECIAL[getattr(operator, f"i{_name}")] = (f"__i{_name}__", *_plain)
 
 
-def of_program(context: CaptureContext, cls: type, name: str) -> Any:
+def replaced_method(context: CaptureContext, cls: type, name: str) -> Any:
     """The program's own attribute of a tensor class under this name, or MISSING. A guard holds the answer."""
     if not any(cls is one for one in TENSOR_CLASSES):
         return MISSING
@@ -59,7 +59,7 @@ def _is_torch_s(function: FunctionType) -> bool:
 
 def rely_on_method(context: CaptureContext, cls: type, name: str) -> None:
     """Guard that the method is torch's own. Raises Unsupported for a replaced method."""
-    if of_program(context, cls, name) is not MISSING:
+    if replaced_method(context, cls, name) is not MISSING:
         raise unsupported(
             "tensor-method",
             f"Tensor.{name}, which the program has replaced by a function of its own",
