@@ -1,4 +1,4 @@
-"""functools.lru_cache in captured code: what a cache holds is told from what the function would make anew."""
+"""functools.lru_cache in captured code: cached results are used, and told from results made anew."""
 
 import functools
 import logging
@@ -16,7 +16,7 @@ Program = Callable[[torch.Tensor, int], Any]
 
 
 def compare(make: Callable[[], tuple[Program, Callable[[], Any]]], numbers: list[int]) -> None:
-    """Two instances of a program, one compiled: same results and, after each call, the same state."""
+    """Runs a program twice, once compiled: results and the state after each call are equal."""
     found = []
     for compiled in (False, True):
         program, state = make()
@@ -57,7 +57,7 @@ def test_a_tensor_of_the_cache_is_written_to() -> None:
     compare(make, [1, 1, 2, 1])
 
 
-def test_what_the_cache_holds_leaves_as_that_object() -> None:
+def test_a_cached_result_leaves_as_the_cached_object() -> None:
     @functools.lru_cache
     def cached(number: int) -> list[int]:
         return [number]
@@ -76,7 +76,7 @@ def test_two_calls_give_one_object() -> None:
     assert compiled(X, 3)[1]
 
 
-def test_a_method_that_notes_when_it_runs() -> None:
+def test_a_method_that_counts_its_calls() -> None:
     class Counts:
         computed = 0
 
@@ -92,7 +92,7 @@ def test_a_method_that_notes_when_it_runs() -> None:
     compare(make, [1, 1, 2, 1])
 
 
-def test_what_is_neither_changed_nor_handed_on_is_part_of_the_graph() -> None:
+def test_containers_that_stay_inside_are_part_of_the_graph() -> None:
     @functools.lru_cache
     def sizes(text: str) -> tuple[list[int], dict[str, torch.Tensor]]:
         return [int(part) for part in text.split()], {"table": torch.arange(2.0)}
@@ -118,8 +118,8 @@ def test_a_cache_that_keeps_nothing() -> None:
     compare(make, [1, 1, 2])
 
 
-def test_what_is_said_once_for_each_message(caplog: pytest.LogCaptureFixture) -> None:
-    """As `logger.warning_once` of transformers: the cache sees to it."""
+def test_a_cached_function_that_logs(caplog: pytest.LogCaptureFixture) -> None:
+    """`logger.warning_once` of transformers: the cache drops repeated messages."""
     logger = logging.getLogger(__name__)
 
     def make() -> Any:
@@ -145,7 +145,7 @@ def test_what_is_said_once_for_each_message(caplog: pytest.LogCaptureFixture) ->
     assert said[0] == said[1] == ["first", "number 1", "number 2", "number 3"]
 
 
-# ---- what the cache holds is what counts ----
+# ---- entries of the cache decide ----
 
 SCALE = [2]
 
@@ -159,7 +159,7 @@ class Holder:
 
 
 def _cached_forms() -> dict[str, tuple[Any, Callable[[Any, int], Any]]]:
-    """Each cached function with one that calls it."""
+    """Cached functions, each with a program that calls it."""
 
     @functools.lru_cache(maxsize=3)
     def bounded(number: int, *, by: int = 1) -> int:
@@ -213,7 +213,7 @@ def test_a_cache_that_was_cleared_and_filled_again(name: str) -> None:
     assert found[1] == found[0]
 
 
-def test_an_object_s_entry_is_taken_from_the_cache() -> None:
+def test_an_entry_for_an_object_is_used() -> None:
     found = []
     for compiled in (False, True):
         one = Holder()
@@ -247,7 +247,7 @@ def test_a_function_that_is_first_called_behind_a_change_that_it_reads() -> None
     compare(make, [1, 1, 2, 1])
 
 
-def test_one_of_the_cache_is_changed_and_stays_so() -> None:
+def test_a_cached_dictionary_that_changes() -> None:
     def make() -> tuple[Program, Callable[[], Any]]:
         @functools.lru_cache
         def cached(number: int) -> dict[int, int]:
@@ -289,7 +289,7 @@ def in_a_loop(x: torch.Tensor, number: int) -> Any:
 
 
 @pytest.mark.parametrize("program", [written, asked_twice, in_a_loop])
-def test_locals_are_the_frame_s(program: Any) -> None:
+def test_locals_of_the_frame(program: Any) -> None:
     compiled = stator.compile(program, backend="eager")
     for number in (1, 2):
         assert repr(compiled(X, number)) == repr(program(X, number)), sys.version

@@ -1,5 +1,5 @@
-"""Built-in functions that look at the items of an iterable: each before the next is made, and as the same object before
-asking whether it is equal. Programs are run as they are and twice through stator.compile."""
+"""Built-in functions that go through an iterable use each item before they make the next, and compare by identity
+before `==`. Programs run as they are and twice through stator.compile."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ PROGRAMS: dict[str, Callable[[list[Any]], Any]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_items_are_looked_at_as_in_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_are_used_in_the_order_of_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "keep_empty_graphs", True)
 
     def program(x: torch.Tensor) -> Any:

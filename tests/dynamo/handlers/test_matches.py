@@ -33,7 +33,7 @@ def test_results_are_eager_s_in_one_graph(text: str) -> None:
     assert _plain(result) == _plain(_parts(x, text))
 
 
-def test_which_match_it_is_is_told_apart() -> None:
+def test_matches_differ_by_identity() -> None:
     def program(x: torch.Tensor, one: re.Match[str], other: re.Match[str]) -> Any:
         return x + (one is other), one == other, {one: 1}.get(other), one
 

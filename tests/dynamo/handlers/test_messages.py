@@ -1,4 +1,4 @@
-"""print, logging and warnings in captured code: said in every call, in order, from the user's lines, with no break."""
+"""print, logging and warnings in captured code: every call gives the messages, in order, with the user's lines."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def speaks(x, n):
 
 
 def said(function, capsys, *arguments):
-    """What is printed, logged and warned of, and the result."""
+    """The result with everything that is printed, logged or warned about."""
     handler = recorder()
     LOGGER.addHandler(handler)
     try:
@@ -74,7 +74,7 @@ def said(function, capsys, *arguments):
     return result.tolist(), capsys.readouterr().out, seen(handler), warned
 
 
-def test_everything_is_said_as_in_eager(capsys):
+def test_messages_equal_those_of_eager(capsys):
     stator.reset()
     compiled = stator.compile(speaks, backend="eager", fullgraph=True)
     for n in (2, 2, 3, 4, 5):
@@ -100,8 +100,8 @@ def test_warnings_in_the_name_of_a_modules_caller_break(capsys):
         assert said(compiled, capsys, torch.ones(3)) == said(calls, capsys, torch.ones(3))
 
 
-def test_once_for_each_place(capsys):
-    """The default filter looks into the registry of the module whose line it is."""
+def test_a_warning_comes_once_for_each_line(capsys):
+    """The default filter reads the registry of the module that warns."""
 
     def warns(x):
         for _ in range(3):
@@ -171,7 +171,7 @@ def test_a_level_that_is_turned_on_later(capsys):
         lambda x: print("to a file", file=None),
     ],
 )
-def test_what_is_not_known_breaks(says, capsys):
+def test_other_messages_break(says, capsys):
     def function(x):
         says(x + 1)
         return x + 2
@@ -223,7 +223,7 @@ def test_the_text_of_what_holds_a_tensor_is_that_of_its_values(name):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_text_made_inside_one_operation_of_the_graph_is_that_of_its_values(backend):
-    """Capture calls such a function on stand-ins, which say nothing of themselves."""
+    """Capture calls such a function on fake tensors, whose text must not appear."""
     said = []
 
     @stator.allow_in_graph
@@ -292,7 +292,7 @@ def says_numbers(x):
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_numbers_of_tensors_are_said_when_the_graph_has_run(backend, capsys):
+def test_messages_with_numbers_of_tensors(backend, capsys):
     compiled = stator.compile(says_numbers, backend=backend, fullgraph=True)
     for x in (torch.tensor([0.5, -2.0, 3.0]), torch.tensor([1.5, 2.0, 4.0])):
         assert said(compiled, capsys, x.clone()) == said(says_numbers, capsys, x.clone())

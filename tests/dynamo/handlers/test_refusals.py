@@ -1,5 +1,5 @@
-"""What built-in functions and operators refuse is refused by captured code with the same errors, and what they ask of
-an object's class they ask there, too. Nothing here computes tensors, so that code is replaced all the same.
+"""Errors of built-in functions and operators are those of the interpreter in captured code, also for classes with odd
+special methods. Nothing here computes tensors, so `keep_empty_graphs` makes capture replace the code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sequences times numbers from anywhere, indices that are tensors of known value, `index` between bounds."""
+"""Repeated sequences, tensors of known value as indices, `index` between bounds."""
 
 from __future__ import annotations
 

@@ -59,6 +59,7 @@ calls(builtins.__import__)(_breaking("call-builtin", "__import__()"))
 calls(time.time, time.perf_counter, time.monotonic, time.time_ns)(_breaking("call-builtin", "reading the clock"))
 calls(json.dumps, json.loads)(_breaking("call-builtin", "JSON text, which would be guarded whole"))
 calls(re.finditer)(_breaking("call-builtin", "re.finditer(), an iterator in C"))
+calls(typing.get_type_hints)(_breaking("call-builtin", "typing.get_type_hints(), which may evaluate text"))
 calls(weakref.ref)(_breaking("new-object", "making a weak reference"))
 calls(
     warnings.catch_warnings,
