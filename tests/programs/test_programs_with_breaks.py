@@ -45,15 +45,6 @@ def on_a_condition_of_a_tensor(x: torch.Tensor, log: Log) -> Any:
 
 
 @program
-def on_a_loop_condition_of_a_tensor(x: torch.Tensor, log: Log) -> Any:
-    n = 0
-    while x.abs().max() > 0.1:
-        x = x / 2
-        n += 1
-    return x, n
-
-
-@program
 def with_item(x: torch.Tensor, log: Log) -> Any:
     n = int(x.sum().item())
     return x + n, [n] * 3
@@ -73,27 +64,6 @@ def objects_made_before_the_break(x: torch.Tensor, log: Log) -> Any:
     opaque(log, box.seen)
     box.value = box.value * 2
     return other[0] is other[1], other[1].value, box.seen
-
-
-@program
-def a_closure_over_the_break(x: torch.Tensor, log: Log) -> Any:
-    count = 1
-
-    def add(k: int) -> torch.Tensor:
-        nonlocal count
-        count += k
-        return x * count
-
-    y = add(1)
-    opaque(log, count)
-    z = add(2)
-    return y, z, count
-
-
-@program
-def a_comprehension_after_the_break(x: torch.Tensor, log: Log) -> Any:
-    scale = opaque(log, "scale")
-    return [x * scale + i for i in range(3)], {i: x + i for i in range(2)}
 
 
 @program

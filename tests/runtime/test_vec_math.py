@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-from stator.runtime import toolchain
-from stator.runtime.toolchain import CSRC, cpu_features
+from tests.runtime.vec_library import TARGETS, build_library
 
 # Largest error in units in the last place; docs/math.md lists the same numbers
 UNARY_ULP = {
@@ -60,7 +56,6 @@ BINARY_ULP = {
     "fmin": 0.0,
     "div": 0.5,
 }
-TARGETS = {"native": None, "x86-64-v3": "avx2", "x86-64": "sse2"}
 
 
 def _source() -> str:
@@ -116,14 +111,7 @@ def _source() -> str:
 
 @pytest.fixture(scope="module", params=list(TARGETS))
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    need = TARGETS[request.param]
-    if need and need not in cpu_features():
-        pytest.skip(f"this processor has no {need}")
-    folder: Path = tmp_path_factory.mktemp("vec")
-    (folder / "math.cpp").write_text(_source())
-    command = ["g++", *toolchain.OPTIMIZE, f"-march={request.param}", *toolchain.LANGUAGE, "-I", str(CSRC)]
-    subprocess.run([*command, str(folder / "math.cpp"), "-shared", "-o", str(folder / "math.so"), "-lm"], check=True)
-    return ctypes.CDLL(str(folder / "math.so"))
+    return build_library(_source(), request.param, tmp_path_factory.mktemp("vec"))
 
 
 def samples() -> torch.Tensor:

@@ -4,19 +4,15 @@ shifts."""
 from __future__ import annotations
 
 import ctypes
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.runtime.vec_library import TARGETS, build_library
 
 from stator.prims.operators import random
 from stator.prims.special.normal_quantile import normal_quantile
-from stator.runtime import toolchain
-from stator.runtime.toolchain import CSRC, cpu_features
 
-TARGETS = {"native": None, "x86-64-v3": "avx2", "x86-64": "sse2"}
 SEED, STREAM, COUNT = -987654321987, 5, 19_200
 INT32, INT64 = torch.int32, torch.int64
 
@@ -50,14 +46,7 @@ SHIFT(lshift, int32_t) SHIFT(rshift, int32_t) SHIFT(lshift, int64_t) SHIFT(rshif
 
 @pytest.fixture(scope="module", params=list(TARGETS))
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    need = TARGETS[request.param]
-    if need and need not in cpu_features():
-        pytest.skip(f"this processor has no {need}")
-    folder: Path = tmp_path_factory.mktemp("vec")
-    (folder / "random.cpp").write_text(SOURCE)
-    command = ["g++", *toolchain.OPTIMIZE, f"-march={request.param}", *toolchain.LANGUAGE, "-I", str(CSRC)]
-    subprocess.run([*command, str(folder / "random.cpp"), "-shared", "-o", str(folder / "random.so")], check=True)
-    return ctypes.CDLL(str(folder / "random.so"))
+    return build_library(SOURCE, request.param, tmp_path_factory.mktemp("vec"))
 
 
 def call(function: Any, *arguments: torch.Tensor | int) -> None:

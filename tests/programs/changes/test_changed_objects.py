@@ -64,23 +64,6 @@ def closure_alias(compiled):
     return f(x, []), f(x, items), f(x, []), items
 
 
-def nested_fn_alias(compiled):
-    class A:
-        pass
-
-    a = A()
-    a.v = 1
-
-    def h(b):
-        b.v += 1
-        return a.v
-
-    f = compiled(lambda t, b: t * h(b))
-    b = A()
-    b.v = 5
-    return f(x, b), f(x, a), f(x, b)
-
-
 def read_only_alias(compiled):
     class A:
         pass

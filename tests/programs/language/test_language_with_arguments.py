@@ -137,16 +137,6 @@ def test_an_exception_handled_by_the_caller_is_seen():
         assert compiled(torch.ones(2))[1] is error
 
 
-def test_equal_numbers_of_two_arguments_need_not_be_one_object():
-    def function(x, one, other):
-        return x + 1, one is other
-
-    compiled = stator.compile(function, backend="eager")
-    one, other = int("12345"), int("12345")
-    for left, right in ((one, other), (one, one), (one, other)):
-        assert compiled(torch.ones(2), left, right)[1] is (left is right)
-
-
 def test_a_weak_proxy_reads_what_it_stands_for():
     class Owner:
         field = 5
