@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from stator.dynamo.guards.source import AttrSource, Source
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import AttrSource, InstanceDictSource, Source
 from stator.dynamo.host.naming import class_name, is_python_class
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 
@@ -85,8 +86,10 @@ class ExceptionValue(Value):
             return ConstantValue(None) if self.caught_at is None else TracebackValue(self)
         if name == "__class__":
             return context.known(self.cls)
-        if self.obj is not None and self.source is not None and name in vars(self.obj):
-            return context.wrap(vars(self.obj)[name], AttrSource(self.source, name))
+        if self.obj is not None and self.source is not None:
+            if name in vars(self.obj):
+                return context.wrap(vars(self.obj)[name], AttrSource(self.source, name))
+            context.guard(InstanceDictSource(self.source), GuardKind.NOT_IN, name)
         raw = context.class_lookup(self.cls, name)
         if isinstance(raw, _OF_C):
             raise unsupported("attribute", f"{name} of {self.describe(context)}")
