@@ -195,3 +195,29 @@ def test_dispatch_keys_are_those_that_torch_names() -> None:
     made = torch.ones(3, dtype=torch.complex64)
     for tensor in (torch.ones(3), torch.ones(3, requires_grad=True), torch.ones(3, device="meta"), made.conj()):
         assert launch.dispatch_keys(tensor) == torch._C._dispatch_keys(tensor).raw_repr()
+
+
+def test_places_are_storages_and_offsets() -> None:
+    base = torch.arange(6.0)
+    tensors = [base, base[2:], torch.randn(2)]
+    found = memoryview(launch.places(tensors)).cast("q").tolist()
+    expected = [(tensor.untyped_storage()._cdata, tensor.storage_offset()) for tensor in tensors]
+    assert found == [number for pair in expected for number in pair]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [torch.zeros(3, 2).t(), torch.zeros(6), torch.zeros(2, 3, dtype=torch.complex64).conj(), torch.zeros(2, 3, 1)],
+)
+def test_layouts_tell_strides_and_dispatch_keys_apart(other: torch.Tensor) -> None:
+    first = torch.zeros(2, 3)
+    assert launch.layouts([first, first]) == launch.layouts([torch.ones(2, 3), first])
+    assert launch.layouts([first, other]) != launch.layouts([first, first])
+    assert launch.layouts([other, first]) != launch.layouts([first, first])
+
+
+@pytest.mark.skipif(not launch.native(), reason="without the C extension each tensor is asked for its attributes")
+@pytest.mark.parametrize("pack", [launch.layouts, launch.places])
+def test_only_tensors_are_packed(pack: Callable[..., object]) -> None:
+    with pytest.raises(TypeError, match="a tensor is expected, not int"):
+        pack([torch.zeros(2), 3])

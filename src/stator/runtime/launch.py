@@ -6,8 +6,11 @@ The C extension implements both; without it ctypes does, slower. Nothing here al
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -67,8 +70,19 @@ def dispatch_keys(tensor: torch.Tensor) -> int:
     return torch._C._dispatch_keys(tensor).raw_repr()
 
 
-if _launch is not None and _offsets is not None:
-    dispatch_keys = _launch.dispatch_keys  # ten times as fast
+def layouts(tensors: Sequence[torch.Tensor]) -> Any:
+    """Return an object that is equal for tensors of equal strides and dispatch keys."""
+    return [(tensor.stride(), dispatch_keys(tensor)) for tensor in tensors]
+
+
+def places(tensors: Sequence[torch.Tensor]) -> bytes:
+    """Return the storage of each tensor, as the address of its C++ object, and its offset there: pairs of int64."""
+    pairs = [(tensor.untyped_storage()._cdata, tensor.storage_offset()) for tensor in tensors]
+    return array("q", itertools.chain.from_iterable(pairs)).tobytes()
+
+
+if _launch is not None and _offsets is not None:  # many times as fast
+    dispatch_keys, layouts, places = _launch.dispatch_keys, _launch.layouts, _launch.places
 
 _thread = threading.local()
 

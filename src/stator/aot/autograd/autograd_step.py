@@ -255,7 +255,7 @@ class CompiledStep:
             step_node.kept = None if places is None else RetainedValues.of(places, saved)
             step_node.maybe_clear_saved_tensors()
         if places is None:
-            step_node.primals = step_node.places = ()
+            step_node.primals = step_node.memory = ()
 
     def twice_differentiable(self, request: GradientRequest, step_node: Any, tangents: Sequence[Any]) -> list[Any]:
         """Gradients per primal that can be differentiated again: the backward is compiled like any other program. It

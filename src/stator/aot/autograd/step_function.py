@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stator.aot.runtime.replaced_data import memory_of
+from stator.aot.runtime.replaced_data import is_replaced, memory_of
 from stator.aot.runtime.saved_state import NOTHING_FREED, UNCHECKED_VERSION, versions_of
 from stator.aot.trace.input_groups import HiddenFromAutograd
 from stator.aot.trace.output_autograd_nodes import references_to, refuse_hooks
@@ -47,7 +47,7 @@ class StepFunction(torch.autograd.Function):
         if step.saved:
             ctx.save_for_backward(*step.select_saved((*primals, *results)))
         if step.placed:
-            ctx.places = memory_of(primals)
+            ctx.memory = memory_of(primals)
         # For a backward that is differentiated. Written inputs are replaced with copies, because they may get
         # the history of this step.
         ctx.primals, ctx.versions = list(primals), versions_of(primals)
@@ -82,7 +82,7 @@ class OrdinaryStepFunction(torch.autograd.Function):
         if step.saved:
             ctx.save_for_backward(*step.select_saved((*primals, *results)))
         if step.placed:
-            ctx.places = memory_of(primals)
+            ctx.memory = memory_of(primals)
         return (value,)
 
     @staticmethod
@@ -93,14 +93,14 @@ class OrdinaryStepFunction(torch.autograd.Function):
             or torch.is_grad_enabled()
             or torch._C._autograd._get_current_graph_task_keep_graph()
             or ctx.freed is not NOTHING_FREED
-            or (ctx.places and memory_of(ctx.primals) != ctx.places)
+            or (ctx.memory and is_replaced(ctx.memory, ctx.primals))
         ):
             return StepFunction.backward(ctx, tangent)
         arguments = [*ctx.saved_tensors, tangent] if step.saved else [tangent]
         if step.frees:
             ctx.freed = 0, torch._C._current_graph_task_id(), 1
             ctx.maybe_clear_saved_tensors()
-            ctx.primals = ctx.places = ()
+            ctx.primals = ctx.memory = ()
         return (None, *step.whole(arguments))
 
 
@@ -117,7 +117,7 @@ def _describe_nodes(node_type: Any) -> None:
     position.
     progress: of running backwards.
     """
-    node_type.states = node_type.places = node_type.groups = ()
+    node_type.states = node_type.memory = node_type.groups = ()
     node_type.linked = node_type.kept = None
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
     node_type.freed = NOTHING_FREED

@@ -17,7 +17,7 @@ from stator.base.errors import StatorError
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.printer import print_graph
 from stator.prims.record import TensorMeta
-from stator.runtime.launch import dispatch_keys
+from stator.runtime.launch import dispatch_keys, layouts
 
 from .eager import run_eagerly
 from .gradient_memory import aliasing_gradients, with_copies
@@ -47,7 +47,7 @@ class CompiledBackward:
         self.copied: list[int] | None = None  # positions of results that alias others; None before the first run
         self.deterministic = False  # whether the compiled code is deterministic
         self.settled: Callable[[list[torch.Tensor]], Sequence[Any]] | None = None  # runs arguments of these layouts:
-        self.layouts: list[tuple[int, ...]] = []
+        self.layouts: Any = None
         self.keys = [_ordinary_keys(meta.device) for meta in self.metas]
         self.pick = selection([-1 if position is None else position for position in gradients])
 
@@ -65,8 +65,7 @@ class CompiledBackward:
         """Gradients per primal. Empties the list of arguments."""
         if (
             self.settled is not None
-            and list(map(_stride, arguments)) == self.layouts
-            and list(map(dispatch_keys, arguments[len(self.reads) :])) == self.keys
+            and layouts(arguments) == self.layouts
             and (self.deterministic or not _are_deterministic())
         ):
             results = self.settled(arguments)
@@ -93,14 +92,14 @@ class CompiledBackward:
         compiled = run is self.compiled
         # Keep the tangents alive until aliasing is known: freed memory could be reused for results.
         held = arguments[len(self.reads) :] if plain and (self.copied is None or not compiled) else ()
-        boxed = getattr(run, "boxed", False)
+        boxed, present = getattr(run, "boxed", False), layouts(arguments)
         results = run(arguments) if boxed else run(*arguments)
         copied = self.copied if compiled else None
         if copied is None:
             copied = aliasing_gradients(results, self.gradients, held) if plain else []
             self.copied = copied if compiled else self.copied
         if compiled and boxed and not copied:
-            self.settled, self.layouts = run, [*self.strides, *(meta.stride for meta in self.metas)]
+            self.settled, self.layouts = run, present
         return with_copies(results, copied) if copied else results
 
     def _lay_out(self, arguments: list[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
@@ -133,7 +132,7 @@ class CompiledBackward:
         return self.compiled
 
 
-_stride, _are_deterministic = torch.Tensor.stride, torch._C._get_deterministic_algorithms
+_are_deterministic = torch._C._get_deterministic_algorithms
 
 
 def selection(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

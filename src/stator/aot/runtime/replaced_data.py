@@ -15,26 +15,32 @@ from typing import Any
 import torch
 from torch import fx
 
-# The storage of each tensor, and its offset there in elements. Holding the storage keeps it alive, as eager keeps the
-# storage of a saved view. The storage object of a storage is unique, so lists of storages compare by identity.
-Places = tuple[list[torch.UntypedStorage], list[int]]
+from stator.runtime.launch import places
+
+# The places of tensors (see `launch.places`), and their storages: holding a storage keeps it alive, as eager keeps the
+# storage of a saved view, and its address from being used again.
+Memory = tuple[bytes, list[torch.UntypedStorage]]
 
 _storage: Callable[[torch.Tensor], torch.UntypedStorage] = torch.Tensor.untyped_storage
-_offset: Callable[[torch.Tensor], Any] = torch.Tensor.storage_offset
 
 
-def memory_of(primals: Sequence[torch.Tensor]) -> Places:
-    return list(map(_storage, primals)), list(map(_offset, primals))
+def memory_of(primals: Sequence[torch.Tensor]) -> Memory:
+    return places(primals), list(map(_storage, primals))
+
+
+def is_replaced(memory: Memory, primals: Sequence[torch.Tensor]) -> bool:
+    """Whether any of the primals lies elsewhere now."""
+    return memory[0] != places(primals)
 
 
 def replaced_primals(step_node: Any) -> list[int]:
     """The primals whose memory was replaced; empty unless one of the step's `placed` is among them."""
-    before, primals = step_node.places, step_node.primals
-    if not before or not primals or (now := memory_of(primals)) == before:
+    memory, primals = step_node.memory, step_node.primals
+    if not memory or not primals or not is_replaced(memory, primals):
         return []
+    before, now = (memoryview(numbers).cast("q").tolist() for numbers in (memory[0], places(primals)))
+    elsewhere = [at for at in range(len(primals)) if before[2 * at : 2 * at + 2] != now[2 * at : 2 * at + 2]]
     written = step_node.step.mutated  # the step keeps copies of these
-    places = zip(*before, *now, strict=True)
-    elsewhere = [at for at, (storage, offset, *present) in enumerate(places) if present != [storage, offset]]
     return [at for at in elsewhere if at not in written] if not set(elsewhere).isdisjoint(step_node.step.placed) else []
 
 
@@ -55,13 +61,14 @@ def primals_on_old_memory(step_node: Any, graph: fx.Graph, moved: Collection[int
                 "stator: inputs of a compiled graph were written to, and the data of others replaced (`.data = ...`), "
                 "between its forward and its backward; run this part eagerly (stator.disable)"
             )
-        found.append(_on(step_node.places, at, metas[at]) if at in moved else primal.detach())
+        found.append(_on(step_node.memory, at, metas[at]) if at in moved else primal.detach())
     return [one.requires_grad_(primal.requires_grad) for one, primal in zip(found, step_node.primals, strict=True)]
 
 
-def _on(places: Places, at: int, meta: Any) -> torch.Tensor:
+def _on(memory: Memory, at: int, meta: Any) -> torch.Tensor:
     made = torch.empty(0, dtype=meta.dtype, device=meta.device)
-    return made.set_(places[0][at], places[1][at], meta.shape, meta.stride)
+    offset = memoryview(memory[0]).cast("q")[2 * at + 1]
+    return made.set_(memory[1][at], offset, meta.shape, meta.stride)
 
 
 def replacement_error(primal: torch.Tensor) -> RuntimeError:

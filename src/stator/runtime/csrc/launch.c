@@ -421,8 +421,64 @@ static PyObject *dispatch_keys(PyObject *module, PyObject *tensor)
     return PyLong_FromUnsignedLongLong(stator_tensor_keyset(&layout, impl));
 }
 
+/* The C++ object of the item at `at` of a list or tuple; NULL with an exception if that is no tensor. */
+static char const *impl_at(PyObject *tensors, Py_ssize_t at)
+{
+    PyObject *tensor = PySequence_Fast_GET_ITEM(tensors, at);
+    char const *impl = is_tensor(tensor) ? stator_tensor_impl(&layout, tensor) : NULL;
+    if (!impl) {
+        PyErr_Format(PyExc_TypeError, "a tensor is expected, not %.100s", Py_TYPE(tensor)->tp_name);
+    }
+    return impl;
+}
+
+/* Return the places of tensors as bytes: an address of the storage object and an offset for each. */
+static PyObject *places(PyObject *module, PyObject *tensors)
+{
+    Py_ssize_t count = PyList_Check(tensors) || PyTuple_Check(tensors) ? PySequence_Fast_GET_SIZE(tensors) : 0;
+    PyObject *result = PyBytes_FromStringAndSize(NULL, 2 * count * (Py_ssize_t)sizeof(int64_t));
+    int64_t *numbers = result ? (int64_t *)PyBytes_AS_STRING(result) : NULL;
+    for (Py_ssize_t at = 0; result && at < count; ++at) {
+        char const *impl = impl_at(tensors, at);
+        if (!impl) {
+            Py_CLEAR(result);
+            break;
+        }
+        *numbers++ = (int64_t)(intptr_t)STATOR_AT(char const *, impl, layout.storage);
+        *numbers++ = stator_tensor_storage_offset(&layout, impl);
+    }
+    return result;
+}
+
+/* Return the layouts of tensors as bytes: number of dimensions, dispatch keys and strides of each. */
+static PyObject *layouts(PyObject *module, PyObject *tensors)
+{
+    Py_ssize_t count = PyList_Check(tensors) || PyTuple_Check(tensors) ? PySequence_Fast_GET_SIZE(tensors) : 0;
+    Py_ssize_t size = 2 * count;
+    char const *impl;
+    for (Py_ssize_t at = 0; at < count; ++at) {
+        if (!(impl = impl_at(tensors, at))) {
+            return NULL;
+        }
+        size += stator_tensor_ndim(&layout, impl);
+    }
+    PyObject *result = PyBytes_FromStringAndSize(NULL, size * (Py_ssize_t)sizeof(int64_t));
+    int64_t *numbers = result ? (int64_t *)PyBytes_AS_STRING(result) : NULL;
+    for (Py_ssize_t at = 0; result && at < count; ++at) {
+        impl = impl_at(tensors, at);
+        int64_t ndim = stator_tensor_ndim(&layout, impl);
+        *numbers++ = ndim;
+        *numbers++ = (int64_t)stator_tensor_keyset(&layout, impl);
+        memcpy(numbers, stator_tensor_strides(&layout, impl), (size_t)ndim * sizeof *numbers);
+        numbers += ndim;
+    }
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"dispatch_keys", dispatch_keys, METH_O, PyDoc_STR("dispatch_keys(tensor) -> its dispatch keys as a number, or None")},
+    {"layouts", layouts, METH_O, PyDoc_STR("layouts(list_of_tensors) -> bytes: dimensions, dispatch keys, strides")},
+    {"places", places, METH_O, PyDoc_STR("places(list_of_tensors) -> bytes: storage objects, offsets")},
     {"install", install, METH_VARARGS,
      PyDoc_STR("install(layout_tuple_or_None, Tensor, data_ptr, as_strided, storage_offset, get_num_threads)")},
     {NULL, NULL, 0, NULL},
