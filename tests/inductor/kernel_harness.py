@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from tests.inductor.loop_evaluator import interpret
+from loop_evaluator import interpret
 
 from stator.base.config import Options
 from stator.inductor.buffers import Buffer, Layout, Loops, Lowered

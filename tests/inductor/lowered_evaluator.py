@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tests.inductor.loop_evaluator import interpret
+from loop_evaluator import interpret
 
 from stator.base.errors import VerificationError
 from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from tests.inductor.loop_evaluator import interpret
+from loop_evaluator import interpret
 
 from stator.base.errors import VerificationError
 from stator.inductor.loops.body import LoopBody, Op, Ref
