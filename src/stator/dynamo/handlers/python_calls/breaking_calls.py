@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import gc
 import json
 import re
 import sys
@@ -51,6 +52,10 @@ _TRACERS: list[Any] = [sys.settrace, sys.setprofile]
 if sys.version_info >= (3, 12):
     _TRACERS += [sys.monitoring.set_events, sys.monitoring.set_local_events]
 calls(*_TRACERS)(_breaking("debugger", "a function is set here that hears of every line or call of this frame"))
+
+calls(sys.getrefcount, sys.getallocatedblocks, gc.get_objects, gc.get_referrers, gc.get_count)(
+    _breaking("debugger", "objects or references are counted here, which compiling this frame would add to")
+)
 
 calls(builtins.locals, builtins.globals, builtins.dir)(_breaking("call-builtin", "locals(), globals() or dir()"))
 calls(builtins.eval, builtins.exec, builtins.compile)(_breaking("call-builtin", "eval(), exec() or compile()"))
