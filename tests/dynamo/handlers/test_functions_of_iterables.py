@@ -109,3 +109,14 @@ def test_module_lists_are_walked_backwards() -> None:
 
     x = torch.randn(2, 3)
     assert torch.equal(stator.compile(program, backend="eager", fullgraph=True)(x), program(x))
+
+
+def test_containers_are_made_by_their_generic_aliases() -> None:
+    def program(x: torch.Tensor) -> Any:
+        made = dict[str, torch.Tensor](a=x)
+        made["b"] = x + len(list[int]((1, 2)))
+        return made, tuple[int, ...]([3]), set[int]()
+
+    x = torch.randn(2)
+    actual, expected = stator.compile(program, backend="eager", fullgraph=True)(x), program(x)
+    assert torch.equal(actual[0]["b"], expected[0]["b"]) and actual[1:] == expected[1:]

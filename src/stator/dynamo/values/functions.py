@@ -7,6 +7,7 @@ from types import (
     BuiltinMethodType,
     CodeType,
     FunctionType,
+    GenericAlias,
     MethodType,
     MethodWrapperType,
     WrapperDescriptorType,
@@ -405,6 +406,8 @@ class BuiltinValue(Value):
         return f"the built-in function {module + '.' if module else ''}{name}"
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if type(self.fn) is GenericAlias and self.fn.__origin__ in (dict, list, set, tuple):  # dict[str, Any]()
+            return context.call(context.known(self.fn.__origin__), args, kwargs)
         return context.call_builtin(self, args, kwargs)
 
     def get_attr(self, context: CaptureContext, name: str) -> Value:
