@@ -83,7 +83,7 @@ def _in_functions(paths: list[Path]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in paths:
         for code in codes(compile(path.read_bytes(), str(path), "exec")):
-            if code.co_flags & inspect.CO_OPTIMIZED:
+            if code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<generic parameters of "):
                 for instruction in dis.get_instructions(code):
                     found.setdefault(instruction.opname, f"{path.name}:{code.co_qualname}")
     return found
