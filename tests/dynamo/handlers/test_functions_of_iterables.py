@@ -3,6 +3,7 @@ before `==`. Programs run as they are and twice through stator.compile."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -120,3 +121,27 @@ def test_containers_are_made_by_their_generic_aliases() -> None:
     x = torch.randn(2)
     actual, expected = stator.compile(program, backend="eager", fullgraph=True)(x), program(x)
     assert torch.equal(actual[0]["b"], expected[0]["b"]) and actual[1:] == expected[1:]
+
+
+def with_defaults(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Binds each call to a signature that it made once, as models with recorded outputs do."""
+    signature = inspect.signature(function)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return function(*bound.args, **bound.kwargs) + bound.arguments["times"]
+
+    return wrapper
+
+
+def test_calls_are_bound_to_a_signature_made_before() -> None:
+    def scaled(x: torch.Tensor, times: int = 3, *, shift: int = 2) -> torch.Tensor:
+        return x * times + shift
+
+    def cubed(x: torch.Tensor, times: int = 4) -> torch.Tensor:
+        return x**3 * times
+
+    compiled, x = stator.compile(lambda x, f: f(x), backend="eager", fullgraph=True), torch.randn(2)
+    for function in map(with_defaults, (scaled, cubed, scaled)):
+        assert torch.equal(compiled(x, function), function(x))

@@ -5,7 +5,9 @@ relies on; parts of an object are wrapped when captured code touches them.
 from __future__ import annotations
 
 import enum
+import gc
 import inspect
+import operator
 import re
 import types
 import weakref
@@ -347,13 +349,32 @@ wrappers.add(defaultdict, _dict)
 
 @wraps(types.MappingProxyType)
 def _mapping_proxy(context: CaptureContext, obj: types.MappingProxyType[Any, Any], source: Source | None) -> Value:
-    """Capture reads the parameters of a signature that it knows; other proxies run the code of any mapping."""
-    owner = source.base if isinstance(source, AttrSource) else None
-    if not isinstance(owner, ConstantSource) or type(owner.value) is not inspect.Signature:
+    """Capture reads the parameters of a signature; other proxies run the code of any mapping."""
+    (shown,) = gc.get_referents(obj)
+    of_parameters = type(shown) in (dict, OrderedDict) and all(type(one) is inspect.Parameter for one in shown.values())
+    if source is None or not of_parameters:
         return _object(context, obj, source)
+    if not isinstance(source, AttrSource) or not isinstance(source.base, ConstantSource):
+        context.guard(source, GuardKind.PREDICATE, _SameParameters(obj))
     made = DictValue({name: context.known(parameter) for name, parameter in obj.items()}, None, type(obj))
     context.mutations.freeze(made, "the parameters of a signature", context.end_step())
     return made
+
+
+class _SameParameters:
+    """Guard predicate: a proxy shows the very parameters that it showed during capture. Parameters are immutable."""
+
+    def __init__(self, parameters: types.MappingProxyType[str, inspect.Parameter]) -> None:
+        self.parameters = tuple(parameters.values())
+
+    def __call__(self, proxy: Any) -> bool:
+        if type(proxy) is not types.MappingProxyType or type(gc.get_referents(proxy)[0]) not in (dict, OrderedDict):
+            return False
+        now = tuple(proxy.values())
+        return len(now) == len(self.parameters) and all(map(operator.is_, now, self.parameters))
+
+    def __repr__(self) -> str:
+        return "shows the parameters that it showed"
 
 
 @wraps(set, frozenset)
