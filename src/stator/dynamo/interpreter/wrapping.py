@@ -350,11 +350,12 @@ wrappers.add(defaultdict, _dict)
 @wraps(types.MappingProxyType)
 def _mapping_proxy(context: CaptureContext, obj: types.MappingProxyType[Any, Any], source: Source | None) -> Value:
     """Capture reads the parameters of a signature; other proxies run the code of any mapping."""
-    (shown,) = gc.get_referents(obj)
-    of_parameters = type(shown) in (dict, OrderedDict) and all(type(one) is inspect.Parameter for one in shown.values())
-    if source is None or not of_parameters:
-        return _object(context, obj, source)
-    if not isinstance(source, AttrSource) or not isinstance(source.base, ConstantSource):
+    owner = source.base if isinstance(source, AttrSource) else None
+    if not isinstance(owner, ConstantSource) or type(owner.value) is not inspect.Signature:
+        (shown,) = gc.get_referents(obj)
+        plain = type(shown) in (dict, OrderedDict) and len(shown) > 0
+        if source is None or not plain or any(type(one) is not inspect.Parameter for one in shown.values()):
+            return _object(context, obj, source)
         context.guard(source, GuardKind.PREDICATE, _SameParameters(obj))
     made = DictValue({name: context.known(parameter) for name, parameter in obj.items()}, None, type(obj))
     context.mutations.freeze(made, "the parameters of a signature", context.end_step())
