@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/stator/*/csrc/*.c src/stator/*/csrc/*.h)
 demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
 	$(BIN)/python benchmarks/demo.py
 
-test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, under 30 minutes on 2 cores
+test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, about seven minutes on 2 cores
 	$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 16
 
 test-slow: $(VENV)/.dev $(VENV)/.models  ## the long suites: OpInfo sweep, real-size models, sanitizers
