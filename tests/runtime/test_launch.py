@@ -221,3 +221,5 @@ def test_layouts_tell_strides_and_dispatch_keys_apart(other: torch.Tensor) -> No
 def test_only_tensors_are_packed(pack: Callable[..., object]) -> None:
     with pytest.raises(TypeError, match="a tensor is expected, not int"):
         pack([torch.zeros(2), 3])
+    with pytest.raises(TypeError, match="a list or tuple is expected, not Tensor"):
+        pack(torch.zeros(2))

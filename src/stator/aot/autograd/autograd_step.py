@@ -85,9 +85,9 @@ class CompiledStep:
         self.results = [position for position in joint.results if position < joint.value_count]
         self.leads_to_made = joint.leads_to_made and not joint.groups
         self.needed_places: dict[int, list[int] | None] = {}  # see `_still_needed`
-        self.is_single = joint.value_count == 1 and self.results == [0]
+        is_single = joint.value_count == 1 and self.results == [0]
         # for `OrdinaryStepFunction`: a backward frees all that the step saved, and nothing else happens in a call
-        self.is_ordinary = self.is_single and not (
+        self.is_ordinary = is_single and not (
             self.constant_positions
             or self.mutated
             or self.devices

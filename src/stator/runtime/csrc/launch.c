@@ -432,10 +432,23 @@ static char const *impl_at(PyObject *tensors, Py_ssize_t at)
     return impl;
 }
 
+/* -1 with an exception if the object is no list or tuple. */
+static Py_ssize_t count_of(PyObject *tensors)
+{
+    if (!PyList_Check(tensors) && !PyTuple_Check(tensors)) {
+        PyErr_Format(PyExc_TypeError, "a list or tuple is expected, not %.100s", Py_TYPE(tensors)->tp_name);
+        return -1;
+    }
+    return PySequence_Fast_GET_SIZE(tensors);
+}
+
 /* Return the places of tensors as bytes: an address of the storage object and an offset for each. */
 static PyObject *places(PyObject *module, PyObject *tensors)
 {
-    Py_ssize_t count = PyList_Check(tensors) || PyTuple_Check(tensors) ? PySequence_Fast_GET_SIZE(tensors) : 0;
+    Py_ssize_t count = count_of(tensors);
+    if (count < 0) {
+        return NULL;
+    }
     PyObject *result = PyBytes_FromStringAndSize(NULL, 2 * count * (Py_ssize_t)sizeof(int64_t));
     int64_t *numbers = result ? (int64_t *)PyBytes_AS_STRING(result) : NULL;
     for (Py_ssize_t at = 0; result && at < count; ++at) {
@@ -453,7 +466,10 @@ static PyObject *places(PyObject *module, PyObject *tensors)
 /* Return the layouts of tensors as bytes: number of dimensions, dispatch keys and strides of each. */
 static PyObject *layouts(PyObject *module, PyObject *tensors)
 {
-    Py_ssize_t count = PyList_Check(tensors) || PyTuple_Check(tensors) ? PySequence_Fast_GET_SIZE(tensors) : 0;
+    Py_ssize_t count = count_of(tensors);
+    if (count < 0) {
+        return NULL;
+    }
     Py_ssize_t size = 2 * count;
     char const *impl;
     for (Py_ssize_t at = 0; at < count; ++at) {
