@@ -58,6 +58,33 @@ def test_user_forwards_below_torch_are_compiled():
     assert torch.equal(model(x), torch.relu(model.layers[0](x) * 2) * 2), "and off again"
 
 
+class Silent:
+    def answer(self):
+        return 42
+
+    def same(self, x):
+        return x
+
+    def nothing(self, *args):
+        """A method that subclasses override."""
+
+
+def test_functions_that_only_return_a_constant_or_an_argument_are_not_compiled():
+    seen = []
+
+    def compile_frame(function, bound):
+        seen.append(function.__name__)
+        return CompiledFrame([], None)
+
+    def calls(silent, x):
+        silent.nothing(x)
+        return silent.same(x), silent.answer()
+
+    callback = make_hook_callback(driven(compile_frame), Options())
+    assert call_with_hook(callback, calls, Silent(), 1) == (1, 42)
+    assert seen == ["calls"]
+
+
 def test_backward_hooks_and_autograd_run_under_the_hook():
     names = []
 

@@ -4,6 +4,7 @@ arguments and csrc/cache.c finds versions; compiled_frames.py handles misses."""
 from __future__ import annotations
 
 import functools
+import opcode
 import os
 import weakref
 from collections.abc import Callable
@@ -64,6 +65,8 @@ def make_hook_callback(compile_frame: CompileFrame, options: Options) -> Callabl
         if not builtins_are_unchanged() or _is_of_torch_compile(function.__code__):
             return None
         code = function.__code__
+        if not _has_operations(code):
+            return None
         cache = make_cache(code, compile_frame, options, as_function=False)
         caches[id(code)] = weakref.ref(code, functools.partial(_forget, caches, id(code))), cache
         return cache
@@ -74,6 +77,21 @@ def make_hook_callback(compile_frame: CompileFrame, options: Options) -> Callabl
 
 def _forget(caches: dict[int, Any], key: int, _: object) -> None:
     caches.pop(key, None)
+
+
+# of functions that return a constant or an argument: such code holds nothing to compile
+_WITHOUT_OPERATIONS = frozenset(
+    opcode.opmap[name]
+    for name in (
+        *("CACHE", "RESUME", "NOP", "POP_TOP", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_FAST_BORROW"),
+        *("RETURN_VALUE", "RETURN_CONST"),
+    )
+    if name in opcode.opmap
+)
+
+
+def _has_operations(code: CodeType) -> bool:
+    return not _WITHOUT_OPERATIONS.issuperset(code.co_code[::2])
 
 
 def _is_of_torch_compile(code: CodeType) -> bool:
