@@ -104,38 +104,57 @@ def training_step(model: torch.nn.Module, parameters: list[torch.Tensor]) -> Cal
     return step
 
 
-def own_microseconds(profile: cProfile.Profile, times: int, *files: str) -> tuple[float, float]:
-    """Of code in files whose names begin so, for each of so many times: microseconds, and calls to and from it."""
-    rows = [row for row in profile.getstats() if not isinstance(row.code, str)]
+def profile(call: Callable[[], object], times: int, *files: str) -> tuple[float, float, float]:
+    """Of one call, in code in files whose names begin so: microseconds, calls of Python functions to and from it, and
+    calls of C functions."""
+    profiler = cProfile.Profile()
+    profiler.enable()
+    for _ in range(times):
+        call()
+    profiler.disable()
+    rows = [row for row in profiler.getstats() if not isinstance(row.code, str)]
     rows = [row for row in rows if row.code.co_filename.startswith(files)]
-    calls = sum(row.callcount + sum(call.callcount for call in row.calls or ()) for row in rows)
-    return sum(row.inlinetime for row in rows) * 1e6 / times, calls / times
+    called = [one for row in rows for one in row.calls or ()]
+    in_c = sum(one.callcount for one in called if isinstance(one.code, str))
+    in_python = sum(one.callcount for one in (*rows, *called)) - in_c
+    return sum(row.inlinetime for row in rows) * 1e6 / times, in_python / times, in_c / times
 
 
-def python_of_stator(step: Callable[[torch.Tensor], None], x: torch.Tensor, times: int = 3000) -> float:
-    """Microseconds of one step in Python functions of stator; what the profiler takes for each call is taken off."""
+def profiler_microseconds(times: int) -> tuple[float, float]:
+    """What the profiler adds to a caller's time for a call of a Python function, and of a C function."""
 
     def nothing() -> None:
         pass
 
-    def calls_nothing() -> None:
+    def calls_python() -> None:
+        nothing()
         nothing()
 
-    profiles = []
-    for call in (lambda: step(x), calls_nothing):
-        profile = cProfile.Profile()
-        profile.enable()
+    def calls_c() -> None:
+        abs(0)
+        abs(0)
+        abs(0)
+        abs(0)
+
+    costs = []
+    for call in (calls_python, calls_c):
+        profiled, in_python, in_c = profile(call, times, __file__)
+        start = time.perf_counter()
         for _ in range(times):
             call()
-        profile.disable()
-        profiles.append(profile)
-    start = time.perf_counter()
-    for _ in range(times):
-        calls_nothing()
-    plain = (time.perf_counter() - start) * 1e6 / times
-    profiled, events = own_microseconds(profiles[1], times, __file__)
-    own, calls = own_microseconds(profiles[0], times, os.path.dirname(stator.__file__), "<stator")
-    return own - calls * (profiled - plain) / events
+        added = profiled - (time.perf_counter() - start) * 1e6 / times
+        costs.append((added - in_python * costs[0]) / in_c if in_c else added / in_python)
+    return costs[0], costs[1]
+
+
+def python_of_stator(step: Callable[[torch.Tensor], None], x: torch.Tensor, times: int = 3000) -> float:
+    """Microseconds of one step in Python functions of stator; what the profiler adds for each call is taken off.
+
+    That is still too much: CPython runs every instruction slower while a profiler is set.
+    """
+    own, in_python, in_c = profile(lambda: step(x), times, os.path.dirname(stator.__file__), "<stator")
+    for_python, for_c = profiler_microseconds(times)
+    return own - in_python * for_python - in_c * for_c
 
 
 def report_training_step() -> None:
