@@ -202,7 +202,7 @@ NATIVE_ORDER = (
     *("cpython_compat", "tensor_impl", "native", "dict_states", "state", "switches", "deferred_exceptions"),
     *("current_frame", "binding", "guards", "guard_values", "guard_tensors", "guard_tree", "guard_memo", "guard_build"),
     *("hook_chain", "cache", "continuation", "entry", "frame_hook"),
-    "launch",
+    *("tensor_lists", "launch"),
 )
 NATIVE_PARTS = [path for path in NATIVE_FILES if not path.name.startswith("vec")]
 INCLUDE = re.compile(r'^#include ["<](.*?)\.h[">]', re.MULTILINE)

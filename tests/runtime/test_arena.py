@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stator.runtime import arena
-from stator.runtime.arena import ArenaUser
+from stator.runtime.arena import ArenaUser, Block
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +20,16 @@ def user(size: int) -> ArenaUser:
     return ArenaUser(size, [(0, (4,), (1,), torch.float32), (64, (2, 3), (1, 2), torch.int64)])
 
 
+def take(mine: ArenaUser) -> Block:
+    """A block, as a printed program takes it."""
+    block = arena.idle.pop() if arena.idle else Block()
+    assert block.tensors.get(mine.token) or mine.fit(block)
+    return block
+
+
 def test_slots_are_tensors_at_their_offsets() -> None:
     mine = user(256)
-    first, second = mine.take().tensors[mine.token]
+    first, second = take(mine).tensors[mine.token]
     assert (first.shape, first.dtype, second.stride(), second.dtype) == ((4,), torch.float32, (1, 2), torch.int64)
     assert second.data_ptr() - first.data_ptr() == 64
     assert first.data_ptr() % 64 == 0
@@ -30,47 +37,47 @@ def test_slots_are_tensors_at_their_offsets() -> None:
 
 def test_a_block_given_back_is_taken_again_with_the_same_tensors() -> None:
     mine = user(256)
-    block = mine.take()
+    block = take(mine)
     tensors = block.tensors[mine.token]
-    mine.give(block)
-    assert mine.take().tensors[mine.token] is tensors
+    arena.idle.append(block)
+    assert take(mine).tensors[mine.token] is tensors
 
 
 def test_overlapping_calls_get_different_memory() -> None:
     mine = user(256)
-    one, two = mine.take(), mine.take()
+    one, two = take(mine), take(mine)
     assert one.memory.data_ptr() != two.memory.data_ptr()
 
 
 def test_programs_share_memory_when_their_calls_do_not_overlap() -> None:
     small, large = user(256), user(8192)
-    block = large.take()
-    large.give(block)
-    assert small.take() is block
+    block = take(large)
+    arena.idle.append(block)
+    assert take(small) is block
 
 
-def test_a_block_too_small_is_replaced_by_one_that_fits_all() -> None:
+def test_a_block_too_small_grows_until_it_fits_all() -> None:
     small = user(256)
-    small.give(small.take())
+    arena.idle.append(take(small))
     large = user(1 << 20)
-    block = large.take()
+    block = take(large)
     assert block.bytes >= 1 << 20
-    large.give(block)
+    arena.idle.append(block)
     assert arena.idle_bytes() == block.bytes
 
 
 def test_memory_that_nobody_left_needs_is_given_back() -> None:
     small, large = user(256), user(1 << 20)
-    large.give(large.take())
+    arena.idle.append(take(large))
     assert arena.idle_bytes() >= 1 << 20
     del large
     assert arena.idle_bytes() < 1 << 20
-    small.give(small.take())
+    arena.idle.append(take(small))
 
 
 def test_large_blocks_are_aligned_and_usable() -> None:
     mine = ArenaUser(5 << 20, [(0, (5 << 18,), (1,), torch.float32)])
-    (tensor,) = mine.take().tensors[mine.token]
+    (tensor,) = take(mine).tensors[mine.token]
     tensor.fill_(1.0)
     assert tensor.sum().item() == 5 << 18
 
@@ -78,7 +85,7 @@ def test_large_blocks_are_aligned_and_usable() -> None:
 def test_tensors_made_in_inference_mode_work_outside_of_it() -> None:
     mine = user(256)
     with torch.inference_mode():
-        block = mine.take()
+        block = take(mine)
     first, _ = block.tensors[mine.token]
     assert not first.is_inference()
     torch.add(torch.ones(4), 1.0, out=first)

@@ -49,7 +49,7 @@ def make(request: pytest.FixtureRequest, address: Callable[[str], int], monkeypa
         native = launch._launch
         functions = (
             *(torch.Tensor, torch.Tensor.data_ptr, torch.as_strided, torch.Tensor.storage_offset),
-            torch.get_num_threads,
+            *(torch.Tensor.untyped_storage, torch.get_num_threads),
         )
         native.install(None, *functions)
         layout = launch.calibrate()
@@ -205,6 +205,29 @@ def test_places_are_storages_and_offsets() -> None:
     assert found == [number for pair in expected for number in pair]
 
 
+def test_memory_is_places_and_storages() -> None:
+    tensors = [torch.randn(2), torch.randn(4)[1:]]
+    where, storages = launch.memory(tensors)
+    assert where == launch.places(tensors)
+    assert [one.data_ptr() for one in storages] == [one.untyped_storage().data_ptr() for one in tensors]
+
+
+def test_tensors_lie_at_their_places_until_their_data_are_replaced() -> None:
+    tensors = [torch.randn(2), torch.randn(4)]
+    where = launch.places(tensors)
+    assert launch.lie_at(tensors, where) and not launch.lie_at(tensors[:1], where)
+    held = tensors[1].untyped_storage()  # so that its address is not used again
+    tensors[1].data = torch.randn(4)
+    assert not launch.lie_at(tensors, where) and held.nbytes() == 16
+
+
+def test_tensors_of_inference_mode_have_no_version() -> None:
+    written = torch.zeros(2).add_(1)
+    with torch.inference_mode():
+        without = torch.zeros(2)
+    assert launch.versions([written, without]) == [1, launch.UNCHECKED_VERSION]
+
+
 @pytest.mark.parametrize(
     "other",
     [torch.zeros(3, 2).t(), torch.zeros(6), torch.zeros(2, 3, dtype=torch.complex64).conj(), torch.zeros(2, 3, 1)],
@@ -217,7 +240,7 @@ def test_layouts_tell_strides_and_dispatch_keys_apart(other: torch.Tensor) -> No
 
 
 @pytest.mark.skipif(not launch.native(), reason="without the C extension each tensor is asked for its attributes")
-@pytest.mark.parametrize("pack", [launch.layouts, launch.places])
+@pytest.mark.parametrize("pack", [launch.layouts, launch.places, launch.memory, launch.versions])
 def test_only_tensors_are_packed(pack: Callable[..., object]) -> None:
     with pytest.raises(TypeError, match="a tensor is expected, not int"):
         pack([torch.zeros(2), 3])

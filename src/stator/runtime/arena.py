@@ -1,7 +1,8 @@
 """Memory for the intermediates of compiled programs: blocks that outlive calls and that all programs share.
 
-A call borrows a block and returns it, so that repeated calls neither fault pages in nor construct tensors. A borrowed
-block is in no pool, so threads and re-entrant calls never share one. Results of programs never lie here.
+A call takes a block from `idle` and returns it there, so that repeated calls neither fault pages in nor construct
+tensors and contexts. A block in use is in no pool, so threads and re-entrant calls never share one. Results of programs
+never lie here.
 """
 
 from __future__ import annotations
@@ -14,30 +15,33 @@ from collections.abc import Sequence
 
 import torch
 
+from .below_autograd import below_autograd
+
 # One intermediate: (offset in bytes, size, stride, dtype).
 Slot = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 _ALIGNMENT = 64
 _HUGE_PAGE = 2 << 20
-# At most so many idle blocks are kept; each fits the largest program
-_idle: deque[Block] = deque(maxlen=16)
+idle: deque[Block] = deque(maxlen=16)  # at most so many idle blocks are kept
 _tokens = itertools.count()
 _needs: dict[int, int] = {}  # bytes needed by each living ArenaUser
 
 
 class Block:
-    """A piece of memory, and its tensors for each program that has used it."""
+    """What a call of a program uses alone: memory, its tensors for each program that has used it, and the context that
+    library functions run in."""
 
-    __slots__ = ("bytes", "memory", "tensors")
+    __slots__ = ("bytes", "context", "memory", "tensors")
 
-    def __init__(self, size: int) -> None:
-        self.bytes = size
-        self.memory = _reserve(size)
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.memory: torch.Tensor | None = None
         self.tensors: dict[int, tuple[torch.Tensor, ...]] = {}
+        self.context = below_autograd()  # making one takes longer than entering it
 
 
 class ArenaUser:
-    """A program's demand. `take` borrows a block, whose `tensors[user.token]` are the slots; `give` returns it."""
+    """A program's demand of memory. In a block that `fit` has prepared, `tensors[user.token]` are the slots."""
 
     __slots__ = ("__weakref__", "bytes", "slots", "token")
 
@@ -48,37 +52,33 @@ class ArenaUser:
         _needs[self.token] = size
         weakref.finalize(self, _forget, self.token)
 
-    def take(self) -> Block:
-        try:
-            block = _idle.pop()
-        except IndexError:
-            block = None
-        if block is None or block.bytes < self.bytes:
-            block = Block(max(_needs.values(), default=self.bytes))  # fits every later borrower
-        if self.token not in block.tensors:
-            block.tensors[self.token] = _make_tensors(block.memory, self.slots)
-        return block
-
-    give = staticmethod(_idle.append)
+    def fit(self, block: Block) -> tuple[torch.Tensor, ...]:
+        """Return the tensors of the slots in a block that this program has not used before."""
+        if block.memory is None or block.bytes < self.bytes:
+            block.bytes = max(_needs.values(), default=self.bytes)  # fits every later program
+            block.memory = _reserve(block.bytes)
+            block.tensors.clear()
+        made = block.tensors[self.token] = _make_tensors(block.memory, self.slots)
+        return made
 
 
 def clear() -> None:
     """Return all idle blocks to the system."""
-    _idle.clear()
+    idle.clear()
 
 
 def idle_bytes() -> int:
-    return sum(block.bytes for block in _idle)
+    return sum(block.bytes for block in idle)
 
 
 def _forget(token: int) -> None:
     """Drop the tensors of a program that was freed, and blocks larger than the remaining programs need."""
     _needs.pop(token, None)
     most = max(_needs.values(), default=0)
-    for block in list(_idle):
+    for block in list(idle):
         block.tensors.pop(token, None)
-        if block.bytes > most and block in _idle:
-            _idle.remove(block)
+        if block.bytes > most and block in idle:
+            idle.remove(block)
 
 
 def _reserve(size: int) -> torch.Tensor:

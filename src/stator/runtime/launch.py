@@ -21,6 +21,8 @@ try:
 except ImportError:  # installed without a C compiler
     _launch = None
 
+UNCHECKED_VERSION = -1
+
 if _launch is not None:
     _offsets = calibrate()
     _launch.install(
@@ -29,6 +31,7 @@ if _launch is not None:
         torch.Tensor.data_ptr,
         torch.as_strided,
         torch.Tensor.storage_offset,
+        torch.Tensor.untyped_storage,
         torch.get_num_threads,
     )
 
@@ -81,8 +84,24 @@ def places(tensors: Sequence[torch.Tensor]) -> bytes:
     return array("q", itertools.chain.from_iterable(pairs)).tobytes()
 
 
+def lie_at(tensors: Sequence[torch.Tensor], known: bytes) -> bool:
+    """Return whether the tensors lie at the places that `places` returned."""
+    return places(tensors) == known
+
+
+def memory(tensors: Sequence[torch.Tensor]) -> tuple[bytes, list[torch.UntypedStorage]]:
+    """Return the places of tensors, and their storages: while these live, no other storage has their addresses."""
+    return places(tensors), [tensor.untyped_storage() for tensor in tensors]
+
+
+def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return the version of each tensor, UNCHECKED_VERSION for tensors made in inference mode, which have none."""
+    return [UNCHECKED_VERSION if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
 if _launch is not None and _offsets is not None:  # many times as fast
     dispatch_keys, layouts, places = _launch.dispatch_keys, _launch.layouts, _launch.places
+    lie_at, memory, versions = _launch.lie_at, _launch.memory, _launch.versions
 
 _thread = threading.local()
 

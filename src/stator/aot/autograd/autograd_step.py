@@ -218,7 +218,7 @@ class CompiledStep:
         backward = self.backward_for(request)
         if kept is not None and not backward.can_run(saved):
             return self.twice_differentiable(request, step_node, present)
-        return backward(backward.arguments(saved, present))
+        return backward(backward.arguments(saved, present))[1:]
 
     def _ready_to_run_eagerly(
         self, step_node: Any, moved: Sequence[int]
@@ -277,7 +277,7 @@ class CompiledStep:
             try:
                 backward = self.backward_for(request)
                 if backward.can_run(saved):
-                    return backward(backward.arguments(saved, [tangent]))
+                    return backward(backward.arguments(saved, [tangent]))[1:]
             except StatorError as error:
                 logs.warn_once(
                     f"aot:between:{error}", f"stator: a backward between results computes the forward again. {error}"

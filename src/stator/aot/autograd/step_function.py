@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 
-from stator.aot.runtime.replaced_data import is_replaced, memory_of
-from stator.aot.runtime.saved_state import NOTHING_FREED, UNCHECKED_VERSION, versions_of
+from stator.aot.runtime.saved_state import NOTHING_FREED
 from stator.aot.trace.input_groups import HiddenFromAutograd
 from stator.aot.trace.output_autograd_nodes import references_to, refuse_hooks
 from stator.graph.subgraphs.generators import states_of
-from stator.runtime.host import below_autograd
+from stator.runtime.below_autograd import below_autograd
+from stator.runtime.launch import UNCHECKED_VERSION, lie_at, memory, versions
 
 from .autograd_step import CompiledStep, is_observed
+
+is_grad_enabled = torch.is_grad_enabled
+keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+graph_task_id = torch._C._current_graph_task_id
 
 
 class StepFunction(torch.autograd.Function):
@@ -47,10 +51,10 @@ class StepFunction(torch.autograd.Function):
         if step.saved:
             ctx.save_for_backward(*step.select_saved((*primals, *results)))
         if step.placed:
-            ctx.memory = memory_of(primals)
+            ctx.memory = memory(primals)
         # For a backward that is differentiated. Written inputs are replaced with copies, because they may get
         # the history of this step.
-        ctx.primals, ctx.versions = list(primals), versions_of(primals)
+        ctx.primals, ctx.versions = list(primals), versions(primals)
         for index, copy in copies.items():
             ctx.primals[index], ctx.versions[index] = copy
         return values
@@ -77,12 +81,12 @@ class OrdinaryStepFunction(torch.autograd.Function):
         results = step.forward(*primals)
         value = results[0]
         ctx.materialize_grads, ctx.step = False, step
-        ctx.results = [(0, weakref.ref(value), value._version)]
-        ctx.primals, ctx.versions = primals, versions_of(primals)
+        ctx.results = [(0, ref(value), value._version)]
+        ctx.primals, ctx.versions = primals, versions(primals)
         if step.saved:
             ctx.save_for_backward(*step.select_saved((*primals, *results)))
         if step.placed:
-            ctx.memory = memory_of(primals)
+            ctx.memory = memory(primals)
         return (value,)
 
     @staticmethod
@@ -90,18 +94,18 @@ class OrdinaryStepFunction(torch.autograd.Function):
         step: CompiledStep = ctx.step
         if (
             tangent is None
-            or torch.is_grad_enabled()
-            or torch._C._autograd._get_current_graph_task_keep_graph()
+            or is_grad_enabled()
+            or keeps_graph()
             or ctx.freed is not NOTHING_FREED
-            or (ctx.memory and is_replaced(ctx.memory, ctx.primals))
+            or (ctx.memory and not lie_at(ctx.primals, ctx.memory[0]))
         ):
             return StepFunction.backward(ctx, tangent)
         arguments = [*ctx.saved_tensors, tangent] if step.saved else [tangent]
         if step.frees:
-            ctx.freed = 0, torch._C._current_graph_task_id(), 1
+            ctx.freed = 0, graph_task_id(), 1
             ctx.maybe_clear_saved_tensors()
             ctx.primals = ctx.memory = ()
-        return (None, *step.whole(arguments))
+        return step.whole(arguments)  # type: ignore[return-value]
 
 
 def _note_hooks(step_node: Any, tensor: torch.Tensor) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,32 +28,18 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
     """A function of the primals of a step that returns its forward values, tied to its backward, then linked views
     (None for other outputs).
 
-    It also writes the inputs that results depend on after the write (see `effects_left`). It raises RuntimeError inside
+    It also writes the inputs that results depend on after the write (see `effects_left`). It must not be called inside
     transforms of torch.func.
     """
 
-    def run_ordinary(*primals: torch.Tensor) -> Sequence[Any]:
-        try:
-            return _apply_ordinary(step, *primals)  # type: ignore[no-any-return]
-        except RuntimeError:
-            _say_why(step, primals)
-            raise
+    if step.is_ordinary:
+        return partial(_apply_ordinary, step)
 
     def run(*primals: torch.Tensor) -> Sequence[Any]:
-        try:
-            values = _values(step, primals)
-        except RuntimeError:
-            _say_why(step, primals)
-            raise
+        values = _values(step, primals)
         return _tied(step, values, primals, {}) if step.joint.links else values
 
-    return run_ordinary if step.is_ordinary else run
-
-
-def _say_why(step: CompiledStep, primals: Sequence[torch.Tensor]) -> None:
-    """Raise the error of autograd functions inside torch.func, which explains itself."""
-    if torch._C._are_functorch_transforms_active():
-        StepFunction.apply(step, *primals)
+    return run
 
 
 def _values(step: CompiledStep, primals: Sequence[torch.Tensor]) -> Sequence[Any]:

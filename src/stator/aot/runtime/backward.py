@@ -46,10 +46,11 @@ class CompiledBackward:
         self.compiled: Callable[..., Sequence[Any]] | None = None
         self.copied: list[int] | None = None  # positions of results that alias others; None before the first run
         self.deterministic = False  # whether the compiled code is deterministic
-        self.settled: Callable[[list[torch.Tensor]], Sequence[Any]] | None = None  # runs arguments of these layouts:
-        self.layouts: Any = None
+        # compiled code that aliases nothing, the layouts of the arguments that it ran with, and whether it is
+        # deterministic
+        self.settled: tuple[Callable[[list[torch.Tensor]], Sequence[Any]], Any, bool] | None = None
         self.keys = [_ordinary_keys(meta.device) for meta in self.metas]
-        self.pick = selection([-1 if position is None else position for position in gradients])
+        self.pick = selection([0, *[0 if position is None else position + 1 for position in gradients]])
 
     def can_run(self, saved: Sequence[torch.Tensor | None]) -> bool:
         """Whether all saved values that the graph reads are still there."""
@@ -62,16 +63,13 @@ class CompiledBackward:
         return [*read, *tangents]
 
     def __call__(self, arguments: list[torch.Tensor]) -> Sequence[Any]:
-        """Gradients per primal. Empties the list of arguments."""
-        if (
-            self.settled is not None
-            and layouts(arguments) == self.layouts
-            and (self.deterministic or not _are_deterministic())
-        ):
-            results = self.settled(arguments)
-        else:
-            results = self._run(arguments)
-        return self.pick((*results, None))
+        """None, then gradients per primal, as autograd wants them: there is none for the step, which comes before the
+        primals. Empties the list of arguments."""
+        if self.settled is not None:
+            run, expected, deterministic = self.settled
+            if layouts(arguments) == expected and (deterministic or not _are_deterministic()):
+                return self.pick((None, *run(arguments)))
+        return self.pick((None, *self._run(arguments)))
 
     def _run(self, arguments: list[torch.Tensor]) -> Sequence[Any]:
         plain = True
@@ -99,7 +97,7 @@ class CompiledBackward:
             copied = aliasing_gradients(results, self.gradients, held) if plain else []
             self.copied = copied if compiled else self.copied
         if compiled and boxed and not copied:
-            self.settled, self.layouts = run, present
+            self.settled = run, present, self.deterministic
         return with_copies(results, copied) if copied else results
 
     def _lay_out(self, arguments: list[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:

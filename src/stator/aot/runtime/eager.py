@@ -10,7 +10,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from stator.runtime.host import below_autograd
+from stator.runtime.below_autograd import below_autograd
 
 
 def run_eagerly(graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:

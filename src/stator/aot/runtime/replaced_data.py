@@ -9,34 +9,22 @@ trace/eager_saved_tensors.py finds what eager saves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import fx
 
-from stator.runtime.launch import places
+from stator.runtime.launch import lie_at, places
 
-# The places of tensors (see `launch.places`), and their storages: holding a storage keeps it alive, as eager keeps the
-# storage of a saved view, and its address from being used again.
+# The places of tensors and their storages, see `launch.memory`. Eager keeps the storage of a saved view alive, too.
 Memory = tuple[bytes, list[torch.UntypedStorage]]
-
-_storage: Callable[[torch.Tensor], torch.UntypedStorage] = torch.Tensor.untyped_storage
-
-
-def memory_of(primals: Sequence[torch.Tensor]) -> Memory:
-    return places(primals), list(map(_storage, primals))
-
-
-def is_replaced(memory: Memory, primals: Sequence[torch.Tensor]) -> bool:
-    """Whether any of the primals lies elsewhere now."""
-    return memory[0] != places(primals)
 
 
 def replaced_primals(step_node: Any) -> list[int]:
     """The primals whose memory was replaced; empty unless one of the step's `placed` is among them."""
     memory, primals = step_node.memory, step_node.primals
-    if not memory or not primals or not is_replaced(memory, primals):
+    if not memory or not primals or lie_at(primals, memory[0]):
         return []
     before, now = (memoryview(numbers).cast("q").tolist() for numbers in (memory[0], places(primals)))
     elsewhere = [at for at in range(len(primals)) if before[2 * at : 2 * at + 2] != now[2 * at : 2 * at + 2]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-UNCHECKED_VERSION = -1  # the version of inputs that are not checked
+from stator.runtime.launch import UNCHECKED_VERSION
+
 # Values, as bits, that cannot be differentiated again: (freed before the last backward, id of that backward, freed by
 # it)
 Freed = tuple[int, int | None, int]
@@ -106,17 +106,6 @@ def _freed_twice() -> RuntimeError:
         "Specify retain_graph=True if you need to backward through the graph a second time or if you need to access "
         "saved tensors after calling backward."
     )
-
-
-_version = operator.attrgetter("_version")
-
-
-def versions_of(primals: Sequence[torch.Tensor]) -> list[int]:
-    """The version of each primal; tensors made in inference mode have none."""
-    try:
-        return list(map(_version, primals))
-    except RuntimeError:
-        return [UNCHECKED_VERSION if primal.is_inference() else primal._version for primal in primals]
 
 
 def unchanged_inputs(primals: Sequence[torch.Tensor], versions: Sequence[int]) -> list[torch.Tensor]:

@@ -1,13 +1,11 @@
 /* Calls generated kernels on tensors, and caches views of parameters: the work of compiled code per call. No
  * computation and no allocation decisions live here. No torch headers; tensor_impl.h reads metadata by offset. */
-#include "tensor_impl.h"
+#include "tensor_lists.h"
 
 #include <stddef.h>
 
 #define INLINE_ARGUMENTS 48
 
-static StatorTensorLayout layout;
-static PyTypeObject *tensor_type;     /* torch.Tensor */
 static PyObject *data_ptr;            /* torch.Tensor.data_ptr: reads an address without a calibrated layout */
 static PyObject *as_strided;          /* torch.as_strided */
 static PyObject *storage_offset;      /* torch.Tensor.storage_offset */
@@ -26,15 +24,10 @@ static int prepare_thread(void)
     return 0;
 }
 
-static int is_tensor(PyObject *object)
-{
-    return Py_TYPE(object) == tensor_type || PyType_IsSubtype(Py_TYPE(object), tensor_type);
-}
-
 static int is_empty(char const *impl)
 {
-    int64_t ndim = stator_tensor_ndim(&layout, impl);
-    int64_t const *sizes = stator_tensor_sizes(&layout, impl);
+    int64_t ndim = stator_tensor_ndim(&stator_layout, impl);
+    int64_t const *sizes = stator_tensor_sizes(&stator_layout, impl);
     for (int64_t i = 0; i < ndim; ++i) {
         if (sizes[i] == 0) {
             return 1;
@@ -66,8 +59,8 @@ static int address_slowly(PyObject *tensor, void **address)
 /* Read an address by offset; never raises. */
 static int address_quickly(PyObject *tensor, void **address)
 {
-    char const *impl = stator_tensor_impl(&layout, tensor);
-    *address = impl ? stator_tensor_data(&layout, impl) : NULL;
+    char const *impl = stator_tensor_impl(&stator_layout, tensor);
+    *address = impl ? stator_tensor_data(&stator_layout, impl) : NULL;
     return *address || (impl && is_empty(impl));
 }
 
@@ -115,12 +108,12 @@ static PyObject *Kernel_call(PyObject *callable, PyObject *const *args, size_t n
         }
     }
     for (Py_ssize_t i = 0; i < count; ++i) {
-        if (!is_tensor(args[i])) {
+        if (!stator_is_tensor(args[i])) {
             PyErr_Format(PyExc_TypeError, "argument %zd of kernel %U must be a tensor, not %.100s", i, self->name,
                          Py_TYPE(args[i])->tp_name);
             goto done;
         }
-        int known = layout.valid ? address_quickly(args[i], &pointers[i]) : address_slowly(args[i], &pointers[i]);
+        int known = stator_layout.valid ? address_quickly(args[i], &pointers[i]) : address_slowly(args[i], &pointers[i]);
         if (known != 1) {
             if (known == 0) {
                 raise_no_memory(self, i);
@@ -161,7 +154,7 @@ static PyObject *Kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         PyErr_SetString(PyExc_ValueError, "a kernel needs an address and a number of arguments");
         return NULL;
     }
-    if (!tensor_type) {
+    if (!stator_tensor_type) {
         PyErr_SetString(PyExc_RuntimeError, "stator.runtime._launch.install was not called");
         return NULL;
     }
@@ -236,16 +229,16 @@ static PyObject *make_view(StaticView *self, PyObject *tensor)
 static PyObject *StaticView_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     StaticView *self = (StaticView *)callable;
-    if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames && PyTuple_GET_SIZE(kwnames)) || !is_tensor(args[0])) {
+    if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames && PyTuple_GET_SIZE(kwnames)) || !stator_is_tensor(args[0])) {
         PyErr_SetString(PyExc_TypeError, "a static view takes one tensor");
         return NULL;
     }
-    if (!layout.valid) {
+    if (!stator_layout.valid) {
         return make_view(self, args[0]);
     }
-    char const *impl = stator_tensor_impl(&layout, args[0]);
-    char const *storage = impl ? STATOR_AT(char const *, impl, layout.storage) : NULL;
-    char const *data = storage ? stator_tensor_data(&layout, impl) : NULL;
+    char const *impl = stator_tensor_impl(&stator_layout, args[0]);
+    char const *storage = impl ? STATOR_AT(char const *, impl, stator_layout.storage) : NULL;
+    char const *data = storage ? stator_tensor_data(&stator_layout, impl) : NULL;
     if (self->view && data && storage == self->storage && data == self->data) {
         return Py_NewRef(self->view);
     }
@@ -313,12 +306,12 @@ typedef struct {
 /* Strides of dimensions of size one, and of tensors without elements, address nothing. */
 static int keeps(LayoutCheck const *self, PyObject *tensor)
 {
-    char const *impl = layout.valid && self->sizes && is_tensor(tensor) ? stator_tensor_impl(&layout, tensor) : NULL;
-    if (!impl || stator_tensor_ndim(&layout, impl) != self->ndim || stator_tensor_dtype(&layout, impl) != self->dtype
-        || stator_tensor_device(&layout, impl) != self->device) {
+    char const *impl = stator_layout.valid && self->sizes && stator_is_tensor(tensor) ? stator_tensor_impl(&stator_layout, tensor) : NULL;
+    if (!impl || stator_tensor_ndim(&stator_layout, impl) != self->ndim || stator_tensor_dtype(&stator_layout, impl) != self->dtype
+        || stator_tensor_device(&stator_layout, impl) != self->device) {
         return 0;
     }
-    int64_t const *sizes = stator_tensor_sizes(&layout, impl), *strides = stator_tensor_strides(&layout, impl);
+    int64_t const *sizes = stator_tensor_sizes(&stator_layout, impl), *strides = stator_tensor_strides(&stator_layout, impl);
     int same = 1, empty = 0;
     for (int64_t i = 0; i < self->ndim; ++i) {
         if (sizes[i] != self->sizes[i]) {
@@ -344,7 +337,7 @@ static PyObject *LayoutCheck_new(PyTypeObject *type, PyObject *args, PyObject *k
 {
     static char *names[] = {"template", "repair", NULL};
     PyObject *template, *repair;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O", names, tensor_type, &template, &repair)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O", names, stator_tensor_type, &template, &repair)) {
         return NULL;
     }
     LayoutCheck *self = (LayoutCheck *)type->tp_alloc(type, 0);
@@ -353,18 +346,18 @@ static PyObject *LayoutCheck_new(PyTypeObject *type, PyObject *args, PyObject *k
     }
     self->vectorcall = LayoutCheck_call;
     self->repair = Py_NewRef(repair);
-    char const *impl = layout.valid ? stator_tensor_impl(&layout, template) : NULL;
+    char const *impl = stator_layout.valid ? stator_tensor_impl(&stator_layout, template) : NULL;
     if (impl) {
-        self->ndim = stator_tensor_ndim(&layout, impl);
-        self->dtype = stator_tensor_dtype(&layout, impl);
-        self->device = stator_tensor_device(&layout, impl);
+        self->ndim = stator_tensor_ndim(&stator_layout, impl);
+        self->dtype = stator_tensor_dtype(&stator_layout, impl);
+        self->device = stator_tensor_device(&stator_layout, impl);
         self->sizes = PyMem_Calloc(2 * (size_t)self->ndim + 1, sizeof *self->sizes);
         if (!self->sizes) {
             Py_DECREF(self);
             return PyErr_NoMemory();
         }
-        memcpy(self->sizes, stator_tensor_sizes(&layout, impl), self->ndim * sizeof *self->sizes);
-        memcpy(self->sizes + self->ndim, stator_tensor_strides(&layout, impl), self->ndim * sizeof *self->sizes);
+        memcpy(self->sizes, stator_tensor_sizes(&stator_layout, impl), self->ndim * sizeof *self->sizes);
+        memcpy(self->sizes + self->ndim, stator_tensor_strides(&stator_layout, impl), self->ndim * sizeof *self->sizes);
     }
     return (PyObject *)self;
 }
@@ -394,109 +387,28 @@ static PyTypeObject LayoutCheckType = {
 
 static PyObject *install(PyObject *module, PyObject *args)
 {
-    PyObject *offsets, *tensor, *data_ptr_, *as_strided_, *storage_offset_, *get_num_threads_;
-    if (!PyArg_ParseTuple(args, "OO!OOOO", &offsets, &PyType_Type, &tensor, &data_ptr_, &as_strided_,
-                          &storage_offset_, &get_num_threads_)) {
+    PyObject *offsets, *tensor, *data_ptr_, *as_strided_, *storage_offset_, *untyped_storage_, *get_num_threads_;
+    if (!PyArg_ParseTuple(args, "OO!OOOOO", &offsets, &PyType_Type, &tensor, &data_ptr_, &as_strided_,
+                          &storage_offset_, &untyped_storage_, &get_num_threads_)) {
         return NULL;
     }
-    layout.valid = 0;
-    if (offsets != Py_None && stator_layout_install(&layout, offsets) < 0) {
+    stator_layout.valid = 0;
+    if (offsets != Py_None && stator_layout_install(&stator_layout, offsets) < 0) {
         return NULL;
     }
-    Py_XSETREF(tensor_type, (PyTypeObject *)Py_NewRef(tensor));
+    Py_XSETREF(stator_tensor_type, (PyTypeObject *)Py_NewRef(tensor));
     Py_XSETREF(data_ptr, Py_NewRef(data_ptr_));
     Py_XSETREF(as_strided, Py_NewRef(as_strided_));
     Py_XSETREF(storage_offset, Py_NewRef(storage_offset_));
+    Py_XSETREF(stator_untyped_storage, Py_NewRef(untyped_storage_));
     Py_XSETREF(get_num_threads, Py_NewRef(get_num_threads_));
     Py_RETURN_NONE;
 }
 
-/* Return the dispatch keys of a tensor as a number; None if the layout is unknown. */
-static PyObject *dispatch_keys(PyObject *module, PyObject *tensor)
-{
-    char const *impl = layout.valid && is_tensor(tensor) ? stator_tensor_impl(&layout, tensor) : NULL;
-    if (!impl) {
-        Py_RETURN_NONE;
-    }
-    return PyLong_FromUnsignedLongLong(stator_tensor_keyset(&layout, impl));
-}
-
-/* The C++ object of the item at `at` of a list or tuple; NULL with an exception if that is no tensor. */
-static char const *impl_at(PyObject *tensors, Py_ssize_t at)
-{
-    PyObject *tensor = PySequence_Fast_GET_ITEM(tensors, at);
-    char const *impl = is_tensor(tensor) ? stator_tensor_impl(&layout, tensor) : NULL;
-    if (!impl) {
-        PyErr_Format(PyExc_TypeError, "a tensor is expected, not %.100s", Py_TYPE(tensor)->tp_name);
-    }
-    return impl;
-}
-
-/* -1 with an exception if the object is no list or tuple. */
-static Py_ssize_t count_of(PyObject *tensors)
-{
-    if (!PyList_Check(tensors) && !PyTuple_Check(tensors)) {
-        PyErr_Format(PyExc_TypeError, "a list or tuple is expected, not %.100s", Py_TYPE(tensors)->tp_name);
-        return -1;
-    }
-    return PySequence_Fast_GET_SIZE(tensors);
-}
-
-/* Return the places of tensors as bytes: an address of the storage object and an offset for each. */
-static PyObject *places(PyObject *module, PyObject *tensors)
-{
-    Py_ssize_t count = count_of(tensors);
-    if (count < 0) {
-        return NULL;
-    }
-    PyObject *result = PyBytes_FromStringAndSize(NULL, 2 * count * (Py_ssize_t)sizeof(int64_t));
-    int64_t *numbers = result ? (int64_t *)PyBytes_AS_STRING(result) : NULL;
-    for (Py_ssize_t at = 0; result && at < count; ++at) {
-        char const *impl = impl_at(tensors, at);
-        if (!impl) {
-            Py_CLEAR(result);
-            break;
-        }
-        *numbers++ = (int64_t)(intptr_t)STATOR_AT(char const *, impl, layout.storage);
-        *numbers++ = stator_tensor_storage_offset(&layout, impl);
-    }
-    return result;
-}
-
-/* Return the layouts of tensors as bytes: number of dimensions, dispatch keys and strides of each. */
-static PyObject *layouts(PyObject *module, PyObject *tensors)
-{
-    Py_ssize_t count = count_of(tensors);
-    if (count < 0) {
-        return NULL;
-    }
-    Py_ssize_t size = 2 * count;
-    char const *impl;
-    for (Py_ssize_t at = 0; at < count; ++at) {
-        if (!(impl = impl_at(tensors, at))) {
-            return NULL;
-        }
-        size += stator_tensor_ndim(&layout, impl);
-    }
-    PyObject *result = PyBytes_FromStringAndSize(NULL, size * (Py_ssize_t)sizeof(int64_t));
-    int64_t *numbers = result ? (int64_t *)PyBytes_AS_STRING(result) : NULL;
-    for (Py_ssize_t at = 0; result && at < count; ++at) {
-        impl = impl_at(tensors, at);
-        int64_t ndim = stator_tensor_ndim(&layout, impl);
-        *numbers++ = ndim;
-        *numbers++ = (int64_t)stator_tensor_keyset(&layout, impl);
-        memcpy(numbers, stator_tensor_strides(&layout, impl), (size_t)ndim * sizeof *numbers);
-        numbers += ndim;
-    }
-    return result;
-}
-
 static PyMethodDef methods[] = {
-    {"dispatch_keys", dispatch_keys, METH_O, PyDoc_STR("dispatch_keys(tensor) -> its dispatch keys as a number, or None")},
-    {"layouts", layouts, METH_O, PyDoc_STR("layouts(list_of_tensors) -> bytes: dimensions, dispatch keys, strides")},
-    {"places", places, METH_O, PyDoc_STR("places(list_of_tensors) -> bytes: storage objects, offsets")},
     {"install", install, METH_VARARGS,
-     PyDoc_STR("install(layout_tuple_or_None, Tensor, data_ptr, as_strided, storage_offset, get_num_threads)")},
+     PyDoc_STR("install(layout_tuple_or_None, Tensor, data_ptr, as_strided, storage_offset, untyped_storage, "
+                "get_num_threads)")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -519,7 +431,8 @@ PyMODINIT_FUNC PyInit__launch(void)
     }
     if (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType) < 0
         || PyModule_AddObjectRef(module, "StaticView", (PyObject *)&StaticViewType) < 0
-        || PyModule_AddObjectRef(module, "LayoutCheck", (PyObject *)&LayoutCheckType) < 0) {
+        || PyModule_AddObjectRef(module, "LayoutCheck", (PyObject *)&LayoutCheckType) < 0
+        || PyModule_AddFunctions(module, stator_tensor_list_methods) < 0) {
         Py_DECREF(module);
         return NULL;
     }

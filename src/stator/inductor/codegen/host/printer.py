@@ -34,22 +34,20 @@ Runs again by stator.inductor.codegen.host.load_dumped(folder), with the kernels
 import torch
 from torch import device, inf, nan
 
-from stator.runtime.host import below_autograd, check_size, conform
+from stator.runtime.arena import Block, idle
+from stator.runtime.host import check_size, conform
 '''
 
 # Words of the printed text that cannot name a buffer's variable
 _RESERVED = frozenset(
     (
-        *("rt", "torch", "device", "inf", "nan", "complex", "below_autograd", "check_size", "conform", "KERNELS"),
+        *("rt", "torch", "device", "inf", "nan", "complex", "Block", "idle", "check_size", "conform", "KERNELS"),
         *(
             "bind",
             "call",
             "arena",
-            "take",
-            "give",
             "token",
             "block",
-            "guard",
             "unchecked",
             "repaired",
             "inputs",
@@ -89,7 +87,7 @@ class _Printer:
     numbers: dict[str, int] = field(default_factory=dict)  # the next number of each numbered variable
     fresh: set[str] = field(default_factory=set)  # buffers allocated for this call alone
     lent: list[str] = field(default_factory=list)  # variables whose memory the next launch writes to
-    needs_guard: bool = False
+    needs_context: bool = False
     checks: bool = False
 
     def print(self) -> HostSource:
@@ -131,21 +129,22 @@ class _Printer:
             f"    arena = rt.arena({size}, [",
             *(f"        {slot},  # {name}" for slot, name in zip(self.slots, self.slot_names, strict=True)),
             "    ])",
-            "    take, give, token = arena.take, arena.give, arena.token",
+            "    token = arena.token",
         ]
 
     def _body(self) -> list[str]:
         lines = list(self.lines)
         result = lines.pop()  # the return comes after memory is freed
         if self.checks:
-            lines.append("unchecked = bool(repaired)")
-        if self.needs_guard:
-            idle = self.bind("idle guards", "idle_guards", "[]")  # making a guard takes longer than entering it
-            begin = [f"guard = {idle}.pop() if {idle} else below_autograd()", "with guard:"]
-            lines = [*begin, *(f"    {line}" for line in lines), f"{idle}.append(guard)"]
+            lines.append("unchecked = repaired")  # true unless empty
+        if self.needs_context:
+            lines = ["with block.context:", *(f"    {line}" for line in lines)]
         if self.slots:
             names = sequence_text("(", self.slot_names, ")")
-            lines = ["block = take()", f"{names} = block.tensors[token]", *lines, "give(block)"]
+            lines = [f"{names} = block.tensors.get(token) or arena.fit(block)", *lines]
+        if self.slots or self.needs_context:
+            take = ["try:", "    block = idle.pop()", "except IndexError:", "    block = Block()"]
+            lines = [*take, *lines, "idle.append(block)"]
         return [*lines, result]
 
     def bind(self, key: Any, prefix: str, text: str) -> str:
@@ -198,15 +197,17 @@ class _Printer:
         variable = self.variable(view.base)
         if base.kind == "constant":
             return self.bind(("view", base.name, layout), "constant_view", f"rt.view({variable}, {shape})")
-        self.needs_guard = True
+        self.needs_context = True
         if base.name in self.program.static_inputs:
             return f"{self.bind(('view', base.name, layout), 'view', f'rt.static_view({shape})')}({variable})"
         if base.name in self.fresh:
-            return f"torch.as_strided({variable}, {shape})"
+            return f"{self.as_strided()}({variable}, {shape})"
         if layout.offset == 0:  # without an offset, the view begins at the base's start
-            shape = f"{literal(layout.size)}, {literal(layout.stride)}"
-            return f"{self.bind('as_strided', 'as_strided', 'torch.as_strided')}({variable}, {shape})"
+            return f"{self.as_strided()}({variable}, {literal(layout.size)}, {literal(layout.stride)})"
         return f"{self.bind('view', 'make_view', 'rt.view')}({variable}, {shape})"
+
+    def as_strided(self) -> str:
+        return self.bind("as_strided", "as_strided", "torch.as_strided")
 
     def _arena_view(self, name: str, layout: Layout) -> str:
         key = ("arena view", name, layout)
@@ -279,16 +280,16 @@ def _reuse(printer: _Printer, step: Reuse) -> None:
     if layout == before:
         printer.lines.append(f"{new} = {old}")
         return
-    printer.needs_guard = True
+    printer.needs_context = True
     if layout.dtype != before.dtype:
         old = f"{old}.view({layout.dtype})"
     shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.offset}"
-    printer.lines.append(f"{new} = torch.as_strided({old}, {shape})")
+    printer.lines.append(f"{new} = {printer.as_strided()}({old}, {shape})")
 
 
 @_print_step.register(ReuseIfUnshared)
 def _take_over(printer: _Printer, step: ReuseIfUnshared) -> None:
-    printer.needs_guard = True
+    printer.needs_context = True
     printer.fresh.add(step.name)
     layout, old = step.layout, printer.variables[step.old]
     shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}, {layout_bytes(layout)}"
@@ -320,7 +321,7 @@ def _launch(printer: _Printer, step: Launch) -> None:
 @_print_step.register(Call)
 def _call(printer: _Printer, step: Call) -> None:
     extern = step.extern
-    printer.needs_guard = True
+    printer.needs_context = True
     arguments = [printer.argument(value) for value in extern.args]
     defaults = _defaults(extern)
     arguments += [

@@ -1,0 +1,175 @@
+/* Reads facts of many tensors in one call: layouts, versions, and where they lie. The checks of training steps need them
+ * in every call. */
+#include "tensor_lists.h"
+
+StatorTensorLayout stator_layout;
+PyTypeObject *stator_tensor_type;
+PyObject *stator_untyped_storage;
+
+/* Return the dispatch keys of a tensor as a number; None if the layout is unknown. */
+static PyObject *dispatch_keys(PyObject *module, PyObject *tensor)
+{
+    char const *impl = stator_layout.valid && stator_is_tensor(tensor) ? stator_tensor_impl(&stator_layout, tensor) : NULL;
+    if (!impl) {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromUnsignedLongLong(stator_tensor_keyset(&stator_layout, impl));
+}
+
+/* The C++ object of the item at `at` of a list or tuple; NULL with an exception if that is no tensor. */
+static char const *impl_at(PyObject *tensors, Py_ssize_t at)
+{
+    PyObject *tensor = PySequence_Fast_GET_ITEM(tensors, at);
+    char const *impl = stator_is_tensor(tensor) ? stator_tensor_impl(&stator_layout, tensor) : NULL;
+    if (!impl) {
+        PyErr_Format(PyExc_TypeError, "a tensor is expected, not %.100s", Py_TYPE(tensor)->tp_name);
+    }
+    return impl;
+}
+
+/* -1 with an exception if the object is no list or tuple. */
+static Py_ssize_t count_of(PyObject *tensors)
+{
+    if (!PyList_Check(tensors) && !PyTuple_Check(tensors)) {
+        PyErr_Format(PyExc_TypeError, "a list or tuple is expected, not %.100s", Py_TYPE(tensors)->tp_name);
+        return -1;
+    }
+    return PySequence_Fast_GET_SIZE(tensors);
+}
+
+/* Return the places of tensors as bytes: an address of the storage object and an offset for each. */
+static PyObject *places(PyObject *module, PyObject *tensors)
+{
+    Py_ssize_t count = count_of(tensors);
+    if (count < 0) {
+        return NULL;
+    }
+    PyObject *result = PyBytes_FromStringAndSize(NULL, 2 * count * (Py_ssize_t)sizeof(int64_t));
+    int64_t *numbers = result ? (int64_t *)PyBytes_AS_STRING(result) : NULL;
+    for (Py_ssize_t at = 0; result && at < count; ++at) {
+        char const *impl = impl_at(tensors, at);
+        if (!impl) {
+            Py_CLEAR(result);
+            break;
+        }
+        *numbers++ = (int64_t)(intptr_t)STATOR_AT(char const *, impl, stator_layout.storage);
+        *numbers++ = stator_tensor_storage_offset(&stator_layout, impl);
+    }
+    return result;
+}
+
+/* Return whether tensors lie at the places that `places` returned. */
+static PyObject *lie_at(PyObject *module, PyObject *args)
+{
+    PyObject *tensors;
+    char const *numbers;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "Oy#", &tensors, &numbers, &size)) {
+        return NULL;
+    }
+    Py_ssize_t count = count_of(tensors);
+    if (count < 0) {
+        return NULL;
+    }
+    int same = size == 2 * count * (Py_ssize_t)sizeof(int64_t);
+    for (Py_ssize_t at = 0; same && at < count; ++at, numbers += 2 * sizeof(int64_t)) {
+        char const *impl = impl_at(tensors, at);
+        if (!impl) {
+            return NULL;
+        }
+        same = STATOR_AT(char const *, impl, stator_layout.storage) == STATOR_AT(char const *, numbers, 0)
+               && stator_tensor_storage_offset(&stator_layout, impl) == STATOR_AT(int64_t, numbers, sizeof(int64_t));
+    }
+    return PyBool_FromLong(same);
+}
+
+/* Call `of` on every tensor of a list or tuple. Returns a list. */
+static PyObject *map_tensors(PyObject *given, PyObject *(*of)(PyObject *))
+{
+    Py_ssize_t count = count_of(given);
+    PyObject *tensors = count < 0 ? NULL : PySequence_Tuple(given); /* the getters of subclasses may change a list */
+    PyObject *result = tensors ? PyList_New(count) : NULL;
+    for (Py_ssize_t at = 0; result && at < count; ++at) {
+        PyObject *item = impl_at(tensors, at) ? of(PyTuple_GET_ITEM(tensors, at)) : NULL;
+        if (!item) {
+            Py_CLEAR(result);
+            break;
+        }
+        PyList_SET_ITEM(result, at, item);
+    }
+    Py_XDECREF(tensors);
+    return result;
+}
+
+static PyObject *storage_of(PyObject *tensor)
+{
+    return PyObject_CallOneArg(stator_untyped_storage, tensor);
+}
+
+/* The getter raises RuntimeError for tensors made in inference mode, which have no version. */
+static PyObject *version_of(PyObject *tensor)
+{
+    static PyObject *name; /* lives as long as the process */
+    if (!name && !(name = PyUnicode_InternFromString("_version"))) {
+        return NULL;
+    }
+    PyObject *version = PyObject_GetAttr(tensor, name);
+    if (!version && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        PyErr_Clear();
+        version = PyLong_FromLong(-1);
+    }
+    return version;
+}
+
+static PyObject *memory(PyObject *module, PyObject *tensors)
+{
+    PyObject *found = map_tensors(tensors, storage_of);
+    PyObject *where = found ? places(module, tensors) : NULL;
+    PyObject *result = where ? PyTuple_Pack(2, where, found) : NULL;
+    Py_XDECREF(found);
+    Py_XDECREF(where);
+    return result;
+}
+
+static PyObject *versions(PyObject *module, PyObject *tensors)
+{
+    return map_tensors(tensors, version_of);
+}
+
+/* Return the layouts of tensors as bytes: number of dimensions, dispatch keys and strides of each. */
+static PyObject *layouts(PyObject *module, PyObject *tensors)
+{
+    Py_ssize_t count = count_of(tensors);
+    if (count < 0) {
+        return NULL;
+    }
+    Py_ssize_t size = 2 * count;
+    char const *impl;
+    for (Py_ssize_t at = 0; at < count; ++at) {
+        if (!(impl = impl_at(tensors, at))) {
+            return NULL;
+        }
+        size += stator_tensor_ndim(&stator_layout, impl);
+    }
+    PyObject *result = PyBytes_FromStringAndSize(NULL, size * (Py_ssize_t)sizeof(int64_t));
+    int64_t *numbers = result ? (int64_t *)PyBytes_AS_STRING(result) : NULL;
+    for (Py_ssize_t at = 0; result && at < count; ++at) {
+        impl = impl_at(tensors, at);
+        int64_t ndim = stator_tensor_ndim(&stator_layout, impl);
+        *numbers++ = ndim;
+        *numbers++ = (int64_t)stator_tensor_keyset(&stator_layout, impl);
+        memcpy(numbers, stator_tensor_strides(&stator_layout, impl), (size_t)ndim * sizeof *numbers);
+        numbers += ndim;
+    }
+    return result;
+}
+
+PyMethodDef stator_tensor_list_methods[] = {
+    {"dispatch_keys", dispatch_keys, METH_O, PyDoc_STR("dispatch_keys(tensor) -> its dispatch keys as a number, or None")},
+    {"layouts", layouts, METH_O, PyDoc_STR("layouts(list_of_tensors) -> bytes: dimensions, dispatch keys, strides")},
+    {"places", places, METH_O, PyDoc_STR("places(list_of_tensors) -> bytes: storage objects, offsets")},
+    {"lie_at", lie_at, METH_VARARGS, PyDoc_STR("lie_at(list_of_tensors, places) -> whether they lie there")},
+    {"memory", memory, METH_O, PyDoc_STR("memory(list_of_tensors) -> (places, list of torch.UntypedStorage)")},
+    {"versions", versions, METH_O, PyDoc_STR("versions(list_of_tensors) -> list of numbers, -1 where there is none")},
+    {NULL, NULL, 0, NULL},
+};
