@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from types import FunctionType, GetSetDescriptorType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource
 from stator.dynamo.host.naming import class_name, full_name, module_of, qualified_name
@@ -69,6 +71,8 @@ def _is_instance(context: CaptureContext, value: Value, kind: type, wanted: type
     check = _check_of(context, wanted, "__instancecheck__")
     if check is type.__instancecheck__:
         found = wanted in (kind.__mro__ or ())  # type.__instancecheck__ does not call __subclasscheck__
+    elif _looks_at_object(check, wanted):
+        return context.truth(context.call(context.known(check), [context.known(wanted), value], {}))
     else:
         found = _is_subclass(context, kind, wanted)
     if found:
@@ -81,17 +85,23 @@ def _is_instance(context: CaptureContext, value: Value, kind: type, wanted: type
 
 
 def _check_of(context: CaptureContext, wanted: type, name: str) -> Any:
-    """The check of a class's metaclass. Breaks the graph for a check that may look at more than the class."""
-    check = context.class_lookup(type(wanted), name)
-    known = not isinstance(check, FunctionType) or (check.__module__ or "").partition(".")[0] in _KNOWN_CHECKS
-    if not known or getattr(wanted, "_is_protocol", False) or wanted is typing.Any:
+    """The check of a class's metaclass. Breaks the graph for a check of `typing` that looks at an object's members."""
+    if getattr(wanted, "_is_protocol", False) or wanted is typing.Any:
         raise unsupported(
             "call-builtin", f"isinstance() or issubclass() with {qualified_name(wanted)}, whose metaclass decides"
         )
-    return check
+    return context.class_lookup(type(wanted), name)
 
 
-_KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "_py_abc", "enum"})  # modules whose checks look at the class alone
+def _looks_at_object(check: Any, wanted: type) -> bool:
+    """Whether the check of a metaclass may look at more than the classes, so that capture has to follow it."""
+    if not isinstance(check, FunctionType):
+        return False
+    library = module_of(type(wanted)).partition(".")[0]
+    return library not in _KNOWN_CHECKS and not (library == "torch" and issubclass(wanted, torch.Tensor))
+
+
+_KNOWN_CHECKS = frozenset({"abc", "typing", "_py_abc", "enum"})  # modules whose checks look at classes alone
 
 
 def _is_subclass(context: CaptureContext, kind: type, wanted: type) -> bool:
@@ -124,10 +134,16 @@ def _tensor_isinstance(value: TensorValue, wanted: tuple[type, ...]) -> bool:
 @calls(issubclass)
 def _issubclass(context: CaptureContext, cls: Value, classes: Value) -> Value:
     wanted = _classes(context, classes)
-    for parent in wanted:
-        _check_of(context, parent, "__subclasscheck__")
     kind = context.real_of(cls, "a class")
-    return ConstantValue(any(_is_subclass(context, kind, parent) for parent in wanted))
+    return ConstantValue(any(_is_checked_subclass(context, cls, kind, parent) for parent in wanted))
+
+
+def _is_checked_subclass(context: CaptureContext, cls: Value, kind: type, parent: type) -> bool:
+    """issubclass(kind, parent), where `cls` is the value of `kind`."""
+    check = _check_of(context, parent, "__subclasscheck__")
+    if _looks_at_object(check, parent):
+        return context.truth(context.call(context.known(check), [context.known(parent), cls], {}))
+    return _is_subclass(context, kind, parent)
 
 
 @calls(callable)

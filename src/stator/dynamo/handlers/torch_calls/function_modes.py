@@ -1,4 +1,4 @@
-"""The stack of modes that see torch functions (`torch.overrides.TorchFunctionMode`).
+"""What sees torch functions: objects with `__torch_function__`, and modes (`torch.overrides.TorchFunctionMode`).
 
 Capture follows torch's own TransformGetItemToIndex, known by name: code that makes attention masks with vmap enters it
 so that tensors stay tensors when they are indices. Programs' own modes end the graph.
@@ -14,10 +14,11 @@ from torch.utils import _pytree as pytree
 from stator.dynamo.host.naming import class_name, module_of, qualified_name
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.ir.reconstruct_ir import Effect, call_effect
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
+from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorValue, item_readers
 from stator.graph.subgraphs.function_transforms import Leaf
 
@@ -57,6 +58,40 @@ def _depth(context: CaptureContext) -> Value:
 def _any_mode(context: CaptureContext) -> Value:
     followed = bool(context.recorder.function_modes or context.devices) and torch._C._is_torch_function_enabled()
     return ConstantValue(torch._C._is_torch_function_mode_enabled() or followed)
+
+
+@calls(torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
+def _has_override(context: CaptureContext, *values: Value) -> Value:
+    """Whether one of the objects overrides torch functions. Modes do not count: a mode's handler leaves the mode before
+    it calls torch's functions, which ask this."""
+    enabled = torch._C._is_torch_function_enabled()
+    return ConstantValue(enabled and any(_overrides(context, value) for value in values))
+
+
+@calls(torch.overrides.has_torch_function)
+def _has_override_among(context: CaptureContext, values: Value) -> Value:
+    return _has_override(context, *context.iterate(values))
+
+
+def _overrides(context: CaptureContext, value: Value) -> bool:
+    kind = value.python_type(context)
+    if kind is torch.Tensor or kind in _BASIC:
+        return False
+    if isinstance(value, TensorValue | ArrayValue):
+        return getattr(kind, "__torch_function__", _DISABLED) is not _DISABLED
+    try:
+        return context.get_attr(value, "__torch_function__").real() is not _DISABLED
+    except Raised:  # of any class, as in torch
+        return False
+    except NotConstant:
+        return True
+
+
+_DISABLED = torch._C._disabled_torch_function_impl
+# types that torch never asks for an override
+_BASIC = frozenset(
+    (bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple, type(None), type(Ellipsis))
+)
 
 
 def entered(reconstructor: Reconstructor) -> list[Effect]:

@@ -132,10 +132,12 @@ class TupleValue(SequenceValue):
         items = tuple(item.constant() for item in self.items)
         if self.cls is tuple:
             return items
-        if new_of_layout(self.cls) is not tuple.__new__:  # torch.Size and the struct sequences of C
-            return self.cls(items)
         if self.attributes:
             raise NotConstant
+        if self.obj is not None:  # nobody can make another sys.version_info
+            return self.obj
+        if new_of_layout(self.cls) is not tuple.__new__:  # torch.Size and the struct sequences of C
+            return self.cls(items)
         return tuple.__new__(self.cls, items)
 
     def rebuilt(self, items: list[Value]) -> Value:
