@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NATIVE := $(wildcard src/stator/*/csrc/*.c src/stator/*/csrc/*.h)
 
-.PHONY: demo test test-slow test-cpython lint bench bench-training sweep-transformers sweep-timm docs clean
+.PHONY: demo test test-slow test-cpython test-ecosystem lint bench bench-training sweep-transformers sweep-timm docs clean
 
 demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
 	$(BIN)/python benchmarks/demo.py
@@ -18,6 +18,14 @@ test-slow: $(VENV)/.dev $(VENV)/.models  ## the long suites: OpInfo sweep, real-
 
 test-cpython: $(VENV)/.install  ## CPython's own tests of the language through stator.compile; CPYTHON_LIB=folder if they are elsewhere
 	CPYTHON_LIB="$(CPYTHON_LIB)" $(BIN)/python tests/cpython/run_suite.py $(MODULES)
+
+test-ecosystem: $(VENV)/.dev $(VENV)/.models  ## the examples of docs/ecosystem.md, in an environment of their own
+	$(PYTHON) -m venv --system-site-packages $(VENV)/ecosystem
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" > \
+		"$$($(VENV)/ecosystem/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
+	$(VENV)/ecosystem/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		accelerate lightning diffusers peft torchao torch_geometric
+	$(VENV)/ecosystem/bin/python -m pytest -p no:cacheprovider tests/test_ecosystem_document.py
 
 lint: $(VENV)/.dev  ## style, formatting, types
 	$(BIN)/ruff check .
