@@ -63,7 +63,7 @@ def capture(
     Raises Retry if the frame has to be captured again; Unsupported if nothing can be captured soundly, or, with
     fullgraph, if the whole frame cannot be one graph. Any other exception is a defect of stator.
     """
-    attempt = _Attempt(function, arguments, assumptions, unknown_sizes)
+    attempt = _Attempt(function, arguments, assumptions, unknown_sizes, fullgraph)
     try:
         captured = attempt.run()
     except Retry as retry:
@@ -109,11 +109,13 @@ class _Attempt:
         arguments: dict[str, object],
         assumptions: CaptureAssumptions,
         unknown_sizes: bool = True,
+        fullgraph: bool = False,
     ) -> None:
         self.function = function
         self.arguments = arguments
         self.assumptions = assumptions
         self.unknown_sizes = unknown_sizes
+        self.fullgraph = fullgraph
         self.entry_state = TorchState.now()
         self.running: Sequence[Frame] = ()  # the symbolic frames at the end of the attempt
         self.handled = sys.exception()  # the program's exception: stator handles none here
@@ -126,6 +128,7 @@ class _Attempt:
     def run(self) -> CapturedFrame:
         context = FrameCapture(self.function, self.assumptions)
         context.recorder.mode.keeps_unknown_sizes = self.unknown_sizes
+        context.recorder.fullgraph = self.fullgraph
         try:
             return self._run(context)
         finally:

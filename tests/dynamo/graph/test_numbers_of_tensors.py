@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from differential import EXACT, ROUNDED, Counts, Tolerance, assert_same_outcome, observe
+from differential import EXACT, ROUNDED, Counts, Tolerance, assert_same_outcome, check, observe
 
 import stator
 
@@ -91,6 +91,14 @@ ONE_GRAPH: dict[str, Program] = {
     "an int as a float": lambda x: torch.tensor(2 * int((x > 0).sum()) + 1, dtype=torch.bfloat16) * x,
     "a large int": lambda x: torch.tensor((x[0].long() + 2**60 + 2**36 + 1).item(), dtype=torch.float32),
     "a float of an int": lambda x: torch.tensor(float((x > 0).sum())),
+    "a truth": lambda x: (x * (x > 0).all().item(), x.long() + bool(x.sum() > 1), (x > 0) & (x[0] > 1).item()),
+    "numbers of truths": lambda x: (x * float((x > 0).all()), x + int((x > 0).any()), float((x < 9).all())),
+    "arithmetic of truths": lambda x: (x + (x[0] > 1).item() * 2.5, x * ((x[0] > 1).item() + (x[1] > 1).item())),
+    "operators of bits": lambda x: (x * ((x[0] > 1).item() | (x[1] > 1).item()), (x[0] > 1).item() ^ (x[0] > 2).item()),
+    "a tensor of a truth": lambda x: torch.where(torch.tensor(x[0].item() == math.inf), x, x + 1),
+    "a list of floats": lambda x: torch.tensor([x[0].item(), 1, x.sum().item() * 2, int(x[0] > 1)]) + x,
+    "a list of wide floats": lambda x: torch.tensor((x[0].item() / 3, True), dtype=torch.float64),
+    "a list of truths": lambda x: torch.tensor([(x[0] > 0).item(), False]),
 }
 
 
@@ -135,6 +143,8 @@ OTHER_WAYS: dict[str, tuple[Program, list[float]]] = {
     "a list that does not fit": (lambda x: torch.tensor([x.long()[0], 3], dtype=torch.int8) + x, [300.0]),
     "a list of tensors": (lambda x: torch.tensor([x.sum(), 2, x[0] * 3]) + x.sum(), [2.0]),
     "an index of lists": (lambda x: x[([x[0].long() % 1, 0],)], [2.0]),
+    "a truth that chooses": (lambda x: (x, max((x > 3).item(), 0.5), torch.full((2,), (x > 3).item())), [9.0]),
+    "a branch on a truth": (lambda x: x + 1 if bool(x > 3) else x, [9.0]),
     "digits": (lambda x: x + round(int(x.sum().item()), -1), [17.0]),
 }
 
@@ -146,6 +156,18 @@ def test_where_python_goes_another_way(name: str, backend: str) -> None:
     program, numbers = OTHER_WAYS[name]
     for number in numbers:
         alike(program, [torch.tensor([value]) for value in (2.5, number, 3.5)], backend)
+
+
+def test_long_lists_stay_in_the_graph_under_fullgraph() -> None:
+    """Without fullgraph a break is cheaper."""
+    numbers = torch.arange(200).reshape(2, 100)
+
+    def program(x: torch.Tensor) -> Any:
+        rows = x.tolist()
+        return x + rows[1][2], rows[0][7] * 2, len(rows[0])
+
+    check(program, numbers, fullgraph=True, graphs=1)
+    check(program, numbers, breaks=1)
 
 
 @pytest.mark.filterwarnings("error")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from differential import Counts
 from torch import nn
 
 import stator
@@ -67,13 +68,13 @@ def below_a_function(module: nn.Module) -> Callable[..., torch.Tensor]:
     return outer
 
 
-def history(model: str, wrap: Callable[..., Any], training: bool, compiled: bool) -> list[Any]:
+def history(model: str, wrap: Callable[..., Any], training: bool, compiled: bool, **options: Any) -> list[Any]:
     make, shape = MODELS[model]
     torch.manual_seed(0)
     module = make().train(training)
     function = wrap(module)
     if compiled:
-        function = stator.compile(function, backend="eager")
+        function = stator.compile(function, backend="eager", **options)
     found = [(function(torch.randn(shape)).tolist(), state(module), torch.rand(2).tolist())]
     parameters = list(module.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9) if parameters else None
@@ -93,6 +94,24 @@ def history(model: str, wrap: Callable[..., Any], training: bool, compiled: bool
 def test_lazy_modules_become_what_they_are_in_eager(model: str, wrap: Callable[..., Any], training: bool) -> None:
     stator.reset()
     assert history(model, wrap, training, True) == history(model, wrap, training, False)
+
+
+@pytest.mark.parametrize("wrap", [itself, below_a_function])
+@pytest.mark.parametrize("model", MODELS)
+def test_under_fullgraph_the_first_call_runs_eagerly(model: str, wrap: Callable[..., Any]) -> None:
+    stator.reset()
+    counts = Counts()
+    assert history(model, wrap, True, True, fullgraph=True) == history(model, wrap, True, False)
+    assert counts.graphs >= 1 and not counts.breaks
+
+
+def test_under_fullgraph_a_module_that_stays_lazy_is_refused() -> None:
+    module = nn.LazyLinear(4)
+    compiled = stator.compile(lambda x: (x, module.weight), backend="eager", fullgraph=True)
+    for _ in range(4):
+        compiled(torch.ones(2))
+    with pytest.raises(stator.Unsupported, match="lazy-module"):
+        compiled(torch.ones(2))
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -15,7 +15,14 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
 from stator.base import counters, logs
-from stator.base.errors import ConcurrentModification, StatorError, UsageError, UserPlace, VerificationError
+from stator.base.errors import (
+    ConcurrentModification,
+    StatorError,
+    Unsupported,
+    UsageError,
+    UserPlace,
+    VerificationError,
+)
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.guards.guard import Guard
 from stator.dynamo.guards.guard_tree import bound_count, build_guard_tree, describe_failure, without_strong_references
@@ -293,6 +300,8 @@ class CacheMiss:
                     stack.enter_context(around())
                 version = self.compile_frame(function, bound, CaptureAssumptions(dict(self.changing)), install)
         except Exception as error:
+            if self._is_first_call_of_lazy_module(error):
+                return None
             if self.fullgraph or isinstance(error, RecursionError) or raised_by_signal_handler(error):
                 raise
             self._failed(cache, function, error)
@@ -301,6 +310,14 @@ class CacheMiss:
         self._note_owner(cache, version, function, bound)
         cache.versions = (version, *cache.versions)
         return version
+
+    def _is_first_call_of_lazy_module(self, error: Exception) -> bool:
+        """Whether lazy modules are about to make their parameters, so that this call runs eagerly."""
+        if not isinstance(error, Unsupported) or error.kind != "lazy-module" or self.failures >= _MOST_FAILURES:
+            return False
+        self.failures += 1
+        logs.log("graph_breaks", "%s", error)
+        return True
 
     def _note_owner(self, cache: Any, version: Any, function: FunctionType, bound: dict[str, object]) -> None:
         known = {id(one) for one in cache.versions}

@@ -76,6 +76,7 @@ class GraphBuilder:
         self.last_node: fx.Node | None = None
         self.made_leaves: dict[int, int] = {}  # by id of a fake that requires grad: the outermost step
         self.freed: dict[int, Any] = {}  # by id: autograd nodes whose backward captured code ran
+        self.fullgraph = False  # an end of the graph would be an error
         self.unlike_eager = False  # following deviated from eager, e.g. is_compiling() was True
         self.region: int | None = None  # the current checkpoint region
         self._regions = 0
@@ -91,7 +92,7 @@ class GraphBuilder:
         self.any_noticed = False  # would the program notice a failure of any operator?
         self.used: list[tuple[TensorValue, int]] = []  # tensors of the call being recorded, with their versions
         self.taken_numbers: list[SymbolicNumber] = []  # symbolic arguments of the call being recorded
-        self.takes_floats = self.takes_ints = True
+        self.takes_floats = self.takes_ints = self.takes_truths = True
         self._last_placeholder: fx.Node | None = None
         self._names: dict[str, int] = {}
 
@@ -202,6 +203,7 @@ class GraphBuilder:
         is_part = hasattr(target, "graph_callable")  # the subgraph's own operators have decided
         self.takes_floats = is_part or not isinstance(_callee(target), FunctionType)
         self.takes_ints = is_part or (self.takes_floats and _name(target).strip("_") in _ARITHMETIC)
+        self.takes_truths = is_part or _is_operator(target)
         node_args, fake_args = self._lower_all(args)
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
         asked, answered = self.mode.times, self.numbers.unknown.answered
@@ -471,6 +473,11 @@ _ARITHMETIC_NAMES = """
     foreach_addcdiv
 """
 _ARITHMETIC = frozenset(_ARITHMETIC_NAMES.split())
+
+
+def _is_operator(target: Any) -> bool:
+    """Whether this is an operator of Python, whose other operand is a tensor."""
+    return getattr(target, "__module__", None) == "_operator" and target is not operator.getitem
 
 
 def _lower_number(recorder: GraphBuilder, value: SymbolicNumber) -> tuple[Any, Any]:

@@ -45,7 +45,8 @@ _RELATIONS: dict[str, Any] = {"==": operator.eq, "!=": operator.ne, ">=": operat
 _FLOAT_OPERATIONS: dict[str, Any] = {**OPERATIONS, "min": torch.sym_min, "max": torch.sym_max}
 _DTYPES: dict[type, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}
 _CHECK = "a check of the data of a tensor"
-_MOST_NUMBERS = 64  # elements of a tensor that becomes a list
+# Elements of a tensor that becomes a list: each number in use costs a node, so that a break is cheaper for long lists.
+_MOST_NUMBERS, _MOST_UNDER_FULLGRAPH = 64, 4096
 
 
 def may_be_read(context: CaptureContext, tensor: TensorValue) -> bool:
@@ -53,7 +54,8 @@ def may_be_read(context: CaptureContext, tensor: TensorValue) -> bool:
     if tensor.fake.dtype.is_complex or not context.recorder.mode.may_keep_unknown_numbers():
         return False
     count = tensor.fake.numel()
-    return type(count) is int and count <= (_MOST_NUMBERS if tensor.fake.dtype in WHOLE else 1)
+    most = _MOST_UNDER_FULLGRAPH if context.recorder.fullgraph else _MOST_NUMBERS
+    return type(count) is int and count <= (most if tensor.fake.dtype in WHOLE else 1)
 
 
 class NumberNodes:
@@ -123,19 +125,27 @@ class NumberNodes:
         node = recorder.graph.call_method("tolist", (recorder.node_of(tensor),))
         node.meta["place"] = recorder.context.place()
         node.meta["data_dependent"] = True
-        return self._numbers_in(node, tuple(tensor.fake.shape), torch.iinfo(tensor.fake.dtype))
+        return self._numbers_in(node, (), tuple(tensor.fake.shape), torch.iinfo(tensor.fake.dtype))
 
-    def _numbers_in(self, node: fx.Node, shape: tuple[int, ...], info: Any) -> Value:
-        if not shape:
-            number = self.unknown.number(info.min, info.max)
+    def _numbers_in(self, node: fx.Node, place: tuple[int, ...], shape: tuple[int, ...], info: Any) -> Value:
+        if shape:
+            return ListValue([self._numbers_in(node, (*place, at), shape[1:], info) for at in range(shape[0])])
+        number = self.unknown.number(info.min, info.max)
+        if not place:
             self.note_number(number, node)
-            return number_value(number)
-        items = []
-        for at in range(shape[0]):
-            item = node.graph.call_function(operator.getitem, (node, at))
-            item.meta["place"] = node.meta["place"]
-            items.append(self._numbers_in(item, shape[1:], info))
-        return ListValue(items)
+        else:
+            self.any = True
+            self._origins[to_expression(number)] = lambda: self._item(node, place)
+        return number_value(number)
+
+    def _item(self, node: fx.Node, place: tuple[int, ...]) -> fx.Node:
+        """A number in nested lists. Nodes are made for the numbers in use, because lists may be long."""
+        made = node
+        for at in place:
+            with node.graph.inserting_after(made):
+                made = node.graph.call_function(operator.getitem, (made, at))
+            made.meta["place"] = node.meta["place"]
+        return made
 
     # -- as arguments of operators --
 
@@ -152,12 +162,18 @@ class NumberNodes:
             else:
                 assert type(origin) is FromTensor
                 if value.kind is bool:
-                    raise unsupported("torch-argument", "a truth that is read from a tensor")
+                    return self._lowered_truth(origin.tensor)  # type: ignore[arg-type]
                 value.node = self.recorder.item_call(origin.tensor)  # type: ignore[arg-type]
             value.node.meta["gives_float"] = True
         if value.node.graph is not self.recorder.graph:
             raise unsupported("torch-argument", "a number of another part of the graph")
         return value.node, torch.SymFloat(Number())
+
+    def _lowered_truth(self, tensor: TensorValue) -> tuple[Any, Any]:
+        """The tensor itself: beside another tensor, a bool without dimensions means the bool in it."""
+        if not self.recorder.takes_truths:
+            raise unsupported("torch-argument", "a truth that is read from a tensor")
+        return self.recorder.lower(tensor)  # type: ignore[no-any-return]
 
     def _lowered_input(self, value: SymbolicNumber, origin: FromInput) -> tuple[Any, Any]:
         """An input of the graph, or a guarded constant if the operator needs its value."""

@@ -23,6 +23,7 @@ HINTS: dict[str, str] = {
     "autograd": "call it outside",
     "function-transform": "call the transform outside",
     "tensor-subclass": "convert it to a plain tensor before",
+    "lazy-module": "nothing: the first call runs eagerly",
     "tensor-layout": "convert them to dense ones",
     "parameter": "make it in __init__",
     "module-registration": "do so in __init__",

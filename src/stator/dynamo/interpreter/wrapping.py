@@ -192,6 +192,8 @@ def _guard_identity(context: CaptureContext, obj: Any, source: Source | None) ->
 def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -> Value:
     if isinstance(obj, FakeTensor):
         raise unsupported("nested-trace", "a fake tensor as input")
+    if nn.parameter.is_lazy(obj):
+        raise unsupported("lazy-module", f"{full_name(type(obj))}, which gets its data in the module's first call")
     if type(obj) not in TENSOR_CLASSES and not relies_on_plain_parameters(context, type(obj)):
         raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
     if torch._C._functorch.is_functorch_wrapped_tensor(obj):  # such a tensor has no memory of its own

@@ -65,6 +65,8 @@ def computed(context: CaptureContext, function: Any, args: list[Value]) -> Value
         return None if None in parts else context.tuple_of(parts)  # type: ignore[arg-type]
     if not all(map(_is_number, args)):
         return None
+    if any(is_open(arg) and arg.kind is bool for arg in args):
+        return _of_truths(context, function, args)
     if not origins & {FromSizes, FromTensor}:
         return _of_random_numbers(context, function, args)
     return (_of_sizes if origins <= {FromSizes, FromInput} else _of_tensors)(context, function, args)
@@ -224,8 +226,6 @@ def _of_sizes(context: CaptureContext, function: Any, args: list[Value]) -> Valu
     if target is None or len(args) != (1 if function in _OF_ONE else 2):  # round() to digits, or an error
         return None
     numbers = [arg.origin.number if is_open(arg) and type(arg.origin) is FromSizes else arg.constant() for arg in args]
-    if any(type(number) is torch.SymBool for number in numbers):
-        return None
     if function in _CHOICES and len({arg.python_type(context) for arg in args}) > 1:
         raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
     if target in _DIVISIONS and not bool(numbers[1] != 0):  # a condition of the graph, unless the divisor is known
@@ -260,11 +260,11 @@ _DOMAINS: dict[Any, tuple[Any, float]] = {
 # Functions with whole results, and the tensor method of each.
 _ROUNDINGS: dict[Any, str] = {int: "trunc", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil", round: "round"}
 _MOST_WHOLE = 2.0**62
+_OF_BITS = frozenset((operator.and_, operator.or_, operator.xor))
+_WITH_NUMBERS: tuple[dict[Any, Any], ...] = (_OF_SYMBOLS, _OF_TENSOR, _OF_TWO_TENSORS, _ROUNDINGS)
 
 
 def _of_tensors(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
-    if any(arg.python_type(context) is bool for arg in args):
-        return args[0] if function is bool and len(args) == 1 else None
     if len(args) == 1:
         if function is float:
             return args[0]
@@ -279,6 +279,31 @@ def _of_tensors(context: CaptureContext, function: Any, args: list[Value]) -> Va
         return None
     _check_operands(context, function, args)
     return _in_tensor(context, target, args)
+
+
+def _of_truths(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
+    """Compute with bools as with ints, as Python does; the operators of bits have bools as results."""
+    kinds = {arg.python_type(context) for arg in args}
+    if function is bool:
+        return args[0]
+    if function in _OF_BITS and kinds == {bool}:
+        made = context.call(context.known(function), [_operand(context, arg) for arg in args], {})
+        return SymbolicNumber(FromTensor(made, bool))
+    if function in _CHOICES or not any(function in table for table in _WITH_NUMBERS):
+        return None
+    as_float = float in kinds or function in (float, torch.sym_float) or function in _DOMAINS
+    return computed(context, function, [_truth_as_number(context, arg, as_float) for arg in args])
+
+
+def _truth_as_number(context: CaptureContext, value: Value, as_float: bool) -> Value:
+    """A bool as the float or int that equals it; other numbers unchanged."""
+    if value.python_type(context) is not bool:
+        return value
+    if not is_open(value):
+        return ConstantValue(int(value.constant()))
+    dtype = torch.float64 if as_float else torch.int64
+    held = context.record_method("to", [_operand(context, value), ConstantValue(dtype)], {})
+    return SymbolicNumber(FromTensor(held)) if as_float else context.call_tensor_method(held, "item", [], {})
 
 
 def _is_float_in_comparisons(value: Value) -> bool:

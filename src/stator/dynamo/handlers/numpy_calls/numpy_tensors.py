@@ -11,6 +11,7 @@ from stator.dynamo.host.numpy_boundary import NUMPY_OF
 from stator.dynamo.interpreter.calling import calls, tensor_methods
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import ListValue, SequenceValue
 from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.arrays import ArrayValue, array_of_tensor
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _CPU = ConstantValue(torch.device("cpu"))
+_YES = ConstantValue(True)
 
 
 def _on_the_same_memory(context: CaptureContext, tensor: TensorValue) -> Value:
@@ -58,7 +60,7 @@ _tensor_maker(torch.asarray, True)
 def _tensor(context: CaptureContext, data: Value, **kwargs: Value) -> Value:
     kwargs = on_device(context, torch.tensor, kwargs)
     if not isinstance(data, ArrayValue):
-        return _of_number(context, data, kwargs) or context.record_function(torch.tensor, [data], kwargs)
+        return _of_numbers(context, data, kwargs) or context.record_function(torch.tensor, [data], kwargs)
     wanted, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
     if kwargs:
         raise unsupported("torch-argument", f"{data.describe(context)} as an argument of torch.tensor, with options")
@@ -69,22 +71,41 @@ def _tensor(context: CaptureContext, data: Value, **kwargs: Value) -> Value:
     return copied
 
 
-def _of_number(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -> Value | None:
-    """A tensor of a number that the graph computes, without reading the number. The conversions take every value that
-    eager takes; None for dtypes for which eager refuses some values."""
-    if not is_known_when_the_graph_runs(data) or not kwargs.keys() <= {"dtype", "device"}:
+def _of_numbers(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -> Value | None:
+    """A tensor of a number that the graph computes, or of a list with such numbers, without reading them. None for
+    dtypes for which eager refuses some values, and for lists of anything else than numbers."""
+    listed = isinstance(data, SequenceValue)
+    numbers = list(context.iterate(data)) if listed else [data]
+    kinds = {number.python_type(context) for number in numbers}
+    if not any(map(is_known_when_the_graph_runs, numbers)) or not kinds <= _EXACT.keys():
         return None
-    kind = data.python_type(context)
-    own = {float: torch.get_default_dtype(), int: torch.int64}.get(kind)
+    if not kwargs.keys() <= {"dtype", "device"}:
+        return None
+    kind = next(one for one in _EXACT if one in kinds)
+    own = torch.get_default_dtype() if kind is float else _EXACT[kind]
     given = context.constant_of(kwargs["dtype"], "dtype") if "dtype" in kwargs else None
-    wanted: torch.dtype | None = own if given is None else given
-    if own is None or wanted is None or not (wanted.is_floating_point or wanted is own):
+    wanted: torch.dtype = own if given is None else given
+    if kind is not bool and not (wanted.is_floating_point or wanted is own):
         return None
-    exact = ConstantValue(torch.float64 if kind is float else torch.int64)
-    tensor = context.record_function(torch.scalar_tensor, [data], {"dtype": exact, "device": _CPU})
-    for dtype in (torch.float64, wanted) if wanted.is_floating_point else ():
-        tensor = context.record_method("to", [tensor, ConstantValue(dtype)], {})
+    made = [_of_number(context, number, wanted) for number in numbers]
+    tensor = context.record_function(torch.stack, [ListValue(made)], {}) if listed else made[0]
     return context.record_method("to", [tensor], {"device": kwargs["device"]}) if "device" in kwargs else tensor
+
+
+_EXACT: dict[type, torch.dtype] = {float: torch.float64, int: torch.int64, bool: torch.bool}  # widest first
+
+
+def _of_number(context: CaptureContext, number: Value, wanted: torch.dtype) -> Value:
+    """A tensor without dimensions, by conversions that take every value that eager takes."""
+    kind = number.python_type(context)
+    if kind is bool and is_known_when_the_graph_runs(number):
+        held = context.recorder.numbers.tensor(number)
+        return context.record_method("to", [held], {"device": _CPU, "dtype": ConstantValue(wanted), "copy": _YES})
+    exact = ConstantValue(_EXACT[kind])
+    tensor = context.record_function(torch.scalar_tensor, [number], {"dtype": exact, "device": _CPU})
+    for dtype in (torch.float64, wanted) if wanted.is_floating_point else (wanted,):
+        tensor = context.record_method("to", [tensor, ConstantValue(dtype)], {})
+    return tensor
 
 
 @tensor_methods.register("numpy")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stator.dynamo.graph.number_nodes import may_be_read
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource
 from stator.dynamo.host.naming import class_name, full_name, module_of, qualified_name
@@ -458,6 +459,9 @@ def _str(context: CaptureContext, value: Value | None = None) -> Value:
 
 @calls(bool)
 def _bool(context: CaptureContext, value: Value | None = None) -> Value:
+    if isinstance(value, TensorValue) and value.fake.dtype is torch.bool and may_be_read(context, value):
+        known = value.decided_truth(context)  # a decision by guards, ahead of a bool that only the graph knows
+        return context.call_tensor_method(value, "item", [], {}) if known is None else ConstantValue(known)
     return ConstantValue(value is not None and context.truth(value))
 
 

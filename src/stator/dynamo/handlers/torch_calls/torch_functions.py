@@ -107,7 +107,8 @@ def _python_functions(namespace: Any, modules: tuple[str, ...]) -> set[Any]:
 leaves |= _python_functions(F, ("torch.nn.functional", "torch._jit_internal"))
 leaves |= _python_functions(torch.functional, ("torch.functional",))
 leaves |= {function for function in vars(torch.Tensor).values() if isinstance(function, types.FunctionType)}
-leaves -= {torch.functional.broadcast_shapes}
+# these call a function of the program, or modules
+leaves -= {torch.functional.broadcast_shapes, F.triplet_margin_with_distance_loss}
 
 fold(
     torch.functional.broadcast_shapes,

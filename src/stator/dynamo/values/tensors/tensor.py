@@ -137,6 +137,17 @@ class TensorValue(Value):
         return one and context.recorder.known_number(self.fake) is None
 
     def truth(self, context: CaptureContext) -> bool:
+        known = self.decided_truth(context)
+        if known is None:
+            raise unsupported(
+                "data-dependent-jump",
+                f"a branch on the data of {self.describe(context)}",
+                "use torch.where, or move the decision out of the compiled function",
+            )
+        return known
+
+    def decided_truth(self, context: CaptureContext) -> bool | None:
+        """The truth, if capture can decide it."""
         rely_on_method(context, self.cls, "__bool__")
         if not self.fake.known_from:  # type: ignore[attr-defined]
             known = context.recorder.known_number(self.fake)
@@ -146,13 +157,7 @@ class TensorValue(Value):
             if (found := find(context, self)) is not None:
                 return found
         known = context.recorder.known_number(self.fake)
-        if known is not None:
-            return bool(known)
-        raise unsupported(
-            "data-dependent-jump",
-            f"a branch on the data of {self.describe(context)}",
-            "use torch.where, or move the decision out of the compiled function",
-        )
+        return None if known is None else bool(known)
 
     def get_attr(self, context: CaptureContext, name: str) -> Value:
         if self.attributes is not None and name in self.attributes:
