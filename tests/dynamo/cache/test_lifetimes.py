@@ -460,3 +460,19 @@ def test_a_method_of_a_constant_that_waits_on_the_stack_at_a_break_is_no_reason_
     for _ in range(6):
         assert compiled(torch.zeros(1), words).item() == 3.0
     assert counters.counts["dynamo.compiled_frames"] == before
+
+
+def test_versions_that_die_with_each_call_are_not_made_forever() -> None:
+    """A bound method of a generator is known by its identity alone, and dies with the call."""
+
+    def function(x: torch.Tensor, method: Callable[[], Any]) -> torch.Tensor:
+        method()
+        return x * 2
+
+    x = torch.ones(2)
+    compiled = stator.compile(function)
+    for _ in range(10):
+        compiled(x, torch.Generator().initial_seed)
+    counters.counts.clear()
+    torch.testing.assert_close(compiled(x, torch.Generator().initial_seed), x * 2)
+    assert not counters.counts["dynamo.compiled_frames"]

@@ -242,3 +242,17 @@ def test_what_waits_on_the_stack_to_be_called_may_be_made_anew_each_time(functio
     torch.testing.assert_close(got, expected)
     # eight for each of two places in the loop with what it called, for the loop by itself, and for each function
     assert counters.counts["dynamo.recompiles"] <= 40
+
+
+def with_a_tensor_s_method_on_the_stack(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x).expand(broken_first(3), *x.shape) + 1
+
+
+def test_a_tensor_s_method_on_the_stack_is_captured_for_every_tensor() -> None:
+    function = stator.compile(with_a_tensor_s_method_on_the_stack)
+    function(X)
+    function(X)
+    counters.counts.clear()
+    for _ in range(5):
+        torch.testing.assert_close(function(X), with_a_tensor_s_method_on_the_stack(X))
+    assert not counters.counts["dynamo.compiled_frames"]

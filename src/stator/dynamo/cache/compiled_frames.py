@@ -178,6 +178,7 @@ class CacheMiss:
         self.made_for: dict[int, NotedOwner] = {}  # by the id of a version
         self.changing: Counter[Source] = Counter()  # sources that changed, with the number of changes
         self.lost: list[Any] = []  # guards of the first versions that were dropped because an object of theirs died
+        self.unused = 0  # versions in a row that compiled nothing and were dropped before a second call
         self.given_up: list[NotedOwner] = []
 
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
@@ -202,6 +203,7 @@ class CacheMiss:
         self.given_up.clear()
         self.changing.clear()
         self.lost.clear()
+        self.unused = 0
         self.failures = 0
 
     def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
@@ -239,7 +241,10 @@ class CacheMiss:
         followed = sum(version.followed == _FOLLOWED for version in cache.versions)
         if kinds[_FOLLOWED] >= limit or followed >= limit * _GONE:
             return self._rely_on_types(cache, function, bound, of_owner)
-        return self._compile(cache, function, bound, values)
+        version = self._compile(cache, function, bound, values)
+        if self.unused >= limit and version is not None and version.followed == _FOLLOWED:
+            return self._rely_on_types(cache, function, bound, [version])
+        return version
 
     def _loops(self, bound: dict[str, object]) -> int:
         """The number of loops that a resumed frame is in. Each loop resumes in two ways: the next iteration and the
@@ -417,7 +422,7 @@ def _first(reasons: list[str]) -> list[str]:
 class _DropDead:
     """Drops a version whose guards can never hold again, because an object they compare with has died."""
 
-    most, given_up = _MOST_LOST, _GIVEN_UP  # module names are gone when the interpreter exits
+    most, followed, given_up = _MOST_LOST, _FOLLOWED, _GIVEN_UP  # module names are gone when the interpreter exits
 
     def __init__(self, cache: Any) -> None:
         self.cache = weakref.ref(cache)
@@ -428,10 +433,10 @@ class _DropDead:
         tree = self.tree() if self.tree else None
         if cache is None or tree is None:
             return
+        lost = [version for version in cache.versions if version.guards is tree and version.followed != self.given_up]
+        if any(version.followed == self.followed for version in lost):
+            cache.miss.unused = 0 if any(version.hits for version in lost) else cache.miss.unused + 1
         if len(cache.miss.lost) < self.most:  # this may run anywhere in the program; the next miss evaluates it
-            lost = [
-                version for version in cache.versions if version.guards is tree and version.followed != self.given_up
-            ]
             cache.miss.lost += [version.detail for version in lost]
         cache.versions = tuple(version for version in cache.versions if version.guards is not tree)
 

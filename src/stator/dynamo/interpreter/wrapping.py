@@ -53,7 +53,7 @@ from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue,
 from stator.dynamo.values.modules import ModuleValue, PythonModuleValue, module_name
 from stator.dynamo.values.objects import ObjectValue, meet_dict
 from stator.dynamo.values.symbolic_numbers import changing_number
-from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters
 from stator.graph.fake.fake_mode import FakeTensor
 
@@ -278,7 +278,7 @@ def _bound_builtin(context: CaptureContext, obj: Any, owner: Any, source: Source
         free
         or isinstance(owner, type)
         or (alone and is_constant_object(owner))
-        or module_of(type(owner)).startswith("torch")
+        or (module_of(type(owner)).startswith("torch") and not isinstance(owner, torch.Tensor))
     ):
         _guard_identity(context, obj, source)
         return BuiltinValue(obj, source)
@@ -290,7 +290,7 @@ def _bound_builtin(context: CaptureContext, obj: Any, owner: Any, source: Source
     context.guard(source, GuardKind.TYPE, type(obj))
     context.guard(AttrSource(source, "__name__"), GuardKind.EQUALS, obj.__name__)
     found = context.get_attr(held, obj.__name__)
-    if isinstance(found, BuiltinMethodValue):
+    if isinstance(found, (BuiltinMethodValue, TensorMethodValue)):
         found.source = source
     return found
 

@@ -429,6 +429,8 @@ class TensorMethodValue(Value):
         return super().get_attr(context, name)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
         return GetAttr(reconstructor.recipe(self.owner), self.name)
 
 
