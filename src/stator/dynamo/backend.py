@@ -10,7 +10,7 @@ from torch import fx
 
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
-from stator.base.errors import CompileError, MissingToolchain, StatorError, UserPlace
+from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.printer import print_graph
 
@@ -46,6 +46,15 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
         if settings.fullgraph:
             raise
         logs.warn_once("toolchain", f"stator: captured graphs run eagerly, operation by operation: {error}")
+        return graph.forward
+    except Unsupported as error:
+        if settings.fullgraph:
+            raise
+        counters.count("refused_graphs")
+        logs.warn_once(
+            f"refused:{error.kind}:{place.filename}:{place.function}",
+            f"stator: a graph runs eagerly, operation by operation ({error.kind}): {error.at(place)}",
+        )
         return graph.forward
     except StatorError:
         raise

@@ -1,0 +1,65 @@
+"""A graph that a stage behind capture refuses runs as it is, with one warning; the frames around it stay compiled."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+from stator.base import counters
+from stator.base.errors import Unsupported
+
+
+class Assign(torch.autograd.Function):
+    """Writes into a buffer behind autograd's back, and returns the buffer, as solvers of differential equations do."""
+
+    @staticmethod
+    def forward(ctx: Any, buffer: torch.Tensor, value: torch.Tensor, index: int) -> torch.Tensor:  # type: ignore[override]
+        ctx.index = index
+        buffer.data[index] = value
+        return buffer
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        return grad, grad[ctx.index], None
+
+
+def step(buffer: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    buffer = Assign.apply(buffer, x * 2, 1)
+    return buffer.sum(0), buffer
+
+
+def advance(x: torch.Tensor) -> torch.Tensor:
+    buffer = Assign.apply(torch.zeros(2, *x.shape), x, 0)
+    stator.graph_break()
+    result, buffer = step(buffer, x)
+    stator.graph_break()
+    return result + buffer[1]
+
+
+def solve(x: torch.Tensor) -> torch.Tensor:
+    return advance(x.tanh()).sum()
+
+
+def test_one_refusal_is_one_warning_and_leaves_all_frames_compiled() -> None:
+    expected, got = (torch.ones(3, requires_grad=True) for _ in range(2))
+    solve(expected).backward()
+    counters.counts.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compiled = stator.compile(solve)
+        for _ in range(2):
+            got.grad = None
+            compiled(got).backward()
+    assert [str(one.message).count("aliased-gradient") > 0 for one in caught] == [True]
+    assert counters.counts["refused_graphs"] == 1 and not counters.counts["dynamo.failed_frames"]
+    torch.testing.assert_close(got.grad, expected.grad)
+
+
+def test_a_refusal_is_raised_under_fullgraph() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(Unsupported, match="aliased-gradient"):
+        stator.compile(step, fullgraph=True)(x.repeat(2, 1), x)
