@@ -1,0 +1,216 @@
+"""Ways to train over several processes, and to compile the model. Runs as a script in each process of a family:
+
+    families.py FAMILY RANK FOLDER
+
+It fails unless all ways of compiling train as eager does, with both optimizers.
+"""
+
+from __future__ import annotations
+
+import datetime
+import faulthandler
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import stator
+from stator.base import counters
+
+WORLD = 2
+SECONDS = 180  # for all of a family
+WIDTH, WORDS = 8, 7
+FAILURES = ("dynamo.failed_frames", "dynamo.internal_errors", "dynamo.failed_graphs")
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(words)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x) * 2
+
+
+class Averaging(Model):
+    """Adds a collective of each kind to the model: one that autograd follows, one in place, one that returns."""
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        result = super().forward(words)
+        mean = result.detach().mean(0)
+        dist.all_reduce(mean)
+        everywhere = [torch.empty_like(mean) for _ in range(WORLD)]
+        dist.all_gather(everywhere, mean.tanh())
+        return _SumOverRanks.apply(result) * 0.5 + mean.sigmoid() * everywhere[0]
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+def sharded(model: Model, **options: object) -> Model:
+    for block in model.blocks:
+        fully_shard(block, **options)
+    return fully_shard(model, **options)
+
+
+def half(model: Model) -> Model:
+    return sharded(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+
+
+def kept_unsharded(model: Model) -> Model:
+    return sharded(model, reshard_after_forward=False)
+
+
+def by_blocks(model: Model) -> Model:
+    for at, block in enumerate(model.blocks):
+        model.blocks[at] = stator.compile(block)
+    return model
+
+
+def fsdp1(model: nn.Module) -> nn.Module:
+    return FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+
+
+def tensor_parallel(model: Model) -> Model:
+    mesh = init_device_mesh("cpu", (WORLD,))
+    for block in model.blocks:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return model
+
+
+Train = Callable[[Model], nn.Module]
+# Each family: the eager model, and ways to compile it.
+FAMILIES: dict[str, list[tuple[type[Model], Train, list[Train]]]] = {
+    "ddp": [
+        (
+            Model,
+            DistributedDataParallel,
+            [
+                lambda model: stator.compile(DistributedDataParallel(model)),
+                lambda model: DistributedDataParallel(stator.compile(model)),
+            ],
+        )
+    ],
+    "fsdp1": [(Model, fsdp1, [lambda model: stator.compile(fsdp1(model)), lambda model: fsdp1(stator.compile(model))])],
+    "fsdp2": [
+        (
+            Model,
+            sharded,
+            [
+                lambda model: stator.compile(sharded(model)),
+                lambda model: by_blocks(sharded(model)),
+                lambda model: sharded(by_blocks(model)),
+                lambda model: stator.compile(kept_unsharded(model)),
+            ],
+        ),
+        (Model, half, [lambda model: by_blocks(half(model))]),
+    ],
+    "tensor_parallel": [
+        (
+            Model,
+            tensor_parallel,
+            [
+                lambda model: stator.compile(tensor_parallel(model)),
+                lambda model: by_blocks(tensor_parallel(model)),
+            ],
+        )
+    ],
+    "collectives": [(Averaging, lambda model: model, [stator.compile])],
+}
+OPTIMIZERS: list[Callable[..., torch.optim.Optimizer]] = [
+    lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
+    lambda parameters: torch.optim.AdamW(parameters, 1e-2),
+]
+
+
+def trained(model: nn.Module, make_optimizer: Callable[..., torch.optim.Optimizer]) -> Iterator[torch.Tensor]:
+    """The loss and all gradients of three steps, then the parameters."""
+    optimizer = make_optimizer(model.parameters())
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(3):
+        words = torch.randint(0, WORDS, (4, 5), generator=generator)
+        loss = F.cross_entropy(model(words).flatten(0, 1), words.roll(1, 1).flatten())
+        loss.backward()
+        yield loss.detach()
+        yield from [whole(one.grad) for one in model.parameters() if one.grad is not None]
+        optimizer.step()
+        optimizer.zero_grad()
+    yield from [whole(parameter.detach()) for parameter in model.parameters()]
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
+
+
+@contextmanager
+def process_group(rank: int, folder: Path) -> Iterator[None]:
+    store = dist.FileStore(str(folder / "store"), WORLD)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=WORLD, timeout=datetime.timedelta(seconds=SECONDS)
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def check(family: str) -> None:
+    for kind, train, ways in FAMILIES[family]:
+        for make_optimizer in OPTIMIZERS:
+            torch.manual_seed(0)
+            wanted = list(trained(train(kind()), make_optimizer))
+            for way in ways:
+                torch.manual_seed(0)
+                counters.counts.clear()
+                found = list(trained(way(kind()), make_optimizer))
+                rounding = {"rtol": 2e-2, "atol": 2e-2} if train is half else {"rtol": 1e-4, "atol": 1e-5}
+                torch.testing.assert_close(found, wanted, **rounding)
+                failures = {name: counters.counts[name] for name in FAILURES if counters.counts[name]}
+                assert not failures, failures
+                assert counters.counts["compiled:backward"], "nothing was compiled"
+
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(SECONDS, exit=True)  # a hang becomes a failure that shows where
+    warnings.filterwarnings("error", "stator")
+    torch.set_num_threads(1)
+    with process_group(int(sys.argv[2]), Path(sys.argv[3])):
+        check(sys.argv[1])

@@ -1,0 +1,31 @@
+"""Models that train over two processes: compiled, they train as in eager, and never hang."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("families.py")
+
+
+@pytest.mark.parametrize("family", ["ddp", "fsdp1", "fsdp2", "tensor_parallel", "collectives"])
+def test_compiled_models_train_as_in_eager(family: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, SCRIPT, family, str(rank), str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+        for rank in range(2)
+    ]
+    try:
+        texts = [process.communicate(timeout=240)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert not any(process.returncode for process in processes), "\n".join(texts)
