@@ -21,8 +21,11 @@ class UserPlace:
         return f'File "{self.filename}", line {self.line}, in {self.function}'
 
 
-class StatorError(Exception):
-    """Base of all errors that stator raises on purpose. origin: the node that was being traced, if there is one."""
+class StatorError(RuntimeError):
+    """Base of all errors that stator raises on purpose, a RuntimeError like the errors of torch.compile.
+
+    origin: the node that was being traced, if there is one.
+    """
 
     origin: object = None
 
@@ -56,7 +59,7 @@ class Unsupported(StatorError):
         return Unsupported(self.kind, self.reason, place=place, hint=self.hint)
 
 
-class RecompileError(StatorError, RuntimeError):
+class RecompileError(StatorError):
     """A frame would have to be compiled (again) although the program forbids it.
 
     `frame` names it; `reasons` gives, for each compiled version, the failed guard with its old and new value.

@@ -21,7 +21,7 @@ from .guards.global_state import read_global_state
 from .guards.guard import Guard, GuardKind
 from .guards.source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
 from .handlers import opcodes, polyfills
-from .host.break_kinds import break_hint
+from .host.break_kinds import PROGRAM_ERRORS, break_hint
 from .host.naming import class_name, is_python_class
 from .interpreter.capture_context import FrameCapture
 from .interpreter.frame import Frame, StopAtBreak
@@ -82,9 +82,6 @@ def capture(
         raise error from error.__cause__
     finally:
         del error  # this frame is part of the error's traceback, and must not keep the error alive
-
-
-_ERRORS = frozenset(("exception", "torch-error"))  # break kinds that are errors of the program
 
 
 def _forget_frames(error: BaseException | None, of_program: BaseException | None) -> None:
@@ -202,7 +199,7 @@ class _Attempt:
         if step is None:
             step = self._last_left(context, frames).began
         end, assumed = self._end(context, step, reason), self.assumptions
-        if error.kind in _ERRORS:
+        if error.kind in PROGRAM_ERRORS:
             if assumed.error_when_compiling is not None:  # the program fails with either answer
                 answered_yes = replace(assumed, says_compiling=True)
                 return Retry(answered_yes.ending(assumed.error_when_compiling), error)

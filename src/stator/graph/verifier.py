@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from stator.base.errors import VerificationError
+from stator.base.errors import StatorError, VerificationError
 from stator.base.registry import Registry
 from stator.prims.record import TensorMeta
 
@@ -146,6 +146,8 @@ def _operator(state: _State, node: fx.Node, target: OpOverload) -> None:
     kwargs = {name: state.stand_in(value) for name, value in node.kwargs.items()}
     try:
         expected = info.record.shape(*args, **kwargs)
+    except StatorError:
+        raise
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise state.error(node, f"does not fit the shape rule of {target}: {error}") from error
     if expected is not NotImplemented:

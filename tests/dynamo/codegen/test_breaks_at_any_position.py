@@ -17,6 +17,7 @@ import torch
 
 import stator
 from stator.base import counters
+from stator.dynamo.capture import capture
 
 PROGRAMS = []
 
@@ -699,5 +700,5 @@ def test_a_break_where_a_block_of_except_ends_has_a_line_of_it():
             return x
 
     with pytest.raises(stator.Unsupported) as error:
-        stator.compile(throws, backend="eager", fullgraph=True)(torch.ones(2))
+        capture(throws, {"x": torch.ones(2)}, fullgraph=True)
     assert error.value.place.line == throws.__code__.co_firstlineno + 5

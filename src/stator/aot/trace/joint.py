@@ -16,7 +16,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from stator.base.errors import Unsupported
+from stator.base.errors import StatorError, Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
@@ -338,7 +338,7 @@ def _differentiate(
         try:
             found = gradients_between(roots, list(tangents.values()), sought, stops)
         except RuntimeError as error:  # for example: a saved value was overwritten, or a formula is missing
-            if not raised_by_signal_handler(error):
+            if not isinstance(error, StatorError) and not raised_by_signal_handler(error):
                 raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
             raise
     if versions != [fake.fake_storage.version for fake in lasting]:

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import CellType, CodeType, FunctionType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from stator.base import counters, logs
 from stator.base.errors import (
@@ -28,6 +29,7 @@ from stator.dynamo.guards.guard import Guard
 from stator.dynamo.guards.guard_tree import bound_count, build_guard_tree, describe_failure, without_strong_references
 from stator.dynamo.guards.source import Source
 from stator.dynamo.guards.type_only_guards import guards_on_types
+from stator.dynamo.host.break_kinds import PROGRAM_ERRORS
 from stator.dynamo.host.code_marks import mark_as_ours
 from stator.dynamo.host.iterator_state import is_known_iterator
 from stator.dynamo.host.native_status import native as _native
@@ -307,6 +309,8 @@ class CacheMiss:
         except Exception as error:
             if self._is_first_call_of_lazy_module(error):
                 return None
+            if self.fullgraph and isinstance(error, Unsupported) and error.kind in PROGRAM_ERRORS:
+                return _original_to_its_error(function, error)
             if self.fullgraph or isinstance(error, RecursionError) or raised_by_signal_handler(error):
                 raise
             self._failed(cache, function, error)
@@ -417,6 +421,18 @@ def _first(reasons: list[str]) -> list[str]:
     """The latest reasons, and the number of further ones."""
     rest = len(reasons) - _SHOWN_REASONS
     return reasons if rest <= 0 else [*reasons[:_SHOWN_REASONS], f"... and {rest} more"]
+
+
+def _original_to_its_error(function: FunctionType, reason: Unsupported) -> Any:
+    """A version for one call in which the program raises an exception, under fullgraph: the original code raises it. If
+    the program handles its exception, the version raises the reason why there is no whole graph."""
+    reason.__traceback__ = None  # its frames hold the program's objects
+    return _native.Version(build_guard_tree((), function, None), None, partial(_raise_as_eager, function, reason), None)
+
+
+def _raise_as_eager(function: FunctionType, reason: Unsupported, *args: Any, **kwargs: Any) -> NoReturn:
+    function(*args, **kwargs)
+    raise reason
 
 
 class _DropDead:

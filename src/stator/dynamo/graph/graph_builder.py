@@ -331,7 +331,7 @@ class GraphBuilder:
         """Raises Unsupported if the frame could not start again after a failure that the program would notice."""
         if self.noticed and not self.side_effects().repeatable:
             raise unsupported(
-                "exception",
+                "raise",
                 f"{self.noticed} may fail on its data, and part of the same graph changes what was there before",
             )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+PROGRAM_ERRORS = frozenset(("exception", "torch-error"))  # kinds of breaks where the program itself fails
+
 HINTS: dict[str, str] = {
     "changing-number": "keep it in a tensor",
     "data-dependent-jump": "torch.where, or decide outside",
@@ -12,7 +14,7 @@ HINTS: dict[str, str] = {
     "call": "call a function or a method written in Python",
     "disabled": "let it be compiled, or accept the break",
     "torch-argument": "convert it first",
-    "torch-error": "run eagerly: the same error should show",
+    "torch-error": "run eagerly: eager should raise this error",
     "operator-rule": "mend the rule, or register one",
     "torch-result": "call it outside",
     "tensor-method": "call it outside",

@@ -281,7 +281,7 @@ class Frame(CaptureState):
         if region is None:
             if raised.value.source is not None and self.context.frames[0] is not self:
                 raise unsupported(
-                    "raise", "an exception that was there before leaves a function, as its traceback shows"
+                    "exception", "an exception that was there before leaves a function, as its traceback shows"
                 )
             return False
         self._let_go(region.depth)

@@ -119,4 +119,4 @@ def _fill_keyword_defaults(context: CaptureContext, function: FunctionValue, bou
 
 def _mismatch(function: FunctionValue) -> Unsupported:
     """Arguments that do not fit are the program's TypeError, which the native call raises."""
-    return unsupported("call", f"arguments that do not fit the parameters of {function.qualname}")
+    return unsupported("exception", f"arguments that do not fit the parameters of {function.qualname}")

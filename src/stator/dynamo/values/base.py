@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import Source
-from stator.dynamo.host.naming import class_name
+from stator.dynamo.host.naming import class_dict, class_name, resolution_order
 from stator.dynamo.ir.capture_result import CaptureState
 from stator.dynamo.ir.reconstruct_ir import Effect, Load, Recipe
 
@@ -93,7 +93,8 @@ class Value(CaptureState):
         raise unsupported("attribute-write", f"deleting attribute {name!r} of {self.describe(context)}")
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        raise unsupported("call", f"calling {self.describe(context)}")
+        callable_class = any("__call__" in class_dict(cls) for cls in resolution_order(self.python_type(context)))
+        raise unsupported("call" if callable_class else "exception", f"calling {self.describe(context)}")
 
     def call_method(self, context: CaptureContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return context.call(self.get_attr(context, name), args, kwargs)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stator.base.errors import StatorError
 from stator.prims.layout import (
     Sizes,
     broadcast_shapes,
@@ -41,6 +42,8 @@ def broadcast_indices(indices: Sequence[Any]) -> Sizes:
         if index is not None:
             try:
                 shape = broadcast_shapes(shape, tuple(index.shape))
+            except StatorError:
+                raise
             except RuntimeError:
                 shapes = ", ".join(str(list(other.shape)) for other in indices if other is not None)
                 raise IndexError(

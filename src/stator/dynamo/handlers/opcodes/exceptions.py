@@ -23,9 +23,9 @@ def raise_varargs(frame: Frame, instruction: Instruction) -> None:
     if isinstance(error, ClassValue):
         error = frame.context.call(error, [], {})
     if not isinstance(error, ExceptionValue):
-        raise unsupported("raise", f"raising {error.describe(frame.context)}")
+        raise unsupported("exception", f"raising {error.describe(frame.context)}")
     if error.source is not None:
-        raise unsupported("raise", "raising an exception object that was there before")
+        raise unsupported("exception", "raising an exception object that was there before")
     if len(parts) == 2:
         _check_cause(frame, parts[1])
     error.place = error.place or frame.place()
@@ -36,7 +36,7 @@ def _check_cause(frame: Frame, given: Value) -> None:
     """`raise ... from given`. The cause is never read: that breaks the graph ahead of the raise."""
     cause = frame.context.call(given, [], {}) if isinstance(given, ClassValue) else given
     if not isinstance(cause, ExceptionValue) and not frame.context.is_none(cause):
-        raise unsupported("raise", f"raising an exception from {cause.describe(frame.context)}")
+        raise unsupported("exception", f"raising an exception from {cause.describe(frame.context)}")
 
 
 @opcode("PUSH_EXC_INFO")

@@ -145,8 +145,9 @@ def _item(context: CaptureContext, tensor: TensorValue) -> Value:
                 return ConstantValue(found)
     whole_graph = in_optimizers(context) and tensor.fake.dtype.is_floating_point
     if not (whole_graph or may_be_read(context, tensor)) or tensor.fake.numel() != 1:
+        many = type(tensor.fake.numel()) is int and tensor.fake.numel() != 1
         raise unsupported(
-            "data-dependent-value",
+            "torch-error" if many else "data-dependent-value",
             f"Tensor.item() on {tensor.describe(context)}",
             "keep the value in a tensor, or call it outside of the compiled function",
         )

@@ -139,8 +139,9 @@ class TensorValue(Value):
     def truth(self, context: CaptureContext) -> bool:
         known = self.decided_truth(context)
         if known is None:
+            many = type(self.fake.numel()) is int and self.fake.numel() != 1  # an error in eager
             raise unsupported(
-                "data-dependent-jump",
+                "torch-error" if many else "data-dependent-jump",
                 f"a branch on the data of {self.describe(context)}",
                 "use torch.where, or move the decision out of the compiled function",
             )
