@@ -31,6 +31,7 @@ from stator.dynamo.host.numpy_scalars import is_pure_function
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.number_arithmetic import computed
@@ -342,6 +343,8 @@ def folded_argument(context: CaptureContext, value: Value, name: str) -> Any:
         pass
     if isinstance(value, FunctionValue) and value.fn is not None:
         return value.fn
+    if isinstance(value, TupleValue) and context.realize_items(value):
+        return folded_argument(context, value, name)
     raise unsupported("call-builtin", f"{name} on {value.describe(context)}")
 
 

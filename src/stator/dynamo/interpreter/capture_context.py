@@ -296,11 +296,11 @@ class FrameCapture:
         try:
             return value.constant()
         except NotConstant:
-            if isinstance(value, SequenceValue) and self._read_items(value):
+            if isinstance(value, SequenceValue) and self.realize_items(value):
                 return self.constant_of(value, what)
             raise unsupported("not-constant", f"{what} must be a constant, not {value.describe(self)}") from None
 
-    def _read_items(self, value: SequenceValue) -> bool:
+    def realize_items(self, value: SequenceValue) -> bool:
         """Realize the items that are still lazy. Returns whether there were such items."""
         found = False
         for at, item in enumerate(value.items):
@@ -308,7 +308,7 @@ class FrameCapture:
                 value.items[at] = item.realize(self)
                 found = True
             if isinstance(value.items[at], SequenceValue):
-                found |= self._read_items(value.items[at])  # type: ignore[arg-type]
+                found |= self.realize_items(value.items[at])  # type: ignore[arg-type]
         return found
 
     def real_of(self, value: Value, what: str) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.generators import GeneratorValue
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 
 if TYPE_CHECKING:
@@ -117,6 +118,18 @@ def sorted_items(context: CaptureContext, items: list[Value], key: Value | None,
     """`sorted(items, key=key, reverse=reverse)`."""
     by = items if key is None or context.is_none(key) else [context.call(key, [item], {}) for item in items]
     down = reverse is not None and context.truth(reverse)
-    compared = [context.constant_of(item, "what is sorted by") for item in by]
+    compared = _distinct_first_items(context, by) or [context.constant_of(item, "what is sorted by") for item in by]
     order = context.run_real(sorted, (range(len(items)),), {"key": compared.__getitem__, "reverse": down})
     return [items[at] for at in order]
+
+
+def _distinct_first_items(context: CaptureContext, values: list[Value]) -> list[Any]:
+    """The first items of tuples, if these are distinct texts or integers, which decide the order alone; else none."""
+    if not all(isinstance(value, TupleValue) and value.cls is tuple and value.items for value in values):
+        return []
+    firsts = [value.at(context, 0) for value in values]  # type: ignore[attr-defined]
+    kinds = {first.python_type(context) for first in firsts}
+    if len(kinds) != 1 or not kinds <= {str, int}:
+        return []
+    constants = [context.constant_of(first, "what is sorted by") for first in firsts]
+    return constants if len(set(constants)) == len(constants) else []

@@ -126,17 +126,19 @@ class LiveEnumerate(LiveIterator):
 class LiveZip(LiveIterator):
     """zip() of live iterators."""
 
-    __slots__ = ("iterated",)
+    __slots__ = ("iterated", "strict")
 
-    def __init__(self, obj: Any, source: Source, iterated: list[LiveIterator]) -> None:
+    def __init__(self, obj: Any, source: Source, iterated: list[LiveIterator], strict: bool) -> None:
         super().__init__(obj, source)
-        self.iterated = iterated
+        self.iterated, self.strict = iterated, strict
 
     def take(self, context: CaptureContext) -> Value | None:
         row: list[Value] = []
         for iterator in self.iterated:
             item = iterator.take(context)
             if item is None:
+                if self.strict and (row or any(other.take(context) is not None for other in self.iterated[1:])):
+                    raise unsupported("iteration", "zip(strict=True) of iterables that end one after another")
                 return None
             row.append(item)
         return context.tuple_of(row)
@@ -159,10 +161,11 @@ def live_iterator(context: CaptureContext, obj: Any, source: Source) -> LiveIter
     if kind is zip:
         parts = [_part(context, obj, source, index) for index in range(iterator_state.iterated_count(obj))]
         found = [part for part in parts if part is not None]
-        if len(found) < len(parts) or not parts or iterator_state.is_strict(obj):
+        if len(found) < len(parts) or not parts:
             return None
-        context.guard(ReadSource(iterator_state.is_strict, (source,)), GuardKind.EQUALS, False)
-        return LiveZip(obj, source, found)
+        strict = iterator_state.is_strict(obj)
+        context.guard(ReadSource(iterator_state.is_strict, (source,)), GuardKind.EQUALS, strict)
+        return LiveZip(obj, source, found, strict)
     return LiveIterator(obj, source)
 
 
