@@ -89,7 +89,6 @@ def _check(
         logs.warn_once(
             "api.dynamic",
             "stator.compile(dynamic=True): sizes are specialised in this version; a call with new sizes compiles again",
-            stacklevel=4,
         )
     settings = Settings(resolved, backend_name(backend), fullgraph, chosen)
     return lambda: FrameCompiler(settings)

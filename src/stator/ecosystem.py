@@ -33,7 +33,7 @@ def torch_compile_backend(
     try:
         return _compiled(gm, example_inputs, compile_graph)
     except StatorError as error:
-        logs.warn_once(f"ecosystem:{error}", f"stator: a graph of torch.compile runs eagerly. {error}", stacklevel=2)
+        logs.warn_once(f"ecosystem:{error}", f"stator: a graph of torch.compile runs eagerly. {error}")
         return run_eagerly(gm, example_inputs)
 
 

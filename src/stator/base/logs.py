@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import warnings
 
@@ -52,11 +53,24 @@ def log(name: str, message: str, *args: object) -> None:
         logging.getLogger(f"stator.{name}").info(message, *args)
 
 
-def warn_once(key: str, message: str, *, stacklevel: int = 3) -> None:
-    """Issue a RuntimeWarning the first time `key` is met in this process (or since `forget_warnings`)."""
+def warn_once(key: str, message: str) -> None:
+    """Issue a RuntimeWarning, at the program's line, the first time `key` is met in this process (or since
+    `forget_warnings`)."""
     if key not in _warned:
         _warned.add(key)
-        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
+        warnings.warn(message, RuntimeWarning, stacklevel=_level_of_program())
+
+
+def _level_of_program() -> int:
+    """How far above the caller the innermost frame is that belongs neither to stator nor to torch's call of a
+    module."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _NOT_OF_PROGRAM.match(str(frame.f_globals.get("__name__"))):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+_NOT_OF_PROGRAM = re.compile(r"stator(\.|$)|torch\.nn\.modules\.module$")
 
 
 def forget_warnings() -> None:

@@ -20,7 +20,7 @@ from stator.dynamo.ir.capture_verifier import verify
 
 from .backend import Settings, compile_graph
 from .bytecode import decode, instructions_text
-from .cache.compiled_frames import InnerCache, Install, make_cache
+from .cache.compiled_frames import InnerCache, Install, frame_name, make_cache
 from .cache.entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .cache.graph_fallback import GraphFailure, generator_states
 from .capture import capture
@@ -134,7 +134,7 @@ class FrameCompiler:
                         if settings.on_captured is not None:
                             settings.on_captured(captured)
                         graph = compile_graph(captured, settings, name)
-                        emitted = self._emit(captured, graph, name, assumptions, of_module=module is not None)
+                        emitted = self._emit(captured, graph, name, assumptions, bound, of_module=module is not None)
                     if emitted is not None and captured.runs_original and self._goes_on_apart(code):
                         return install(CompiledFrame((), emitted, last_resort=True), assumptions)
                     by_itself = _runs_by_itself(captured, emitted, gains)
@@ -216,6 +216,7 @@ class FrameCompiler:
         compiled: Callable[..., Any] | None,
         name: str,
         assumptions: CaptureAssumptions,
+        bound: Mapping[str, Any],
         *,
         of_module: bool,
     ) -> CodeType | None:
@@ -226,7 +227,9 @@ class FrameCompiler:
                 if captured.runs_original:
                     emitted = self._emit_original_frame(captured)
                 else:
-                    emitted = self._emit_around(captured, compiled, of_module=of_module)
+                    emitted = self._emit_around(
+                        captured, compiled, frame_name(captured.function, bound), of_module=of_module
+                    )
         except CompileError as error:
             if not isinstance(exit_, Break) or not exit_.inner or not assumptions.nested:
                 raise
@@ -250,10 +253,10 @@ class FrameCompiler:
         )
 
     def _emit_around(
-        self, captured: CapturedFrame, compiled: Callable[..., Any] | None, *, of_module: bool
+        self, captured: CapturedFrame, compiled: Callable[..., Any] | None, name: str, *, of_module: bool
     ) -> CodeType:
         """Emit the code around a call of the compiled graph."""
-        on_failure = self._on_failure(captured) if compiled is not None else None
+        on_failure = self._on_failure(captured, name) if compiled is not None else None
         emitted = emit(
             captured,
             compiled,
@@ -365,9 +368,9 @@ class FrameCompiler:
             callee = self._put_back[key] = frame_restorer(exit_.inner, leaving)
         return InnerCall(callee, partial(self.joined_continuation, captured))
 
-    def _on_failure(self, captured: CapturedFrame) -> FailureHandling:
+    def _on_failure(self, captured: CapturedFrame, name: str) -> FailureHandling:
         """The handling of a graph that raises."""
-        failure = GraphFailure(captured)
+        failure = GraphFailure(captured, name)
         effects = captured.side_effects
         draws = (effects.repeatable or effects.checked) and (effects.drawn_on or effects.generators)
         states = partial(generator_states, effects.drawn_on) if draws else None
@@ -392,7 +395,9 @@ def _runs_by_itself(captured: CapturedFrame, emitted: CodeType | None, gains: bo
 
 def _frame_name(function: FunctionType, module: Any) -> str:
     """The name for dump folders and headings: the function's, or the class's for a call of the compiled module."""
-    called = module is not None and function in (torch.nn.Module._wrapped_call_impl, type(module).forward)
+    code = user_code(function.__code__)
+    calls = torch.nn.Module._wrapped_call_impl, torch.nn.Module._call_impl, getattr(type(module), "forward", None)
+    called = module is not None and any(code is getattr(call, "__code__", None) for call in calls)
     return type(module).__name__ if called else function.__code__.co_qualname
 
 

@@ -32,6 +32,7 @@ from stator.dynamo.guards.type_only_guards import guards_on_types
 from stator.dynamo.host.break_kinds import PROGRAM_ERRORS
 from stator.dynamo.host.code_marks import mark_as_ours
 from stator.dynamo.host.iterator_state import is_known_iterator
+from stator.dynamo.host.naming import class_dict, qualified_name, resolution_order
 from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.stance import may_compile, refuse_recompile
 from stator.dynamo.host.trusted_builtins import builtins_are_unchanged
@@ -220,8 +221,8 @@ class CacheMiss:
         of_owner = [version for version in cache.versions if self._was_made_for(owner, version)]
         gone = [version for version in cache.versions if self.made_for.get(id(version), NOBODY).is_gone()]
         if of_owner or gone:
-            refuse_recompile(_frame_name(function), reasons)
-        if not may_compile(_frame_name(function), reasons):
+            refuse_recompile(frame_name(function, bound), reasons)
+        if not may_compile(frame_name(function, bound), reasons):
             return None
         limit = self.options.recompile_limit * max(1, self._loops(bound))
         kinds = Counter(version.followed for version in of_owner)
@@ -229,17 +230,18 @@ class CacheMiss:
             left = self._leave_frames_inside()
             if not left:
                 self._stop_recompiling(cache, function, owner)
-            self._tell_of_limit(cache, function, reasons, owner)
+            self._tell_of_limit(cache, frame_name(function, bound), reasons, owner)
             return self._compile(cache, function, bound, values) if left else None
         if len(gone) >= limit * _GONE:
             if not any(version.hits for version in gone):
                 self._stop_recompiling(cache, function, None)
-                self._tell_of_limit(cache, function, reasons, None)
+                self._tell_of_limit(cache, frame_name(function, bound), reasons, None)
                 return None
             cache.versions = tuple(version for version in cache.versions if version is not gone[-1])
         if reasons:
             counters.count("dynamo.recompiles")
-            logs.log("recompiles", "%s", "\n  ".join([f"recompiling {_frame_name(function)}", *reasons]))
+            nearest = "" if len(reasons) == 1 else f"  # the nearest of {len(reasons)} versions"
+            logs.log("recompiles", "%s", f"recompiling {frame_name(function, bound)}{nearest}\n  {reasons[0]}")
         followed = sum(version.followed == _FOLLOWED for version in cache.versions)
         if kinds[_FOLLOWED] >= limit or followed >= limit * _GONE:
             return self._rely_on_types(cache, function, bound, of_owner)
@@ -279,19 +281,20 @@ class CacheMiss:
         return own + others[: self.options.recompile_limit]
 
     def _why_none_fits(self, cache: Any, function: FunctionType, values: tuple[object, ...], owner: Owner) -> list[str]:
-        reasons = []
+        """What changed since each version: first since the nearest, the version whose guards hold longest."""
+        reasons: list[tuple[int, str]] = []
         changed: set[Source] = set()
-        for number, version in enumerate(self._near(cache, owner)):
+        for version in self._near(cache, owner):
             failure = version.guards.explain(values, function)
             if failure is not None:
-                reasons.append(f"version {number}: {describe_failure(version.detail, failure)}")
+                reasons.append((failure[0], describe_failure(version.detail, failure)))
                 changed |= changed_numbers(version.detail, failure, function, values)
                 if self._was_made_for(owner, version) or not owner.receives(self.receiver):
                     changed |= changed_members(version.detail, failure, function, values)
         if len(self.lost) == _MOST_LOST:  # the program creates the frame's objects for each call
             changed.update(*map(members, self.lost))
         self.changing.update(changed)
-        return reasons
+        return [reason for _, reason in sorted(reasons, key=lambda pair: -pair[0])]
 
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
         def install(frame: CompiledFrame, assumptions: CaptureAssumptions) -> Any:
@@ -313,7 +316,7 @@ class CacheMiss:
                 return _original_to_its_error(function, error)
             if self.fullgraph or isinstance(error, RecursionError) or raised_by_signal_handler(error):
                 raise
-            self._failed(cache, function, error)
+            self._failed(cache, frame_name(function, bound), error)
             return None
         counters.count("dynamo.compiled_frames")
         self._note_owner(cache, version, function, bound)
@@ -345,14 +348,14 @@ class CacheMiss:
         cache.versions = (*(one for one in cache.versions if id(one) not in covered), version)
         return version
 
-    def _failed(self, cache: Any, function: FunctionType, error: Exception) -> None:
+    def _failed(self, cache: Any, name: str, error: Exception) -> None:
         """Run this call eagerly, and say why once. Later calls run eagerly, too, unless a later attempt may succeed:
         other versions exist, or another thread changed a value during the attempt."""
         self.failures += 1
         hopeful = cache.versions or isinstance(error, VerificationError | ConcurrentModification)
         whole = not hopeful or self.failures >= _MOST_FAILURES
         cache.eager = whole
-        _tell_failure(function, error, whole)
+        _tell_failure(name, error, whole)
 
     def _make_version(self, cache: Any, function: FunctionType, frame: CompiledFrame, receiver: object) -> Any:
         if frame.code is not None:
@@ -398,23 +401,24 @@ class CacheMiss:
             self.made_for[id(version)] = owner.noted(by_id=False)
             cache.versions = (*cache.versions, version)
 
-    def _tell_of_limit(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> None:
+    def _tell_of_limit(self, cache: Any, name: str, reasons: list[str], owner: Owner | None) -> None:
         whom = " for objects that are gone: each call is given another object,"
         if owner is not None:
             whom = "" if owner.is_nobody() else f" for {owner.described()}"
         limit = self.options.recompile_limit
         text = "\n  ".join(
             [
-                f"stator: {_frame_name(function)} was compiled {limit} times{whom} (recompile_limit={limit}) and runs "
+                f"stator: {name} was compiled {limit} times{whom} (recompile_limit={limit}) and runs "
                 "eagerly from now on. It would have to be compiled again because",
                 *_first(reasons),
+                _WAYS_OUT,
             ]
         )
         counters.count("dynamo.recompile_limit")
         logs.log("recompiles", "%s", text)
         # otherwise eager execution loses nothing
         if any(version.code is not None and not version.followed for version in cache.versions):
-            logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
+            logs.warn_once(f"dynamo.recompile_limit:{name}", text)
 
 
 def _first(reasons: list[str]) -> list[str]:
@@ -433,6 +437,12 @@ def _original_to_its_error(function: FunctionType, reason: Unsupported) -> Any:
 def _raise_as_eager(function: FunctionType, reason: Unsupported, *args: Any, **kwargs: Any) -> NoReturn:
     function(*args, **kwargs)
     raise reason
+
+
+_WAYS_OUT = (
+    'Ways out: options={"recompile_limit": N} allows more versions; changing numbers in tensors, and sizes padded to a '
+    "few lengths, need fewer versions; stator.disable runs the function eagerly without this warning."
+)
 
 
 class _DropDead:
@@ -484,9 +494,17 @@ def _function_like(function: FunctionType, code: CodeType) -> FunctionType:
     return target
 
 
-def _frame_name(function: FunctionType) -> str:
-    code = function.__code__
-    return f'{function.__qualname__} (File "{code.co_filename}", line {code.co_firstlineno})'
+def frame_name(function: FunctionType, bound: Mapping[str, object]) -> str:
+    """The function with its place. For torch's call of a module: the forward of the module's class."""
+    code, name = function.__code__, function.__qualname__
+    if function.__module__ == "torch.nn.modules.module":
+        kind = type(bound.get("self"))
+        forward = next(
+            (class_dict(cls)["forward"] for cls in resolution_order(kind) if "forward" in class_dict(cls)), None
+        )
+        if isinstance(forward, FunctionType):
+            code, name = forward.__code__, f"{qualified_name(kind)}.forward"
+    return f'{name} (File "{code.co_filename}", line {code.co_firstlineno})'
 
 
 def is_internal(error: Exception) -> bool:
@@ -494,7 +512,7 @@ def is_internal(error: Exception) -> bool:
     return not (getattr(error, "stage", None) or getattr(error, "kind", None) or isinstance(error, UsageError))
 
 
-def _tell_failure(function: FunctionType, error: Exception, whole: bool) -> None:
+def _tell_failure(name: str, error: Exception, whole: bool) -> None:
     counters.count("dynamo.failed_frames")
     if is_internal(error):
         counters.count("dynamo.internal_errors")
@@ -504,10 +522,9 @@ def _tell_failure(function: FunctionType, error: Exception, whole: bool) -> None
     where = "" if isinstance(error, StatorError) or place is None else f"\n  {place}"
     when = "" if whole else " for some calls"
     logs.warn_once(
-        f"dynamo.failed:{_frame_name(function)}",
-        f"stator: {_frame_name(function)} runs eagerly{when}, because compiling it failed ({stage}): "
+        f"dynamo.failed:{name}",
+        f"stator: {name} runs eagerly{when}, because compiling it failed ({stage}): "
         f"{type(error).__name__}: {error}{where}",
-        stacklevel=7,  # the line that called the function
     )
 
 

@@ -57,10 +57,11 @@ class GraphFailure:
     generators. Restores generators and torch's modes, and returns whether the frame starts again. If the error is to
     leave a resumed frame, it is raised in the frame, which may be inside of blocks."""
 
-    def __init__(self, captured: CapturedFrame) -> None:
+    def __init__(self, captured: CapturedFrame, name: str) -> None:
+        """`name`: the frame's name in warnings."""
         assert captured.entry_modes is not None
         code = captured.code
-        self.name = f'{code.co_qualname} (File "{code.co_filename}", line {code.co_firstlineno})'
+        self.name = name
         self.latest = ""
         self.code: Callable[[], CodeType | None] = lambda: None  # the emitted code that calls the graph
         self.in_a_row = 0  # failed calls in a row
@@ -128,7 +129,7 @@ class GraphFailure:
         text += f"eagerly from now on: {self.latest}"
         logs.log("graph_breaks", "%s", text)
         if not self.alone:  # otherwise a warning was given before
-            logs.warn_once(f"dynamo.given_up:{self.name}", text, stacklevel=3)
+            logs.warn_once(f"dynamo.given_up:{self.name}", text)
 
     def was_the_graph_s(self) -> None:
         """The program's own code succeeded after the graph had failed, though no code of the program handles errors."""
@@ -139,7 +140,6 @@ class GraphFailure:
             f"dynamo.failed_alone:{self.name}",
             f"stator: a compiled graph of {self.name} raised an error that the program's own code, run after it, did "
             f"not raise: {self.latest}",
-            stacklevel=3,
         )
         self.alone += 1
         if self.alone >= _MOST_ALONE:

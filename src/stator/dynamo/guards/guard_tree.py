@@ -7,6 +7,7 @@ this file works without torch. csrc/guard_*.c evaluate guards; nothing here does
 from __future__ import annotations
 
 import enum
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -347,7 +348,11 @@ def describe_failure(guards: Sequence[Guard], failure: tuple[int] | tuple[int, o
         text = f"{guard.source}: cannot be read any more"
     else:
         text = f"{guard.source}: {describers.get(guard.kind)(guard, failure[1])}"  # type: ignore[misc]
-    return f"{text} (relied on at {guard.place})" if guard.place else text
+    known = guard.place is not None and not guard.place.filename.endswith(_MODULE_CALL)
+    return f"{text} (relied on at {guard.place})" if known else text
+
+
+_MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py")  # the user's line is further out
 
 
 @describers.register(GuardKind.IS, GuardKind.EQUALS)

@@ -28,5 +28,4 @@ def warn_if_missing() -> None:
             "native.missing",
             f"stator's C extension is not usable ({problem}), so everything runs eagerly. Install a C compiler (gcc) "
             f"and the headers of Python {sysconfig.get_python_version()}, then install stator again.",
-            stacklevel=4,
         )
