@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -139,6 +141,15 @@ def test_backends_that_other_packages_install(monkeypatch: pytest.MonkeyPatch) -
 
 def traced(function: Any) -> fx.GraphModule:
     return fx.symbolic_trace(function)
+
+
+def test_backends_that_torch_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `torch._dynamo.register_backend`, which fills this module; stator does not import it."""
+    seen: list[Any] = []
+    registry = types.SimpleNamespace(_COMPILER_FNS={"of_torch": lambda gm, inputs: seen.append(gm) or gm.forward})
+    monkeypatch.setitem(sys.modules, "torch._dynamo.backends.registry", registry)
+    x = torch.randn(3)
+    assert torch.equal(stator.compile(lambda x: x + 1, backend="of_torch")(x), x + 1) and len(seen) == 1
 
 
 def test_torch_compile_backend_with_attributes_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

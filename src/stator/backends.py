@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, overload
@@ -86,6 +87,11 @@ def _by_name(name: str) -> Backend:
     installed = _installed().get(name)
     if installed is not None:
         return installed.load()
+    # read where it is loaded, because stator never imports torch's own compiler
+    registry = sys.modules.get("torch._dynamo.backends.registry")
+    of_torch = None if registry is None else registry._COMPILER_FNS.get(name)
+    if of_torch is not None:
+        return of_torch
     known = list_backends()
     close = difflib.get_close_matches(name, known, n=1)
     guess = f" (did you mean {close[0]!r}?)" if close else ""

@@ -411,6 +411,8 @@ _SUMS = frozenset({"add", "sub", "subtract", "rsub", "foreach_add", "foreach_sub
 
 
 def _lower_tensor(recorder: GraphBuilder, value: TensorValue) -> tuple[Any, Any]:
+    if value.is_cut_off and torch.is_grad_enabled():
+        raise unsupported("autograd", f"a gradient by {value.describe(recorder.context)}, whose .data was replaced")
     recorder.used.append((value, value.fake.fake_storage.version))  # type: ignore[attr-defined]
     return recorder.node_of(value), value.fake
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
+
 from stator.base.registry import Registry
 from stator.dynamo.graph.graph_builder import NotATensorCall
 from stator.dynamo.graph.number_nodes import may_be_read
@@ -182,6 +184,10 @@ def builtin_call(context: CaptureContext, fn: Any, args: list[Value], kwargs: di
             return answered
     if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return _unbound_method(context, fn, args, kwargs)
+    if isinstance(fn, types.MethodWrapperType) and isinstance(fn.__self__, types.GetSetDescriptorType):
+        descriptor, of_tensor = fn.__self__, args and isinstance(args[0], TensorValue) and not kwargs
+        if fn.__name__ == "__get__" and of_tensor and issubclass(torch.Tensor, descriptor.__objclass__):
+            return context.get_attr(args[0], descriptor.__name__)  # torch.Tensor.shape.__get__(x)
     if fn in foldable or _is_constant_method(fn) or is_pure_function(fn):
         return run_folded(context, fn, args, kwargs)
     mark = substitute_of_torch(fn)

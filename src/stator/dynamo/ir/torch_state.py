@@ -119,6 +119,7 @@ class _Modes:
 
 _KEYS = ("Python", "PythonTLSSnapshot", "ADInplaceOrView", "AutogradFunctionality", "AutogradOther", "Functionalize")
 _DEVICES = ("cpu", "cuda")
+_autograd: Any = torch._C._autograd
 
 
 def sdp_priority() -> tuple[int, ...]:
@@ -155,6 +156,7 @@ class TorchState:
     autocast_dtype: tuple[torch.dtype, ...]
     autocast_cache: bool
     backend_flags: tuple[Any, ...]  # in the order of BACKEND_FLAGS
+    hooks_disabled: str | None  # the message of `torch.autograd.graph.disable_saved_tensors_hooks`
 
     @classmethod
     def now(cls) -> TorchState:
@@ -164,6 +166,7 @@ class TorchState:
             tuple(torch.get_autocast_dtype(device) for device in _DEVICES),
             torch.is_autocast_cache_enabled(),
             tuple(read() for read, _ in BACKEND_FLAGS),
+            _autograd._saved_tensors_hooks_get_disabled_error_message(),
         )
 
     def calls_from(self, before: TorchState) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -181,6 +184,10 @@ class TorchState:
         for at, (_, write) in enumerate(BACKEND_FLAGS):
             if self.backend_flags[at] != before.backend_flags[at]:
                 calls.append((write, (self.backend_flags[at],)))
+        if self.hooks_disabled != before.hooks_disabled:
+            message = self.hooks_disabled
+            disable, enable = _autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable
+            calls.append((enable, ()) if message is None else (disable, (message,)))
         return calls
 
     def restore(self) -> None:

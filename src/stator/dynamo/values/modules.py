@@ -13,7 +13,7 @@ from stator.dynamo.guards.source import AttrSource, InstanceDictSource, ItemSour
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Recipe
 
-from .base import Value, cannot_rebuild, unsupported
+from .base import Value, unsupported
 from .constants import ConstantValue
 from .containers.mappings import DictValue
 from .functions import BoundMethodValue
@@ -35,11 +35,10 @@ _GRAD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 class ModuleValue(ObjectValue):
     """An nn.Module. Parameters, buffers and submodules are read from their dictionaries, without `__getattr__`."""
 
-    __slots__ = ("hooks_empty", "made_at", "stored")
+    __slots__ = ("hooks_empty", "stored")
 
-    def __init__(self, cls: type, obj: nn.Module | None, source: Source | None, made_at: int | None = None) -> None:
+    def __init__(self, cls: type, obj: nn.Module | None, source: Source | None) -> None:
         super().__init__(cls, obj, source)
-        self.made_at = made_at  # the step that made it
         self.stored: dict[str, Value] = {}
         self.hooks_empty: bool | None = None
 
@@ -232,11 +231,6 @@ class ModuleValue(ObjectValue):
             return True
         everywhere = [getattr(nn.modules.module, f"_global{name}") for name in names]
         return any(id(hooks) in context.changed_dicts for hooks in (*everywhere, *[real[name] for name in names]))
-
-    def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        if self.source is None:
-            raise cannot_rebuild("a module made inside the captured code", self.made_at)
-        return super().recipe(reconstructor)
 
 
 class PythonModuleValue(Value):

@@ -407,12 +407,23 @@ class FakeMode(TorchDispatchMode):
             return
         if any(isinstance(number, SYMBOLIC) for number in pytree.tree_leaves((args, kwargs))):
             return
+        if func is aten.as_strided.default and not _lies_within(tensors[0], outputs[0].meta):
+            return
         values = flat_tensors(func(*_to_values(args), **_to_values(kwargs)), torch.Tensor)
         known_from = _known_from(tensors)
         for output, value in zip(outputs, values, strict=True):
             output.constant, output.constant_version = value, output.fake_storage.version
             if known_from:
                 output.known_from = known_from
+
+
+def _lies_within(base: FakeTensor, meta: TensorMeta) -> bool:
+    """Whether the known contents of `base`, a tensor in memory of its own, hold each element of a view by strides."""
+    known = base.tracked_value()
+    if known is None or base.meta.offset or known.stride() != tuple(base.meta.stride):
+        return False
+    last = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.stride, strict=True))
+    return 0 in meta.shape or last < known.untyped_storage().nbytes() // known.element_size()
 
 
 def _known_from(tensors: list[FakeTensor]) -> frozenset[Any]:

@@ -165,7 +165,7 @@ def _make_set(context: CaptureContext, kind: type, args: list[Value], kwargs: di
 
 @makers.register(nn.Module)
 def _make_module(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ModuleValue(kind, None, None, context.end_step())
+    return ModuleValue(kind, None, None)
 
 
 @makers.register(BaseException)

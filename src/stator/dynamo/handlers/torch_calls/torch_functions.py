@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stator.dynamo.guards.source import ReadSource
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import CallSource, ConstantSource, ReadSource
 from stator.dynamo.interpreter.calling import calls, fold, leaves, named_handlers, tensor_methods, torch_answer
 from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Lazy, Value, unsupported
@@ -128,7 +129,6 @@ fold(
     torch.is_autocast_enabled,
     torch.is_autocast_cpu_enabled,
     torch.is_autocast_cache_enabled,
-    torch.get_autocast_dtype,
     torch.are_deterministic_algorithms_enabled,
     torch._C._get_deterministic_algorithms,
     torch.is_inference_mode_enabled,
@@ -332,17 +332,68 @@ def set_state(context: CaptureContext, function: Any, *args: Value) -> Value:
     return ConstantValue(None)
 
 
-def _changes_state(function: Any) -> None:
-    calls(function)(lambda context, *args: set_state(context, function, *args))
+def _changes_state(function: Any, read: Any = None) -> None:
+    def handler(context: CaptureContext, *args: Value) -> Value:
+        context.recorder.backend_flags_set.add(read)
+        return set_state(context, function, *args)
+
+    calls(function)(handler)
 
 
 for _setter in (
     torch._C._set_grad_enabled,
     torch.set_autocast_enabled,
-    torch.set_autocast_dtype,
     torch.set_autocast_cache_enabled,
 ):
     _changes_state(_setter)
+_changes_state(torch.set_autocast_dtype, torch.get_autocast_dtype)
+
+
+@calls(torch.get_autocast_dtype)
+def _autocast_dtype(context: CaptureContext, device_type: Value) -> Value:
+    """All versions have a guard on the dtype of each device under autocast. A guard holds any other dtype, unless the
+    captured code chose it."""
+    name = context.constant_of(device_type, "the type of a device")
+    found = context.run_real(torch.get_autocast_dtype, (name,))
+    if torch.get_autocast_dtype not in context.recorder.backend_flags_set and not torch.is_autocast_enabled(name):
+        source = CallSource(torch.get_autocast_dtype, (ConstantSource(repr(name), name),))
+        context.guard(source, GuardKind.EQUALS, found)
+    return ConstantValue(found)
+
+
+_hooks: Any = torch._C._autograd
+_HOOKS_DISABLED = _hooks._saved_tensors_hooks_get_disabled_error_message
+
+
+@calls(_HOOKS_DISABLED)
+def _hooks_disabled(context: CaptureContext) -> Value:
+    found = _HOOKS_DISABLED()
+    if _HOOKS_DISABLED not in context.recorder.backend_flags_set:
+        context.guard(CallSource(_HOOKS_DISABLED), GuardKind.EQUALS, found)
+    return ConstantValue(found)
+
+
+@calls(_hooks._saved_tensors_hooks_disable, _hooks._saved_tensors_hooks_enable)
+def _disable_hooks(context: CaptureContext, message: Value | None = None) -> Value:
+    """No operator depends on it, so that the graph has no node for it."""
+    context.recorder.backend_flags_set.add(_HOOKS_DISABLED)
+    if message is None:
+        context.run_real(_hooks._saved_tensors_hooks_enable, ())
+    else:
+        context.run_real(_hooks._saved_tensors_hooks_disable, (context.constant_of(message, "a message"),))
+    return ConstantValue(None)
+
+
+def _deprecated_query(function: Any, device: str) -> None:
+    def handler(context: CaptureContext) -> Value:
+        context.run_real(function, ())  # warns once, as eager does by default
+        return _autocast_dtype(context, ConstantValue(device))
+
+    calls(function)(handler)
+
+
+_deprecated_query(torch.get_autocast_gpu_dtype, "cuda")
+_deprecated_query(torch.get_autocast_cpu_dtype, "cpu")
 
 
 @calls(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)

@@ -188,4 +188,7 @@ _FACTS: dict[str, Callable[[Any, ArrayValue], Value]] = {
     "itemsize": lambda context, array: ConstantValue(array.dtype.itemsize),
     "nbytes": lambda context, array: ConstantValue(array.dtype.itemsize * array.tensor.fake.numel()),
     "dtype": lambda context, array: context.known(array.dtype),
+    "strides": lambda context, array: context.known(
+        tuple(stride * array.dtype.itemsize for stride in array.tensor.fake.stride())
+    ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -162,7 +163,8 @@ class TensorValue(Value):
 
     def get_attr(self, context: CaptureContext, name: str) -> Value:
         if self.attributes is not None and name in self.attributes:
-            return self.attributes[name]
+            found = self.attributes[name]
+            return context.record_method("detach", [found], {}) if name == "data" else found
         replaced = replaced_method(context, self.cls, name)
         if replaced is not MISSING:
             return context.bind(self, self.cls, name, replaced)
@@ -244,12 +246,39 @@ class TensorValue(Value):
         if name == "requires_grad":
             context.call_tensor_method(self, "requires_grad", [value], {})
             return
+        if name == "data" and isinstance(value, TensorValue) and self._takes_data(context, value):
+            self._set_data(context, value)
+            return
         if name in ("data", "grad") or hasattr(torch.Tensor, name):
             raise unsupported("attribute-write", f"writing `.{name}` of a tensor")
         if self.attributes is None:
             self.attributes = {}
         self.attributes[name] = value
         context.mutations.attribute(self, name)
+
+    def _takes_data(self, context: CaptureContext, value: TensorValue) -> bool:
+        mine, other = self.fake, value.fake
+        alike = mine.dtype is other.dtype and mine.device == other.device and has_fixed_sizes(other)
+        outer = self.obj is not None or not mine.requires_grad
+        return alike and outer and context.in_the_call and not context.recorder.transforms
+
+    def _set_data(self, context: CaptureContext, value: TensorValue) -> None:
+        """`x.data = y`: the tensor moves to the other memory. The graph goes on with a detached node, so that it cannot
+        differentiate by the tensor from here on (see `is_cut_off`)."""
+        moved = context.record_method("detach", [value], {})
+        assert isinstance(moved, TensorValue)
+        if self.node is not None:
+            self.node.meta["example_value"] = copy.deepcopy(self.fake)
+        context.recorder.mode.set_data(self.fake, moved.fake)
+        self.node = moved.node
+        if self.source is not None:
+            self.attributes = {**(self.attributes or {}), "data": moved}
+            context.mutations.attribute(self, "data")
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether gradients by this tensor would be lost, because captured code wrote its `.data`."""
+        return self.fake.requires_grad and self.attributes is not None and "data" in self.attributes
 
     def _may_be_grad(self, context: CaptureContext, value: Value) -> bool:
         if not isinstance(value, TensorValue):
