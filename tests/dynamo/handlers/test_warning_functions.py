@@ -1,4 +1,4 @@
-"""Torch's functions written in Python that warn do so while they are captured, and are one operation in a graph."""
+"""Captured code warns as often as torch's functions do in eager, at the user's line."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def said(program: Program) -> tuple[list[tuple[Any, ...]], list[torch.Tensor]]:
 
 
 @pytest.mark.parametrize("name", WARNING)
-def test_results_are_those_of_eager_and_warnings_come_while_capturing(name: str) -> None:
+def test_each_call_gives_the_results_and_the_warnings_of_eager(name: str) -> None:
     expected, results = said(WARNING[name])
     heard, computed = said(stator.compile(WARNING[name], backend="aot_eager", fullgraph=True))
-    assert {text for _, text, *_ in heard} == {text for _, text, *_ in expected}
+    assert heard == expected and len(heard) == 3
     torch.testing.assert_close(computed, results)
 
 

@@ -38,6 +38,7 @@ from .fake_error_translation import why_it_failed
 from .input_value_guards import CaptureFakeMode
 from .number_nodes import NumberNodes
 from .subgraphs import Subgraph
+from .torch_warnings import cpp_warnings_kept
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -287,9 +288,13 @@ class GraphBuilder:
         node.meta["example_value"] = None
 
     def run_fake(self, run: Callable[..., Any], target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        warned: list[str] = []
         try:
-            with outside_inference_mode(), self.mode:
-                return (stand_ins.get(target) or run)(*args, **kwargs)
+            with outside_inference_mode(), self.mode, cpp_warnings_kept(warned):
+                result = (stand_ins.get(target) or run)(*args, **kwargs)
+            for text in warned:
+                self.context.warn_now(text)
+            return result
         except Exception as error:
             if isinstance(error, Unsupported) or raised_by_signal_handler(error):
                 raise

@@ -16,6 +16,7 @@ import torch
 from stator.base.registry import Registry
 from stator.dynamo.graph.graph_builder import NotATensorCall
 from stator.dynamo.graph.number_nodes import may_be_read
+from stator.dynamo.graph.torch_warnings import PythonWarning, python_warnings_raised
 from stator.dynamo.host.compile_directives import (
     REASONS_OF_TORCH,
     Mark,
@@ -133,7 +134,11 @@ def function_call(
     if made is not None:
         return made(context, function, args, kwargs)
     if real in leaves:
-        return context.record_function(real, args, kwargs)
+        try:
+            with python_warnings_raised():
+                return context.record_function(real, args, kwargs)
+        except PythonWarning:  # so that each call warns at the user's line
+            return context.inline(function, args, kwargs, called=True)
     if real in foldable:
         return run_folded(context, real, args, kwargs)
     replacement = replacements.get(real)

@@ -18,6 +18,7 @@ import torch
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.graph.graph_builder import GraphBuilder, NotATensorCall
+from stator.dynamo.graph.messages import warn_at
 from stator.dynamo.graph.mutations import MutationLog
 from stator.dynamo.graph.subgraphs import DeferredCode
 from stator.dynamo.guards.guard import GuardKind
@@ -110,6 +111,12 @@ class FrameCapture:
 
     def place(self) -> UserPlace:
         return self.frames[-1].place() if self.frames else UserPlace(self.function.__code__.co_filename, 0, "<module>")
+
+    def warn_now(self, text: str) -> None:
+        """Give a warning of a C++ operator, most of which come once in a process, at the user's line."""
+        place = self.place()
+        names = self.frames[-1].globals.names if self.frames else self.function.__globals__
+        warn_at(text, UserWarning, place.filename, place.line, names)
 
     @property
     def in_the_call(self) -> bool:

@@ -20,6 +20,8 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import module_of
 from stator.dynamo.interpreter.calling import calls
+from stator.dynamo.interpreter.nested_break import calls_of_a_module, namespace_of_modules
+from stator.dynamo.ir.prepared_code import PreparedCode, prepare_code
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -180,7 +182,7 @@ def _warn(
         text = _argument(context, message, "a warning")
         kind = UserWarning if category is None or context.is_none(category) else context.real_of(category, "a category")
     if place is None:
-        level_above = level - len(context.frames) + 1
+        level_above = level - sum(1 + frame.module_frames for frame in context.frames) + 1
         return _record_message(context, warnings.warn, [text, ConstantRecipe(kind), ConstantRecipe(level_above)])
     constants = [ConstantRecipe(part) for part in (kind, place.filename, place.line)]
     return _record_message(context, warn_at, [text, *constants, Load(place.namespace)])
@@ -205,15 +207,19 @@ def _depth(context: CaptureContext, stacklevel: Value | None) -> int:
 
 def _place(context: CaptureContext, level: int) -> _Place | None:
     """Where the frame stands that is `level - 1` calls above the innermost; None for callers of the compiled function.
+    Frames of torch's module call, which capture skips, count."""
+    for frame in context.frames[::-1]:
+        skipped = calls_of_a_module()[: frame.module_frames]
+        if level == 1:
+            return _Place(*_line(frame.program, frame.now), frame.globals.source)
+        level -= 1 + len(skipped)
+        if level <= 0:
+            code, index = skipped[-level - len(skipped)]
+            return _Place(*_line(prepare_code(code), index), context.scope_of(namespace_of_modules()).source)
+    return None
 
-    Capture enters a module at its forward. Levels that count the frames of torch's module call break the graph.
-    """
-    frames = context.frames[::-1]
-    if any(frame.module_frames for frame in frames[: level - 1]):
-        raise unsupported("call-builtin", "a message in the name of a caller of a module")
-    if level > len(frames):
-        return None
-    frame = frames[level - 1]
-    code = frame.program.code
-    line = frame.program.instructions[frame.now].position.line or code.co_firstlineno
-    return _Place(code.co_filename, line, code.co_name, frame.globals.source)
+
+def _line(program: PreparedCode, index: int) -> tuple[str, int, str]:
+    """The file, line and function of an instruction."""
+    code = program.code
+    return code.co_filename, program.instructions[index].position.line or code.co_firstlineno, code.co_name
