@@ -107,6 +107,9 @@ def test_one_graph(case: Program, backend: str) -> None:
     assert counts.compilations == 1
 
 
+# ---- tensors to differentiate by ----
+
+
 def clamped(model: nn.Module, x: torch.Tensor) -> Any:
     for one in model.parameters():
         one.data = one.data.clamp(-0.25, 0.25)
@@ -114,16 +117,62 @@ def clamped(model: nn.Module, x: torch.Tensor) -> Any:
 
 
 def used_before(x: torch.Tensor, y: torch.Tensor) -> Any:
-    z = x * 2
+    z = x.sin() * 2
     x.data = y.detach() + 1
-    return (z * x).sum()
+    return (z * x.exp()).sum() + x.square().sum()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_tensor_to_differentiate_by(backend: str) -> None:
-    """The graph ends where a gradient would be lost."""
-    check(clamped, make=lambda: (layer(), row()), backend=backend, gradients=True, calls=1, breaks=1)
-    check(used_before, row().requires_grad_(), row(), backend=backend, gradients=True, calls=1, breaks=1)
+def squared_before(x: torch.Tensor, y: torch.Tensor) -> Any:
+    z = x * x  # saves the tensor itself
+    x.data = y * 3
+    return z.sum()
+
+
+def moved_twice(x: torch.Tensor, y: torch.Tensor) -> Any:
+    x.data = y + 1
+    z = x * y
+    with torch.no_grad():
+        x.mul_(2)
+    x.data = x.data * 2
+    return (z + x.cos()).sum(), x.requires_grad, x.is_leaf
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("function", [used_before, squared_before, moved_twice])
+def test_gradients_by_a_tensor_that_moved(function: Any, backend: str) -> None:
+    check(function, row().requires_grad_(), row(), backend=backend, fullgraph=True, gradients=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_training_with_clamped_weights(backend: str) -> None:
+    histories = []
+    for compiled in (False, True):
+        model = layer()
+        run = stator.compile(clamped, backend=backend, fullgraph=True) if compiled else clamped
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        for _ in range(4):
+            optimizer.zero_grad()
+            run(model, row()).backward()
+            optimizer.step()
+        histories.append([*model.parameters(), *[one.grad for one in model.parameters()]])
+    for one, other in zip(*histories, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def backward_behind(x: torch.Tensor, y: torch.Tensor) -> Any:
+    x.data = y + 1
+    x.sin().sum().backward()
+    return x.grad
+
+
+def in_other_sizes(x: torch.Tensor, y: torch.Tensor) -> Any:
+    x.data = y[:2]
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [backward_behind, in_other_sizes])
+def test_where_the_graph_ends(function: Any) -> None:
+    check(function, row().requires_grad_(), row(), breaks=1)
 
 
 def test_the_tensor_twice() -> None:

@@ -242,3 +242,31 @@ def test_what_to_save_may_be_said_by_any_function(made_by: str) -> None:
     expected = torch.autograd.grad(function(x), (x, weight))
     found = torch.autograd.grad(stator.compile(function, backend="aot_eager", fullgraph=True)(x), (x, weight))
     torch.testing.assert_close(found, expected)
+
+
+def test_torch_s_partitioner_keeps_no_checkpointed_region() -> None:
+    """A backend that builds on torch's AOTAutograd recomputes the regions, by tags of their nodes."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    kept: list[Any] = []
+
+    def forward(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        kept.extend(node.name for node in gm.graph.output_node().args[0])
+        return make_boxed_func(gm.forward)
+
+    backend = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=lambda gm, inputs: make_boxed_func(gm.forward),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return checkpoint(lambda one: torch.exp(one @ w).cos(), x, use_reentrant=False).sum()
+
+    x, w = leaf(3, 4), leaf(4, 4, seed=1)
+    found = gradients(stator.compile(program, backend=backend, fullgraph=True)(x, w), x, w)
+    assert kept == ["sum_1", "primals_1", "primals_2"]
+    for one, other in zip(found, gradients(program(x, w), x, w), strict=True):
+        torch.testing.assert_close(one, other)

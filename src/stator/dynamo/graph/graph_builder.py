@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 from stator.base.errors import Unsupported
 from stator.base.signals import raised_by_signal_handler
@@ -230,6 +231,8 @@ class GraphBuilder:
             node.meta["data_dependent"] = True
         if self.region is not None:
             node.meta["checkpoint"] = self.region
+            # for partitioners of backends that build on torch's AOTAutograd
+            node.meta["recompute"], node.meta["ac_graph_id"] = CheckpointPolicy.PREFER_RECOMPUTE, self.region + 1
         if "requires_grad" in kwargs and isinstance(result, torch.Tensor) and result.requires_grad:
             self.made_leaves[id(result)] = self.context.end_step()
         self.written.update(id(value) for value in changed if value.obj is not None)
@@ -416,9 +419,9 @@ _SUMS = frozenset({"add", "sub", "subtract", "rsub", "foreach_add", "foreach_sub
 
 
 def _lower_tensor(recorder: GraphBuilder, value: TensorValue) -> tuple[Any, Any]:
-    if value.is_cut_off and torch.is_grad_enabled():
-        raise unsupported("autograd", f"a gradient by {value.describe(recorder.context)}, whose .data was replaced")
     recorder.used.append((value, value.fake.fake_storage.version))  # type: ignore[attr-defined]
+    if value.is_moved and torch.is_grad_enabled():
+        return value.node_with_gradient(recorder.context), value.fake
     return recorder.node_of(value), value.fake
 
 

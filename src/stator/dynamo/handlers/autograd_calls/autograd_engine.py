@@ -138,7 +138,7 @@ class _Run:
             if fake is None:
                 continue
             value = self.context.recorder.by_fake.get(id(fake))
-            if value is None or value.obj is None or value.is_cut_off:
+            if value is None or value.obj is None or value.is_moved:
                 raise unsupported("autograd", "a backward that leads out of the captured code or to a leaf made in it")
             yield value
 

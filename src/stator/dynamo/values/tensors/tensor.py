@@ -96,7 +96,7 @@ REFUSED = frozenset(
 class TensorValue(Value):
     """A tensor. The first use of a real tensor in the graph makes it a placeholder."""
 
-    __slots__ = ("attributes", "cls", "fake", "is_static", "node", "obj")
+    __slots__ = ("attributes", "cls", "fake", "is_static", "node", "node_before", "obj")
 
     def __init__(
         self,
@@ -114,6 +114,7 @@ class TensorValue(Value):
         self.cls = cls
         self.is_static = is_static
         self.attributes: dict[str, Value] | None = None
+        self.node_before: fx.Node | None = None  # the node before captured code wrote `.data`
 
     def python_type(self, context: CaptureContext) -> type:
         return self.cls
@@ -259,12 +260,14 @@ class TensorValue(Value):
     def _takes_data(self, context: CaptureContext, value: TensorValue) -> bool:
         mine, other = self.fake, value.fake
         alike = mine.dtype is other.dtype and mine.device == other.device and has_fixed_sizes(other)
-        outer = self.obj is not None or not mine.requires_grad
-        return alike and outer and context.in_the_call and not context.recorder.transforms
+        takes = not mine.requires_grad or (self.obj is not None and mine.shape == other.shape)
+        return alike and takes and context.in_the_call and not context.recorder.transforms
 
     def _set_data(self, context: CaptureContext, value: TensorValue) -> None:
-        """`x.data = y`: the tensor moves to the other memory. The graph goes on with a detached node, so that it cannot
-        differentiate by the tensor from here on (see `is_cut_off`)."""
+        """`x.data = y`: the tensor moves to the other memory. The graph goes on with a detached node, which
+        `node_with_gradient` connects with the tensor where gradients are needed."""
+        if self.fake.requires_grad and not self.is_moved:
+            self.node_before = context.recorder.node_of(self)
         moved = context.record_method("detach", [value], {})
         assert isinstance(moved, TensorValue)
         if self.node is not None:
@@ -276,9 +279,19 @@ class TensorValue(Value):
             context.mutations.attribute(self, "data")
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether gradients by this tensor would be lost, because captured code wrote its `.data`."""
+    def is_moved(self) -> bool:
+        """Whether captured code wrote `.data` of this tensor, which requires grad."""
         return self.fake.requires_grad and self.attributes is not None and "data" in self.attributes
+
+    def node_with_gradient(self, context: CaptureContext) -> fx.Node:
+        """The node of a moved tensor for operators with gradients."""
+        recorder = context.recorder
+        assert self.node is not None and self.node_before is not None
+        if recorder.graph is not recorder.root:
+            raise unsupported("autograd", f"a gradient by {self.describe(context)}, whose .data was replaced")
+        made = recorder.root.call_function(on_other_memory, (self.node_before, self.node))
+        made.meta.update(self.node.meta)
+        return made
 
     def _may_be_grad(self, context: CaptureContext, value: Value) -> bool:
         if not isinstance(value, TensorValue):
@@ -364,6 +377,13 @@ class TensorValue(Value):
         """The inputs that autograd reaches from this tensor."""
         variables = {id(getattr(node, "variable", None)) for node in history([self.fake.grad_fn])}
         return [value for value in reconstructor.context.recorder.input_values if id(value.fake) in variables]
+
+
+def on_other_memory(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+    """A tensor on the memory of `data` whose gradients flow to `tensor`."""
+    made = tensor.view_as(tensor)
+    made.data = data
+    return made
 
 
 def _indexed(context: CaptureContext, tensor: TensorValue, key: Value) -> tuple[Value, Value | None]:
