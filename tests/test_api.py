@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -52,6 +53,18 @@ def test_compiled_function_keeps_its_looks() -> None:
     compiled = stator.compile(scale, backend="eager")
     assert compiled.__name__ == "scale" and compiled.__doc__ == "Scales." and compiled.__wrapped__ is scale
     assert inspect.signature(compiled) == inspect.signature(scale)
+    assert inspect.isfunction(compiled) and inspect.getfile(compiled) == __file__
+    assert inspect.getsource(compiled) == inspect.getsource(scale)
+
+
+def test_captured_code_takes_a_compiled_function_for_a_function() -> None:
+    compiled = stator.compile(scale, backend="eager")
+
+    def kinds(x: torch.Tensor) -> torch.Tensor:
+        is_function = isinstance(compiled, FunctionType), inspect.isfunction(compiled)
+        return x + (10 if is_function == (True, True) else 0) + (type(compiled) is FunctionType)
+
+    assert stator.compile(kinds, backend="eager")(torch.zeros(1)).item() == kinds(torch.zeros(1)).item() == 10
 
 
 def test_wrong_arguments_raise_what_the_function_raises() -> None:
@@ -133,6 +146,13 @@ def test_disable_argument_gives_the_thing_back() -> None:
         ({"mode": "fastest"}, "known modes: default, reduce-overhead"),
         ({"options": {"fusoin": True}}, "did you mean 'fusion'"),
         ({"options": {"threads": "many"}}, "must be int"),
+        ({"options": {3: True}}, "unknown option 3"),
+        ({"options": [("threads", 1)]}, "options must be a dictionary"),
+        ({"options": 3, "backend": lambda gm, inputs: gm}, "options must be a dictionary"),
+        ({"mode": 3, "backend": lambda gm, inputs: gm}, "mode must be a name"),
+        ({"dynamic": "yes"}, "dynamic must be True, False or None, not 'yes'"),
+        ({"fullgraph": "no"}, "fullgraph must be True or False, not 'no'"),
+        ({"disable": None}, "disable must be True or False, not None"),
     ],
 )
 def test_wrong_choices_are_named_with_what_is_known(arguments: dict[str, Any], message: str) -> None:

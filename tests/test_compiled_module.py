@@ -34,6 +34,14 @@ class Net(nn.Module):
         return y * 2 if twice else y
 
 
+class Scaled(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias) * 2
+
+
 @pytest.fixture
 def net() -> Net:
     torch.manual_seed(0)
@@ -51,6 +59,24 @@ def test_results_and_keywords(net: Net) -> None:
     compiled = compiled_of(net, fullgraph=True)
     assert_same(compiled(X), net(X))
     assert_same(compiled(X, twice=True), net(X, twice=True))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda module: torch.compile(module, backend="eager"),
+        lambda module: torch.compile(nn.Sequential(module), backend="eager"),
+        torch.jit.script,
+        lambda module: torch.jit.script(nn.Sequential(module)),
+        lambda module: torch.jit.trace(module, (X,)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_other_compilers_take_it(wrap: Any) -> None:
+    module = Scaled()
+    compiled = compiled_of(module)
+    torch.testing.assert_close(wrap(compiled)(X), module(X))
+    assert_same(compiled(X), module(X))
 
 
 def test_it_is_an_instance_of_its_class_and_looks_like_it(net: Net) -> None:

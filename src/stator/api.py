@@ -65,10 +65,11 @@ def compile(
     mode, options: for built-in backends see `stator.base.config`; other backends get them as keyword arguments.
     disable: return `model` unchanged.
 
-    Raises UsageError for unknown names and for objects that cannot be called. Errors in compiling never reach the
-    program, except under fullgraph: a warning reports each once, and the function runs eagerly.
+    Raises UsageError for unknown names, for arguments of other types, and for objects that cannot be called. Errors in
+    compiling never reach the program, except under fullgraph: a warning reports each once, and the function runs
+    eagerly.
     """
-    make_compiler = _check(fullgraph, dynamic, backend, mode, options)
+    make_compiler = _check(fullgraph, dynamic, backend, mode, options, disable)
     if model is None:
         return lambda decorated: decorated if disable else _compile(decorated, make_compiler)
     if not callable(model):
@@ -82,8 +83,14 @@ def _check(
     backend: str | Backend,
     mode: str | None,
     options: Mapping[str, object] | None,
+    disable: bool,
 ) -> Callable[[], FrameCompiler]:
     """Check the user's choices now, not at the first call. Returns a factory: each target gets its own compiler."""
+    for name, value in {"fullgraph": fullgraph, "disable": disable}.items():
+        if not isinstance(value, bool):
+            raise UsageError(f"{name} must be True or False, not {value!r}")
+    if dynamic is not None and not isinstance(dynamic, bool):
+        raise UsageError(f"dynamic must be True, False or None, not {dynamic!r}")
     resolved, chosen = resolve_backend(backend, mode, options)
     if dynamic:
         logs.warn_once(
@@ -108,7 +115,7 @@ def _compile(target: Any, make_compiler: Callable[[], FrameCompiler]) -> Any:
 def _compile_class(cls: type, make_compiler: Callable[[], FrameCompiler]) -> type:
     """Compile the calls of all instances of a class by replacing its `__call__`."""
     call = original_of(cls.__call__)  # type: ignore[operator]
-    if not isinstance(call, FunctionType):
+    if type(call) is not FunctionType:
         raise UsageError(
             f"instances of {cls.__qualname__} have no __call__ written in Python; compile a function instead"
         )

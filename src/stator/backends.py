@@ -58,6 +58,10 @@ def resolve_backend(
     Mode and options of built-in backends are checked. Any other backend gets them as keyword arguments, as from
     torch.compile. Raises UsageError for an unknown name, and for an object that is no backend.
     """
+    if mode is not None and not isinstance(mode, str):
+        raise UsageError(f"mode must be a name or None, not {mode!r}")
+    if options is not None and not isinstance(options, Mapping):
+        raise UsageError(f"options must be a dictionary from names to values, not {options!r}")
     if isinstance(backend, str):
         factory = _built_in.get(backend)
         if factory is not None:

@@ -164,7 +164,7 @@ def _disable_class(cls: Any, recursive: bool, reason: str | None) -> Any:
     names = ("__init__", "__call__", *(("_call_impl",) if issubclass(cls, torch.nn.Module) else ()))
     for name in names:
         function = original_of(getattr(cls, name, None))
-        if isinstance(function, FunctionType):
+        if type(function) is FunctionType:
             setattr(cls, name, _disable(function, recursive, reason))
     return cls
 
@@ -274,7 +274,7 @@ setattr(DisabledForward.__call__, DISABLED_MARK, "recursive")
 def _disable_frame(target: Any) -> Any:
     """Leave this function's own frames alone; functions that it calls may be compiled."""
     function = target.__func__ if isinstance(target, MethodType) else target
-    if not isinstance(function, FunctionType):
+    if type(function) is not FunctionType:
         raise UsageError(f"stator.disable(recursive=False) takes a function written in Python, not {target!r}")
     skip_frame(function.__code__)
     setattr(function, DISABLED_MARK, "frame")
@@ -327,7 +327,7 @@ def substitute_in_graph(
     _require_callable("substitute_in_graph", original)
 
     def decorate(replacement: F) -> F:
-        if not isinstance(replacement, FunctionType):
+        if type(replacement) is not FunctionType:
             raise UsageError(f"stator.substitute_in_graph decorates a function written in Python, not {replacement!r}")
         if not skip_signature_check:
             _compare_signatures(original, replacement)

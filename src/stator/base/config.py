@@ -66,7 +66,7 @@ def make_options(mode: str | None, options: Mapping[str, object] | None) -> Opti
     fields = {field.name: field for field in dataclasses.fields(Options) if field.name != "mode"}
     for name, value in (options or {}).items():
         if name not in fields:
-            close = difflib.get_close_matches(name, fields, n=1)
+            close = difflib.get_close_matches(str(name), fields, n=1)
             guess = f" (did you mean {close[0]!r}?)" if close else ""
             raise UsageError(f"unknown option {name!r}{guess}; known options: {', '.join(sorted(fields))}")
         if name == "guard_filter_fn":

@@ -35,19 +35,19 @@ def compiled_call(target: Any, compiler: FrameCompiler) -> Callable[..., Any]:
     # treats a call of the target as one operation (such as the result of a torch.func transform).
     if disabled(target) == "frame" or _is_known_whole(target):
         return functools.update_wrapper(compiler.entry(_caller_of(target)), target)
-    if isinstance(target, FunctionType):
+    if type(target) is FunctionType:
         return compiler.entry(target)
-    if isinstance(target, MethodType) and isinstance(target.__func__, FunctionType):
+    if isinstance(target, MethodType) and type(target.__func__) is FunctionType:
         return MethodType(compiler.entry(target.__func__), target.__self__)
     call = original_of(type(target).__call__)
-    if isinstance(call, FunctionType):
+    if type(call) is FunctionType:
         return MethodType(_gated_entry(target, call, compiler), target)
     return functools.update_wrapper(compiler.entry(_caller_of(target)), target, updated=())
 
 
 def _is_known_whole(target: Any) -> bool:
     """Whether capture treats calls of it as one operation instead of following its code."""
-    return isinstance(target, FunctionType) and id(target.__code__) in made_functions
+    return type(target) is FunctionType and id(target.__code__) in made_functions
 
 
 def _gated_entry(target: Any, call: FunctionType, compiler: FrameCompiler) -> Callable[..., Any]:
@@ -76,7 +76,7 @@ class _FallbackCall:
 
     def __call__(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
         call = original_of(in_class(target, "__call__"))
-        if not isinstance(call, FunctionType) or (id(call) not in self.entries and len(self.entries) >= _MOST_CALLS):
+        if type(call) is not FunctionType or (id(call) not in self.entries and len(self.entries) >= _MOST_CALLS):
             return target(*args, **kwargs)
         if id(call) not in self.entries:
             self.entries[id(call)] = call, self.compiler.entry(call)

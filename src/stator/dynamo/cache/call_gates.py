@@ -38,7 +38,7 @@ def forward_of(module: Any) -> FunctionType | None:
         return None
     own = in_class(module, "__call__"), in_class(module, "_call_impl"), in_class(module, "_compiled_call_impl")
     forward = in_class(module, "forward")
-    if own != (nn.Module.__call__, nn.Module._call_impl, None) or not isinstance(forward, FunctionType):
+    if own != (nn.Module.__call__, nn.Module._call_impl, None) or type(forward) is not FunctionType:
         return None
     code = forward.__code__
     if code.co_flags & _SUSPENDABLE or not code.co_argcount or disabled(forward) or mark_of(forward):

@@ -206,7 +206,7 @@ static PyObject *entry_copy(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 /* See dynamo/host/pickling.py. */
-static PyObject *entry_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
+static PyObject *entry_reduce(PyObject *self, PyObject *Py_UNUSED(protocol))
 {
     PyObject *module = PyImport_ImportModule("stator.dynamo.host.pickling");
     PyObject *reduced = module ? PyObject_CallMethod(module, "reduce_entry", "O", self) : NULL;
@@ -231,7 +231,7 @@ static PyMethodDef entry_methods[] = {
     {"_stand_for", entry_stand_for, METH_VARARGS,
      "_stand_for(original, gate, otherwise): while the gate holds for the first argument, a call of the original ends in a\n"
      "call of the function with the same arguments. Where it does not hold, otherwise is called with the arguments."},
-    {"__reduce__", entry_reduce, METH_NOARGS, NULL},
+    {"__reduce_ex__", entry_reduce, METH_O, NULL},
     {"__copy__", entry_copy, METH_NOARGS, NULL},
     {"__deepcopy__", entry_copy, METH_O, NULL},
     {0},
@@ -245,7 +245,14 @@ static PyMemberDef entry_members[] = {
     {0},
 };
 
+/* Tools that ask isinstance(entry, FunctionType), such as inspect and TorchScript, read an entry as the function. */
+static PyObject *entry_class(PyObject *Py_UNUSED(self), void *Py_UNUSED(closure))
+{
+    return Py_NewRef(&PyFunction_Type);
+}
+
 static PyGetSetDef entry_getset[] = {
+    {"__class__", entry_class, NULL, NULL, NULL},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {0},
 };

@@ -203,7 +203,7 @@ class GraphBuilder:
             self.keep_repeatable()
         self.used, self.taken_numbers = [], []
         is_part = hasattr(target, "graph_callable")  # the subgraph's own operators have decided
-        self.takes_floats = is_part or not isinstance(_callee(target), FunctionType)
+        self.takes_floats = is_part or type(_callee(target)) is not FunctionType
         self.takes_ints = is_part or (self.takes_floats and _name(target).strip("_") in _ARITHMETIC)
         self.takes_truths = is_part or _is_operator(target)
         node_args, fake_args = self._lower_all(args)

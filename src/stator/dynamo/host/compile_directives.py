@@ -165,7 +165,7 @@ def substitute_of_torch(function: Any) -> Mark | None:
     except (AttributeError, TypeError):
         return None
     replacement = getattr(handler, "__torch_dynamo_polyfill__", None)
-    if not isinstance(replacement, FunctionType) or replacement.__module__.startswith("torch._dynamo."):
+    if type(replacement) is not FunctionType or replacement.__module__.startswith("torch._dynamo."):
         return None
     folds = bool(getattr(handler, "__torch_dynamo_can_constant_fold_through__", False))
     return Mark(Treatment.SUBSTITUTE, replacement=replacement, folds=folds)

@@ -377,7 +377,7 @@ def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwar
     if replacement is not None:
         return _replaced(context, cls.cls, replacement, args, kwargs)
     metaclass_call = context.class_lookup(type(cls.cls), "__call__")
-    if isinstance(metaclass_call, FunctionType):
+    if type(metaclass_call) is FunctionType:
         handler = handlers.get(metaclass_call)
         if handler is not None:
             return context.call_handler(handler, [cls, *args], kwargs)
@@ -398,7 +398,7 @@ def make_instance(context: CaptureContext, cls: ClassValue, args: list[Value], k
     kind = cls.cls
     new = context.class_lookup(kind, "__new__")
     inner = new.__func__ if isinstance(new, staticmethod) else new
-    if isinstance(inner, FunctionType):
+    if type(inner) is FunctionType:
         function = context.class_function(kind, "__new__", inner)
         made = function.call(context, [cls, *args], kwargs)
     elif inner is type.__new__:
@@ -426,10 +426,10 @@ def _initialize(
     if not isinstance(init, types.WrapperDescriptorType):
         bound = (
             context.class_function(kind, "__init__", init)
-            if isinstance(init, FunctionType)
+            if type(init) is FunctionType
             else context.bind(made, kind, "__init__", init)
         )
-        result = bound.call(context, [made, *args] if isinstance(init, FunctionType) else args, kwargs)
+        result = bound.call(context, [made, *args] if type(init) is FunctionType else args, kwargs)
         if not context.is_none(result):
             raise unsupported("call", f"__init__ of {qualified_name(kind)} that returns something")
     elif init is object.__init__:

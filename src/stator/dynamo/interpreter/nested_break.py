@@ -77,7 +77,7 @@ def calls_of_a_module() -> tuple[tuple[CodeType, int], ...]:
     instruction with which each frame calls the next."""
     found = []
     for function, callee in ((nn.Module._wrapped_call_impl, "_call_impl"), (nn.Module._call_impl, "forward_call")):
-        assert isinstance(function, FunctionType)
+        assert type(function) is FunctionType
         instructions = prepare_code(function.__code__).instructions
         loads = [one for one in instructions if one.argval == callee and "LOAD" in one.opname]
         load = loads[0] if callee == "forward_call" else loads[-1]

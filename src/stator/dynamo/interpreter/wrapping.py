@@ -304,7 +304,7 @@ def _class(context: CaptureContext, obj: type, source: Source | None) -> Value:
 @wraps(types.ModuleType)
 def _module(context: CaptureContext, obj: types.ModuleType, source: Source | None) -> Value:
     if type(obj) is not types.ModuleType and any(
-        isinstance(getattr(type(obj), name), types.FunctionType) for name in _MODULE_HOOKS
+        type(getattr(type(obj), name)) is types.FunctionType for name in _MODULE_HOOKS
     ):
         raise unsupported(
             "module-class", f"the module {module_name(obj)}, whose class looks attributes up in its own way"

@@ -145,7 +145,7 @@ class ClassValue(Value):
                 context.run_real(lambda cls, at: cls[at], (self.cls, context.constant_of(key, "a name")))
             )
         own = context.class_lookup(self.cls, "__class_getitem__")
-        in_python = isinstance(getattr(own, "__func__", None), FunctionType) and own.__func__.__module__ != "typing"
+        in_python = type(getattr(own, "__func__", None)) is FunctionType and own.__func__.__module__ != "typing"
         if in_python or context.class_lookup(type(self.cls), "__getitem__") is not MISSING:
             raise unsupported("subscript", f"subscript of {self.describe(context)}")
         return context.known(
@@ -216,7 +216,7 @@ class SuperValue(Value):
     def _bound(self, context: CaptureContext, base: type, name: str, found: Any, kind: type) -> Value:
         owner = self.owner
         through_class = isinstance(owner, ClassValue) and owner.cls is kind
-        if isinstance(found, FunctionType):
+        if type(found) is FunctionType:
             function = context.class_function(base, name, found)
             return function if through_class else BoundMethodValue(function, owner)
         if isinstance(found, classmethod):

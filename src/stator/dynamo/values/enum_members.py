@@ -35,7 +35,7 @@ def has_operations(cls: type) -> bool:
     if found is None:
         own = (class_dict(base).items() for base in resolution_order(cls))
         special = (one for names in own for name, one in names if name.startswith("__") and name not in _NEUTRAL)
-        found = any(isinstance(one, FunctionType) and not is_skipped(one.__code__) for one in special)
+        found = any(type(one) is FunctionType and not is_skipped(one.__code__) for one in special)
         _operations[cls] = found
     return found
 
@@ -56,7 +56,7 @@ def member_attribute(context: CaptureContext, owner: ConstantValue, name: str) -
     in_class = context.class_lookup(cls, name)
     if isinstance(in_class, types.DynamicClassAttribute):
         getter = in_class.fget
-        if isinstance(getter, FunctionType) and not is_skipped(getter.__code__):
+        if type(getter) is FunctionType and not is_skipped(getter.__code__):
             return context.class_function(cls, name, getter).call(context, [owner], {})
         return _own(context, member, f"_{name}_")
     if isinstance(in_class, (types.GetSetDescriptorType, types.MemberDescriptorType, *C_METHODS)):

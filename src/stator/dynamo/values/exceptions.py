@@ -150,7 +150,7 @@ class ExceptionValue(Value):
         if self.caught_at is not None:
             raise cannot_rebuild("an exception that was raised, with its traceback and context", self.caught_at)
         args = [reconstructor.recipe(arg) for arg in self.args]
-        if isinstance(lookup_in_class(self.cls, "__init__"), FunctionType):
+        if type(lookup_in_class(self.cls, "__init__")) is FunctionType:
             made = call_recipe(BaseException.__new__, ConstantRecipe(self.cls), *args)
         else:
             made = call_recipe(self.cls, *args)

@@ -279,7 +279,7 @@ class PythonModuleValue(Value):
     def _read(self, context: CaptureContext, name: str) -> Value:
         if name in vars(self.module):
             return self._scope(context).load(context, name)
-        if isinstance(vars(self.module).get("__getattr__"), FunctionType) and not self._is_of_torch():
+        if type(vars(self.module).get("__getattr__")) is FunctionType and not self._is_of_torch():
             return context.call(self._scope(context).load(context, "__getattr__"), [ConstantValue(name)], {})
         if not hasattr(type(self.module), name):
             self._scope(context).rely_on_absence(context, "__getattr__", name)

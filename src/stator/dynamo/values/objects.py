@@ -101,7 +101,7 @@ class ObjectValue(Value):
         if hasher is None:
             raise context.raised(TypeError, f"unhashable type: '{class_name(self.cls)}'")
         by_itself = hasher is enum.Enum.__hash__ and context.class_lookup(self.cls, "__eq__") is object.__eq__
-        if isinstance(hasher, FunctionType) and not by_itself:
+        if type(hasher) is FunctionType and not by_itself:
             raise unsupported("unhashable-key", f"{self.describe(context)}, whose class defines __hash__, as a key")
         if self.obj is None:
             return IdentityKey(self)
@@ -189,7 +189,7 @@ class ObjectValue(Value):
         custom = context.class_lookup(cls, "__getattribute__")
         if issubclass(cls, _OWN_ATTRIBUTES):
             raise unsupported("attribute", f"attribute {name!r} of {self.describe(context)}, which has its own lookup")
-        if custom is not _PLAIN_GETATTRIBUTE and isinstance(custom, FunctionType):
+        if custom is not _PLAIN_GETATTRIBUTE and type(custom) is FunctionType:
             return self._fall_back(context, name, lambda: self._inline(context, custom, "__getattribute__", name))
         return self._fall_back(context, name, lambda: self.generic_get_attr(context, name))
 
@@ -210,7 +210,7 @@ class ObjectValue(Value):
         return self.missing_attr(context, hook, name)
 
     def missing_attr(self, context: CaptureContext, hook: Any, name: str) -> Value:
-        if isinstance(hook, FunctionType):
+        if type(hook) is FunctionType:
             return self._inline(context, hook, "__getattr__", name)
         raise unsupported("attribute", f"__getattr__ of {self.describe(context)} is not a Python function")
 
@@ -253,7 +253,7 @@ class ObjectValue(Value):
 
     def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
         custom = context.class_lookup(self.cls, "__setattr__")
-        if isinstance(custom, FunctionType):
+        if type(custom) is FunctionType:
             bound = context.class_function(self.cls, "__setattr__", custom)
             bound.call(context, [self, ConstantValue(name), value], {})
             return
@@ -274,7 +274,7 @@ class ObjectValue(Value):
 
     def del_attr(self, context: CaptureContext, name: str) -> None:
         custom = context.class_lookup(self.cls, "__delattr__")
-        if isinstance(custom, FunctionType):
+        if type(custom) is FunctionType:
             function = context.class_function(self.cls, "__delattr__", custom)
             function.call(context, [self, ConstantValue(name)], {})
             return
@@ -422,9 +422,7 @@ def runs_code_when_compared(key: Any) -> bool:
         return False
     methods = (lookup_in_class(kind, "__hash__"), lookup_in_class(kind, "__eq__"))
     return any(
-        isinstance(method, FunctionType)
-        and method.__code__.co_filename != _GENERATED
-        and not is_skipped(method.__code__)
+        type(method) is FunctionType and method.__code__.co_filename != _GENERATED and not is_skipped(method.__code__)
         for method in methods
     )
 
@@ -441,7 +439,7 @@ def set_through(context: CaptureContext, owner: Value, cls: type, name: str, des
         function, arguments = context.class_function(cls, name, descriptor.fset), [owner, value]
     else:
         setter = context.class_lookup(type(descriptor), "__set__")
-        if not isinstance(setter, FunctionType):
+        if type(setter) is not FunctionType:
             raise unsupported("attribute-write", f"writing {name!r} of {owner.describe(context)} through a descriptor")
         function = context.class_function(type(descriptor), "__set__", setter)
         arguments = [context.class_value(cls, name), owner, value]

@@ -141,5 +141,5 @@ def _gradients_for(parameters: list[torch.Tensor], graded: list[Any]) -> Iterato
 
 _own = [vars(_class).get("_init_group") for _class in vars(torch.optim).values() if isinstance(_class, type)]
 # torch.compile, where it disables an inherited `_init_group`, gives the subclass its own
-for _init_group in {unwrap_torch_disable(_one) for _one in _own if isinstance(_one, FunctionType)}:
+for _init_group in {unwrap_torch_disable(_one) for _one in _own if type(_one) is FunctionType}:
     _register(_init_group)

@@ -41,5 +41,5 @@ def _register(step: FunctionType) -> None:
 for _class in vars(optim).values():
     if isinstance(_class, type) and issubclass(_class, optim.Optimizer) and _class is not optim.LBFGS:
         _step = vars(_class).get("step")
-        if isinstance(_step, FunctionType):
+        if type(_step) is FunctionType:
             _register(inspect.unwrap(_step))

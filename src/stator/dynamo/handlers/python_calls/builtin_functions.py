@@ -9,7 +9,7 @@ import operator
 import types
 import typing
 from collections.abc import Iterator
-from types import FunctionType, GetSetDescriptorType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -78,11 +78,13 @@ def _is_instance(context: CaptureContext, value: Value, kind: type, wanted: type
         found = _is_subclass(context, kind, wanted)
     if found:
         return True
-    has_own_lookup = isinstance(context.class_lookup(kind, "__getattribute__"), FunctionType)
-    by_class = not has_own_lookup and isinstance(context.class_lookup(kind, "__class__"), GetSetDescriptorType)
-    if isinstance(value, ObjectValue) and not by_class:
+    has_own_lookup = type(context.class_lookup(kind, "__getattribute__")) is FunctionType
+    if has_own_lookup or context.class_lookup(kind, "__class__") is not _REAL_CLASS:
         raise unsupported("call-builtin", f"isinstance() of {value.describe(context)}, whose __class__ is computed")
     return False
+
+
+_REAL_CLASS = vars(object)["__class__"]  # the getter of type(value)
 
 
 def _check_of(context: CaptureContext, wanted: type, name: str) -> Any:
@@ -96,7 +98,7 @@ def _check_of(context: CaptureContext, wanted: type, name: str) -> Any:
 
 def _looks_at_object(check: Any, wanted: type) -> bool:
     """Whether the check of a metaclass may look at more than the classes, so that capture has to follow it."""
-    if not isinstance(check, FunctionType):
+    if type(check) is not FunctionType:
         return False
     library = module_of(type(wanted)).partition(".")[0]
     return library not in _KNOWN_CHECKS and not (library == "torch" and issubclass(wanted, torch.Tensor))

@@ -35,7 +35,7 @@ def _wrap_cached(context: CaptureContext, obj: Any, source: Source | None) -> Va
     if source is None:
         source = ConstantSource(getattr(inner, "__qualname__", "a cached function"), obj)
     context.guard(source, GuardKind.IS, obj)  # each wrapper has its own cache
-    if not isinstance(inner, FunctionType) or not any(part is inner for part in gc.get_referents(obj)):
+    if type(inner) is not FunctionType or not any(part is inner for part in gc.get_referents(obj)):
         return BuiltinValue(obj, source)
     return CachedFunctionValue(obj, context.wrap(inner, AttrSource(source, "__wrapped__")), source)
 

@@ -89,7 +89,7 @@ _register_numpy("uniform")
 _register_break(random.Random)
 _WHOLE = {random.Random.randint, random.Random.randrange}
 
-for _function in {one for one in vars(random.Random).values() if isinstance(one, FunctionType)}:
+for _function in {one for one in vars(random.Random).values() if type(one) is FunctionType}:
     if _function in _WHOLE:
         _register_whole(_function)
     elif _function is not random.Random.uniform:  # capture follows its Python code

@@ -35,7 +35,7 @@ def _signature(context: CaptureContext, function: Value) -> Value:
 def _wrapped_functions(function: Any) -> list[FunctionType]:
     """The function and the functions that it wraps."""
     found: list[FunctionType] = []
-    while isinstance(function, FunctionType) and function not in found:
+    while type(function) is FunctionType and function not in found:
         found.append(function)
         function = function.__dict__.get("__wrapped__")
     return found
@@ -43,7 +43,7 @@ def _wrapped_functions(function: Any) -> list[FunctionType]:
 
 def _is_plain(function: FunctionType) -> bool:
     own = function.__dict__
-    wraps_function = isinstance(own.get("__wrapped__", function), FunctionType)
+    wraps_function = type(own.get("__wrapped__", function)) is FunctionType
     return wraps_function and own.keys().isdisjoint(("__signature__", "__partialmethod__", "_partialmethod"))
 
 

@@ -63,7 +63,7 @@ fold(
 
 def _register_type_check(function: Any, kind: type) -> None:
     def handler(context: CaptureContext, value: Value) -> Value:
-        return ConstantValue(issubclass(value.python_type(context), kind))
+        return context.call(context.known(isinstance), [value, context.known(kind)], {})
 
     calls(function)(handler)
 

@@ -20,7 +20,7 @@ _FOLLOWED = frozenset({"__getitem__", "__contains__", "__len__", "get"})
 
 
 def _functions(cls: type) -> list[FunctionType]:
-    found = [value for value in vars(cls).values() if isinstance(value, FunctionType)]
+    found = [value for value in vars(cls).values() if type(value) is FunctionType]
     return [function for function in dict.fromkeys(found) if function.__name__ not in _FOLLOWED]
 
 

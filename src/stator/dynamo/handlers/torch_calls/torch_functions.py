@@ -98,7 +98,7 @@ def _python_functions(namespace: Any, modules: tuple[str, ...]) -> set[Any]:
     return {
         function
         for name, function in vars(namespace).items()
-        if isinstance(function, types.FunctionType)
+        if type(function) is types.FunctionType
         and function.__module__ in modules
         and not name.startswith("_")
         and name not in _NOT_LEAVES
@@ -107,7 +107,7 @@ def _python_functions(namespace: Any, modules: tuple[str, ...]) -> set[Any]:
 
 leaves |= _python_functions(F, ("torch.nn.functional", "torch._jit_internal"))
 leaves |= _python_functions(torch.functional, ("torch.functional",))
-leaves |= {function for function in vars(torch.Tensor).values() if isinstance(function, types.FunctionType)}
+leaves |= {function for function in vars(torch.Tensor).values() if type(function) is types.FunctionType}
 # these call a function of the program, or modules
 leaves -= {torch.functional.broadcast_shapes, F.triplet_margin_with_distance_loss}
 

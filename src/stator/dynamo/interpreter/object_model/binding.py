@@ -38,7 +38,7 @@ def bind(context: CaptureContext, owner: Value, cls: type, name: str, raw: Any) 
     for base in kind.__mro__[1:]:
         if base in _BINDERS and base.__dict__.get("__get__") is getter:  # a subclass that inherits `__get__`
             return _BINDERS[base](context, owner, cls, name, raw)
-    if isinstance(getter, FunctionType):
+    if type(getter) is FunctionType:
         descriptor = context.class_value(cls, name)
         function = context.class_function(kind, "__get__", getter)
         return function.call(context, [descriptor, owner, context.known(cls)], {})
@@ -48,7 +48,7 @@ def bind(context: CaptureContext, owner: Value, cls: type, name: str, raw: Any) 
 def bind_to_class(context: CaptureContext, cls_value: ClassValue, name: str, raw: Any) -> Value:
     """`raw` as an attribute of the class itself."""
     cls = cls_value.cls
-    if isinstance(raw, FunctionType) or is_entry(raw):
+    if type(raw) is FunctionType or is_entry(raw):
         return context.class_function(cls, name, raw)
     if isinstance(raw, staticmethod):
         return _bind_static(context, cls_value, cls, name, raw)
@@ -59,7 +59,7 @@ def bind_to_class(context: CaptureContext, cls_value: ClassValue, name: str, raw
     if isinstance(raw, _C_DESCRIPTORS):
         return BuiltinValue(raw)
     getter = context.class_lookup(type(raw), "__get__")
-    if isinstance(getter, FunctionType):
+    if type(getter) is FunctionType:
         function = context.class_function(type(raw), "__get__", getter)
         return function.call(context, [context.class_value(cls, name), context.constant(None), cls_value], {})
     return context.class_value(cls, name)
@@ -68,7 +68,7 @@ def bind_to_class(context: CaptureContext, cls_value: ClassValue, name: str, raw
 def _bind_property(context: CaptureContext, owner: Value, cls: type, name: str, raw: property) -> Value:
     if raw.fget is None:
         raise context.raised(AttributeError, f"property '{name}' of '{qualified_name(cls)}' object has no getter")
-    if not isinstance(raw.fget, FunctionType):
+    if type(raw.fget) is not FunctionType:
         return context.call(context.known(raw.fget), [owner], {})
     function = context.class_function(cls, name, raw.fget)
     return function.call(context, [owner], {})

@@ -34,7 +34,7 @@ def format_value(context: CaptureContext, value: Value, conversion: int, spec: s
     if conversion == 0 and (not isinstance(value, ConstantValue) or isinstance(value.value, enum.Enum)):
         kind = value.python_type(context)
         method = context.class_lookup(kind, "__format__")
-        if isinstance(method, FunctionType) and not is_skipped(method.__code__):
+        if type(method) is FunctionType and not is_skipped(method.__code__):
             bound = context.bind(value, kind, "__format__", method)
             return _text(context, bound.call(context, [ConstantValue(spec)], {}))
         if spec and not value.is_constant():
@@ -50,7 +50,7 @@ def text_of(context: CaptureContext, value: Value, conversion: int) -> Any:
         return value.text(context, convert if conversion else str)
     if isinstance(value, ConstantValue) and isinstance(value.value, enum.Enum):
         methods = (context.class_lookup(type(value.value), name) for name in ("__str__", "__repr__"))
-        if any(isinstance(method, FunctionType) and not is_skipped(method.__code__) for method in methods):
+        if any(type(method) is FunctionType and not is_skipped(method.__code__) for method in methods):
             raise unsupported("format", f"{value.describe(context)}, whose class has a method for its text")
     if value.is_constant():
         return context.run_real(convert, (value.constant(),))

@@ -73,7 +73,7 @@ def listed(context: CaptureContext, value: Value) -> Iterator[Value]:
 
 
 def _says_its_length(context: CaptureContext, value: ObjectValue) -> bool:
-    return any(isinstance(context.class_lookup(value.cls, name), FunctionType) for name in _LENGTHS)
+    return any(type(context.class_lookup(value.cls, name)) is FunctionType for name in _LENGTHS)
 
 
 _LENGTHS = ("__len__", "__length_hint__")

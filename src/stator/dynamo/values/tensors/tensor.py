@@ -206,7 +206,7 @@ class TensorValue(Value):
     def _method(self, context: CaptureContext, name: str) -> Value:
         in_class = lookup_in_class(self.cls, name)
         if (
-            isinstance(in_class, FunctionType)
+            type(in_class) is FunctionType
             and self.cls is not torch.nn.Parameter
             and in_class is not (lookup_in_class(torch.Tensor, name))
         ):

@@ -49,7 +49,7 @@ def replaced_method(context: CaptureContext, cls: type, name: str) -> Any:
         return MISSING
     found = context.class_lookup(cls, name)
     function = found.fget if type(found) is property else found
-    return found if isinstance(function, FunctionType) and not _is_torch_s(function) else MISSING
+    return found if type(function) is FunctionType and not _is_torch_s(function) else MISSING
 
 
 def _is_torch_s(function: FunctionType) -> bool:
