@@ -145,6 +145,37 @@ def test_a_compiler_without_openmp_gives_kernels_on_one_core(monkeypatch: pytest
         assert run(build.build_kernels([kernel("a", 7)])["a"]) == 7
 
 
+def test_a_folder_where_no_program_can_be_loaded_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    load = ctypes.CDLL
+
+    def loaded(path: str) -> ctypes.CDLL:
+        if path.startswith(str(tmp_path)):
+            raise OSError(f"{path}: failed to map segment from shared object")
+        return load(path)
+
+    monkeypatch.setattr(ctypes, "CDLL", loaded)
+    logs.forget_warnings()
+    with pytest.warns(RuntimeWarning, match="cannot keep compiled kernels in .*failed to map segment") as caught:
+        addresses = build.build_kernels([kernel("a", 1), kernel("b", 2)]) | build.build_kernels([kernel("c", 3)])
+    assert [run(address) for address in addresses.values()] == [1, 2, 3]
+    assert len(caught) == 1 and tmp_path not in build.current_cache().folder.parents
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_full_disk_is_named_and_left(everywhere: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    full = '*) [ "$1" = --version ] || { echo "error writing $TMPDIR: No space left on device" >&2; exit 1; };; esac\n'
+    body = f'case "$TMPDIR" in {"" if everywhere else tmp_path}{full}exec {" ".join(toolchain.find_compiler())} "$@"\n'
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path, body))
+    monkeypatch.setenv("TMPDIR", "/nowhere")  # compilers get a folder of the cache
+    logs.forget_warnings()
+    with pytest.warns(RuntimeWarning, match=r"cannot keep compiled kernels in .*No space left on device"):
+        if everywhere:
+            with pytest.raises(CompileError, match=r"No space left on device(.*\n)*.*set STATOR_CACHE_DIR"):
+                build.build_kernels([kernel("a", 1)])
+        else:
+            assert run(build.build_kernels([kernel("a", 1)])["a"]) == 1
+
+
 def test_units_are_balanced_and_keep_every_kernel() -> None:
     wanted = [build._Wanted(f"k{n}", "x" * length, str(n)) for n, length in enumerate((9000, 100, 4000, 5000, 200))]
     units = build.partition(wanted, 2)

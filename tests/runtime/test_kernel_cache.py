@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -155,8 +156,16 @@ def test_a_read_only_cache_gives_a_temporary_one(tmp_path: Path, monkeypatch: py
     open_with_warning(tmp_path)
 
 
-def test_a_temporary_cache_vanishes_with_its_user() -> None:
-    cache = kernel_cache.temporary_cache()
+def test_a_cache_where_no_program_can_be_loaded_gives_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    open_with_warning(tmp_path)
+
+
+def test_a_temporary_cache_vanishes_with_its_user(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache = open_with_warning(tmp_path / "file")
     folder = cache.folder
     store(cache, b"program")
     del cache

@@ -155,17 +155,23 @@ def unit_text(kernels: Sequence[KernelText]) -> str:
 
 
 def _build(missing: list[_Wanted], chain: Toolchain, cache: KernelCache, threads: int) -> None:
-    units = partition(missing, threads or _cores())
     try:
-        folder = cache.work_folder()
-    except OSError:  # the folder became read-only, or the disk is full
-        cache = kernel_cache.temporary_cache()
-        _caches[kernel_cache.default_root()] = cache
-        folder = cache.work_folder()
+        _build_in(missing, chain, cache, threads)
+    except OSError as error:  # the folder became read-only, the disk is full, or programs there cannot be loaded
+        if cache.is_temporary:
+            raise kernel_cache.unusable(f"kernels cannot be built in {cache.folder}", error) from error
+        root = kernel_cache.default_root()
+        _caches[root] = kernel_cache.temporary_cache(root, error)
+        _build(missing, chain, _caches[root], threads)
+
+
+def _build_in(missing: list[_Wanted], chain: Toolchain, cache: KernelCache, threads: int) -> None:
+    units = partition(missing, threads or _cores())
+    folder = cache.work_folder()
     try:
         outputs = _compile_units(units, chain, cache, folder, threads or _cores())
         for unit, output in zip(units, outputs, strict=True):
-            library = _load(cache.store(output, [kernel.key for kernel in unit]), chain, cache)
+            library = _load(cache.store(output, [kernel.key for kernel in unit]), chain, cache, folder)
             for kernel in unit:
                 if not _register(kernel, library):
                     raise CompileError(
@@ -176,12 +182,14 @@ def _build(missing: list[_Wanted], chain: Toolchain, cache: KernelCache, threads
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _load(path: Path, chain: Toolchain, cache: KernelCache) -> ctypes.CDLL:
+def _load(path: Path, chain: Toolchain, cache: KernelCache, folder: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         path.unlink(missing_ok=True)
-        toolchain.diagnose(chain, cache.notes)  # raises MissingToolchain if no program can be loaded
+        if "failed to map segment" in str(error):  # the file system or a security policy forbids programs there
+            raise
+        toolchain.diagnose(chain, folder, cache.notes)  # raises MissingToolchain if no program can be loaded
         raise CompileError("runtime", f"a compiled kernel cannot be loaded: {error}") from error
     _libraries[path.stem] = library
     return library
@@ -208,7 +216,8 @@ def _compile_units(
             failures.append((unit, source, errors))
     if not failures:
         return outputs
-    working = toolchain.diagnose(chain, cache.notes)
+    toolchain.raise_if_disk_is_full(failures[0][2])
+    working = toolchain.diagnose(chain, folder, cache.notes)
     if working != chain:
         return _compile_units(units, working, cache, folder, threads)
     unit, source, errors = failures[0]
@@ -228,7 +237,7 @@ def _start(chain: Toolchain, source: Path, output: Path) -> subprocess.Popen[str
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env=toolchain.compiler_environment(),
+        env=toolchain.compiler_environment(output.parent),
     )
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stator.base import logs
+from stator.base.errors import CompileError
 
 LAYOUT = "kernels-1"  # change it with the storage format
 LIMIT_BYTES = 1 << 30
@@ -62,10 +63,14 @@ def _check_parent(folder: Path) -> None:
 
 
 class KernelCache:
-    """A folder of units and index entries. All methods are safe under several threads and processes."""
+    """A folder of units and index entries. All methods are safe under several threads and processes.
 
-    def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+    is_temporary: whether it belongs to this process alone.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES, is_temporary: bool = False) -> None:
         self.folder = folder
+        self.is_temporary = is_temporary
         self.limit_bytes = limit_bytes
         self.units = folder / "units"
         self.index = folder / "index"
@@ -153,7 +158,7 @@ class KernelCache:
 
 
 def open_cache(root: Path | None = None) -> KernelCache:
-    """Return the user's cache; if that is unsafe or not writable, a private temporary one, with one warning."""
+    """Return the user's cache; if that is unsafe or not usable, a private temporary one, with one warning."""
     root = root or default_root()
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -162,22 +167,34 @@ def open_cache(root: Path | None = None) -> KernelCache:
         cache = KernelCache(root / LAYOUT)
         if not os.access(cache.folder, os.W_OK):
             raise PermissionError(f"{cache.folder} is read-only")
+        if os.statvfs(cache.folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+            raise PermissionError("its file system is mounted noexec, so that no program there can be loaded")
         return cache
     except OSError as error:
-        logs.warn_once(
-            f"cache:{root}",
-            f"stator cannot keep compiled kernels in {root} ({error}); they are built anew in every process. "
-            "Set STATOR_CACHE_DIR to a folder of yours that only you can write.",
-        )
-        return temporary_cache()
+        return temporary_cache(root, error)
 
 
-def temporary_cache() -> KernelCache:
-    """Return a cache for this process alone, removed at exit."""
-    folder = Path(tempfile.mkdtemp(prefix="stator-"))
-    cache = KernelCache(folder)
+def temporary_cache(root: Path, error: OSError) -> KernelCache:
+    """Return a cache for this process alone, removed at exit; `error` made the cache in `root` unusable. Raises
+    CompileError if there is no temporary folder."""
+    logs.warn_once(
+        f"cache:{root}",
+        f"stator cannot keep compiled kernels in {root} ({error}); they are built anew in every process. "
+        "Set STATOR_CACHE_DIR to a folder of yours that only you can write.",
+    )
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="stator-"))
+        cache = KernelCache(folder, is_temporary=True)
+    except OSError as without:
+        raise unusable("there is no temporary folder for compiled kernels", without) from without
     weakref.finalize(cache, _remove_own_folder, str(folder), os.getpid())
     return cache
+
+
+def unusable(what: str, error: OSError) -> CompileError:
+    return CompileError(
+        "runtime", f"{what}: {error}", hint="free space there, or set STATOR_CACHE_DIR or TMPDIR to another folder"
+    )
 
 
 def _remove_own_folder(folder: str, pid: int) -> None:

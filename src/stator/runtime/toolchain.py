@@ -6,6 +6,7 @@ Nothing here knows kernels or their cache. The compiler is tested only after a b
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import hashlib
 import json
@@ -16,7 +17,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -172,10 +172,19 @@ def _ask_version(command: tuple[str, ...]) -> str:
     return answer.stdout.splitlines()[0] if answer.stdout else "unknown"
 
 
-def compiler_environment() -> dict[str, str]:
-    """Return an environment with English messages and without variables that silently change compilation."""
+def compiler_environment(folder: Path | None = None) -> dict[str, str]:
+    """Return an environment with English messages and without variables that silently change compilation. The
+    compiler's temporary files lie in `folder`."""
     hidden = {"CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "GCC_EXEC_PREFIX"}
-    return {**{k: v for k, v in os.environ.items() if k not in hidden}, "LC_ALL": "C"}
+    temporary = {} if folder is None else {"TMPDIR": str(folder)}
+    return {**{k: v for k, v in os.environ.items() if k not in hidden}, "LC_ALL": "C", **temporary}
+
+
+def raise_if_disk_is_full(complaint: str) -> None:
+    """Raise OSError if the compiler failed because it could not write."""
+    for number, text in ((errno.ENOSPC, "No space left on device"), (errno.EDQUOT, "Disk quota exceeded")):
+        if text in complaint:
+            raise OSError(number, text)
 
 
 def _note_path(folder: Path, command: tuple[str, ...]) -> Path:
@@ -234,13 +243,14 @@ def _write_note(notes: Path | None, command: tuple[str, ...], note: dict) -> Non
         temporary.unlink(missing_ok=True)  # in a read-only folder the next process finds the flags again
 
 
-def diagnose(toolchain: Toolchain, notes: Path | None = None) -> Toolchain:
+def diagnose(toolchain: Toolchain, folder: Path, notes: Path | None = None) -> Toolchain:
     """After a failed build, find flags with which a small OpenMP program builds, loads and runs. Returns a working
-    toolchain; it equals the given one if that is not to blame. Raises MissingToolchain otherwise."""
+    toolchain; it equals the given one if that is not to blame. Raises MissingToolchain otherwise, OSError if `folder`,
+    where the program is built, cannot be written."""
     choices = [replace(toolchain, native=native, threading=omp) for omp in OPENMP_FLAGS for native in NATIVE_FLAGS]
     complaint = ""
     for candidate in (toolchain, *(choice for choice in choices if choice != toolchain)):
-        problem = _probe(candidate)
+        problem = _probe(candidate, folder)
         if problem is None:
             if candidate != toolchain:
                 _adopt(toolchain, candidate, notes)
@@ -271,27 +281,27 @@ def _warn_if_serial(working: Toolchain) -> None:
         )
 
 
-def _probe(toolchain: Toolchain) -> str | None:
+def _probe(toolchain: Toolchain, folder: Path) -> str | None:
     """Return None if the toolchain works, else the error."""
-    with tempfile.TemporaryDirectory(prefix="stator-probe-") as folder:
-        source, output = os.path.join(folder, "probe.cpp"), os.path.join(folder, "probe.so")
-        Path(source).write_text(_PROBE)
-        try:
-            result = subprocess.run(
-                toolchain.build_command(source, output),
-                capture_output=True,
-                text=True,
-                timeout=120,
-                env=compiler_environment(),
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            if raised_by_signal_handler(error):
-                raise
-            return str(error)
-        if result.returncode != 0:
-            return result.stderr.strip()[:800] or f"exit code {result.returncode}"
-        try:
-            total = ctypes.CDLL(output).stator_probe(100)
-        except OSError as error:
-            return str(error)
+    source, output = folder / "probe.cpp", folder / "probe.so"
+    source.write_text(_PROBE)
+    try:
+        result = subprocess.run(
+            toolchain.build_command(str(source), str(output)),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=compiler_environment(folder),
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        if raised_by_signal_handler(error):
+            raise
+        return str(error)
+    raise_if_disk_is_full(result.stderr)
+    if result.returncode != 0:
+        return result.stderr.strip()[:800] or f"exit code {result.returncode}"
+    try:
+        total = ctypes.CDLL(str(output)).stator_probe(100)
+    except OSError as error:
+        return str(error)
     return None if total == 4950 else f"the program computed {total} instead of 4950"
