@@ -23,21 +23,35 @@ extern "C" int omp_get_thread_num();
 
 // Builtins of instructions differ between compilers and versions; without any of them, portable code is used.
 #define BUILTINS_AVX512 \
-    (__has_builtin(__builtin_ia32_cvtd2mask512) && __has_builtin(__builtin_ia32_cvtq2mask512) && \
+    (__has_builtin(__builtin_ia32_cvtd2mask512) && __has_builtin(__builtin_ia32_cvtdq2pd512_mask) && \
+    __has_builtin(__builtin_ia32_cvtps2pd512_mask) && __has_builtin(__builtin_ia32_cvtq2mask512) && \
+    __has_builtin(__builtin_ia32_cvttpd2dq512_mask) && \
+    __has_builtin(__builtin_ia32_cvttpd2qq512_mask) && __has_builtin(__builtin_ia32_cvttps2dq512_mask) && \
+    __has_builtin(__builtin_ia32_cvttps2qq512_mask) && \
     __has_builtin(__builtin_ia32_gathersiv16sf) && __has_builtin(__builtin_ia32_loaddqudi512_mask) && \
     __has_builtin(__builtin_ia32_loaddquhi256_mask) && __has_builtin(__builtin_ia32_loaddquqi128_mask) && \
     __has_builtin(__builtin_ia32_loaddqusi512_mask) && __has_builtin(__builtin_ia32_loadups512_mask) && \
-    __has_builtin(__builtin_ia32_maxps512_mask) && __has_builtin(__builtin_ia32_minps512_mask) && \
-    __has_builtin(__builtin_ia32_pmovqd512_mask) && __has_builtin(__builtin_ia32_pmovsxdq512_mask) && \
-    __has_builtin(__builtin_ia32_rndscaleps_mask) && __has_builtin(__builtin_ia32_scalefps512_mask) && \
+    __has_builtin(__builtin_ia32_maxpd512_mask) && __has_builtin(__builtin_ia32_maxps512_mask) && \
+    __has_builtin(__builtin_ia32_minpd512_mask) && __has_builtin(__builtin_ia32_minps512_mask) && \
+    __has_builtin(__builtin_ia32_pmovdb512_mask) && __has_builtin(__builtin_ia32_pmovdw512_mask) && \
+    __has_builtin(__builtin_ia32_pmovqd512_mask) && __has_builtin(__builtin_ia32_pmovsxbd512_mask) && \
+    __has_builtin(__builtin_ia32_pmovsxdq512_mask) && __has_builtin(__builtin_ia32_pmovsxwd512_mask) && \
+    __has_builtin(__builtin_ia32_pmovzxbd512_mask) && __has_builtin(__builtin_ia32_pmovzxwd512_mask) && \
+    __has_builtin(__builtin_ia32_rndscalepd_mask) && __has_builtin(__builtin_ia32_rndscaleps_mask) && __has_builtin(__builtin_ia32_scalefps512_mask) && \
+    __has_builtin(__builtin_ia32_sqrtpd512_mask) && \
     __has_builtin(__builtin_ia32_sqrtps512_mask) && __has_builtin(__builtin_ia32_storedqudi512_mask) && \
     __has_builtin(__builtin_ia32_storedquhi256_mask) && __has_builtin(__builtin_ia32_storedquqi128_mask) && \
     __has_builtin(__builtin_ia32_storedqusi512_mask) && __has_builtin(__builtin_ia32_storeups512_mask) && \
     __has_builtin(__builtin_ia32_vcvtph2ps512_mask) && __has_builtin(__builtin_ia32_vcvtps2ph512_mask) && \
     __has_builtin(__builtin_ia32_vfmaddps512_mask))
 #define BUILTINS_AVX2 \
-    (__has_builtin(__builtin_ia32_maxps256) && __has_builtin(__builtin_ia32_minps256) && \
-    __has_builtin(__builtin_ia32_movmskps256) && __has_builtin(__builtin_ia32_roundps256) && \
+    (__has_builtin(__builtin_ia32_cvttpd2dq256) && __has_builtin(__builtin_ia32_cvttps2dq256) && \
+    __has_builtin(__builtin_ia32_permvarsi256) && __has_builtin(__builtin_ia32_pmovsxbd256) && \
+    __has_builtin(__builtin_ia32_pmovsxdq256) && __has_builtin(__builtin_ia32_pmovzxbd256) && __has_builtin(__builtin_ia32_pshufb256) && \
+    __has_builtin(__builtin_ia32_maxpd256) && __has_builtin(__builtin_ia32_maxps256) && \
+    __has_builtin(__builtin_ia32_minpd256) && __has_builtin(__builtin_ia32_minps256) && \
+    __has_builtin(__builtin_ia32_movmskps256) && __has_builtin(__builtin_ia32_roundpd256) && \
+    __has_builtin(__builtin_ia32_roundps256) && __has_builtin(__builtin_ia32_sqrtpd256) && \
     __has_builtin(__builtin_ia32_sqrtps256) && __has_builtin(__builtin_ia32_vcvtph2ps256) && \
     __has_builtin(__builtin_ia32_vcvtps2ph256) && __has_builtin(__builtin_ia32_vfmaddps256))
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && BUILTINS_AVX512
@@ -203,9 +217,60 @@ INLINE half_i32 narrow_half(half_i64 x) {
 INLINE half_i64 widen_half(half_i32 x) {
     return (half_i64)__builtin_ia32_pmovsxdq512_mask(x, x86_i64x8{}, (uint8_t)-1);
 }
+#elif defined(SIMD_AVX2)
+INLINE half_i32 narrow_half(half_i64 x) {
+    return low_half(__builtin_ia32_permvarsi256((vi32)x, vi32{0, 2, 4, 6, 1, 3, 5, 7}));
+}
+INLINE half_i64 widen_half(half_i32 x) { return (half_i64)__builtin_ia32_pmovsxdq256(x); }
 #else
 INLINE half_i32 narrow_half(half_i64 x) { return __builtin_convertvector(x, half_i32); }
 INLINE half_i64 widen_half(half_i32 x) { return __builtin_convertvector(x, half_i64); }
+#endif
+// Narrow integers to and from 32-bit lanes. Compilers convert bytes lane by lane unless shorts are in between.
+#ifdef SIMD_AVX512
+typedef char x86_i8x16 __attribute__((vector_size(16)));
+typedef short x86_i16x16 __attribute__((vector_size(32)));
+INLINE vi32 widen(vi16 x) { return __builtin_ia32_pmovsxwd512_mask((x86_i16x16)x, vi32{}, (uint16_t)-1); }
+INLINE vi32 widen(vu16 x) { return __builtin_ia32_pmovzxwd512_mask((x86_i16x16)x, vi32{}, (uint16_t)-1); }
+INLINE vi32 widen(vi8 x) { return __builtin_ia32_pmovsxbd512_mask((x86_i8x16)x, vi32{}, (uint16_t)-1); }
+INLINE vi32 widen(vu8 x) { return __builtin_ia32_pmovzxbd512_mask((x86_i8x16)x, vi32{}, (uint16_t)-1); }
+INLINE vi16 narrow_i16(vi32 x) { return (vi16)__builtin_ia32_pmovdw512_mask(x, x86_i16x16{}, (uint16_t)-1); }
+INLINE vi8 narrow_i8(vi32 x) { return (vi8)__builtin_ia32_pmovdb512_mask(x, x86_i8x16{}, (uint16_t)-1); }
+#elif defined(SIMD_AVX2)
+typedef char x86_i8x16 __attribute__((vector_size(16)));
+typedef char x86_i8x32 __attribute__((vector_size(32)));
+template <class V> INLINE x86_i8x16 padded(V x) {
+    typedef long long x86_i64x2 __attribute__((vector_size(16)));
+    return (x86_i8x16)x86_i64x2{(long long)x, 0};
+}
+template <class V> INLINE V first_bytes(vi32 x) {
+    V r;
+    __builtin_memcpy(&r, &x, sizeof r);
+    return r;
+}
+INLINE vi32 widen(vi16 x) { return __builtin_convertvector(x, vi32); }
+INLINE vi32 widen(vu16 x) { return __builtin_convertvector(x, vi32); }
+INLINE vi32 widen(vi8 x) { return __builtin_ia32_pmovsxbd256(padded(x)); }
+INLINE vi32 widen(vu8 x) { return __builtin_ia32_pmovzxbd256(padded(x)); }
+INLINE vi16 narrow_i16(vi32 x) {
+    const x86_i8x32 low = {0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1,
+                           0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1};
+    vi32 packed = (vi32)__builtin_ia32_pshufb256((x86_i8x32)x, low);
+    return first_bytes<vi16>(__builtin_ia32_permvarsi256(packed, vi32{0, 1, 4, 5, 2, 3, 6, 7}));
+}
+INLINE vi8 narrow_i8(vi32 x) {
+    const x86_i8x32 low = {0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+                           0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+    vi32 packed = (vi32)__builtin_ia32_pshufb256((x86_i8x32)x, low);
+    return first_bytes<vi8>(__builtin_ia32_permvarsi256(packed, vi32{0, 4, 1, 2, 3, 5, 6, 7}));
+}
+#else
+INLINE vi32 widen(vi16 x) { return __builtin_convertvector(x, vi32); }
+INLINE vi32 widen(vu16 x) { return __builtin_convertvector(x, vi32); }
+INLINE vi32 widen(vi8 x) { return widen(__builtin_convertvector(x, vi16)); }
+INLINE vi32 widen(vu8 x) { return widen(__builtin_convertvector(x, vu16)); }
+INLINE vi16 narrow_i16(vi32 x) { return __builtin_convertvector(x, vi16); }
+INLINE vi8 narrow_i8(vi32 x) { return __builtin_convertvector(narrow_i16(x), vi8); }
 #endif
 INLINE mask join(half_i64 lo, half_i64 hi) { return {join_i32(narrow_half(lo), narrow_half(hi))}; }
 INLINE mask first_lanes(int n) { return {vi32{IOTA} < n}; }
@@ -308,11 +373,11 @@ INLINE uint16_t float16_bits(float x) {
     if (a < 0x38800000) return sign | (uint16_t)(float_to_bits(bits_to_float(a) + 0.5f) - 0x3f000000);  // denormal
     return sign | (uint16_t)((a - 0x38000000 + 0x0fff + ((a >> 13) & 1)) >> 13);
 }
-INLINE vf32 widen_bf16(vu16 x) { return (vf32)(__builtin_convertvector(x, vu32) << 16); }
+INLINE vf32 widen_bf16(vu16 x) { return (vf32)(widen(x) << 16); }
 INLINE vu16 narrow_bf16(vf32 x) {
     vu32 b = (vu32)x;
     vu32 r = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
-    return __builtin_convertvector(x == x ? r : (vu32{} + 0x7fc0), vu16);
+    return (vu16)narrow_i16((vi32)(x == x ? r : (vu32{} + 0x7fc0)));
 }
 #ifdef SIMD_AVX512
 INLINE vf32 widen_f16(vu16 x) { return (vf32)__builtin_ia32_vcvtph2ps512_mask((vi16)x, vf32{}, (short)-1, 4); }
@@ -378,12 +443,15 @@ INLINE vf32 convert_f32(vf64 x) {
     return join_f32(__builtin_convertvector(x.lo, half_f32), __builtin_convertvector(x.hi, half_f32));
 }
 INLINE vf32 convert_f32(mask x) { return (vf32)(x.bits & (vi32)splat(1.0f)); }
-INLINE vf64 convert_f64(vf32 x) {
-    return {__builtin_convertvector(low_half(x), half_f64), __builtin_convertvector(high_half(x), half_f64)};
-}
-INLINE vf64 convert_f64(vi32 x) {
-    return {__builtin_convertvector(low_half(x), half_f64), __builtin_convertvector(high_half(x), half_f64)};
-}
+#ifdef SIMD_AVX512
+INLINE half_f64 widen_half(half_f32 x) { return __builtin_ia32_cvtps2pd512_mask(x, half_f64{}, (uint8_t)-1, 4); }
+INLINE half_f64 convert_half(half_i32 x) { return __builtin_ia32_cvtdq2pd512_mask(x, half_f64{}, (uint8_t)-1); }
+#else
+INLINE half_f64 widen_half(half_f32 x) { return __builtin_convertvector(x, half_f64); }
+INLINE half_f64 convert_half(half_i32 x) { return __builtin_convertvector(x, half_f64); }
+#endif
+INLINE vf64 convert_f64(vf32 x) { return {widen_half(low_half(x)), widen_half(high_half(x))}; }
+INLINE vf64 convert_f64(vi32 x) { return {convert_half(low_half(x)), convert_half(high_half(x))}; }
 INLINE vf64 convert_f64(vi64 x) {
     return {__builtin_convertvector(x.lo, half_f64), __builtin_convertvector(x.hi, half_f64)};
 }
@@ -394,6 +462,25 @@ INLINE vi64 convert_i64(vi32 x) {
     return {widen_half(low_half(x)), widen_half(high_half(x))};
 }
 INLINE vi64 convert_i64(mask x) { return convert_i64(-x.bits); }
+INLINE vi32 convert_i32(vi32 x) { return x; }
+INLINE vi32 convert_i32(mask x) { return -x.bits; }
+INLINE vi32 convert_i32(vi64 x) {
+    return join_i32(narrow_half(x.lo), narrow_half(x.hi));
+}
+// x86's instructions give the smallest integer by themselves, other code has to select it
+#ifdef SIMD_AVX512
+INLINE half_i64 truncate_i64(half_f64 x) {
+    return (half_i64)__builtin_ia32_cvttpd2qq512_mask(x, x86_i64x8{}, (uint8_t)-1, 4);
+}
+INLINE half_i64 truncate_i64(half_f32 x) {
+    return (half_i64)__builtin_ia32_cvttps2qq512_mask(x, x86_i64x8{}, (uint8_t)-1, 4);
+}
+INLINE half_i32 truncate_i32(half_f64 x) { return __builtin_ia32_cvttpd2dq512_mask(x, half_i32{}, (uint8_t)-1, 4); }
+INLINE vi64 convert_i64(vf64 x) { return {truncate_i64(x.lo), truncate_i64(x.hi)}; }
+INLINE vi64 convert_i64(vf32 x) { return {truncate_i64(low_half(x)), truncate_i64(high_half(x))}; }
+INLINE vi32 convert_i32(vf32 x) { return __builtin_ia32_cvttps2dq512_mask(x, vi32{}, (uint16_t)-1, 4); }
+INLINE vi32 convert_i32(vf64 x) { return join_i32(truncate_i32(x.lo), truncate_i32(x.hi)); }
+#else
 INLINE vi64 convert_i64(vf64 x) {
     vf64 low = splat(-9223372036854775808.0), high = splat(9223372036854775808.0);
     mask fits = (x >= low) & (x < high);
@@ -401,11 +488,12 @@ INLINE vi64 convert_i64(vf64 x) {
     return {__builtin_convertvector(y.lo, half_i64), __builtin_convertvector(y.hi, half_i64)};
 }
 INLINE vi64 convert_i64(vf32 x) { return convert_i64(convert_f64(x)); }
-INLINE vi32 convert_i32(vi32 x) { return x; }
-INLINE vi32 convert_i32(mask x) { return -x.bits; }
-INLINE vi32 convert_i32(vi64 x) {
-    return join_i32(narrow_half(x.lo), narrow_half(x.hi));
+#ifdef SIMD_AVX2
+INLINE vi32 convert_i32(vf32 x) { return __builtin_ia32_cvttps2dq256((x86_f32x8)x); }
+INLINE vi32 convert_i32(vf64 x) {
+    return join_i32((half_i32)__builtin_ia32_cvttpd2dq256(x.lo), (half_i32)__builtin_ia32_cvttpd2dq256(x.hi));
 }
+#else
 INLINE vi32 convert_i32(vf32 x) {
     vf32 low = splat(-2147483648.0f);
     mask fits = {(x >= low) & (x < -low)};
@@ -416,6 +504,8 @@ INLINE vi32 convert_i32(vf64 x) {
     for (int i = 0; i < LANES; ++i) r[i] = convert_i32(lane(x, i));
     return r;
 }
+#endif
+#endif
 INLINE mask convert_bool(vf32 x) { return {x != 0.0f}; }
 INLINE mask convert_bool(vi32 x) { return {x != 0}; }
 INLINE mask convert_bool(vi64 x) { return x != vi64{}; }
@@ -426,10 +516,10 @@ INLINE mask convert_bool(mask x) { return x; }
 // load(p), load(p, n): n lanes are read, the others are zero. store(p, v), store(p, v, n): n lanes are written.
 INLINE vf32 load(const float *p) { return *(const mem_f32 *)p; }
 INLINE vi32 load(const int32_t *p) { return *(const mem_i32 *)p; }
-INLINE vi32 load(const int16_t *p) { return __builtin_convertvector(*(const mem_i16 *)p, vi32); }
-INLINE vi32 load(const int8_t *p) { return __builtin_convertvector(*(const mem_i8 *)p, vi32); }
-INLINE vi32 load(const uint8_t *p) { return __builtin_convertvector(*(const mem_u8 *)p, vi32); }
-INLINE mask load(const bool *p) { return {__builtin_convertvector(*(const mem_u8 *)p, vi32) != 0}; }
+INLINE vi32 load(const int16_t *p) { return widen((vi16)*(const mem_i16 *)p); }
+INLINE vi32 load(const int8_t *p) { return widen((vi8)*(const mem_i8 *)p); }
+INLINE vi32 load(const uint8_t *p) { return widen((vu8)*(const mem_u8 *)p); }
+INLINE mask load(const bool *p) { return {widen((vu8)*(const mem_u8 *)p) != 0}; }
 INLINE vf32 load(const bfloat16 *p) { return widen_bf16(*(const mem_u16 *)p); }
 INLINE vf32 load(const float16 *p) { return widen_f16(*(const mem_u16 *)p); }
 INLINE vi64 load(const int64_t *p) { return {*(const mem_i64 *)p, *(const mem_i64 *)(p + HALF)}; }
@@ -437,10 +527,10 @@ INLINE vf64 load(const double *p) { return {*(const mem_f64 *)p, *(const mem_f64
 
 INLINE void store(float *p, vf32 v) { *(mem_f32 *)p = v; }
 INLINE void store(int32_t *p, vi32 v) { *(mem_i32 *)p = v; }
-INLINE void store(int16_t *p, vi32 v) { *(mem_i16 *)p = __builtin_convertvector(v, vi16); }
-INLINE void store(int8_t *p, vi32 v) { *(mem_i8 *)p = __builtin_convertvector(v, vi8); }
-INLINE void store(uint8_t *p, vi32 v) { *(mem_i8 *)p = __builtin_convertvector(v, vi8); }
-INLINE void store(bool *p, mask v) { *(mem_i8 *)p = __builtin_convertvector(-v.bits, vi8); }
+INLINE void store(int16_t *p, vi32 v) { *(mem_i16 *)p = narrow_i16(v); }
+INLINE void store(int8_t *p, vi32 v) { *(mem_i8 *)p = narrow_i8(v); }
+INLINE void store(uint8_t *p, vi32 v) { *(mem_i8 *)p = narrow_i8(v); }
+INLINE void store(bool *p, mask v) { *(mem_i8 *)p = narrow_i8(-v.bits); }
 INLINE void store(bfloat16 *p, vf32 v) { *(mem_u16 *)p = narrow_bf16(v); }
 INLINE void store(float16 *p, vf32 v) { *(mem_u16 *)p = narrow_f16(v); }
 INLINE void store(int64_t *p, vi64 v) {
@@ -477,8 +567,6 @@ INLINE void store(double *p, vf64 v, int n) {
     store_half((int64_t *)p, (half_i64)v.lo, (uint8_t)bitmask(n));
     store_half((int64_t *)p + HALF, (half_i64)v.hi, (uint8_t)(bitmask(n) >> 8));
 }
-typedef char x86_i8x16 __attribute__((vector_size(16)));
-typedef short x86_i16x16 __attribute__((vector_size(32)));
 INLINE vu8 load_bytes(const void *p, int n) {
     return (vu8)__builtin_ia32_loaddquqi128_mask((const char *)p, x86_i8x16{}, bitmask(n));
 }
@@ -489,16 +577,16 @@ INLINE void store_bytes(void *p, vi8 v, int n) { __builtin_ia32_storedquqi128_ma
 INLINE void store_shorts(void *p, vu16 v, int n) {
     __builtin_ia32_storedquhi256_mask((short *)p, (x86_i16x16)v, bitmask(n));
 }
-INLINE vi32 load(const int16_t *p, int n) { return __builtin_convertvector((vi16)load_shorts(p, n), vi32); }
-INLINE vi32 load(const int8_t *p, int n) { return __builtin_convertvector((vi8)load_bytes(p, n), vi32); }
-INLINE vi32 load(const uint8_t *p, int n) { return __builtin_convertvector(load_bytes(p, n), vi32); }
-INLINE mask load(const bool *p, int n) { return {__builtin_convertvector(load_bytes(p, n), vi32) != 0}; }
+INLINE vi32 load(const int16_t *p, int n) { return widen((vi16)load_shorts(p, n)); }
+INLINE vi32 load(const int8_t *p, int n) { return widen((vi8)load_bytes(p, n)); }
+INLINE vi32 load(const uint8_t *p, int n) { return widen(load_bytes(p, n)); }
+INLINE mask load(const bool *p, int n) { return {widen(load_bytes(p, n)) != 0}; }
 INLINE vf32 load(const bfloat16 *p, int n) { return widen_bf16(load_shorts(p, n)); }
 INLINE vf32 load(const float16 *p, int n) { return widen_f16(load_shorts(p, n)); }
-INLINE void store(int16_t *p, vi32 v, int n) { store_shorts(p, (vu16)__builtin_convertvector(v, vi16), n); }
-INLINE void store(int8_t *p, vi32 v, int n) { store_bytes(p, __builtin_convertvector(v, vi8), n); }
-INLINE void store(uint8_t *p, vi32 v, int n) { store_bytes(p, __builtin_convertvector(v, vi8), n); }
-INLINE void store(bool *p, mask v, int n) { store_bytes(p, __builtin_convertvector(-v.bits, vi8), n); }
+INLINE void store(int16_t *p, vi32 v, int n) { store_shorts(p, (vu16)narrow_i16(v), n); }
+INLINE void store(int8_t *p, vi32 v, int n) { store_bytes(p, narrow_i8(v), n); }
+INLINE void store(uint8_t *p, vi32 v, int n) { store_bytes(p, narrow_i8(v), n); }
+INLINE void store(bool *p, mask v, int n) { store_bytes(p, narrow_i8(-v.bits), n); }
 INLINE void store(bfloat16 *p, vf32 v, int n) { store_shorts(p, narrow_bf16(v), n); }
 INLINE void store(float16 *p, vf32 v, int n) { store_shorts(p, narrow_f16(v), n); }
 #else
@@ -719,5 +807,6 @@ INLINE vi64 check_index(vi64 i, int64_t size, int64_t *error, int n) {
 }
 
 #include "vec_math.h"
+#include "vec_divide.h"
 #include "vec_iterative.h"
 #include "vec_random.h"

@@ -73,11 +73,37 @@ INLINE vf32 maximum_or_second(vf32 a, vf32 b) { return (vf32)__builtin_ia32_maxp
 INLINE vf32 minimum_or_second(vf32 a, vf32 b) { return a < b ? a : b; }
 INLINE vf32 maximum_or_second(vf32 a, vf32 b) { return a > b ? a : b; }
 #endif
-LIBM_DOUBLE(op_sqrt, sqrt)
-LIBM_DOUBLE(op_floor, floor)
-LIBM_DOUBLE(op_ceil, ceil)
-LIBM_DOUBLE(op_trunc, trunc)
-LIBM_DOUBLE(op_round, rint)
+LIBM_SCALAR(op_sqrt, sqrt)
+LIBM_SCALAR(op_floor, floor)
+LIBM_SCALAR(op_ceil, ceil)
+LIBM_SCALAR(op_trunc, trunc)
+LIBM_SCALAR(op_round, rint)
+#ifdef SIMD_AVX512
+INLINE half_f64 minimum_or_second(half_f64 a, half_f64 b) { return __builtin_ia32_minpd512_mask(a, b, b, (uint8_t)-1, 4); }
+INLINE half_f64 maximum_or_second(half_f64 a, half_f64 b) { return __builtin_ia32_maxpd512_mask(a, b, b, (uint8_t)-1, 4); }
+#define SQRT_HALF(x) __builtin_ia32_sqrtpd512_mask(x, x, (uint8_t)-1, 4)
+#define ROUND_HALF(x, mode) __builtin_ia32_rndscalepd_mask(x, mode, x, (uint8_t)-1, 4)
+#elif defined(SIMD_AVX2)
+INLINE half_f64 minimum_or_second(half_f64 a, half_f64 b) { return (half_f64)__builtin_ia32_minpd256(a, b); }
+INLINE half_f64 maximum_or_second(half_f64 a, half_f64 b) { return (half_f64)__builtin_ia32_maxpd256(a, b); }
+#define SQRT_HALF(x) (half_f64)__builtin_ia32_sqrtpd256(x)
+#define ROUND_HALF(x, mode) (half_f64)__builtin_ia32_roundpd256(x, mode)
+#else
+INLINE half_f64 minimum_or_second(half_f64 a, half_f64 b) { return a < b ? a : b; }
+INLINE half_f64 maximum_or_second(half_f64 a, half_f64 b) { return a > b ? a : b; }
+LANEWISE(op_sqrt, __builtin_sqrt, double, vf64)
+LANEWISE(op_floor, __builtin_floor, double, vf64)
+LANEWISE(op_ceil, __builtin_ceil, double, vf64)
+LANEWISE(op_trunc, __builtin_trunc, double, vf64)
+LANEWISE(op_round, __builtin_rint, double, vf64)
+#endif
+#ifdef ROUND_HALF
+INLINE vf64 op_sqrt(vf64 x) { return {SQRT_HALF(x.lo), SQRT_HALF(x.hi)}; }
+INLINE vf64 op_floor(vf64 x) { return {ROUND_HALF(x.lo, 1), ROUND_HALF(x.hi, 1)}; }
+INLINE vf64 op_ceil(vf64 x) { return {ROUND_HALF(x.lo, 2), ROUND_HALF(x.hi, 2)}; }
+INLINE vf64 op_trunc(vf64 x) { return {ROUND_HALF(x.lo, 3), ROUND_HALF(x.hi, 3)}; }
+INLINE vf64 op_round(vf64 x) { return {ROUND_HALF(x.lo, 0), ROUND_HALF(x.hi, 0)}; }
+#endif
 INLINE float op_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 INLINE double op_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 INLINE vf32 op_fma(vf32 a, vf32 b, vf32 c) { return fmadd(a, b, c); }
@@ -117,8 +143,9 @@ INLINE vf64 op_abs(vf64 x) {
 INLINE int32_t op_abs(int32_t x) { return x < 0 ? (int32_t)(0u - (uint32_t)x) : x; }
 INLINE int64_t op_abs(int64_t x) { return x < 0 ? (int64_t)(0ull - (uint64_t)x) : x; }
 INLINE vi32 op_abs(vi32 x) { return x < 0 ? -x : x; }
-INLINE vi64 op_abs(vi64 x) { return select(x < vi64{}, -x, x); }
-INLINE vf32 copy_sign(vf32 magnitude, vf32 sign) {
+INLINE half_i64 op_abs(half_i64 x) { return x < 0 ? -x : x; }
+INLINE vi64 op_abs(vi64 x) { return {op_abs(x.lo), op_abs(x.hi)}; }
+INLINE vf32 op_copysign(vf32 magnitude, vf32 sign) {
     return (vf32)(((vi32)magnitude & 0x7fffffff) | ((vi32)sign & (int32_t)0x80000000));
 }
 
@@ -280,14 +307,14 @@ INLINE vf32 op_tanh(vf32 x) {
     p = fmadd(p, t, TANH_COEFFICIENT(1));
     p = fmadd(p, t, TANH_COEFFICIENT(0));
 #undef TANH_COEFFICIENT
-    return p * copy_sign(a, x);
+    return p * op_copysign(a, x);
 }
 #else
 INLINE vf32 op_tanh(vf32 x) {
     vf32 a = op_abs(x);
     a = minimum_or_second(splat(10.0f), a);
     vf32 t = op_expm1(a + a);
-    return copy_sign(t / (t + 2.0f), x);
+    return op_copysign(t / (t + 2.0f), x);
 }
 #endif
 INLINE vf32 op_sigmoid(vf32 x) {
@@ -334,7 +361,7 @@ INLINE vf32 op_erf(vf32 x) {
     p = fmadd(p, t, ERF_COEFFICIENT(1));
     p = fmadd(p, t, ERF_COEFFICIENT(0));
 #undef ERF_COEFFICIENT
-    return p * copy_sign(minimum_or_second(splat(4.0f), a), x);
+    return p * op_copysign(minimum_or_second(splat(4.0f), a), x);
 }
 #else
 // |x| <= 1: x P(x^2); beyond: 1 - exp(-Q(|x|)), Q fitted to -log(erfc), weighted by erfc.
@@ -354,7 +381,7 @@ INLINE vf32 op_erf(vf32 x) {
     q = fmadd(q, b, 0x1.443558p-1f);
     q = fmadd(q, b, 0x1.212c1p+0f);
     q = fmadd(q, b, -0x1.8a7364p-13f);
-    q = copy_sign(1.0f - op_exp(-q), x);
+    q = op_copysign(1.0f - op_exp(-q), x);
     return a > 1.0f ? q : p;
 }
 #endif
@@ -451,16 +478,24 @@ LIBM(op_acosh, acosh)
 LIBM(op_atanh, atanh)
 LIBM(op_lgamma, lgamma)
 
-#define LIBM2(name, function) \
+#define LIBM_SCALAR2(name, function) \
     INLINE float name(float x, float y) { return __builtin_##function##f(x, y); } \
-    INLINE double name(double x, double y) { return __builtin_##function(x, y); } \
+    INLINE double name(double x, double y) { return __builtin_##function(x, y); }
+#define LIBM2(name, function) \
+    LIBM_SCALAR2(name, function) \
     LANEWISE2(name, __builtin_##function##f, float, vf32) \
     LANEWISE2(name, __builtin_##function, double, vf64)
 LIBM2(op_atan2, atan2)
 LIBM2(op_hypot, hypot)
 LIBM2(op_nextafter, nextafter)
-LIBM2(op_copysign, copysign)
-LIBM2(op_fmod, fmod)
+LIBM_SCALAR2(op_copysign, copysign)
+INLINE half_f64 op_copysign(half_f64 magnitude, half_f64 sign) {
+    half_i64 m = half_i64{} + 0x7fffffffffffffffll;
+    return (half_f64)(((half_i64)magnitude & m) | ((half_i64)sign & ~m));
+}
+INLINE vf64 op_copysign(vf64 magnitude, vf64 sign) {
+    return {op_copysign(magnitude.lo, sign.lo), op_copysign(magnitude.hi, sign.hi)};
+}
 
 #include "vec_power.h"
 
@@ -498,71 +533,19 @@ INLINE vf32 op_div(vf32 a, vf32 b) { return a / b; }
 INLINE vf64 op_div(vf64 a, vf64 b) { return a / b; }
 INLINE float op_div(float a, float b) { return a / b; }
 INLINE double op_div(double a, double b) { return a / b; }
-// integer division by zero is an error in ATen that tensors of a graph cannot raise: here it gives 0 and never traps
-INLINE int32_t op_trunc_div(int32_t a, int32_t b) { return b == 0 ? 0 : b == -1 ? op_neg(a) : a / b; }
-INLINE int64_t op_trunc_div(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? op_neg(a) : a / b; }
-INLINE float op_trunc_div(float a, float b) { return __builtin_truncf(a / b); }
-INLINE double op_trunc_div(double a, double b) { return __builtin_trunc(a / b); }
-INLINE int32_t op_floor_div(int32_t a, int32_t b) {
-    int32_t q = op_trunc_div(a, b);
-    return b != 0 && b != -1 && a % b != 0 && ((a < 0) != (b < 0)) ? q - 1 : q;
-}
-INLINE int64_t op_floor_div(int64_t a, int64_t b) {
-    int64_t q = op_trunc_div(a, b);
-    return b != 0 && b != -1 && a % b != 0 && ((a < 0) != (b < 0)) ? q - 1 : q;
-}
-INLINE int32_t op_mod(int32_t a, int32_t b) {
-    if (b == 0 || b == -1) return 0;
-    int32_t r = a % b;
-    return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
-}
-INLINE int64_t op_mod(int64_t a, int64_t b) {
-    if (b == 0 || b == -1) return 0;
-    int64_t r = a % b;
-    return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
-}
-INLINE int32_t op_fmod(int32_t a, int32_t b) { return b == 0 || b == -1 ? 0 : a % b; }
-INLINE int64_t op_fmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
-INLINE float op_mod(float a, float b) {
-    float r = __builtin_fmodf(a, b);
-    return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
-}
-INLINE double op_mod(double a, double b) {
-    double r = __builtin_fmod(a, b);
-    return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
-}
-// Python's floor division of floats by the remainder, as in ATen
-template <class T> INLINE T float_floordiv(T a, T b, T r) {
-    if (b == 0) return a / b;
-    T q = (a - r) / b;
-    if (r != 0 && ((b < 0) != (r < 0))) q -= 1;
-    if (q == 0) return __builtin_copysign((T)0, a / b);
-    T whole = (T)__builtin_floor(q);
-    return q - whole > (T)0.5 ? whole + 1 : whole;
-}
-INLINE float op_floor_div(float a, float b) { return float_floordiv(a, b, __builtin_fmodf(a, b)); }
-INLINE double op_floor_div(double a, double b) { return float_floordiv(a, b, __builtin_fmod(a, b)); }
-#define LANEWISE2_NUMBERS(name) \
-    LANEWISE2(name, name, float, vf32) LANEWISE2(name, name, double, vf64) \
-    LANEWISE2(name, name, int32_t, vi32) LANEWISE2(name, name, int64_t, vi64)
-LANEWISE2_NUMBERS(op_floor_div)
-LANEWISE2_NUMBERS(op_mod)
-LANEWISE2(op_fmod, op_fmod, int32_t, vi32)
-LANEWISE2(op_fmod, op_fmod, int64_t, vi64)
-LANEWISE2(op_trunc_div, op_trunc_div, int32_t, vi32)
-LANEWISE2(op_trunc_div, op_trunc_div, int64_t, vi64)
-INLINE vf32 op_trunc_div(vf32 a, vf32 b) { return op_trunc(a / b); }
-INLINE vf64 op_trunc_div(vf64 a, vf64 b) { return op_trunc(a / b); }
 
 // a NaN on either side is the result
 INLINE vf32 op_maximum(vf32 a, vf32 b) { return a != a ? a : maximum_or_second(a, b); }
 INLINE vf32 op_minimum(vf32 a, vf32 b) { return a != a ? a : minimum_or_second(a, b); }
-INLINE vf64 op_maximum(vf64 a, vf64 b) { return select(a != a, a, select(a > b, a, b)); }
-INLINE vf64 op_minimum(vf64 a, vf64 b) { return select(a != a, a, select(a < b, a, b)); }
+INLINE half_f64 op_maximum(half_f64 a, half_f64 b) { return a != a ? a : maximum_or_second(a, b); }
+INLINE half_f64 op_minimum(half_f64 a, half_f64 b) { return a != a ? a : minimum_or_second(a, b); }
+INLINE half_i64 op_maximum(half_i64 a, half_i64 b) { return a > b ? a : b; }
+INLINE half_i64 op_minimum(half_i64 a, half_i64 b) { return a < b ? a : b; }
 INLINE vi32 op_maximum(vi32 a, vi32 b) { return a > b ? a : b; }
 INLINE vi32 op_minimum(vi32 a, vi32 b) { return a < b ? a : b; }
-INLINE vi64 op_maximum(vi64 a, vi64 b) { return select(a > b, a, b); }
-INLINE vi64 op_minimum(vi64 a, vi64 b) { return select(a < b, a, b); }
+#define HALVES2(name, T) \
+    INLINE T name(T a, T b) { return {name(a.lo, b.lo), name(a.hi, b.hi)}; }
+HALVES2(op_maximum, vi64) HALVES2(op_minimum, vi64) HALVES2(op_maximum, vf64) HALVES2(op_minimum, vf64)
 INLINE mask op_maximum(mask a, mask b) { return a | b; }
 INLINE mask op_minimum(mask a, mask b) { return a & b; }
 template <class T> INLINE T op_maximum(T a, T b) { return a != a ? a : a > b ? a : b; }
@@ -571,8 +554,9 @@ template <class T> INLINE T op_minimum(T a, T b) { return a != a ? a : a < b ? a
 // a NaN on one side is ignored
 INLINE vf32 op_fmax(vf32 a, vf32 b) { return b != b ? a : a > b ? a : b; }
 INLINE vf32 op_fmin(vf32 a, vf32 b) { return b != b ? a : a < b ? a : b; }
-INLINE vf64 op_fmax(vf64 a, vf64 b) { return select(b != b, a, select(a > b, a, b)); }
-INLINE vf64 op_fmin(vf64 a, vf64 b) { return select(b != b, a, select(a < b, a, b)); }
+INLINE half_f64 op_fmax(half_f64 a, half_f64 b) { return b != b ? a : a > b ? a : b; }
+INLINE half_f64 op_fmin(half_f64 a, half_f64 b) { return b != b ? a : a < b ? a : b; }
+HALVES2(op_fmax, vf64) HALVES2(op_fmin, vf64)
 template <class T> INLINE T op_fmax(T a, T b) { return b != b ? a : a > b ? a : b; }
 template <class T> INLINE T op_fmin(T a, T b) { return b != b ? a : a < b ? a : b; }
 
@@ -592,9 +576,9 @@ INLINE mask op_signbit(vf32 x) { return {(vi32)x < 0}; }
 INLINE bool op_signbit(float x) { return __builtin_signbit(x); }
 INLINE bool op_signbit(double x) { return __builtin_signbit(x); }
 INLINE vf32 op_relu(vf32 x) { return x < 0.0f ? vf32{} : x; }
-INLINE vf64 op_relu(vf64 x) { return select(x < vf64{}, vf64{}, x); }
+INLINE vf64 op_relu(vf64 x) { return {x.lo < 0 ? half_f64{} : x.lo, x.hi < 0 ? half_f64{} : x.hi}; }
 INLINE vi32 op_relu(vi32 x) { return x < 0 ? vi32{} : x; }
-INLINE vi64 op_relu(vi64 x) { return select(x < vi64{}, vi64{}, x); }
+INLINE vi64 op_relu(vi64 x) { return {x.lo < 0 ? half_i64{} : x.lo, x.hi < 0 ? half_i64{} : x.hi}; }
 template <class T> INLINE T op_relu(T x) { return x < 0 ? (T)0 : x; }
 
 INLINE mask op_logical_not(mask a) { return !a; }
@@ -645,11 +629,13 @@ INLINE vi64 op_rshift(vi64 a, vi64 n) { return {shift_half_right(a.lo, n.lo), sh
 #ifdef __clang__
 template <class V> INLINE V swap_lanes(V x, int distance) {
     V r = x;
-    for (int i = 0; i < LANES; ++i) r[i] = x[i ^ distance];
+    for (int i = 0; i < sizeof x / sizeof x[0]; ++i) r[i] = x[i ^ distance];
     return r;
 }
 #else
 template <class V> INLINE V swap_lanes(V x, int distance) { return __builtin_shuffle(x, vi32{IOTA} ^ distance); }
+INLINE half_f64 swap_lanes(half_f64 x, int distance) { return __builtin_shuffle(x, half_i64{IOTA_LO} ^ distance); }
+INLINE half_i64 swap_lanes(half_i64 x, int distance) { return __builtin_shuffle(x, half_i64{IOTA_LO} ^ distance); }
 #endif
 #define HORIZONTAL(name, combine, T, V) \
     INLINE T name(V x) { \
@@ -660,11 +646,10 @@ template <class V> INLINE V swap_lanes(V x, int distance) { return __builtin_shu
     }
 #define HORIZONTAL_PAIR(name, combine, T, V) \
     INLINE T name(V x) { \
-        T r[LANES]; \
-        for (int i = 0; i < LANES; ++i) r[i] = lane(x, i); \
-        for (int step = LANES / 2; step; step /= 2) \
-            for (int i = 0; i < step; ++i) r[i] = combine(r[i], r[i + step]); \
-        return r[0]; \
+        x = combine(x, V{x.hi, x.hi}); \
+        if (HALF >= 8) x = combine(x, V{swap_lanes(x.lo, 4), x.hi}); \
+        if (HALF >= 4) x = combine(x, V{swap_lanes(x.lo, 2), x.hi}); \
+        return combine(x, V{swap_lanes(x.lo, 1), x.hi}).lo[0]; \
     }
 #define HORIZONTAL_NUMBERS(name, combine) \
     HORIZONTAL(name, combine, float, vf32) HORIZONTAL_PAIR(name, combine, double, vf64) \
