@@ -83,7 +83,9 @@ class Toolchain:
     @property
     def key(self) -> str:
         openmp = os.path.basename(self.openmp) if self.openmp else ""
-        return digest("\0".join((self.version, *self.flags, openmp, self.features, platform.machine())))
+        return digest(
+            "\0".join((self.version, *self.command[1:], *self.flags, openmp, self.features, platform.machine()))
+        )
 
     def build_command(self, source: str, output: str) -> list[str]:
         return [*self.command, *self.flags, "-I", str(CSRC), source, "-o", output, *self.link]

@@ -142,7 +142,13 @@ INLINE vf64 op_abs(vf64 x) {
 }
 INLINE int32_t op_abs(int32_t x) { return x < 0 ? (int32_t)(0u - (uint32_t)x) : x; }
 INLINE int64_t op_abs(int64_t x) { return x < 0 ? (int64_t)(0ull - (uint64_t)x) : x; }
-INLINE vi32 op_abs(vi32 x) { return x < 0 ? -x : x; }
+INLINE vi32 op_abs(vi32 x) {
+    x = x < 0 ? -x : x;
+#ifdef SIMD_AVX512
+    asm("" : "+v"(x));  // gcc takes the bytes of |widened unsigned bytes| for |signed bytes|; it cannot see through this
+#endif
+    return x;
+}
 INLINE half_i64 op_abs(half_i64 x) { return x < 0 ? -x : x; }
 INLINE vi64 op_abs(vi64 x) { return {op_abs(x.lo), op_abs(x.hi)}; }
 INLINE vf32 op_copysign(vf32 magnitude, vf32 sign) {

@@ -45,6 +45,8 @@ class Emitter:
         self.lines: list[str] = []
         self.depth = 1
         self.lanes = "LANES"
+        self.narrows = True
+        self.narrowed_by_stores = _narrowed_by_stores(kernel, buffers)
         self.vector_bit = 0 if order.vector is None else 1 << order.vector
         self.lane_symbol = None if order.vector is None else kernel.loops[order.vector]
         self.vector_indirect: dict[Symbol, str] = {}
@@ -343,6 +345,7 @@ class Emitter:
             name = self.kernel.loops[self.order.tile].name
             self.line(f"const {VECTOR[kind]} t{position} = tile{position}[{name} - {name}b];")
             return
+        self.narrows = position not in self.narrowed_by_stores
         text = print_value(self, value, vector)
         if value.name == "indirect":
             name = f"indirect{position}"
@@ -561,6 +564,17 @@ class Emitter:
             if KIND[source] != KIND[value.dtype]:
                 raise CompileError("inductor", f"reduction {kind} of {source} to {value.dtype}")
         self.line(f"const {register} t{position} = {text};")
+
+
+def _narrowed_by_stores(kernel: Kernel, buffers: Mapping[str, Buffer]) -> set[int]:
+    """The values that are only stored, in their own dtype: a store rounds or wraps as NARROW does."""
+    read = {position for value in kernel.values for position in kernel.operands(value.args)}
+    stored: set[int] = set()
+    for store in kernel.stores:
+        read.update(position for position in kernel.store_operands(store) if position != store.value)
+        same = buffers[store.buffer].layout.dtype is kernel.values[store.value].dtype
+        (stored if same and store.mode is None else read).add(store.value)
+    return stored - read
 
 
 _COMBINE = {

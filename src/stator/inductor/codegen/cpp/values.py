@@ -33,11 +33,15 @@ class CppContext(Protocol):
     def index_number(self, index: Expr, vector: bool) -> str: ...
 
     lanes: str
+    narrows: bool  # False where the store of the value narrows it
 
 
 Handler = Callable[[CppContext, CppValue, bool], str]
 PRINTERS: Registry[str, Handler] = Registry("operation of the loop vocabulary")
 
+# Results of these are operands, or need no more bits than the operands: floats stay values of their dtype
+_EXACT_NAMES = "abs neg maximum minimum fmax fmin relu sign floor ceil trunc round copysign"
+_EXACT = frozenset(_EXACT_NAMES.split())
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
@@ -55,8 +59,13 @@ def _elementwise(context: CppContext, value: CppValue, vector: bool) -> str:
         text = f"{args[0]} {_INFIX[value.name]} {args[1]}"
     else:
         text = f"op_{value.name}({', '.join(args)})"
-    narrow = NARROW.get(value.dtype)
-    return f"{narrow}({text})" if narrow else text
+    exact = value.name in _EXACT and kind == "f32"
+    return text if exact else _narrowed(context, text, value.dtype)
+
+
+def _narrowed(context: CppContext, text: str, dtype: torch.dtype) -> str:
+    narrow = NARROW.get(dtype)
+    return f"{narrow}({text})" if narrow and context.narrows else text
 
 
 for _name in ELEMENTWISE - {"where"}:
@@ -91,22 +100,21 @@ def _constant(context: CppContext, value: CppValue, vector: bool) -> str:
 
 @PRINTERS.register("index_value")
 def _index_value(context: CppContext, value: CppValue, vector: bool) -> str:
-    return _converted(context.index_number(value.args[0], vector), torch.int64, value.dtype)
+    return _converted(context, context.index_number(value.args[0], vector), torch.int64, value.dtype)
 
 
 @PRINTERS.register("to_dtype")
 def _to_dtype(context: CppContext, value: CppValue, vector: bool) -> str:
     source = value.args[0].position
-    return _converted(context.operand(source, vector), context.dtype(source), value.dtype)
+    return _converted(context, context.operand(source, vector), context.dtype(source), value.dtype)
 
 
-def _converted(text: str, source: torch.dtype, target: torch.dtype) -> str:
+def _converted(context: CppContext, text: str, source: torch.dtype, target: torch.dtype) -> str:
     if source is target:
         return text
     if KIND[source] != KIND[target]:
         text = f"convert_{KIND[target]}({text})"
-    narrow = NARROW.get(target)
-    return f"{narrow}({text})" if narrow else text
+    return _narrowed(context, text, target)
 
 
 _BITCASTS = {
