@@ -144,6 +144,7 @@ OTHER_WAYS: dict[str, tuple[Program, list[float]]] = {
     "a list of tensors": (lambda x: torch.tensor([x.sum(), 2, x[0] * 3]) + x.sum(), [2.0]),
     "an index of lists": (lambda x: x[([x[0].long() % 1, 0],)], [2.0]),
     "a truth that chooses": (lambda x: (x, max((x > 3).item(), 0.5), torch.full((2,), (x > 3).item())), [9.0]),
+    "a power of a truth": (lambda x: (x ** (x > 3).item(), (x > 3).item() ** x), [9.0]),
     "a branch on a truth": (lambda x: x + 1 if bool(x > 3) else x, [9.0]),
     "digits": (lambda x: x + round(int(x.sum().item()), -1), [17.0]),
 }

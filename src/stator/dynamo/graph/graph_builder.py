@@ -486,8 +486,11 @@ _ARITHMETIC = frozenset(_ARITHMETIC_NAMES.split())
 
 
 def _is_operator(target: Any) -> bool:
-    """Whether this is an operator of Python, whose other operand is a tensor."""
-    return getattr(target, "__module__", None) == "_operator" and target is not operator.getitem
+    """Whether this is an operator of Python that treats a bool and a tensor of a bool alike, also in the backward."""
+    return getattr(target, "__module__", None) == "_operator" and target not in _UNLIKE
+
+
+_UNLIKE = (operator.getitem, operator.pow, operator.ipow, operator.mod, operator.imod)
 
 
 def _lower_number(recorder: GraphBuilder, value: SymbolicNumber) -> tuple[Any, Any]:
