@@ -55,15 +55,17 @@ def capture(
     *,
     fullgraph: bool = False,
     unknown_sizes: bool = True,
+    kernels_warn: bool = True,
 ) -> CapturedFrame:
     """Execute `function` symbolically on `arguments` (parameter name -> object, as bound for the frame), once.
 
     unknown_sizes: operators whose result size depends on data stay in the graph; otherwise the graph ends before them.
+    kernels_warn: the backend runs torch's kernels, which warn by themselves.
 
     Raises Retry if the frame has to be captured again; Unsupported if nothing can be captured soundly, or, with
     fullgraph, if the whole frame cannot be one graph. Any other exception is a defect of stator.
     """
-    attempt = _Attempt(function, arguments, assumptions, unknown_sizes, fullgraph)
+    attempt = _Attempt(function, arguments, assumptions, unknown_sizes, fullgraph, kernels_warn)
     try:
         captured = attempt.run()
     except Retry as retry:
@@ -107,12 +109,14 @@ class _Attempt:
         assumptions: CaptureAssumptions,
         unknown_sizes: bool = True,
         fullgraph: bool = False,
+        kernels_warn: bool = True,
     ) -> None:
         self.function = function
         self.arguments = arguments
         self.assumptions = assumptions
         self.unknown_sizes = unknown_sizes
         self.fullgraph = fullgraph
+        self.kernels_warn = kernels_warn
         self.entry_state = TorchState.now()
         self.running: Sequence[Frame] = ()  # the symbolic frames at the end of the attempt
         self.handled = sys.exception()  # the program's exception: stator handles none here
@@ -126,6 +130,7 @@ class _Attempt:
         context = FrameCapture(self.function, self.assumptions)
         context.recorder.mode.keeps_unknown_sizes = self.unknown_sizes
         context.recorder.fullgraph = self.fullgraph
+        context.recorder.kernels_warn = self.kernels_warn
         try:
             return self._run(context)
         finally:

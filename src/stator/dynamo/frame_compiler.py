@@ -172,6 +172,7 @@ class FrameCompiler:
                     assumptions,
                     fullgraph=self.settings.fullgraph,
                     unknown_sizes=unknown_sizes,
+                    kernels_warn=self.settings.backend_name != "inductor",
                 )
         except Unsupported as error:
             if resumption_of(function.__code__) is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,7 +40,7 @@ from .fake_error_translation import why_it_failed
 from .input_value_guards import CaptureFakeMode
 from .number_nodes import NumberNodes
 from .subgraphs import Subgraph
-from .torch_warnings import cpp_warnings_kept
+from .torch_warnings import cpp_warnings_kept, warnings_of_kernel, warnings_of_variance
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -94,6 +95,7 @@ class GraphBuilder:
         self.any_noticed = False  # would the program notice a failure of any operator?
         self.used: list[tuple[TensorValue, int]] = []  # tensors of the call being recorded, with their versions
         self.taken_numbers: list[SymbolicNumber] = []  # symbolic arguments of the call being recorded
+        self.kernels_warn = True  # the backend runs torch's kernels, which warn in each call
         self.takes_floats = self.takes_ints = self.takes_truths = True
         self._last_placeholder: fx.Node | None = None
         self._names: dict[str, int] = {}
@@ -218,6 +220,8 @@ class GraphBuilder:
             node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
         if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
+        for text in () if self.kernels_warn else warnings_of_variance(_name(target), fake_args, fake_kwargs, result):
+            self.context.call(self.context.known(warnings.warn), [ConstantValue(text)], {})
         if self.numbers.any:
             self.numbers.check_facts(all_known=False)
         if self.mode.times != asked:
@@ -295,7 +299,7 @@ class GraphBuilder:
         try:
             with outside_inference_mode(), self.mode, cpp_warnings_kept(warned):
                 result = (stand_ins.get(target) or run)(*args, **kwargs)
-            for text in warned:
+            for text in (*warned, *warnings_of_kernel(_name(target), args)):
                 self.context.warn_now(text)
             return result
         except Exception as error:

@@ -1,6 +1,6 @@
 """Warnings of torch's functions that capture runs on tensors without data. They come from frames of stator, so they are
 kept from the program: capture follows a Python function that warns, and gives a C++ operator's warning at the user's
-line."""
+line. Warnings of kernels, which need data, come from running the operator on a small example."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import torch
 
 
 class PythonWarning(BaseException):
@@ -63,3 +66,40 @@ def cpp_warnings_kept(texts: list[str]) -> Iterator[None]:
 
     with _filtered(takes):
         yield
+
+
+def warnings_of_kernel(name: str, args: list[Any]) -> list[str]:
+    """The warnings that this operator's kernel gives once in a process, unless it gave them before."""
+    example = _DEPRECATED.get(name)
+    if example is None or (name == "where" and getattr(args[0], "dtype", None) != torch.uint8):
+        return []
+    return _warnings_of(example)
+
+
+_DEPRECATED: dict[str, Callable[[], Any]] = {
+    "cholesky": lambda: torch.cholesky(torch.ones(1, 1)),
+    "triangular_solve": lambda: torch.triangular_solve(torch.ones(1, 1), torch.ones(1, 1)),
+    "where": lambda: torch.where(torch.ones(1, dtype=torch.uint8), torch.ones(1), torch.ones(1)),
+}
+
+
+def warnings_of_variance(name: str, args: list[Any], kwargs: dict[str, Any], result: Any) -> list[str]:
+    """The warnings that each call of `var` and its relatives gives if the correction leaves no degree of freedom."""
+    if name not in ("var", "std", "var_mean", "std_mean"):
+        return []
+    sizes = args[0].numel(), (result[0] if isinstance(result, tuple) else result).numel()
+    correction = kwargs.get(
+        "correction", kwargs.get("unbiased", next((one for one in args if type(one) is bool), True))
+    )
+    if not all(type(size) is int and size for size in sizes) or sizes[0] // sizes[1] > (
+        1 if correction is None else correction
+    ):
+        return []
+    return _warnings_of(lambda: getattr(torch, name)(torch.ones(1)))
+
+
+def _warnings_of(example: Callable[[], Any]) -> list[str]:
+    texts: list[str] = []
+    with cpp_warnings_kept(texts):
+        example()
+    return texts
