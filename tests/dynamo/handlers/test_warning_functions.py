@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -51,6 +53,51 @@ def test_each_call_gives_the_results_and_the_warnings_of_eager(name: str) -> Non
     heard, computed = said(stator.compile(WARNING[name], backend="aot_eager", fullgraph=True))
     assert heard == expected and len(heard) == 3
     torch.testing.assert_close(computed, results)
+
+
+KERNELS: dict[str, Program] = {
+    "var": lambda x: x.var(correction=10) * 2,
+    "var of one element": lambda x: torch.var(x[:1]) * 2,
+    "std_mean": lambda x: torch.std_mean(x[None], 0, unbiased=True)[0] * 2,
+    "tensor of a tensor": lambda x: torch.tensor(x) * 2,
+    "range": lambda x: torch.range(0, 3) * x,
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiled_kernels_warn_as_those_of_eager(name: str) -> None:
+    expected, results = said(KERNELS[name])
+    heard, computed = said(stator.compile(KERNELS[name], fullgraph=True))
+    assert heard == expected and len(heard) == 3
+    torch.testing.assert_close(computed, results, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["var", "std_mean"])
+def test_a_degree_of_freedom_is_no_warning(name: str) -> None:
+    assert said(stator.compile(lambda x: getattr(torch, name)(x[None], 1), fullgraph=True))[0] == []
+
+
+ONCE = """
+import torch, stator, warnings
+a, b = torch.eye(3), torch.ones(2, 3, 4)
+for program in (
+    lambda: torch.cholesky(a) + 1,
+    lambda: torch.triangular_solve(a, a)[0] + 1,
+    lambda: b.T + 1,
+    lambda: torch.where(a.to(torch.uint8), a, a) + 1,
+):
+    compiled = stator.compile(program, backend="aot_eager", fullgraph=True)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        compiled(), program(), compiled()
+    [warning] = heard
+    assert (warning.filename, warning.lineno) == ("<string>", program.__code__.co_firstlineno), warning
+"""
+
+
+def test_warnings_of_operators_that_come_once_in_a_process_come_once() -> None:
+    done = subprocess.run([sys.executable, "-c", ONCE], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
 
 
 def test_a_warning_that_is_made_an_error_is_raised_and_caught() -> None:

@@ -34,13 +34,13 @@ from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.operators import rng_comparisons as rng_comparisons  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_ins
+from stator.graph.torch_warnings import cpp_warnings_kept, of_operator, warnings_of_kernel, warnings_of_variance
 
 from .data_dependent_errors import is_noticed, may_fail
 from .fake_error_translation import why_it_failed
 from .input_value_guards import CaptureFakeMode
 from .number_nodes import NumberNodes
 from .subgraphs import Subgraph
-from .torch_warnings import cpp_warnings_kept, warnings_of_kernel, warnings_of_variance
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -221,7 +221,7 @@ class GraphBuilder:
         if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
         for text in () if self.kernels_warn else warnings_of_variance(_name(target), fake_args, fake_kwargs, result):
-            self.context.call(self.context.known(warnings.warn), [ConstantValue(text)], {})
+            self._warn_in_each_call(text)
         if self.numbers.any:
             self.numbers.check_facts(all_known=False)
         if self.mode.times != asked:
@@ -297,15 +297,21 @@ class GraphBuilder:
     def run_fake(self, run: Callable[..., Any], target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         warned: list[str] = []
         try:
-            with outside_inference_mode(), self.mode, cpp_warnings_kept(warned):
+            with outside_inference_mode(), self.mode, cpp_warnings_kept(_callee(target), warned):
                 result = (stand_ins.get(target) or run)(*args, **kwargs)
             for text in (*warned, *warnings_of_kernel(_name(target), args)):
-                self.context.warn_now(text)
+                if of_operator(text) or self.kernels_warn:
+                    self.context.warn_now(text)
+                else:
+                    self._warn_in_each_call(text)
             return result
         except Exception as error:
             if isinstance(error, Unsupported) or raised_by_signal_handler(error):
                 raise
             raise why_it_failed(error, target) from error
+
+    def _warn_in_each_call(self, text: str) -> None:
+        self.context.call(self.context.known(warnings.warn), [ConstantValue(text)], {})
 
     def known_value(self, fake: torch.Tensor) -> torch.Tensor | None:
         """The known contents of a fake tensor, or None."""

@@ -16,7 +16,6 @@ import torch
 from stator.base.registry import Registry
 from stator.dynamo.graph.graph_builder import NotATensorCall
 from stator.dynamo.graph.number_nodes import may_be_read
-from stator.dynamo.graph.torch_warnings import PythonWarning, python_warnings_raised
 from stator.dynamo.host.compile_directives import (
     REASONS_OF_TORCH,
     Mark,
@@ -42,6 +41,7 @@ from stator.dynamo.values.objects import C_METHODS, MISSING, ObjectValue, new_of
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import REFUSED, TensorValue
 from stator.graph.fake.unknown_sizes import WHOLE
+from stator.graph.torch_warnings import PythonWarning, python_warnings_raised
 
 from .generators import GeneratorValue
 

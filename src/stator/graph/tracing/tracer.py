@@ -29,6 +29,7 @@ from stator.graph.operators import known_masks as known_masks  # registers its h
 from stator.graph.operators import mutation as mutation  # registers its handlers
 from stator.graph.operators import recurrent_autocast as recurrent_autocast  # registers its handler
 from stator.graph.operators.data_dependent_functions import stand_ins
+from stator.graph.torch_warnings import cpp_warnings_kept
 from stator.prims.onednn import without_onednn
 
 
@@ -148,7 +149,8 @@ def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: Function
             _refuse_numbers(node, values)
             return fx.map_arg(node.args[0], values.__getitem__)
         try:
-            values[node] = _run_node(module, node, values)
+            with cpp_warnings_kept(node.target, []):  # capture has given them
+                values[node] = _run_node(module, node, values)
         except Unsupported as error:
             placed = error.at(tracer.place) if tracer.place else error
             placed.origin = node
