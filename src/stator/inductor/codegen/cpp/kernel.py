@@ -218,7 +218,7 @@ class _Merger:
 
     def _welford(self, value: Ref, dtype: torch.dtype) -> tuple[int, int, int]:
         """The mean, then squared deviations from the mean. Two passes over a row in cache are faster than one pass with
-        a division in each step, and more exact."""
+        a division in each step, and more exact. The deviations' sum corrects both (Chan, Golub and LeVeque, 1983)."""
         kernel = self.kernel
         number = math.prod(kernel.sizes[kernel.outer :])
         count = self.value("constant", (float(number), dtype), dtype)
@@ -226,4 +226,9 @@ class _Merger:
         mean = self.value("div", (Ref(total), Ref(count)), dtype)
         deviation = self.value("sub", (value, Ref(mean)), dtype)
         square = self.value("mul", (Ref(deviation), Ref(deviation)), dtype)
-        return mean, self.value("reduce", ("sum", Ref(square)), dtype), count
+        rest = self.value("reduce", ("sum", Ref(deviation)), dtype)
+        squares = self.value("reduce", ("sum", Ref(square)), dtype)
+        share = self.value("div", (Ref(rest), Ref(count)), dtype)
+        opposite = self.value("neg", (Ref(rest),), dtype)
+        squares = self.value("fma", (Ref(opposite), Ref(share), Ref(squares)), dtype)
+        return self.value("add", (Ref(mean), Ref(share)), dtype), self.value("abs", (Ref(squares),), dtype), count

@@ -36,8 +36,8 @@ def _layer_norm(
     if x.numel == 0 or numel(tuple(normalized)) == 0:
         return NotImplemented
     dims = tuple(range(x.rank - len(normalized), x.rank))
-    rstd, mean = _inverse_deviation(builder, x, dims, eps)
-    out = _normalized(builder, x, mean, rstd, weight, bias)
+    rstd, mean, centers = _inverse_deviation(builder, x, dims, eps)
+    out = _normalized(builder, x, centers, rstd, weight, bias)
     return [out, *_saved(builder, mean, rstd)]
 
 
@@ -46,34 +46,49 @@ def _saved(builder: LoweringBuilder, mean: Tensor, rstd: Tensor) -> list[Tensor]
     return [cast(builder, part, meta.dtype) for part, meta in zip((mean, rstd), builder.meta[1:], strict=True)]
 
 
-def _inverse_deviation(builder: LoweringBuilder, x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
+def _inverse_deviation(
+    builder: LoweringBuilder, x: Tensor, dims: Sequence[int], eps: float
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """1 / sqrt(var + eps), the mean, and tensors that add up to the mean.
+
+    A variance that overflows gives NaN: zeros would hide that a run diverges.
+    """
     dtype = computation_dtype(x.dtype)
     count = element_count(x, dims)
 
     def finish(ops: Any, squares: Ref) -> Ref:
         working = ops.dtype(squares)
         variance = ops.div(squares, ops.constant(count, working))
-        return ops.rsqrt(ops.add(variance, ops.constant(eps, working)))
+        inverse = ops.rsqrt(ops.add(variance, ops.constant(eps, working)))
+        return ops.where(ops.isinf(squares), ops.constant(math.nan, working), inverse)
 
-    return moments(builder, x, dims, finish, dtype, dtype)
+    return moments(builder, x, dims, finish, dtype)
 
 
 def _normalized(
-    builder: LoweringBuilder, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None
+    builder: LoweringBuilder,
+    x: Tensor,
+    centers: list[Tensor],
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
 ) -> Tensor:
+    """(x - sum of centers) * rstd * weight + bias."""
     working = computation_dtype(x.dtype)
     affine = [part for part in (weight, bias) if part is not None]
 
-    def function(ops: Any, value: Ref, center: Ref, scale: Ref, *parameters: Ref) -> Ref:
-        given = iter(parameters)
-        result = ops.mul(ops.sub(value, center), scale)
+    def function(ops: Any, value: Ref, scale: Ref, *others: Ref) -> Ref:
+        given = iter(others)
+        for _ in centers:
+            value = ops.sub(value, next(given))
+        result = ops.mul(value, scale)
         if weight is not None:
             result = ops.mul(result, next(given))
         if bias is not None:
             result = ops.add(result, next(given))
         return result
 
-    operands = [x, mean, rstd, *affine]
+    operands = [x, rstd, *centers, *affine]
     return cast(builder, elementwise(builder, function, [cast(builder, part, working) for part in operands]), x.dtype)
 
 
@@ -94,10 +109,10 @@ def _group_norm(
     rest = x.shape[2:]
     grouped = reshape(x, (batch, groups, channels // groups, *rest))
     dims = tuple(range(2, grouped.rank))
-    rstd, mean = _inverse_deviation(builder, grouped, dims, eps)
+    rstd, mean, centers = _inverse_deviation(builder, grouped, dims, eps)
     per_channel = (1, groups, channels // groups, *([1] * len(rest)))
     weight, bias = (None if part is None else reshape(part, per_channel) for part in (weight, bias))
-    out = reshape(_normalized(builder, grouped, mean, rstd, weight, bias), x.shape)
+    out = reshape(_normalized(builder, grouped, centers, rstd, weight, bias), x.shape)
     return [out, *_saved(builder, reshape(mean, (batch, groups)), reshape(rstd, (batch, groups)))]
 
 

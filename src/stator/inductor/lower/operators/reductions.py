@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder
-from stator.inductor.lower.heuristics import TWO_PASS_MAX_ELEMENTS, store_before_reuse
+from stator.inductor.lower.heuristics import MIN_CORRECTED_ELEMENTS, TWO_PASS_MAX_ELEMENTS, store_before_reuse
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Tensor
 from stator.prims.layout import wrap_dims
@@ -205,59 +206,82 @@ def moments(
     x: Tensor,
     dims: Sequence[int],
     finish: Callable[[Any, Ref], Ref],
-    spread_dtype: torch.dtype,
-    mean_dtype: torch.dtype,
+    dtype: torch.dtype,
     squares_dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor]:
-    """`finish(sum of squared deviations)` and the mean, over `dims` (kept with size one).
+    halvings: int | None = None,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """`finish(sum of squared deviations)`, the mean, and a list of tensors that add up to the mean, over `dims` (kept
+    with size one).
 
-    squares_dtype: the dtype of squared deviations and their sum, if not the computation dtype of `x`.
+    halvings: addends of the mean are divided by 4**halvings, and squares too, so that a sum of 4**halvings addends
+    overflows only if the result does. None: sums may overflow, and those of short rows are not corrected.
+    squares_dtype: a dtype in which squares need no such division.
     """
-    working = computation_dtype(x.dtype)
-    squares_dtype = squares_dtype or working
-    count = element_count(x, dims)
-    if count > TWO_PASS_MAX_ELEMENTS:
+    working, count = computation_dtype(x.dtype), element_count(x, dims)
+    corrected = count >= MIN_CORRECTED_ELEMENTS or halvings is not None
+    if count > TWO_PASS_MAX_ELEMENTS and halvings is None:
 
         def compute(ops: Any, index: Index) -> list[Ref]:
-            mean, squares, _ = ops.welford(ops.to_dtype(x.load(ops, index), squares_dtype))
-            return [ops.to_dtype(finish(ops, squares), spread_dtype), ops.to_dtype(mean, mean_dtype)]
+            mean, squares, _ = ops.welford(ops.to_dtype(x.load(ops, index), working))
+            return [ops.to_dtype(finish(ops, squares), dtype), ops.to_dtype(mean, dtype)]
 
-        spread, mean = builder.reduction(compute, [x], x.shape, dims, [spread_dtype, mean_dtype])
-        return spread, mean
+        spread, mean = builder.reduction(compute, [x], x.shape, dims, [dtype, dtype])
+        return spread, mean, [mean]
     x = stored_for_rereading(builder, x)
-    mean = reduce(
+    halvings = halvings or 0
+    smaller = halvings if squares_dtype is None else 0
+
+    def halved(ops: Any, value: Ref, times: int) -> Ref:
+        return ops.mul(value, ops.constant(0.5**times, ops.dtype(value))) if times else value
+
+    rounded = reduce(
         builder,
         "sum",
         x,
         dims,
         working,
-        epilogue=lambda ops, total: ops.div(total, ops.constant(count, working)),
+        prologue=lambda ops, value: halved(ops, value, 2 * halvings),
+        epilogue=lambda ops, total: ops.div(total, ops.constant(count * 0.25**halvings, working)),
     )
 
-    def squared_deviations(ops: Any, index: Index) -> list[Ref]:
+    def from_deviations(ops: Any, index: Index) -> list[Ref]:
         at = tuple(0 if dim in dims else position for dim, position in enumerate(index))
-        deviation = ops.sub(ops.to_dtype(x.load(ops, index), working), mean.load(ops, at))
-        deviation = ops.to_dtype(deviation, squares_dtype)
-        total = ops.reduce("sum", ops.mul(deviation, deviation))
-        return [ops.to_dtype(finish(ops, total), spread_dtype)]
+        center = ops.to_dtype(rounded.load(ops, at), squares_dtype or working)
+        deviation = ops.sub(ops.to_dtype(x.load(ops, index), ops.dtype(center)), center)
+        deviation = halved(ops, deviation, smaller)
+        squares = ops.reduce("sum", ops.mul(deviation, deviation))
+        if not corrected:
+            return [ops.to_dtype(finish(ops, squares), dtype), ops.to_dtype(center, dtype)]
+        total = ops.reduce("sum", deviation)
+        share = ops.div(total, ops.constant(count, ops.dtype(total)))  # the rounding error of `rounded`
+        squares = ops.abs(ops.fma(ops.neg(total), share, squares))
+        share = halved(ops, share, -smaller)
+        parts = [(finish(ops, squares), dtype), (ops.add(center, share), dtype), (share, working)]
+        return [ops.to_dtype(part, to) for part, to in parts]
 
-    spread = builder.reduction(squared_deviations, [x, mean], x.shape, tuple(dims), [spread_dtype])[0]
-    return spread, cast(builder, mean, mean_dtype)
+    dtypes = [dtype, dtype, working] if corrected else [dtype, dtype]
+    spread, mean, *rest = builder.reduction(from_deviations, [x, rounded], x.shape, tuple(dims), dtypes)
+    return spread, mean, [rounded, *rest]
 
 
 def _variance(
     builder: LoweringBuilder, x: Tensor, dims: Any, correction: float | None, root: bool
 ) -> tuple[Tensor, Tensor]:
     over = reduced_dims(x, dims)
-    divisor = max(element_count(x, over) - (1 if correction is None else correction), 0)
+    count = element_count(x, over)
+    divisor = max(count - (1 if correction is None else correction), 0)
+    halvings = 0 if x.dtype is torch.float64 else math.ceil(math.log2(count) / 2)
+    squares_dtype = None
+    if root and x.device.type == "cpu":
+        squares_dtype = torch.float64  # as in eager's CPU kernels: squares may leave the range of their root
+    elif x.dtype is not torch.float64:
+        divisor *= 0.25**halvings
 
     def finish(ops: Any, squares: Ref) -> Ref:
         variance = ops.div(squares, ops.constant(divisor, ops.dtype(squares)))
         return ops.sqrt(variance) if root else variance
 
-    # as in eager's CPU kernels: squares may leave the range of float32 although their root does not
-    squares_dtype = torch.float64 if root and x.device.type == "cpu" else None
-    return moments(builder, x, over, finish, x.dtype, x.dtype, squares_dtype)
+    return moments(builder, x, over, finish, x.dtype, squares_dtype, halvings)[:2]
 
 
 @lowers(aten.var_mean.correction, aten.std_mean.correction)
