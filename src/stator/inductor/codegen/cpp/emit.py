@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -18,6 +19,7 @@ from .indices import VectorIndexContext, fits_32_bits, print_index, print_vector
 from .kernel import CppValue, Kernel, Store
 from .partial_sums import emit_in_parts, part_depth
 from .phases import Phase, PhasePlan, plan_phases
+from .several_accumulators import emit_with_several
 from .types import KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
 from .vectorize import LoopOrder, tiled_load
@@ -310,7 +312,9 @@ class Emitter:
                 if position in phase.keeps:
                     self._keep(position)
         if depth < len(inner):
-            emit_in_parts(self, depth, phase, lambda: self._loop(inner[depth], lambda: self._inner(depth + 1, phase)))
+            body = partial(self._inner, depth + 1, phase)
+            loop = partial(self._loop, inner[depth], body)
+            emit_in_parts(self, depth, phase, partial(emit_with_several, self, depth, phase, loop, body))
             return
         for position in phase.reduces:
             self._accumulate(position)
