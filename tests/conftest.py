@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stator.base import counters
+from stator.base import config, counters
 from stator.base.errors import CompileError, StatorError
 from stator.dynamo import frame_compiler
 from stator.dynamo.cache import compiled_frames
@@ -16,6 +16,7 @@ from stator.dynamo.cache.graph_fallback import GraphFailure
 from stator.dynamo.ir.capture_result import CapturedFrame
 from stator.dynamo.ir.capture_verifier import verify
 
+config.compile_small_graphs = True  # most tests of gradients use little data
 _FAILURES = "dynamo.failures_of_graphs_alone"
 _OUR_BACKENDS = {f"backend {name!r}" for name in ("eager", "aot_eager", "inductor")}
 # kept here, not in the counters: a test may clear those

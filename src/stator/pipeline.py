@@ -42,8 +42,6 @@ from stator.runtime.build import build_kernels
 Compiled = Callable[..., Sequence[Any]]
 Observe = Callable[[fx.GraphModule, Compiled], Compiled]
 
-# Training graphs with fewer operators run as they are
-_LEAST_OPERATORS = 2
 # The arena of a forward or backward stays allocated while the other runs: it must be small beside the memory of that
 ARENA_SHARE = 0.002
 
@@ -88,7 +86,7 @@ def inductor_backend(
         keep=keep,
         rewrite=rewrite,
         memory_budget=options.memory_budget,
-        least_operators=_LEAST_OPERATORS,
+        leave_small=True,
     )
 
 
@@ -112,7 +110,7 @@ def _ahead_of_time(
     keep: aot.Keep,
     rewrite: aot.Rewrite | None = None,
     memory_budget: float = 1.0,
-    least_operators: int = 0,
+    leave_small: bool = False,
 ) -> Compiled:
     counted = partial(_counted, compile_functional)
     infer = partial(aot.compile_inference, compile_graph=counted, keep=keep, rewrite=rewrite)
@@ -122,7 +120,7 @@ def _ahead_of_time(
         keep=keep,
         rewrite=rewrite,
         memory_budget=memory_budget,
-        least_operators=least_operators,
+        leave_small=leave_small,
     )
 
     def compile_disjoint(graph: fx.GraphModule, inputs: Sequence[Any], run_overlapping: aot.RunOverlapping) -> Compiled:

@@ -4,17 +4,20 @@ budget.py decides what is worth keeping; partition.py builds the two graphs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import fx
 from torch._ops import OpOverload
 
+from stator.base import config
 from stator.base.errors import CompileError
 from stator.graph.ir.memory import memory_root
 from stator.graph.ir.schema import is_random_call
 from stator.prims.record import TensorMeta
+
+from .costs import bytes_of
 
 
 class JointGraph(Protocol):
@@ -78,11 +81,29 @@ def divide_joint(joint: JointGraph) -> ForwardBackwardSets:
     return ForwardBackwardSets(nodes, tuple(primals), tuple(tangents), values, gradients, frozenset(forward), backward)
 
 
-def most_operators(joint: JointGraph) -> int:
-    """How many operators the forward or the backward has, whichever has more; views and casts count too."""
+# Operators of a forward or backward that eager runs as fast as a compiled step, whatever their data; and operators
+# besides views that eager runs as fast on tensors of at most so many bytes. A step costs about three operators' calls.
+_MOST_OPERATORS, _MOST_ON_LITTLE_DATA, _LITTLE_DATA = 1, 3, 1 << 15
+
+
+def is_too_small(joint: JointGraph) -> bool:
+    """Whether the forward and the backward are too small for a compiled step to gain anything."""
     nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
+    if _most_on_one_side(nodes) <= _MOST_OPERATORS:
+        return True
+    if config.compile_small_graphs or any(bytes_of(node) > _LITTLE_DATA for node in joint.graph.graph.nodes):
+        return False
+    return _most_on_one_side([node for node in nodes if not _is_view(node)]) <= _MOST_ON_LITTLE_DATA
+
+
+def _most_on_one_side(nodes: Sequence[fx.Node]) -> int:
     backward = sum(map(is_backward, nodes))
     return max(backward, len(nodes) - backward)
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether the node computes nothing: a view, or an item of an operator's results."""
+    return not isinstance(node.target, OpOverload) or memory_root(node) is not node
 
 
 def read_by_backward(sides: ForwardBackwardSets) -> list[fx.Node]:

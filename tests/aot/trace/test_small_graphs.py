@@ -1,0 +1,42 @@
+"""Training graphs that are too small to gain run as they are: one operator, or up to three on little data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import stator
+from stator.base import config, counters
+
+
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def shifted_twice(x: torch.Tensor) -> torch.Tensor:
+    return ((x + 1) * 2).view(-1)
+
+
+def shifted_often(x: torch.Tensor) -> torch.Tensor:
+    return ((x + 1) * 2 - 3) / 4
+
+
+@pytest.mark.parametrize(
+    ("function", "size", "left"),
+    [(shifted, 5, 1), (shifted, 10000, 1), (shifted_twice, 5, 1), (shifted_twice, 10000, 0), (shifted_often, 5, 0)],
+)
+def test_a_small_graph_is_left_to_eager(
+    function: Callable[[torch.Tensor], torch.Tensor], size: int, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "compile_small_graphs", False)
+    stator.reset()
+    before = counters.counts["left_to_eager"]
+    expected, x = (torch.arange(float(size), requires_grad=True) for _ in range(2))
+    result = stator.compile(function)(x)
+    assert counters.counts["left_to_eager"] - before == left
+    assert torch.equal(result, function(expected))
+    result.sum().backward()
+    function(expected).sum().backward()
+    assert torch.equal(x.grad, expected.grad)  # type: ignore[arg-type]
