@@ -1,0 +1,110 @@
+"""The cost of a graph break: what the code around a break takes beyond two compiled functions without one.
+
+`python -m benchmarks.breaks` prints microseconds for each break, of stator and torch.compile. Each program runs with a
+call of a C function that breaks the graph, and with a call that is captured; the native call is taken off. "graph" is
+what one graph more costs by itself: a compiled function called apart. Figures are minima of alternating batches.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import stator
+
+Program = Callable[[torch.Tensor, Callable[[bytes], object]], torch.Tensor]
+TURNS = 8
+TEXT = b"text"
+BREAKS, CAPTURED = zlib.crc32, len
+
+
+def half(x: torch.Tensor) -> torch.Tensor:
+    return (x * 0.5 + 1).tanh()
+
+
+def two_locals(x: torch.Tensor, call: Callable[[bytes], object]) -> torch.Tensor:
+    y = half(x)
+    call(TEXT)
+    return half(y * x)
+
+
+def twenty_locals(x: torch.Tensor, call: Callable[[bytes], object]) -> torch.Tensor:
+    a, b, c, d, e, f, g, h, i, j = (x * factor for factor in range(1, 11))
+    k, m, n, o, p, q, r, s = 1, 2.5, "three", None, (4, x), [5], {"six": 6}, range(7)
+    call(TEXT)
+    x = x * k + m * len(n) + p[0] + q[0] + r["six"] + len(s) if o is None else x
+    return half(x + a + b + c + d + e + f + g + h + i + j)
+
+
+def callee(x: torch.Tensor, call: Callable[[bytes], object]) -> torch.Tensor:
+    y = half(x)
+    call(TEXT)
+    return half(y * x)
+
+
+def in_a_callee(x: torch.Tensor, call: Callable[[bytes], object]) -> torch.Tensor:
+    y = x + 1
+    return callee(y, call) * y
+
+
+def in_a_loop(x: torch.Tensor, call: Callable[[bytes], object]) -> torch.Tensor:
+    for _ in range(TURNS):
+        x = half(x)
+        call(TEXT)
+    return half(x)
+
+
+PROGRAMS: dict[str, tuple[Program, int]] = {
+    "2 live locals": (two_locals, 1),
+    "20 live locals": (twenty_locals, 1),
+    "in a callee": (in_a_callee, 1),
+    f"in a loop of {TURNS} turns": (in_a_loop, TURNS),
+}
+
+
+def microseconds(calls: dict[str, Callable[[], object]], batches: int = 40, times: int = 200) -> dict[str, float]:
+    """The least microseconds of one call, over alternating batches."""
+    least = dict.fromkeys(calls, float("inf"))
+    for _ in range(batches):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(times):
+                call()
+            least[name] = min(least[name], (time.perf_counter() - start) * 1e6 / times)
+    return least
+
+
+def costs(compiler: Callable[..., Any], program: Program, breaks: int, x: torch.Tensor) -> tuple[float, float]:
+    """Microseconds that one break adds, and that one graph takes."""
+    broken, whole, alone = compiler(program), compiler(program), compiler(half)
+    calls: dict[str, Callable[[], object]] = {
+        "broken": lambda: broken(x, BREAKS),
+        "whole": lambda: whole(x, CAPTURED),
+        "alone": lambda: alone(x),
+        "native": lambda: BREAKS(TEXT),
+    }
+    for call in calls.values():
+        for _ in range(3):
+            call()
+    least = microseconds(calls)
+    return (least["broken"] - least["whole"]) / breaks - least["native"], least["alone"]
+
+
+def main() -> None:
+    for grad in (False, True):
+        print("with gradients" if grad else "without gradients")
+        x = torch.randn(8, requires_grad=grad)
+        for name, (program, breaks) in PROGRAMS.items():
+            texts = []
+            for system, compiler in (("stator", stator.compile), ("torch.compile", torch.compile)):
+                cost, graph = costs(compiler, program, breaks, x)
+                texts.append(f"{system} {cost:.1f} us a break (a graph by itself: {graph:.1f})")
+            print(f"  {name}: {', '.join(texts)}")
+
+
+if __name__ == "__main__":
+    main()
