@@ -124,9 +124,12 @@ def samples() -> torch.Tensor:
     )
     line = torch.linspace(-110, 110, 20001)
     small = torch.linspace(-2, 2, 20001)
+    near_one = torch.cat(
+        [torch.linspace(0.999, 1.001, 2001), 1 - 2.0 ** -torch.arange(1.0, 25), 1 + 2.0 ** -torch.arange(1.0, 24)]
+    )
     edges = [0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 88.72283, -87.33655]
     edges += [float("inf"), float("-inf"), float("nan"), 2.5, 3.5, -2.5, 16777216.0, 1e10, 4.0, 3.9999998]
-    values = torch.cat([normal, normal * 10, wide, line, small, torch.tensor(edges)])
+    values = torch.cat([normal, normal * 10, wide, line, small, near_one, -near_one, torch.tensor(edges)])
     return torch.cat([values, torch.zeros(-len(values) % 64)])
 
 
