@@ -2,7 +2,7 @@
 
 from . import decompositions, levels, shape_rules
 from .extend import decomposition, lowering, operator, shape_rule
-from .operators import checks, ctc_loss, fused_recurrence, random
+from .operators import checks, ctc_loss, random, recurrent_layer
 from .query import is_lowered, lookup, operators
 from .record import OpRecord, TensorMeta
 
@@ -13,7 +13,6 @@ __all__ = [
     "ctc_loss",
     "decomposition",
     "decompositions",
-    "fused_recurrence",
     "is_lowered",
     "levels",
     "lookup",
@@ -21,6 +20,7 @@ __all__ = [
     "operator",
     "operators",
     "random",
+    "recurrent_layer",
     "shape_rule",
     "shape_rules",
 ]

@@ -188,15 +188,6 @@ def test_whatever_is_fused_has_a_lowering() -> None:
     assert set(_conditions) <= set(lowerings)
 
 
-def test_recurrences_run_operator_by_operator() -> None:
-    """Only the library knows the size of what it keeps for the backward."""
-    torch.manual_seed(0)
-    lstm, x = torch.nn.LSTM(5, 7), torch.randn(3, 2, 5)
-    counters.clear()
-    result = stator.compile(lstm, options=OPTIONS)(x)[0]
-    assert counters.counts["exact_by_operators"] >= 1 and same_bits(result, lstm(x)[0])
-
-
 def test_dropout_draws_the_same_numbers_as_without_kernels() -> None:
     """With one seed for all of a program; the numbers are those of the operators' eager references."""
     x = torch.randn(1000)

@@ -78,8 +78,6 @@ def computing_cost(node: fx.Node) -> int | None:
     tags, name, size = info.record.tags, info.name, bytes_of(node)
     if is_random_call(node.target, node.args, node.kwargs):
         return None
-    if node.target.namespace == "stator":
-        return OPERATION + int(FUNCTION_PER_BYTE * size)
     if name in MOVES:
         return OPERATION + int(MOVE_PER_BYTE * size)
     if name in PASSES:

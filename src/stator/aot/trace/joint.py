@@ -25,7 +25,6 @@ from stator.graph.ir.captured_tensors import owned_tensors_replaced
 from stator.graph.ir.traced import Traced
 from stator.graph.tracing.tracer import close_graph, placeholder_names, run_function
 from stator.prims.layout import preserved_strides
-from stator.prims.onednn import without_onednn
 from stator.prims.record import TensorMeta
 
 from .differentiable_values import DifferentiableValues, find_values
@@ -111,9 +110,6 @@ def trace_joint(
     with ExitStack() as stack:
         stack.callback(tracer.forget)
         stack.enter_context(torch._C._InferenceMode(False))
-        if not keep(torch.ops.aten.mkldnn_rnn_layer.default):
-            # oneDNN recurrent layers save a workspace that only their own backward reads
-            stack.enter_context(without_onednn())
         stack.enter_context(torch.set_grad_enabled(grad_mode))
         if torch.is_anomaly_enabled():  # anomaly mode reads numbers, which fake tensors lack
             stack.enter_context(torch.autograd.set_detect_anomaly(False))

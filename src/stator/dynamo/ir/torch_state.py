@@ -14,7 +14,6 @@ import torch
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ModuleGlobalSource
-from stator.prims.onednn import onednn_depth, restore_onednn_depth
 
 from .reconstruct_ir import ConstantRecipe, Effect, call_effect
 
@@ -87,7 +86,6 @@ class _Modes:
     function_modes: int
     included: tuple[bool, ...]
     excluded: tuple[bool, ...]
-    onednn_depth: int
     state: TorchState
 
     @classmethod
@@ -97,7 +95,6 @@ class _Modes:
             torch._C._len_torch_function_stack(),
             tuple(map(torch._C._dispatch_tls_is_dispatch_key_included, _KEYS)),
             tuple(map(torch._C._dispatch_tls_is_dispatch_key_excluded, _KEYS)),
-            onednn_depth(),
             TorchState.now(),
         )
 
@@ -112,8 +109,6 @@ class _Modes:
                 torch._C._dispatch_tls_set_dispatch_key_included(key, self.included[at])
             if now.excluded[at] is not self.excluded[at]:
                 torch._C._dispatch_tls_set_dispatch_key_excluded(key, self.excluded[at])
-        if now.onednn_depth != self.onednn_depth:
-            restore_onednn_depth(self.onednn_depth)
         self.state.restore()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -31,7 +30,6 @@ from stator.graph.fake.writes import check_overlap, check_unwritten
 from stator.graph.ir.schema import SchemaFacts, argument, arguments_of_twin, functional_twin, op_info
 from stator.graph.ir.traced import Geometry, NewLayout, ViewStep
 from stator.prims.layout import is_dense
-from stator.prims.onednn import without_onednn
 from stator.prims.record import TensorMeta
 
 from .functional_variants import fresh_results, synthesized_twin
@@ -74,11 +72,6 @@ KEEPABLE = frozenset(
         aten.nanquantile.default,
         aten.nanquantile.scalar,
     )
-)
-RECURRENT = frozenset(
-    getattr(getattr(aten, name), overload)
-    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    for overload in ("input", "data")
 )
 
 # Marks that recorded nodes inherit from the traced program's node: membership in a checkpointed region.
@@ -306,10 +299,7 @@ class FunctionalTracer(FakeMode):
                 return self._detached(result, info, args, kwargs)
         if not info.composite:
             return NotImplemented
-        with ExitStack() as stack:
-            if info.target in RECURRENT and not self.keep(aten.mkldnn_rnn_layer.default):  # oneDNN hides the operators
-                stack.enter_context(without_onednn())
-            stack.enter_context(self)
+        with self:
             return info.target._op_dk(COMPOSITE, *args, **kwargs)
 
     def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

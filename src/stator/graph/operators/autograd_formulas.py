@@ -14,7 +14,6 @@ import torch
 from stator.graph.fake.fake_mode import FakeMode, formulas, specials
 from stator.prims.layout import Sizes
 from stator.prims.operators.ctc_loss import ctc_loss, ctc_loss_backward
-from stator.prims.operators.fused_recurrence import lstm_layer
 
 aten = torch.ops.aten
 
@@ -104,12 +103,6 @@ def _ctc_loss(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 @specials.register(aten._ctc_loss_backward.Tensor)
 def _ctc_loss_backward(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return mode.dispatch(ctc_loss_backward, (*args[:8], args[8] if len(args) > 8 else False), {})
-
-
-@specials.register(aten.mkldnn_rnn_layer.default)
-def _recurrent_layer(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run our own operator: below autograd, where graphs run, ATen's operator saves nothing for its backward."""
-    return mode.dispatch(lstm_layer, args, {}) if torch.is_grad_enabled() else NotImplemented
 
 
 # ---- formulas that differ for tensor subclasses, which fake tensors are

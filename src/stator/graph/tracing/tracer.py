@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import CompileError, StatorError, Unsupported
@@ -27,10 +28,9 @@ from stator.graph.operators import fused_optimizers as fused_optimizers  # regis
 from stator.graph.operators import gradient_scaling as gradient_scaling  # registers its handlers
 from stator.graph.operators import known_masks as known_masks  # registers its handlers
 from stator.graph.operators import mutation as mutation  # registers its handlers
-from stator.graph.operators import recurrent_autocast as recurrent_autocast  # registers its handler
+from stator.graph.operators import recurrent_layers as recurrent_layers  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_ins
 from stator.graph.torch_warnings import cpp_warnings_kept
-from stator.prims.onednn import without_onednn
 
 
 def trace(
@@ -59,8 +59,6 @@ def trace(
         stack.enter_context(torch.no_grad())
         if not (_under_autocast(function) or _may_be_lazy(function, leaves)):
             stack.enter_context(torch._C._AutoDispatchBelowAutograd())
-        elif not keep(torch.ops.aten.mkldnn_rnn_layer.default):
-            stack.enter_context(without_onednn())  # oneDNN's recurrent layers hide their operators
         fakes = [
             tracer.add_input(leaf, name, merge_equal) if isinstance(leaf, torch.Tensor) else leaf
             for leaf, name in zip(leaves, names, strict=True)
@@ -103,7 +101,15 @@ def run_function(function: Callable[..., Any], arguments: Sequence[Any], tracer:
     """Run a GraphModule of torch calls node by node; call any other callable."""
     if isinstance(function, fx.GraphModule):
         return run_graph(function, arguments, tracer)
-    return function(*arguments)
+    with _StandIns():
+        return function(*arguments)
+
+
+class _StandIns(TorchFunctionMode):
+    """Runs the replacements of `stand_ins` in a callable, as `run_graph` does in a graph."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (stand_ins.get(func) or func)(*args, **(kwargs or {}))
 
 
 def placeholder_names(function: Callable[..., Any], leaves: Sequence[Any]) -> list[str]:

@@ -12,19 +12,14 @@ from stator.base.counters import count
 from stator.base.errors import CompileError
 from stator.graph.ir.memory import addresses_storage
 from stator.prims.layout import contiguous_strides, preserved_strides
-from stator.prims.operators.fused_recurrence import lstm_layer
 from stator.prims.record import TensorMeta
 
 from .builder import LoweringBuilder, same_strides
 from .tensor import Tensor
 
-_OF_UNKNOWN_SIZE = frozenset((lstm_layer, torch.ops.aten.mkldnn_rnn_layer.default))
-
 
 def call_library(builder: LoweringBuilder, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Call the node's own target on arguments with eager's strides. Counted by name."""
-    if node.target in _OF_UNKNOWN_SIZE:
-        raise CompileError("inductor", f"only the library knows the size of what {node.target} saves for its backward")
     if addresses_storage(node.target):
         raise CompileError("inductor", f"{node.target} addresses a storage, but a buffer may be a part of a storage")
     target = _without_aliasing(node.target)

@@ -16,7 +16,7 @@ from stator.prims.layout import (
     numel,
     strides_like_channels_last,
 )
-from stator.prims.onednn import onednn_enabled
+from stator.prims.onednn import HALF_WIDTH, onednn_enabled
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.shape_rules.operands import overloads
 
@@ -152,12 +152,6 @@ def by_onednn(
     ):
         return False
     return bool(groups > 1 or (kernel[-1] > 3 and kernel[-2] > 3) or shape[0] > 1 or numel(shape[:4]) > 20480)
-
-
-HALF_WIDTH = {
-    torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
-    torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
-}
 
 
 def convolved_strides(input: Any, weight: Any, result: Sizes, options: tuple[Any, ...]) -> Sizes:

@@ -1,0 +1,213 @@
+"""LSTM, GRU and RNN: each layer is one operator, `stator::recurrent_layer`, and so is its backward.
+
+ATen would unroll the layers over the steps of a sequence, or call oneDNN with a workspace of unknown size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from stator.base.errors import Unsupported
+from stator.graph.fake.fake_mode import COMPOSITE, FakeMode, specials
+from stator.prims.operators.recurrent_layer import (
+    LIBRARY,
+    recurrent_layer,
+    recurrent_layer_backward,
+    runs_in_onednn,
+)
+
+from .data_dependent_functions import stand_ins
+
+aten = torch.ops.aten
+_GATES = {"lstm": 4, "gru": 3}
+_FEW_STEPS = 4  # short sequences are unrolled: their operators fuse with those around them
+
+
+class _RecurrentLayer(torch.autograd.Function):
+    """`stator::recurrent_layer` with its gradient. options: kind, biases, bidirectional, exact, autocast."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, options: tuple[Any, ...], count: int, input: torch.Tensor, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        kind, *flags = options
+        results = recurrent_layer(kind, input, tensors[:count], tensors[count:], *flags[:2], True, *flags[2:])
+        ctx.set_materialize_grads(False)
+        ctx.options, ctx.count, ctx.inputs = options, count, len(tensors) + 1
+        ctx.mark_non_differentiable(*results[count + 1 :])
+        ctx.save_for_backward(input, *tensors, *results)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise Unsupported("double-backward", "the gradient of a recurrent layer is differentiated again")
+        kind, *flags = ctx.options
+        input, *tensors = ctx.saved_tensors[: ctx.inputs]
+        states, weights = tensors[: ctx.count], tensors[ctx.count :]
+        asked = ctx.needs_input_grad[2:]
+        groups = asked[:1], asked[1 : ctx.count + 1], asked[ctx.count + 1 :]
+        needed = [any(group) for group in groups]
+        found = iter(
+            recurrent_layer_backward(
+                list(gradients[: ctx.count + 1]),
+                ctx.saved_tensors[ctx.inputs :],
+                needed,
+                kind,
+                input,
+                states,
+                weights,
+                *flags[:2],
+                True,
+                *flags[2:],
+            )
+        )
+        of_inputs = [
+            next(found) if wanted else None for group, wanted in zip(groups, needed, strict=True) for _ in group
+        ]
+        return None, None, *[one if wanted else None for one, wanted in zip(of_inputs, asked, strict=True)]
+
+
+def _whole(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.lstm` and its relatives. original: runs what is not understood."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != 9 or not isinstance(args[2], list | tuple):  # packed sequences have sizes among them
+            return original(*args, **kwargs)
+        states = list(args[1]) if kind == "lstm" else [args[1]]
+        if not _is_understood(kind, args[0], states, args[2], args[3], args[4], args[7]):
+            return original(*args)
+        output, *last = _layers(kind, args[0], states, *args[2:])
+        return (output, *last)
+
+    return run
+
+
+def _is_understood(
+    kind: str, input: Any, states: Sequence[Any], weights: Sequence[Any], biases: bool, layers: int, bidirectional: bool
+) -> bool:
+    """Whether the arguments fit together; ATen reports what does not."""
+    tensors = [input, *states, *weights]
+    directions = layers * (2 if bidirectional else 1)
+    if (
+        torch._C._functorch.peek_interpreter_stack() is not None  # function transforms know ATen's operators only
+        or any(one.device.type != "cpu" or not one.is_floating_point() for one in tensors)
+        or (input.dim(), *[state.dim() for state in states]) != (3,) * (len(states) + 1)
+        or len(weights) % directions
+        or not (torch.is_autocast_enabled("cpu") or len({one.dtype for one in tensors}) == 1)
+    ):
+        return False
+    count, gates = len(weights) // directions, _GATES.get(kind, 1)
+    hidden, size = states[0].shape[2], states[-1].shape[2]
+    read = input.shape[2]
+    for at in range(directions):
+        given = [tuple(one.shape) for one in weights[at * count :][:count]]
+        sizes = [(gates * size, read), (gates * size, hidden), *[(gates * size,)] * (2 if biases else 0)]
+        if given != [*sizes, (hidden, size)][:count] or count - len(sizes) not in (0, 1):
+            return False
+        if (at + 1) % (2 if bidirectional else 1) == 0:
+            read = hidden * (2 if bidirectional else 1)
+    return all(state.shape[0] == directions for state in states)
+
+
+def _layers(
+    kind: str,
+    input: torch.Tensor,
+    states: list[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> list[torch.Tensor]:
+    """Returns the results of all steps, and the last states of all layers."""
+    keep = getattr(_get_current_dispatch_mode(), "keep", None)
+    exact = keep is not None and keep(aten.mkldnn_rnn_layer.default)
+    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    if autocast is not None and kind == "lstm" and runs_in_onednn(input, states):
+        # autocast converts the operands of oneDNN's layers, but of other layers those of products alone
+        states, weights = ([one.to(autocast) for one in given] for given in (states, weights))
+        input = input.to(autocast)
+        autocast = None
+    output = input.transpose(0, 1) if batch_first else input
+    directions, last = 2 if bidirectional else 1, []
+    count = len(weights) // layers
+    for layer in range(layers):
+        own = [state[layer * directions : (layer + 1) * directions] for state in states]
+        options = kind, biases, bidirectional, exact, autocast
+        output, *ends = _layer(options, output, own, weights[layer * count :][:count])
+        last.append(ends)
+        if dropout and train and layer < layers - 1:
+            output = torch.dropout(output, dropout, True)
+    ends = [torch.cat(parts) if layers > 1 else parts[0] for parts in zip(*last, strict=True)]
+    return [output.transpose(0, 1) if batch_first else output, *ends]
+
+
+def _layer(
+    options: tuple[Any, ...], input: torch.Tensor, states: list[torch.Tensor], weights: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    kind, biases, bidirectional, exact, autocast = options
+    by_onednn = kind == "lstm" and runs_in_onednn(input, states)
+    if input.shape[0] <= _FEW_STEPS and not (exact and by_onednn):
+        if by_onednn:
+            return _unrolled_lstm(input, states, weights, biases, bidirectional)
+        first: Any = states if kind == "lstm" else states[0]
+        return _composite(kind)(input, first, list(weights), biases, 1, 0.0, False, bidirectional, False)
+    tensors = [input, *states, *weights]
+    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+        return _RecurrentLayer.apply(options, len(states), *tensors)[: len(states) + 1]
+    return recurrent_layer(kind, input, states, weights, biases, bidirectional, False, exact, autocast)
+
+
+def _composite(kind: str) -> Callable[..., Any]:
+    """ATen's own decomposition."""
+    return partial(getattr(aten, kind).input._op_dk, COMPOSITE)
+
+
+def _unrolled_lstm(
+    input: torch.Tensor, states: list[torch.Tensor], weights: Sequence[torch.Tensor], biases: bool, bidirectional: bool
+) -> list[torch.Tensor]:
+    """A layer without projections. ATen's own decomposition would call oneDNN."""
+    count, outputs, ends = len(weights) // (2 if bidirectional else 1), [], []
+    for at in range(2 if bidirectional else 1):
+        hidden, cell = states[0][at], states[1][at]
+        by_input, by_hidden, *own = weights[at * count :][:count]
+        first, second = own if biases else (None, None)
+        steps = list(F.linear(input, by_input, first).unbind(0))
+        made = []
+        for gates in reversed(steps) if at else steps:
+            entering, forgetting, candidate, showing = (gates + F.linear(hidden, by_hidden, second)).chunk(4, 1)
+            cell = forgetting.sigmoid() * cell + entering.sigmoid() * candidate.tanh()
+            hidden = showing.sigmoid() * cell.tanh()
+            made.append(hidden)
+        outputs.append(torch.stack(made[::-1] if at else made))
+        ends.append((hidden, cell))
+    output = torch.cat(outputs, 2) if bidirectional else outputs[0]
+    return [output, *[torch.stack(parts) for parts in zip(*ends, strict=True)]]
+
+
+def _below_autograd(kind: str) -> None:
+    run = _whole(kind, _composite(kind))
+
+    @specials.register(getattr(aten, kind).input)
+    def operator(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with mode:
+            return run(*args, **kwargs)
+
+
+for _kind in LIBRARY:
+    stand_ins.register(LIBRARY[_kind])(_whole(_kind, LIBRARY[_kind]))
+    _below_autograd(_kind)
+
+
+@specials.register(aten.mkldnn_rnn_layer.default)
+def _onednn_layer(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise Unsupported("recurrent-layer", "only oneDNN knows the size of what its recurrent layers save")

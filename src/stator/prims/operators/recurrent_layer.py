@@ -1,0 +1,260 @@
+"""One LSTM, GRU or RNN layer over all steps of a sequence: `stator::recurrent_layer` and its backward.
+
+The forward calls ATen's operator, so the number of nodes does not depend on the number of steps.
+`recurrent_gradients.py` holds the formulas of the backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stator.prims.layout import contiguous_strides
+from stator.prims.onednn import HALF_WIDTH, onednn_enabled
+from stator.prims.record import TensorMeta, shape_rule
+
+from .recurrent_gradients import Given, layer_gradients
+
+aten = torch.ops.aten
+LIBRARY: dict[str, Callable[..., Any]] = {
+    "lstm": torch.lstm,
+    "gru": torch.gru,
+    "rnn_tanh": torch.rnn_tanh,
+    "rnn_relu": torch.rnn_relu,
+}
+
+
+def call_library(
+    kind: str,
+    input: torch.Tensor,
+    states: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    biases: bool,
+    bidirectional: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Run ATen's layer. Returns the results of all steps, [steps, batch, directions * size], then the last states."""
+    first: Any = list(states) if kind == "lstm" else states[0]
+    return LIBRARY[kind](input, first, list(weights), biases, 1, 0.0, False, bidirectional, False)
+
+
+def _keys_available(*names: str) -> Any:
+    """A context that undoes `below_autograd` for some dispatch keys."""
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    for name in names:
+        excluded = excluded - torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
+    return torch._C._ForceDispatchKeyGuard(included, excluded)
+
+
+@contextmanager
+def _library_mode(grad_mode: bool, autocast: torch.dtype | None) -> Iterator[None]:
+    """The grad mode, by which ATen chooses kernels, and autocast inside of the layer."""
+    before = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(grad_mode)
+    try:
+        if autocast is None:
+            yield
+            return
+        with _keys_available("AutocastCPU"), torch.autocast("cpu", autocast):
+            yield
+    finally:
+        torch._C._set_grad_enabled(before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The arguments of the operators."""
+
+    kind: str
+    input: torch.Tensor
+    states: list[torch.Tensor]
+    weights: list[torch.Tensor]
+    biases: bool
+    bidirectional: bool
+    train: bool
+    exact: bool
+    autocast: torch.dtype | None
+
+    def by_onednn(self) -> bool:
+        """Whether eager computes this layer by oneDNN, whose workspace the backward reads."""
+        return self.kind == "lstm" and self.autocast is None and runs_in_onednn(self.input, self.states)
+
+    def directions(self) -> Iterator[tuple[Any, ...]]:
+        """Arguments of oneDNN's layer for each direction: weights, first states, whether it reads from the end."""
+        count = 4 if self.biases else 2
+        for at in range(2 if self.bidirectional else 1):
+            weights = self.weights[at * count :][:count]
+            yield (*weights, *weights)[:4], [state[at].contiguous() for state in self.states], bool(at)
+
+    def onednn_results(self) -> list[torch.Tensor]:
+        """The results of the layer, then for each direction a tensor of one element in front of oneDNN's workspace,
+        because only oneDNN knows the size."""
+        input, size = self.input.contiguous(), self.states[0].shape[2]
+        flags = size, 1, self.biases, self.bidirectional, False, True
+        with _library_mode(True, None):
+            found = [
+                aten.mkldnn_rnn_layer.default(input, *weights, *states, reverse, [], _LSTM, *flags)
+                for weights, states, reverse in self.directions()
+            ]
+        outputs, hidden, cells, workspaces = zip(*found, strict=True)
+        output = torch.cat(outputs, 2) if self.bidirectional else outputs[0]
+        return [output.contiguous(), _stacked(hidden), _stacked(cells), *[one[:1] for one in workspaces]]
+
+    def onednn_gradients(
+        self, gradients: list[torch.Tensor | None], results: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+        if any(one.untyped_storage().nbytes() == 1 for one in results[3:]):  # a saved-tensors hook made a copy
+            results = self.onednn_results()
+        input, size = self.input.contiguous(), self.states[0].shape[2]
+        flags: tuple[Any, ...] = _LSTM, size, 1, self.biases, True, self.bidirectional, [], False
+        found = []
+        for at, (weights, states, reverse) in enumerate(self.directions()):
+            columns = slice(at * size, (at + 1) * size)
+            output = results[0][:, :, columns].contiguous()
+            arriving = [None if one is None else one[at].contiguous() for one in gradients[1:]]
+            arriving.insert(0, None if gradients[0] is None else gradients[0][:, :, columns].contiguous())
+            memory = results[3 + at].untyped_storage()
+            workspace = torch.empty(0, dtype=torch.uint8).set_(memory)  # type: ignore[call-overload]
+            ends = [one[at].contiguous() for one in results[1:3]]
+            with _library_mode(True, None):
+                found.append(
+                    aten.mkldnn_rnn_layer_backward.default(
+                        input, *weights, *states, output, *ends, *arriving, reverse, *flags, workspace
+                    )
+                )
+        of_input, *other = [part[0].to(input.dtype) for part in found]  # oneDNN returns float32
+        of_input = of_input + other[0] if other else of_input
+        of_states = [_stacked([one[at] for one in found]) for at in (5, 6)]
+        return of_input, of_states, [one for part in found for one in part[1 : 5 if self.biases else 3]]
+
+    def autograd_gradients(self, gradients: list[torch.Tensor | None], needed: list[bool]) -> list[torch.Tensor]:
+        """Gradients by autograd on ATen's layer, which runs again: eager's bits."""
+        groups = zip(([self.input], self.states, self.weights), needed, strict=True)
+        leaves = [[one.detach().requires_grad_(wanted) for one in group] for group, wanted in groups]
+        with _keys_available("AutogradFunctionality", "ADInplaceOrView"):
+            with _library_mode(True, self.autocast):
+                results = call_library(self.kind, leaves[0][0], leaves[1], leaves[2], self.biases, self.bidirectional)
+            pairs = [pair for pair in zip(results, gradients, strict=True) if pair[1] is not None]
+            wanted = [one for group in leaves for one in group if one.requires_grad]
+            roots, given = zip(*pairs, strict=True)
+            return list(torch.autograd.grad(roots, wanted, given, materialize_grads=True))
+
+
+_LSTM = 2  # oneDNN's number of the kind
+
+
+def runs_in_onednn(input: Any, states: Sequence[Any]) -> bool:
+    """Whether eager computes an LSTM that needs gradients by oneDNN; a transcription of ATen's condition."""
+    return (
+        (input.dtype is torch.float32 or (input.dtype is torch.bfloat16 and HALF_WIDTH[input.dtype]()))
+        and onednn_enabled()
+        and 0 not in input.shape
+        and states[0].shape[2] == states[1].shape[2]  # no projections
+    )
+
+
+def _stacked(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(list(parts))
+
+
+def _forward(*arguments: Any) -> list[torch.Tensor]:
+    layer = _Layer(*arguments)
+    if layer.train and layer.by_onednn():
+        return layer.onednn_results()
+    with _library_mode(False, layer.autocast):
+        found = call_library(*arguments[:6])
+    saved = layer.states[0].shape[0] if layer.train and layer.kind == "lstm" else 0
+    return [*[one.contiguous() for one in found], *[torch.empty(1, dtype=torch.uint8) for _ in range(saved)]]
+
+
+def _backward(
+    gradients: list[torch.Tensor | None], results: list[torch.Tensor], needed: list[bool], *arguments: Any
+) -> list[torch.Tensor]:
+    layer = _Layer(*arguments)
+    groups = ([layer.input], layer.states, layer.weights)
+    sought = [one for group, wanted in zip(groups, needed, strict=True) if wanted for one in group]
+    if layer.by_onednn():
+        of_input, *others = layer.onednn_gradients(gradients, results)
+        found = [one for group, wanted in zip(([of_input], *others), needed, strict=True) if wanted for one in group]
+    elif layer.exact:
+        found = layer.autograd_gradients(gradients, needed)
+    else:
+        given = Given(
+            layer.kind, layer.input, layer.states, layer.weights, layer.biases, layer.bidirectional, results[0]
+        )
+        with _library_mode(False, None):
+            found = layer_gradients(given, gradients, needed)
+    return [one.to(like.dtype).contiguous() for one, like in zip(found, sought, strict=True)]
+
+
+_LAYER = (
+    "str kind, Tensor input, Tensor[] states, Tensor[] weights, bool biases, bool bidirectional, bool train, "
+    "bool exact, ScalarType? autocast"
+)
+_library = torch.library.Library("stator", "FRAGMENT")
+_library.define(f"recurrent_layer({_LAYER}) -> Tensor[]")
+_library.define(f"recurrent_layer_backward(Tensor?[] gradients, Tensor[] results, bool[] needed, {_LAYER}) -> Tensor[]")
+_library.impl("recurrent_layer", _forward, "CompositeExplicitAutograd")
+_library.impl("recurrent_layer_backward", _backward, "CompositeExplicitAutograd")
+
+recurrent_layer = torch.ops.stator.recurrent_layer.default
+recurrent_layer_backward = torch.ops.stator.recurrent_layer_backward.default
+
+
+@shape_rule(recurrent_layer)
+def recurrent_layer_shape(
+    kind: str,
+    input: Any,
+    states: Any,
+    weights: Any,
+    biases: bool,
+    bidirectional: bool,
+    train: bool,
+    exact: bool,
+    autocast: torch.dtype | None,
+) -> list[TensorMeta]:
+    """Returns the results of all steps and the last states, contiguous; for an LSTM with `train` a workspace for each
+    direction.
+
+    weights: those of ATen's operator for one layer. train: a backward may follow, and reads all results. exact: it has
+    eager's bits. autocast: the dtype of autocast inside of the layer.
+    """
+    directions = 2 if bidirectional else 1
+    dtypes = [one.dtype for one in (input, *states)]
+    if autocast is not None:
+        dtypes = _dtypes_under_autocast(kind, tuple(dtypes), len(weights) // directions, biases, autocast)
+    shapes = [(input.shape[0], input.shape[1], states[0].shape[2] * directions), *[state.shape for state in states]]
+    saved = [_contiguous((1,), torch.uint8, input)] * (directions if train and kind == "lstm" else 0)
+    return [*[_contiguous(shape, dtype, input) for shape, dtype in zip(shapes, dtypes, strict=True)], *saved]
+
+
+def _dtypes_under_autocast(
+    kind: str, dtypes: tuple[torch.dtype, ...], count: int, biases: bool, autocast: torch.dtype
+) -> list[torch.dtype]:
+    """The dtypes of the results. They follow from the operators of ATen's layer, so the layer runs on one element."""
+    gates = {"lstm": 4, "gru": 3}.get(kind, 1)
+    with torch._C._DisableTorchDispatch(), _library_mode(False, autocast):
+        input = torch.zeros(2, 1, 1, dtype=dtypes[0])
+        projected = count % 2  # ATen compares the sizes of the states to find a projection
+        states = [torch.zeros(1, 1, 1 + at * projected, dtype=dtype) for at, dtype in enumerate(dtypes[1:])]
+        gates *= 1 + projected
+        weights = [torch.zeros(gates, 1), torch.zeros(gates, 1)] + [torch.zeros(gates)] * (2 if biases else 0)
+        weights += [torch.zeros(1, 2)] * projected
+        return [result.dtype for result in call_library(kind, input, states, weights, biases, False)]
+
+
+@shape_rule(recurrent_layer_backward)
+def recurrent_layer_backward_shape(
+    gradients: Any, results: Any, needed: Any, kind: Any, input: Any, states: Any, weights: Any, *_: Any
+) -> list[TensorMeta]:
+    """Returns the gradients of input, states and weights, as far as they are `needed`: three flags."""
+    groups = ([input], states, weights)
+    sought = [one for group, wanted in zip(groups, needed, strict=True) if wanted for one in group]
+    return [_contiguous(one.shape, one.dtype, one) for one in sought]
+
+
+def _contiguous(shape: Any, dtype: torch.dtype, like: Any) -> TensorMeta:
+    return TensorMeta(tuple(shape), contiguous_strides(tuple(shape)), dtype, like.device)
