@@ -55,7 +55,7 @@ def test_the_log_names_the_users_forward_and_what_changed_last(kind: type, recom
     compiled = stator.compile(kind(), backend="eager")
     for by in ("a", "bb", "ccc"):
         compiled(torch.ones(2), by)
-    names = [f"recompiling {kind.__name__ if kind is Hooked else 'Scaled'}.forward {PLACE}"] * 2
+    names = [f"recompiling {kind.__name__}.forward {PLACE}"] * 2
     assert [line.partition("  #")[0].partition("\n")[0] for line in recompilations] == names
     assert [line.count("became") for line in recompilations] == [1, 1]
     assert "'a' became 'bb'" in recompilations[0] and "'bb' became 'ccc'" in recompilations[1]
