@@ -54,23 +54,11 @@ class _RecurrentLayer(torch.autograd.Function):
         asked = ctx.needs_input_grad[2:]
         groups = asked[:1], asked[1 : ctx.count + 1], asked[ctx.count + 1 :]
         needed = [any(group) for group in groups]
-        found = iter(
-            recurrent_layer_backward(
-                list(gradients[: ctx.count + 1]),
-                ctx.saved_tensors[ctx.inputs :],
-                needed,
-                kind,
-                input,
-                states,
-                weights,
-                *flags[:2],
-                True,
-                *flags[2:],
-            )
-        )
-        of_inputs = [
-            next(found) if wanted else None for group, wanted in zip(groups, needed, strict=True) for _ in group
-        ]
+        layer = kind, input, states, weights, *flags[:2], True, *flags[2:]
+        arriving, results = list(gradients[: ctx.count + 1]), ctx.saved_tensors[ctx.inputs :]
+        found = iter(recurrent_layer_backward(arriving, results, needed, *layer))
+        parts = [[next(found) if wanted else None for _ in group] for group, wanted in zip(groups, needed, strict=True)]
+        of_inputs = [one for part in parts for one in part]
         return None, None, *[one if wanted else None for one, wanted in zip(of_inputs, asked, strict=True)]
 
 

@@ -29,12 +29,7 @@ LIBRARY: dict[str, Callable[..., Any]] = {
 
 
 def call_library(
-    kind: str,
-    input: torch.Tensor,
-    states: Sequence[torch.Tensor],
-    weights: Sequence[torch.Tensor],
-    biases: bool,
-    bidirectional: bool,
+    kind: str, input: Any, states: Sequence[Any], weights: Sequence[Any], biases: bool, bidirectional: bool
 ) -> tuple[torch.Tensor, ...]:
     """Run ATen's layer. Returns the results of all steps, [steps, batch, directions * size], then the last states."""
     first: Any = list(states) if kind == "lstm" else states[0]
@@ -182,11 +177,9 @@ def _backward(
     elif layer.exact:
         found = layer.autograd_gradients(gradients, needed)
     else:
-        given = Given(
-            layer.kind, layer.input, layer.states, layer.weights, layer.biases, layer.bidirectional, results[0]
-        )
+        fields: Any = (*arguments[:6], results[0])
         with _library_mode(False, None):
-            found = layer_gradients(given, gradients, needed)
+            found = layer_gradients(Given(*fields), gradients, needed)
     return [one.to(like.dtype).contiguous() for one, like in zip(found, sought, strict=True)]
 
 
