@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import re
+import statistics
 import time
 import warnings
 from collections import Counter
@@ -26,7 +27,8 @@ class EagerFails(Exception):
     """Eager PyTorch does not take the model through this call, so there is nothing to compare with."""
 
 
-Call = Callable[[Any, Any, dict[str, Any]], Any]  # (built, model or its compiled form, inputs) -> what is compared
+# (built, model or its compiled form, inputs) -> the outputs that are compared; nothing where only the time counts
+Call = Callable[[Any, Any, dict[str, Any]], Any]
 Compare = Callable[[Any, Any], float]
 
 
@@ -48,8 +50,32 @@ def measure_inductor(built: Any) -> dict[str, Any]:
     return _by_stator(built, _step, _step_difference, OWN_KERNELS, options={"exact_random": True})
 
 
+def measure_speed(built: Any) -> dict[str, Any]:
+    """Inference under the default backend, beside eager's time."""
+    return _by_stator(built, _call, difference, OWN_KERNELS, timed=_plain_call)
+
+
+def measure_speed_train(built: Any) -> dict[str, Any]:
+    """Forward and backward under the default backend, beside eager's time. Random numbers are eager's in the
+    comparison and stator's own in the timing, because these are what a user gets."""
+    built.model.train()
+    result = measure_inductor(built)
+    return result | _speed(built, _by_default(built), _plain_step)
+
+
+def _by_default(built: Any) -> Any:
+    import stator
+
+    return stator.compile(built.model)
+
+
 def _by_stator(
-    built: Any, call: Call, compare: Compare, tolerance: float = TOLERANCE, **options: Any
+    built: Any,
+    call: Call,
+    compare: Compare,
+    tolerance: float = TOLERANCE,
+    timed: Call | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     import stator
     from stator.base import counters, logs
@@ -69,7 +95,7 @@ def _by_stator(
     result["breaks"] = len(reasons) + len(fallen_back)
     result["reasons"] = _ranked(reasons + [f"fallback: {line}" for line in fallen_back])
     result["capture_s"] = round(counters.seconds["capture"], 3)
-    return result
+    return result if timed is None else result | _speed(built, compiled, timed)
 
 
 def measure_peer(built: Any) -> dict[str, Any]:
@@ -137,6 +163,44 @@ def _measure(
     }
 
 
+def _speed(built: Any, compiled: Any, call: Call) -> dict[str, Any]:
+    """Median milliseconds of eager's calls, and how many times as fast the compiled ones are: both in turn."""
+    inputs, times = built.inputs(0), ([], [])
+    began = time.perf_counter()
+    for round_ in range(_WARM_ROUNDS + _MOST_ROUNDS):
+        for model, seconds in zip((built.model, compiled), times, strict=True):
+            given = copy.deepcopy(inputs)
+            start = time.perf_counter()
+            call(built, model, given)
+            seconds.append(time.perf_counter() - start)
+        if round_ == _WARM_ROUNDS:
+            began = time.perf_counter()
+        if round_ >= _WARM_ROUNDS + _LEAST_ROUNDS and time.perf_counter() - began > _TIMED_SECONDS:
+            break
+    eager, ours = (statistics.median(seconds[_WARM_ROUNDS:]) for seconds in times)
+    return {"eager_ms": round(eager * 1e3, 3), "speed": round(eager / ours, 3)}
+
+
+_WARM_ROUNDS, _LEAST_ROUNDS, _MOST_ROUNDS, _TIMED_SECONDS = 3, 7, 60, 1.5
+
+
+@torch.no_grad()
+def _plain_call(built: Any, model: Any, inputs: dict[str, Any]) -> None:
+    model(**inputs)
+
+
+def _plain_step(built: Any, model: Any, inputs: dict[str, Any]) -> None:
+    built.model.zero_grad(set_to_none=True)
+    parts = _differentiable(model(**inputs))
+    if parts:
+        torch.autograd.backward([part.sum() for part in parts])
+
+
+def _differentiable(outputs: Any) -> list[torch.Tensor]:
+    parts = [leaf for _, leaf in _leaves(outputs, "", 0) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    return list({id(part): part for part in parts}.values())
+
+
 @torch.no_grad()
 def _call(built: Any, model: Any, inputs: dict[str, Any]) -> Any:
     _seed()
@@ -156,9 +220,9 @@ def _step(built: Any, model: Any, inputs: dict[str, Any]) -> Any:
     built.model.zero_grad(set_to_none=True)
     _seed()
     outputs = model(**copy.deepcopy(inputs))
-    parts = [leaf for _, leaf in _leaves(outputs, "", 0) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    parts = _differentiable(outputs)
     if parts:
-        sum((part.double() * _weights(part)).sum() for part in {id(part): part for part in parts}.values()).backward()
+        sum((part.double() * _weights(part)).sum() for part in parts).backward()
     gradients = {name: parameter.grad for name, parameter in built.model.named_parameters()}
     changed = {name: buffer.clone() for name, buffer in built.model.named_buffers()}
     with torch.no_grad():

@@ -1,6 +1,6 @@
 """Measures every family of a suite, each in processes of its own with limits on time and memory; keeps the results.
 
-    python -m benchmarks.sweeps.run {transformers,timm,all} [--columns stator peer] [--workers N] [--limit-seconds N]
+    python -m benchmarks.sweeps.run {transformers,timm,wide,all} [--columns stator peer] [--workers N] [--limit-seconds N]
 
 Results are written as they come, one file for each suite; with `--missing` a later run goes on where one stopped. With
 one worker, which is the default, the seconds are those of a process that only shares the machine with others.
@@ -14,6 +14,7 @@ import importlib
 import json
 import platform
 import select
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -26,9 +27,10 @@ import torch
 from .forked import Job, Row, Running, start
 
 RESULTS = Path(__file__).parent.parent / "results" / "sweeps"
-SUITES = ("transformers", "timm")
-COLUMNS = ("stator", "peer", "train", "inductor")
+SUITES = ("transformers", "timm", "wide")
+COLUMNS = ("stator", "peer", "train", "inductor", "speed", "speed_train")
 _USUAL = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "clip", "whisper", "bart"))
+SLOWEST = 0.97  # of eager's speed; below, compiled code is a loss
 _WRITE_EVERY_S = 3.0
 _BEST = 4  # of grade()
 _SLOWER = 25  # how many times longer the peer's first call takes, where it is not known
@@ -64,7 +66,7 @@ def _arguments() -> argparse.Namespace:
         nargs="+",
         choices=COLUMNS,
         default=["stator"],
-        help="peer: torch.compile; train: steps of training; inductor: by its kernels",
+        help="peer: torch.compile; train: steps of training; inductor: by its kernels; speed, speed_train: beside eager",
     )
     parser.add_argument("--only", nargs="+", default=[], help="these families")
     parser.add_argument("--missing", action="store_true", help="only what has no result yet in the folder of results")
@@ -117,7 +119,8 @@ class Kept:
         row = self.hints.get(job.family, {})
         ours = row.get("stator", {}).get("first_call_s", 1.0)
         theirs = row.get("peer", {}).get("first_call_s", _SLOWER * ours)
-        seconds = {"stator": ours, "peer": theirs, "train": 8 * ours, "inductor": 30 * ours}
+        seconds = {"stator": ours, "peer": theirs, "train": 8 * ours, "inductor": 30 * ours, "speed": 10 * ours}
+        seconds["speed_train"] = seconds["inductor"] + seconds["speed"]
         return sum(seconds[column] for column in job.columns)
 
     def take(self, job: Job, row: Row) -> None:
@@ -150,6 +153,8 @@ class Kept:
             equal = sum(runs_equal(entry) for entry in entries)
             whole = sum("error" not in entry and not entry["breaks"] for entry in entries)
             text += f"; {column}: {len(entries)} measured, {equal} equal, {whole} without breaks" if entries else ""
+            if speeds := [entry["speed"] for entry in entries if "speed" in entry]:
+                text += f", {statistics.geometric_mean(speeds):.2f} times eager's speed, {slower(speeds)} slower"
         return text + (f"; worse than before: {', '.join(self.worse)}" if self.worse else "")
 
 
@@ -211,6 +216,11 @@ def runs_equal(entry: Row) -> bool:
     return entry.get("equal") in ("bitwise", "close")
 
 
+def slower(speeds: list[float]) -> int:
+    """How many programs are slower than eager, beyond noise."""
+    return sum(speed < SLOWEST for speed in speeds)
+
+
 def describe(row: Row, column: str) -> str:
     if "built" not in row:
         return f"not built: {row.get('problem', '')[:150]}"
@@ -221,6 +231,7 @@ def describe(row: Row, column: str) -> str:
         return f"ERROR {entry['error'][:200]}"
     text = f"{entry['equal']} ({entry['difference']}), {entry['graphs']} graphs, {entry['breaks']} breaks, "
     text += f"{entry['recompiled']} recompiled, {entry['first_call_s']} s"
+    text += f", {entry['speed']} times eager's speed" if "speed" in entry else ""
     return text + "".join(f"\n    {count}x {reason[:220]}" for reason, count in entry["reasons"].items())
 
 
