@@ -39,10 +39,12 @@ def lowered_graphs(function: Function, inputs: Sequence[torch.Tensor], seen: lis
     return compile_inference(module, inputs, compile_functional, keep=can_lower)
 
 
+@pytest.mark.parametrize("place", [0, 1], ids=["whole storages", "behind others"])
 @pytest.mark.parametrize("case", CASES)
-def test_products_equal_eager(case: str) -> None:
+def test_products_equal_eager(case: str, place: int) -> None:
     torch.manual_seed(0)
-    inputs = [torch.randn(ROWS, INNER), torch.randn(INNER, COLUMNS), torch.randn(COLUMNS)]
+    sizes = ((ROWS, INNER), (INNER, COLUMNS), (COLUMNS,))
+    inputs = [torch.randn(3, *size)[place] for size in sizes]
     with torch.no_grad():
         (actual,) = lowered_graphs(CASES[case], inputs, [])(*inputs)
         expected = CASES[case](*inputs)

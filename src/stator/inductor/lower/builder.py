@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -286,6 +287,12 @@ class LoweringBuilder:
         if layout.size == tensor.shape and layout.stride == stored.strides and stored.offset == 0:
             return stored.buffer
         return View(stored.buffer, Layout(tensor.shape, stored.strides, tensor.dtype, tensor.device, stored.offset))
+
+    def as_view(self, argument: str | View) -> View:
+        """An argument of a library call as a view. A view of a whole input begins at the input's own start."""
+        if isinstance(argument, View):
+            return argument
+        return View(argument, replace(self.buffers[argument].layout, offset=0))
 
     def strides_of(self, argument: str | View) -> Strides:
         """The strides of an argument of a library call."""

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from stator.base.errors import CompileError, StatorError
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.tracing.functional import trace_operator
-from stator.inductor.buffers import Layout, Lowered, View
+from stator.inductor.buffers import Lowered, View
 from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta, record
 from stator.prims.rule_checks import place_of, raised_at
@@ -206,9 +206,8 @@ class _GraphLowering:
         layout = self.builder.buffers[result].layout if isinstance(result, str) else result.layout
         if layout.stride == meta.stride or not same_strides(meta.shape, layout.stride, meta.stride):
             return result
-        base = result if isinstance(result, str) else result.base
-        offset = 0 if isinstance(result, str) else layout.offset
-        return View(base, Layout(layout.size, meta.stride, layout.dtype, layout.device, offset))
+        view = self.builder.as_view(result)
+        return replace(view, layout=replace(view.layout, stride=meta.stride))
 
     def map_arguments(self, arguments: Any) -> Any:
         if isinstance(arguments, fx.Node):
