@@ -51,31 +51,19 @@ def measure_inductor(built: Any) -> dict[str, Any]:
 
 
 def measure_speed(built: Any) -> dict[str, Any]:
-    """Inference under the default backend, beside eager's time."""
-    return _by_stator(built, _call, difference, OWN_KERNELS, timed=_plain_call)
+    """Inference under the default backend, beside eager's time. Random numbers are eager's in the comparison and
+    stator's own in the timing, because these are what a user gets."""
+    result = _by_stator(built, _call, difference, OWN_KERNELS, options={"exact_random": True})
+    return result | _speed(built, _plain_call)
 
 
 def measure_speed_train(built: Any) -> dict[str, Any]:
-    """Forward and backward under the default backend, beside eager's time. Random numbers are eager's in the
-    comparison and stator's own in the timing, because these are what a user gets."""
-    built.model.train()
-    result = measure_inductor(built)
-    return result | _speed(built, _by_default(built), _plain_step)
-
-
-def _by_default(built: Any) -> Any:
-    import stator
-
-    return stator.compile(built.model)
+    """Forward and backward under the default backend, beside eager's time."""
+    return measure_inductor(built) | _speed(built, _plain_step)
 
 
 def _by_stator(
-    built: Any,
-    call: Call,
-    compare: Compare,
-    tolerance: float = TOLERANCE,
-    timed: Call | None = None,
-    **options: Any,
+    built: Any, call: Call, compare: Compare, tolerance: float = TOLERANCE, **options: Any
 ) -> dict[str, Any]:
     import stator
     from stator.base import counters, logs
@@ -95,7 +83,7 @@ def _by_stator(
     result["breaks"] = len(reasons) + len(fallen_back)
     result["reasons"] = _ranked(reasons + [f"fallback: {line}" for line in fallen_back])
     result["capture_s"] = round(counters.seconds["capture"], 3)
-    return result if timed is None else result | _speed(built, compiled, timed)
+    return result
 
 
 def measure_peer(built: Any) -> dict[str, Any]:
@@ -163,8 +151,11 @@ def _measure(
     }
 
 
-def _speed(built: Any, compiled: Any, call: Call) -> dict[str, Any]:
+def _speed(built: Any, call: Call) -> dict[str, Any]:
     """Median milliseconds of eager's calls, and how many times as fast the compiled ones are: both in turn."""
+    import stator
+
+    compiled = stator.compile(built.model)
     inputs, times = built.inputs(0), ([], [])
     began = time.perf_counter()
     for round_ in range(_WARM_ROUNDS + _MOST_ROUNDS):
