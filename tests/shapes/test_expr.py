@@ -133,6 +133,8 @@ def test_constants_compare_with_ints():
         (j % 64, j),
         ((i * 96 + j * 3 + k) // 3 % 32, j),
         (((i * 32 + j) // 8) * 8 + (i * 32 + j) % 8, i * 32 + j),
+        ((63 * i + j + 8) // 64, i),
+        ((63 * i + j + 8) % 64, j - i + 8),
     ],
 )
 def test_division_and_remainder_disappear_within_ranges(expr, expected):

@@ -112,9 +112,10 @@ def _floor_division(atom: FloorDiv, ranges: Ranges) -> Expr:
         low, high = result.bounds(ranges)
         return constant(int(low)) if low == high else result
     quotient, rest = divided_terms(top, bottom)
-    low, high = (floor_by(bound, bottom) for bound in rest.bounds(ranges))
-    if low == high:
-        return quotient + int(low)
+    for whole, left in ((quotient, rest), _nearest_division(quotient, rest, bottom)):
+        low, high = (floor_by(bound, bottom) for bound in left.bounds(ranges))
+        if low == high:
+            return whole + int(low)
     for step in _steps(rest, bottom):
         coarse, fine = divided_terms(rest, step)
         low, high = fine.bounds(ranges)
@@ -132,10 +133,11 @@ def _remainder(atom: Mod, ranges: Ranges) -> Expr:
             if whole[0] == whole[1]:
                 return result.numerator - bottom * int(whole[0])
         return result
-    _, rest = divided_terms(top, bottom)
-    low, high = rest.bounds(ranges)
-    if floor_by(low, bottom) == floor_by(high, bottom):
-        return rest - int(floor_by(low, bottom)) * bottom
+    quotient, rest = divided_terms(top, bottom)
+    for _, left in ((quotient, rest), _nearest_division(quotient, rest, bottom)):
+        low, high = (floor_by(bound, bottom) for bound in left.bounds(ranges))
+        if low == high:
+            return left - int(low) * bottom
     for step in _steps(rest, bottom):
         coarse, fine = divided_terms(rest, step)
         low, high = fine.bounds(ranges)
@@ -164,6 +166,13 @@ def _simplified_parts(atom: FloorDiv | Mod, ranges: Ranges) -> tuple[Expr, ExprL
     bottom = atom.denominator
     bottom = simplify(bottom, ranges) if isinstance(bottom, Expr) else bottom
     return simplify(atom.numerator, ranges), bottom if as_int(bottom) is None else as_int(bottom)  # type: ignore[return-value]
+
+
+def _nearest_division(quotient: Expr, rest: Expr, bottom: int) -> tuple[Expr, Expr]:
+    """The division with the coefficients of the rest nearest to zero: 255*x // 256 = x + -x // 256. Indices that shift
+    each row by one against the row before need it."""
+    moved = from_terms({monomial: 1 for monomial, value in rest._terms if monomial and 2 * value > bottom})
+    return quotient + moved, rest - moved * bottom
 
 
 def _steps(expr: Expr, bottom: int) -> list[int]:

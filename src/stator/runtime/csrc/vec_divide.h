@@ -98,3 +98,9 @@ template <class T> INLINE T float_floor_div(T a, T b, T one, T half) {
     INLINE T op_floor_div(T a, T b) { return float_floor_div(a, b, one, half); }
 FLOAT_DIVISION(float, 1.0f, 0.5f) FLOAT_DIVISION(double, 1.0, 0.5)
 FLOAT_DIVISION(vf32, splat(1.0f), splat(0.5f)) FLOAT_DIVISION(vf64, splat(1.0), splat(0.5))
+
+// Of indices, which are not negative, by a size: the compiler multiplies and shifts instead, for 32 bits in vectors too.
+template <int64_t SIZE> INLINE vi32 index_div(vi32 a) { return a / (int32_t)SIZE; }
+template <int64_t SIZE> INLINE vi64 index_div(vi64 a) { return {a.lo / SIZE, a.hi / SIZE}; }
+template <int64_t SIZE> INLINE vi32 index_mod(vi32 a) { return a % (int32_t)SIZE; }
+template <int64_t SIZE> INLINE vi64 index_mod(vi64 a) { return {a.lo % SIZE, a.hi % SIZE}; }

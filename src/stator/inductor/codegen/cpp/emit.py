@@ -12,7 +12,7 @@ import torch
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
 from stator.inductor.loops.vocabulary import HEAVY, ORDERED_STORE_MODES
-from stator.shapes.expr import Expr, Symbol
+from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
 
 from .column_plan import plan_columns
 from .indices import VectorIndexContext, fits_32_bits, print_index, print_vector_index
@@ -360,11 +360,13 @@ class Emitter:
         self.line(f"const {VECTOR[kind] if vector else SCALAR[kind]} t{position} = {text};")
 
     def index_number(self, index: Expr, vector: bool) -> str:
+        ranges = self.kernel.ranges
         if not vector:
-            return f"(int64_t)({print_index(index, self.kernel.ranges)})"
-        return print_vector_index(
-            index, VectorIndexContext(self.lane_symbol, self.vector_indirect, self.kernel.ranges, False)
-        )
+            return f"(int64_t)({print_index(index, ranges)})"
+        # divisions of 32-bit numbers have vector instructions
+        narrow = any(isinstance(atom, FloorDiv | Mod) for atom in index.atoms) and fits_32_bits(index, ranges)
+        text = print_vector_index(index, VectorIndexContext(self.lane_symbol, self.vector_indirect, ranges, narrow))
+        return f"convert_i64({text})" if narrow else text
 
     def _positions(self, index: Expr) -> str:
         """One offset for each lane, for gathers and scatters."""

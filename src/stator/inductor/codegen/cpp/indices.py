@@ -114,8 +114,11 @@ def _vector_atom(atom: Atom, lanes: VectorIndexContext) -> str:
             return f"arange_{'i32' if lanes.narrow else 'i64'}({atom.name}, 1)"
         return f"splat(({lanes.scalar}){atom.name})"
     if isinstance(atom, FloorDiv | Mod):
+        top, bottom = print_vector_index(atom.numerator, lanes), _constant(atom)
+        if atom.numerator.bounds(lanes.ranges)[0] >= 0:
+            return f"index_{'div' if isinstance(atom, FloorDiv) else 'mod'}<{bottom}>({top})"
         function = "op_floor_div" if isinstance(atom, FloorDiv) else "op_mod"
-        return f"{function}({print_vector_index(atom.numerator, lanes)}, splat(({lanes.scalar}){_constant(atom)}))"
+        return f"{function}({top}, splat(({lanes.scalar}){bottom}))"
     if isinstance(atom, Min | Max):
         function = "op_minimum" if isinstance(atom, Min) else "op_maximum"
         text = print_vector_index(atom.args[0], lanes)
