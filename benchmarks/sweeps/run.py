@@ -1,6 +1,6 @@
 """Measures every family of a suite, each in processes of its own with limits on time and memory; keeps the results.
 
-    python -m benchmarks.sweeps.run {transformers,timm,wide,all} [--columns stator peer] [--workers N] [--limit-seconds N]
+    python -m benchmarks.sweeps.run {transformers,timm,all} [--columns stator peer] [--workers N]
 
 Results are written as they come, one file for each suite; with `--missing` a later run goes on where one stopped. With
 one worker, which is the default, the seconds are those of a process that only shares the machine with others.
@@ -27,7 +27,7 @@ import torch
 from .forked import Job, Row, Running, start
 
 RESULTS = Path(__file__).parent.parent / "results" / "sweeps"
-SUITES = ("transformers", "timm", "wide")
+SUITES = ("transformers", "timm")
 COLUMNS = ("stator", "peer", "train", "inductor", "speed", "speed_train")
 _USUAL = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "clip", "whisper", "bart"))
 SLOWEST = 0.97  # of eager's speed; below, compiled code is a loss
@@ -66,7 +66,7 @@ def _arguments() -> argparse.Namespace:
         nargs="+",
         choices=COLUMNS,
         default=["stator"],
-        help="peer: torch.compile; train: steps of training; inductor: by its kernels; speed, speed_train: beside eager",
+        help="peer: torch.compile; train: steps of training; inductor: by its kernels; speed*: beside eager",
     )
     parser.add_argument("--only", nargs="+", default=[], help="these families")
     parser.add_argument("--missing", action="store_true", help="only what has no result yet in the folder of results")
