@@ -61,6 +61,13 @@ def test_results_and_keywords(net: Net) -> None:
     assert_same(compiled(X, twice=True), net(X, twice=True))
 
 
+def test_registries_of_modules_know_it(net: Net) -> None:
+    compiled = compiled_of(net)
+    assert compiled == net and net == compiled and compiled == compiled_of(net) and compiled != Net()
+    assert weakref.WeakKeyDictionary({net: 3})[compiled] == 3
+    assert len(list(nn.Sequential(net, compiled).modules())) == len(list(nn.Sequential(net, net).modules()))
+
+
 @pytest.mark.parametrize(
     "wrap",
     [

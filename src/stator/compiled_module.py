@@ -62,6 +62,15 @@ class _CallSignature:
         return inspect.signature(original_of(instance))
 
 
+def _equals(self: Any, other: object) -> bool:
+    """Equality with the original, so that registries of modules, as those of FSDP, know the compiled module."""
+    return original_of(self) is original_of(other)
+
+
+def _hash(self: Any) -> int:
+    return hash(original_of(self))
+
+
 def _is_same(one: Any, other: Any) -> bool:
     """Identity, also of bound methods, which Python makes anew at each access."""
     if isinstance(one, MethodType) and isinstance(other, MethodType):
@@ -123,6 +132,8 @@ def _make_class(cls: type) -> type:
         "_stator_compiled_class": cls,
         "_get_name": lambda self: original_of(self)._get_name(),
     }
+    if cls.__eq__ is object.__eq__ and cls.__hash__ is object.__hash__:
+        body |= {"__eq__": _equals, "__hash__": _hash}
     made = type(cls)(cls.__name__, (CompiledModule, cls), body)
     # The slot's descriptor on the class binds a call directly to the entry.
     setattr(made, "__call__", getattr(made, _CALL))  # noqa: B010
