@@ -121,7 +121,7 @@ def compile_module(module: torch.nn.Module, make_compiler: Callable[[], FrameCom
 
 
 def _make_class(cls: type) -> type:
-    body = {
+    body: dict[str, Any] = {
         # slots, because the original shares the __dict__
         "__slots__": (_CALL, ORIGINAL, _COMPILE, _FORWARD),
         "__module__": cls.__module__,

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import stator
-from stator.base import counters
+from stator.base import config, counters
 
 WORLD = 2
 SECONDS = 180  # for all of a family
@@ -214,5 +214,6 @@ if __name__ == "__main__":
     faulthandler.dump_traceback_later(SECONDS, exit=True)  # a hang becomes a failure that shows where
     warnings.filterwarnings("error", "stator")
     torch.set_num_threads(1)
+    config.compile_small_graphs = True
     with process_group(int(sys.argv[2]), Path(sys.argv[3])):
         check(sys.argv[1])
