@@ -159,14 +159,6 @@ def test_where_python_goes_another_way(name: str, backend: str) -> None:
         alike(program, [torch.tensor([value]) for value in (2.5, number, 3.5)], backend)
 
 
-@pytest.mark.graphs_may_fail_alone
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_under_fullgraph_the_larger_of_a_tensor_and_a_number_is_the_tensor(backend: str) -> None:
-    program = lambda x: (min(max(x.sum(), 0), 1), max(0, x.sum()) * x)  # noqa: E731
-    counts = alike(program, [torch.tensor([one]) for one in (0.5, -1.0, 2.0, math.nan)], backend, fullgraph=True)
-    assert counts.compilations == 1 and counts["dynamo.failed_graphs"] == 3
-
-
 def test_long_lists_stay_in_the_graph_under_fullgraph() -> None:
     """Without fullgraph a break is cheaper."""
     numbers = torch.arange(200).reshape(2, 100)

@@ -29,14 +29,12 @@ from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, 
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
-from stator.dynamo.values.number_arithmetic import may_be_checked
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.partials import PartialValue
 from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_methods import rely_on_method
-from stator.prims.operators.checks import ASSUMPTION
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -421,27 +419,13 @@ def _extreme(
             best, measure_of_best = item, measure
         elif not by_key and len(values) != 2 and _is_of_unknown(context, best, item):
             best = measure_of_best = context.call(context.known(function), [best, item], {})
-        elif _is_better(context, better, measure, measure_of_best):
+        elif context.truth(context.compare(better, measure, measure_of_best)):
             best, measure_of_best = item, measure
     if best is not None:
         return best
     if default is not None:
         return default
     return context.run_real(function, ((),))  # raises the error of this Python version
-
-
-def _is_better(context: CaptureContext, better: Any, measure: Value, best: Value) -> bool:
-    """Under fullgraph, `max(t, 0)` of a tensor is the tensor: the graph checks this assumption, because its result
-    would have another type for other data."""
-    found = context.compare(better, measure, best)
-    of_tensor = isinstance(measure, TensorValue)
-    one_tensor = of_tensor is not isinstance(best, TensorValue)
-    if context.recorder.fullgraph and one_tensor and isinstance(found, TensorValue) and may_be_checked(context, found):
-        known = found.decided_truth(context)
-        if known is None:
-            context.recorder.numbers.rely_on(found, wanted=of_tensor, kind=ASSUMPTION)
-        return of_tensor if known is None else known
-    return context.truth(found)
 
 
 def _is_of_unknown(context: CaptureContext, *numbers: Value) -> bool:
