@@ -17,7 +17,6 @@ from stator.base.errors import MissingToolchain, UsageError
 from stator.dynamo.callables import compiled_call
 from stator.dynamo.guards.guard import Guard
 from stator.dynamo.host import native_status
-from stator.dynamo.ir.capture_printer import guard_text
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame
 
 from .break_costs import BreakCost, BreakCostCompiler
@@ -80,10 +79,6 @@ class Explanation:
                 f"  {node.format_node()}" for node in graph.graph.nodes if node.op not in ("placeholder", "output")
             ]
         return "\n".join(lines)
-
-    def guards_text(self) -> str:
-        """One line for each guard."""
-        return "\n".join(guard_text(guard.source, guard.kind, guard.expected) for guard in self.out_guards)
 
     def __repr__(self) -> str:
         breaks = f"{self.graph_break_count} graph breaks"

@@ -89,6 +89,8 @@ REFUSAL_HINTS: dict[str, str] = {
     "requires-grad-output": "return the tensor itself, or a clone",
     "aliased-gradient": "return the tensor itself, or a clone",
     "backward": "return the tensor itself, or a clone",
+    "double-backward": "none is needed: it runs eagerly",
+    "recurrent-layer": "call torch.lstm",
     "dynamic-shape": "make the size a fixed one",
     "data-dependent": "make the size a fixed one",
     "tensor-data": "read it outside of the compiled function",

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from stator.base.errors import Unsupported
@@ -26,7 +25,7 @@ from .data_dependent_functions import stand_ins
 
 aten = torch.ops.aten
 _GATES = {"lstm": 4, "gru": 3}
-_FEW_STEPS = 4  # short sequences are unrolled: their operators fuse with those around them
+_FEW_STEPS = 4  # short sequences are unrolled, if ATen would: their operators fuse with those around them
 
 
 class _RecurrentLayer(torch.autograd.Function):
@@ -143,10 +142,7 @@ def _layer(
     options: tuple[Any, ...], input: torch.Tensor, states: list[torch.Tensor], weights: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
     kind, biases, bidirectional, exact, autocast = options
-    by_onednn = kind == "lstm" and runs_in_onednn(input, states)
-    if input.shape[0] <= _FEW_STEPS and not (exact and by_onednn):
-        if by_onednn:
-            return _unrolled_lstm(input, states, weights, biases, bidirectional)
+    if input.shape[0] <= _FEW_STEPS and not (kind == "lstm" and runs_in_onednn(input, states)):
         first: Any = states if kind == "lstm" else states[0]
         return _composite(kind)(input, first, list(weights), biases, 1, 0.0, False, bidirectional, False)
     tensors = [input, *states, *weights]
@@ -158,28 +154,6 @@ def _layer(
 def _composite(kind: str) -> Callable[..., Any]:
     """ATen's own decomposition."""
     return partial(getattr(aten, kind).input._op_dk, COMPOSITE)
-
-
-def _unrolled_lstm(
-    input: torch.Tensor, states: list[torch.Tensor], weights: Sequence[torch.Tensor], biases: bool, bidirectional: bool
-) -> list[torch.Tensor]:
-    """A layer without projections. ATen's own decomposition would call oneDNN."""
-    count, outputs, ends = len(weights) // (2 if bidirectional else 1), [], []
-    for at in range(2 if bidirectional else 1):
-        hidden, cell = states[0][at], states[1][at]
-        by_input, by_hidden, *own = weights[at * count :][:count]
-        first, second = own if biases else (None, None)
-        steps = list(F.linear(input, by_input, first).unbind(0))
-        made = []
-        for gates in reversed(steps) if at else steps:
-            entering, forgetting, candidate, showing = (gates + F.linear(hidden, by_hidden, second)).chunk(4, 1)
-            cell = forgetting.sigmoid() * cell + entering.sigmoid() * candidate.tanh()
-            hidden = showing.sigmoid() * cell.tanh()
-            made.append(hidden)
-        outputs.append(torch.stack(made[::-1] if at else made))
-        ends.append((hidden, cell))
-    output = torch.cat(outputs, 2) if bidirectional else outputs[0]
-    return [output, *[torch.stack(parts) for parts in zip(*ends, strict=True)]]
 
 
 def _below_autograd(kind: str) -> None:

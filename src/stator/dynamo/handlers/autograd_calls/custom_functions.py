@@ -8,9 +8,8 @@ import torch
 from torch.nn.modules._functions import BackwardHookFunction
 
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.interpreter.calling import calls, makers
+from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.values.base import Value, unsupported
-from stator.dynamo.values.objects import ObjectValue
 
 from .autograd_function import FunctionCapture
 
@@ -18,12 +17,6 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
 _OTHER_PROTOCOLS = ("boxed_grads_call", "clear_saved_tensors_on_access")
-
-
-@makers.register(torch.autograd.Function)
-def _make_function(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """`F()`, for the deprecated `F().apply(x)`."""
-    return ObjectValue(kind)
 
 
 @calls(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]

@@ -182,43 +182,8 @@ def _register_functions() -> None:
         _function(function, method=name)(reduction(name, *entry))
     for name, function in _FUNCTIONS.items():
         _function(getattr(numpy, name), method=name if name in _ALSO_METHODS else None)(function)
-    _like(numpy.zeros_like, 0)
-    _like(numpy.ones_like, 1)
-    _like(numpy.full_like)
     for name in _OF_CONSTANTS.split():
         _function(getattr(numpy, name))(_refusing_arrays(name))
-
-
-# ---- arrays of another array's shape ----
-
-
-def _like(function: Any, number: Any = None) -> None:
-    """numpy.zeros_like and the like, also of tensors. `number`: the contents; None for numpy.full_like's argument."""
-    name, otherwise = f"numpy.{function.__name__}", _made_of_constants(function)
-
-    def handler(context: CaptureContext, a: Value, *args: Value, dtype: Value | None = None, **kwargs: Value) -> Value:
-        if isinstance(a, TensorValue):
-            a = context.call_tensor_method(a, "numpy", [], {})
-        given: list[Value] = [] if number is None else [ConstantValue(number)]
-        if not isinstance(a, ArrayValue):
-            return otherwise(context, a, *args, **kwargs, **({} if dtype is None else {"dtype": dtype}))
-        if (
-            a.scalar
-            or kwargs
-            or not (given or args)
-            or not a.tensor.fake.is_contiguous()
-            or not all(one.is_constant() for one in args)
-        ):
-            raise refused(context, name, [a, *args])
-        fill, *rest = [*given, *args]
-        wanted = dtype_of(context, rest[0] if rest else dtype) or a.dtype
-        if len(rest) > 1 or wanted not in TORCH_OF:
-            raise refused(context, name, [a, *args])
-        found = context.run_real(numpy.full, ((), plain(context, fill), wanted))
-        return array_of_tensor(context, full(context, a.shape, found.item(), wanted))
-
-    handler.__name__ = function.__name__
-    calls(function)(handler)
 
 
 # ---- shapes ----

@@ -384,18 +384,6 @@ def _disable_hooks(context: CaptureContext, message: Value | None = None) -> Val
     return ConstantValue(None)
 
 
-def _deprecated_query(function: Any, device: str) -> None:
-    def handler(context: CaptureContext) -> Value:
-        context.run_real(function, ())  # warns once, as eager does by default
-        return _autocast_dtype(context, ConstantValue(device))
-
-    calls(function)(handler)
-
-
-_deprecated_query(torch.get_autocast_gpu_dtype, "cuda")
-_deprecated_query(torch.get_autocast_cpu_dtype, "cpu")
-
-
 @calls(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
 def _autocast_nesting(context: CaptureContext) -> Value:
     """The nesting only decides when autocast clears its cache of casts. Zero clears it at the end of each region, so
