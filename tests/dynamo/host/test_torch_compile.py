@@ -8,7 +8,7 @@ import stator
 from stator.base.config import Options
 from stator.dynamo.cache.entry import CompiledFrame, make_hook_callback
 from stator.dynamo.host.code_marks import code_marks
-from stator.dynamo.host.hook import call_with_hook
+from stator.dynamo.host.hook import STATOR_FOLDER, call_with_hook
 from stator.dynamo.host.native_status import native
 
 pytestmark = pytest.mark.slow  # torch.compile takes some seconds to import
@@ -80,8 +80,10 @@ def test_ours_inside_theirs(function, monkeypatch):
     theirs = torch.compile(outer, backend=backend)
     for _ in range(2):
         assert torch.equal(theirs(X), function(X) + 1)
-    names = [node.name for graph in traced for node in graph.graph.nodes if node.op == "call_function"]
-    assert names == ["add"], "torch.compile compiled something of ours"
+    # torch.compile may follow the original function, which a compiled one looks like, but no code of stator
+    nodes = [node for graph in traced for node in graph.graph.nodes if node.op == "call_function"]
+    assert nodes and all(node.stack_trace for node in nodes)
+    assert not [node for node in nodes if STATOR_FOLDER in node.stack_trace]
 
 
 def test_the_hook_leaves_what_torch_compile_generated_alone():
