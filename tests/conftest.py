@@ -45,7 +45,9 @@ def _noted_if_internal(error: Exception) -> bool:
 
 
 def _is_of_our_backend(error: Exception) -> bool:
-    """Did a backend of ours end with an error that none of its stages raises on purpose?"""
+    """Did a backend of ours end with an error that none of its stages raises on purpose, or print invalid C++?"""
+    if isinstance(error, CompileError) and "a defect of stator" in (error.hint or ""):
+        return True
     of_ours = isinstance(error, CompileError) and error.stage in _OUR_BACKENDS
     return of_ours and not isinstance(error.__cause__, StatorError)
 

@@ -60,7 +60,9 @@ class Generator:
         return self.graph.buffer(shape, dtype, strides), strides
 
     def read(self, ops, tensor, index):
-        """An element as float32, now and then behind a mask."""
+        """An element as float32, now and then behind a mask or at a computed place."""
+        if self.fixed.random() < 0.15:
+            index = self.computed(ops, tensor, index)
         at = self.at(tensor, index)
         if self.fixed.random() < 0.15 and index:
             position = ops.index_value(index[-1], torch.int64)
@@ -68,6 +70,13 @@ class Generator:
             dtype = self.graph.buffers[tensor[0]].layout.dtype
             return ops.to_dtype(ops.masked(keep, lambda: ops.load(tensor[0], at), 1, dtype), F32)
         return ops.to_dtype(ops.load(tensor[0], at), F32)
+
+    def computed(self, ops, tensor, index):
+        """The index with one dimension looked up by the position in another."""
+        dim, other = (self.fixed.randrange(len(index)) for _ in range(2))
+        size = tensor[1][dim]
+        place = ops.minimum(ops.index_value(index[other], torch.int64), ops.constant(size - 1, torch.int64))
+        return [ops.indirect(place, size) if at == dim and size > 1 else index[at] for at in range(len(index))]
 
     @staticmethod
     def stored(ops, value, dtype):

@@ -59,6 +59,18 @@ def test_images_in_channels_last() -> None:
     compare(lambda t, m: ((t - m).square().sum((0, 2, 3)), t.sum((2, 3))), x, x.mean((0, 2, 3), keepdim=True))
 
 
+@pytest.mark.parametrize("columns", [16, 24, 70])
+def test_rows_of_a_table_that_the_columns_look_up(columns: int) -> None:
+    """A vector quantizer's residual and its norm: the index varies with the column alone."""
+    torch.manual_seed(7)
+
+    def function(x, table, index):
+        residual = x - torch.nn.functional.embedding(index, table).transpose(1, 2)
+        return residual, residual.square().sum(1)
+
+    compare(function, torch.randn(2, 16, columns), torch.randn(50, 16), torch.randint(50, (2, columns)))
+
+
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     torch.manual_seed(5)
     x, function = torch.randn(5000, 40), stator.compile(lambda t: t.sum(0))

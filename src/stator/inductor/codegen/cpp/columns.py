@@ -107,7 +107,12 @@ def _needed_by_rows(emitter: Emitter) -> list[int]:
     needed = {position for value in phase.values for position in kernel.operands(kernel.values[value].args)}
     needed |= {kernel.values[position].args[1].position for position in phase.reduces}
     needed |= {store.value for store in phase.stores}
-    return [p for p in _per_column(emitter) if p in needed and kernel.values[p].name != "indirect"]
+    return [position for position in _per_column(emitter) if position in needed]
+
+
+def _name(emitter: Emitter, position: int) -> str:
+    indirect = emitter.kernel.values[position].name == "indirect"
+    return f"indirect{position}" if indirect else emitter.operand(position, True)
 
 
 def _down_the_rows(emitter: Emitter, width: int) -> None:
@@ -123,7 +128,7 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
         if held:
             _per_column_values(emitter)
         for position in held:
-            emitter.line(f"held{position}[b] = {emitter.operand(position, True)};")
+            emitter.line(f"held{position}[b] = {_name(emitter, position)};")
         for position in phase.reduces:
             value = kernel.values[position]
             neutral = identity(value.args[0], emitter.dtype(value.args[1].position))
@@ -138,7 +143,8 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
             return
         with _vectors(emitter, width):
             for position in held:
-                emitter.line(f"const {VECTOR[KIND[emitter.dtype(position)]]} t{position} = held{position}[b];")
+                kind = VECTOR[KIND[emitter.dtype(position)]]
+                emitter.line(f"const {kind} {_name(emitter, position)} = held{position}[b];")
             for position in phase.values:
                 if emitter._is_vector(position):
                     emitter._define(position)
