@@ -120,15 +120,21 @@ def _ahead_of_time(
         keep=keep,
         rewrite=rewrite,
         memory_budget=memory_budget,
-        leave_small=leave_small,
     )
 
     def compile_disjoint(graph: fx.GraphModule, inputs: Sequence[Any], run_overlapping: aot.RunOverlapping) -> Compiled:
-        return (train if aot.needs_grad(graph, inputs) else infer)(graph, inputs, run_overlapping=run_overlapping)
+        if not aot.needs_grad(graph, inputs):
+            return infer(graph, inputs, run_overlapping=run_overlapping)
+        # operators on wrapper subclasses run Python, which costs more than a compiled step
+        small = leave_small and not graph.meta.get("wraps")
+        return train(graph, inputs, run_overlapping=run_overlapping, leave_small=small)
 
-    def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+    def compile_plain(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         graph, inputs, wrap = aot.apply_wrappers(WRAPPERS, graph, inputs)
         return wrap(aot.with_shared_memory(graph, inputs, compile_disjoint))
+
+    def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        return aot.with_inner_tensors(graph, inputs, compile_plain)
 
     return aot.compile_in_pieces(gm, example_inputs, compile_whole)
 

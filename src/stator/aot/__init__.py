@@ -7,6 +7,7 @@ from .runtime.conjugated_inputs import read_lazy_inputs
 from .runtime.eager import keep_all, run_eagerly
 from .runtime.number_inputs import carry_numbers
 from .runtime.shared_memory import RunOverlapping, with_shared_memory
+from .runtime.wrapper_subclasses import with_inner_tensors
 from .runtime.wrappers import apply_wrappers
 from .split.split_graph import compile_in_pieces
 from .trace.inference import CompileGraph, Rewrite, compile_inference
@@ -29,5 +30,6 @@ __all__ = [
     "needs_grad",
     "read_lazy_inputs",
     "run_eagerly",
+    "with_inner_tensors",
     "with_shared_memory",
 ]

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import StatorError, Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.fake.wrapper_subclasses import WrapperGradient, is_wrapper
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
 from stator.graph.ir.captured_tensors import owned_tensors_replaced
@@ -343,8 +344,10 @@ def _differentiate(
     if wanted.targets is not None:
         asked = [True] * len(found)
     gradients: list[fx.Node | None] = []
-    for one in asked:
+    for index, one in enumerate(asked):
         gradient = next(remaining) if one else None
+        if is_wrapper(gradient):
+            raise WrapperGradient(index, gradient)
         if gradient is not None and not isinstance(gradient, FakeTensor):
             raise Unsupported("gradient-layout", f"a gradient is a {type(gradient).__name__} of {gradient.layout}")
         gradients.append(None if gradient is None else tracer.current(gradient))

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from stator.base.errors import Unsupported
 from stator.base.signals import raised_by_signal_handler
+from stator.dynamo.host.naming import class_name
 from stator.dynamo.host.numpy_scalars import is_numpy_bool, plain_converter
 from stator.dynamo.ir.capture_result import GraphInput, SideEffects
 from stator.dynamo.ir.reconstruct_ir import Load
@@ -31,6 +32,7 @@ from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic, number_value
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
 from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of, version_of
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.operators import rng_comparisons as rng_comparisons  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_ins
@@ -141,7 +143,7 @@ class GraphBuilder:
         if value.node.graph is self.graph:
             return value.node
         self.check_reachable(value)
-        if not has_fixed_sizes(value.fake):
+        if is_wrapper(value.fake) or not has_fixed_sizes(value.fake):
             raise unsupported("data-dependent-value", f"{value.describe(self.context)} in a part of the graph")
         return self.open[-1].lift(value)
 
@@ -212,7 +214,7 @@ class GraphBuilder:
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
         asked, answered = self.mode.times, self.numbers.unknown.answered
         result = self.run_fake(run, target, fake_args, fake_kwargs)
-        changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
+        changed = [value for value, version in self.used if version_of(value.fake) != version]
         if self.taken_numbers and self._numbers_decide_gradients(target, kwargs, result, changed):
             for number in self.taken_numbers:
                 number.constant()
@@ -243,7 +245,7 @@ class GraphBuilder:
         self.keep_repeatable()
         for value in changed:
             self.context.mutations.check_free_memory(value)
-        self.writes += [value.fake.fake_storage for value in changed]  # type: ignore[attr-defined]
+        self.writes += [storage for value in changed for storage in storages_of(value.fake)]
         wrapped = self.wrap_output(result, node)
         if self.numbers.any:
             self.numbers.check_facts()
@@ -270,8 +272,9 @@ class GraphBuilder:
         so that the backend knows their contents, too."""
         constants: dict[fx.Node, fx.Node] = {}
         for value, version in self.used:
-            known = value.fake.tracked_value() if value.fake.known_from else None  # type: ignore[attr-defined]
-            if known is not None and value.fake.fake_storage.version == version:  # type: ignore[attr-defined]
+            fake = value.fake
+            known = fake.tracked_value() if isinstance(fake, FakeTensor) and fake.known_from else None
+            if known is not None and version_of(fake) == version:
                 constants[self.node_of(value)] = self._constant_node(known)
         return fx.map_arg(arguments, lambda node: constants.get(node, node))
 
@@ -386,7 +389,11 @@ class GraphBuilder:
             node.meta["example_value"] = fake
         if known is not None:
             return known
-        value = TensorValue(fake, node, cls=torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor)
+        wraps = is_wrapper(fake)
+        if wraps and node.graph is not self.root:
+            raise unsupported("tensor-subclass", f"a {class_name(type(fake))} in a part of the graph")
+        plain = torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor
+        value = TensorValue(fake, node, cls=type(fake) if wraps else plain)
         self.by_fake[id(fake)] = value
         if self.mode.has_unknown_sizes:
             self.numbers.note_sizes(fake, node)
@@ -429,7 +436,7 @@ _SUMS = frozenset({"add", "sub", "subtract", "rsub", "foreach_add", "foreach_sub
 
 
 def _lower_tensor(recorder: GraphBuilder, value: TensorValue) -> tuple[Any, Any]:
-    recorder.used.append((value, value.fake.fake_storage.version))  # type: ignore[attr-defined]
+    recorder.used.append((value, version_of(value.fake)))
     if value.is_moved and torch.is_grad_enabled():
         return value.node_with_gradient(recorder.context), value.fake
     return recorder.node_of(value), value.fake

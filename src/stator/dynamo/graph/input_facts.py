@@ -14,6 +14,7 @@ from stator.dynamo.guards.data_guards import DataFact, DataGuardStep, DataRef
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
 from stator.dynamo.values.tensors.tensor import TensorValue, truths
+from stator.graph.fake.wrapper_subclasses import is_wrapper, version_of
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -93,7 +94,7 @@ class _Part:
             return
         fake = node.meta.get("example_value")
         count = fake.numel() if isinstance(fake, torch.Tensor) else None
-        if type(count) is not int or count > _LARGEST or fake.fake_storage.version:  # type: ignore[union-attr]
+        if type(count) is not int or count > _LARGEST or is_wrapper(fake) or version_of(fake):
             raise _NotOfInputs
         if node.op == "placeholder":
             self._check_input(self.given.get(node))

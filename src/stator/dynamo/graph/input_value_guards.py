@@ -16,6 +16,7 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.values.base import unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor
+from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of
 
 from .side_effect_analysis import Footprint
 
@@ -31,7 +32,7 @@ _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uin
 def follow_contents(context: CaptureContext, value: TensorValue) -> None:
     """Give an input's fake the input's contents, if the input is small and its contents did not change often."""
     tensor: torch.Tensor = value.obj  # type: ignore[assignment]
-    if not 0 < tensor.numel() <= _LARGEST or tensor.requires_grad or tensor.is_complex():
+    if is_wrapper(tensor) or not 0 < tensor.numel() <= _LARGEST or tensor.requires_grad or tensor.is_complex():
         return
     # single numbers outside of buffers are counters more often than sizes
     if not _is_buffer(value.source) and (not tensor.dim() or tensor.dtype not in _WHOLE):
@@ -127,9 +128,9 @@ class CaptureFakeMode(FakeMode):
         written = {id(storage) for storage in recorder.writes} - {id(value.fake.fake_storage)}  # type: ignore[attr-defined]
         for other in recorder.input_values if written else ():
             pair = (value, other)
-            if id(other.fake.fake_storage) not in written or pair in self.apart:  # type: ignore[attr-defined]
+            if written.isdisjoint(map(id, storages_of(other.fake))) or pair in self.apart:
                 continue
-            if share_memory(value.obj, other.obj):  # type: ignore[arg-type]
+            if is_wrapper(other.fake) or share_memory(value.obj, other.obj):  # type: ignore[arg-type]
                 raise unsupported("data-dependent-value", f"the contents of {value.source} after a write to its memory")
             self.apart.add(pair)
             if value.is_static and other.is_static:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.values.base import cannot_rebuild
 from stator.dynamo.values.objects import ObjectValue
+from stator.graph.fake.wrapper_subclasses import storages_of
 
 from .finalizers import check_change
 
@@ -40,9 +41,10 @@ class MutationLog:
 
     def check_free_memory(self, written: TensorValue) -> None:
         """Raises CannotRebuild if a tensor shares memory with a frozen tensor."""
+        memory = storages_of(written.fake)
         for value, what, made_at in self.frozen.values():
-            memory = getattr(getattr(value, "fake", None), "fake_storage", None)
-            if memory is written.fake.fake_storage:  # type: ignore[attr-defined]
+            fake = getattr(value, "fake", None)
+            if fake is not None and any(one in memory for one in storages_of(fake)):
                 raise cannot_rebuild(what, made_at)
 
     def _note(self, kind: str, value: Any, name: str = "") -> None:

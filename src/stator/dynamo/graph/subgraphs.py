@@ -17,6 +17,7 @@ from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
+from stator.graph.fake.wrapper_subclasses import storages_of, version_of
 from stator.graph.ir.graph_text import LazyGraphModule
 
 from .mutations import MutationLog
@@ -47,7 +48,7 @@ class Subgraph:
         if node is None:
             node = self._nodes[id(value)] = self.placeholder(value.fake)
             self.lifted.append(value)
-            self._versions.append((value, version_of(value)))
+            self._versions.append((value, version_of(value.fake)))
         return node
 
     def lift_number(self, value: SymbolicNumber, origin: FromInput) -> fx.Node:
@@ -71,7 +72,7 @@ class Subgraph:
 
     def written(self) -> list[TensorValue]:
         """Outer tensors that the subgraph, or code after its first read, wrote to."""
-        return [value for value, version in self._versions if version_of(value) != version]
+        return [value for value, version in self._versions if version_of(value.fake) != version]
 
     def finish(self, outputs: Sequence[fx.Node | None]) -> fx.GraphModule:
         self.graph.output(tuple(outputs))
@@ -139,13 +140,8 @@ def outside_unchanged(
     written = {id(storage) for storage in recorder.writes[writes:]}
     for at, value in enumerate(list(recorder.by_fake.values()) if written else ()):
         outside = at < known or value.obj is not None
-        if outside and id(value.fake.fake_storage) in written:  # type: ignore[attr-defined]
+        if outside and not written.isdisjoint(map(id, storages_of(value.fake))):
             raise unsupported("deferred-effect", f"{what} writes to {value.describe(context)}")
-
-
-def version_of(value: TensorValue) -> int:
-    """The number of writes to the tensor's memory during capture."""
-    return value.fake.fake_storage.version  # type: ignore[attr-defined]
 
 
 class _NoOutsideChanges(MutationLog):

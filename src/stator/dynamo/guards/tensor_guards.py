@@ -3,9 +3,12 @@ registered with guard_tree.py. Nothing here reads a tensor during a call; csrc/g
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -101,6 +104,23 @@ def _has_metadata(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
             return (tensor.is_conj(), tensor.is_neg()) == lazy
 
     return has_metadata
+
+
+class MadeAlike:
+    """Guard predicate: a tensor that is made of other tensors has these parts and an equal context."""
+
+    def __init__(self, names: tuple[str, ...], context: Any) -> None:
+        self.names, self.context = names, copy.deepcopy(context)
+
+    def __call__(self, tensor: Any) -> bool:
+        names, context = tensor.__tensor_flatten__()
+        if tuple(names) != self.names:
+            return False
+        compare = getattr(type(tensor), "__metadata_guard__", operator.eq)
+        return bool(compare(self.context, context))
+
+    def __repr__(self) -> str:
+        return f"is made of {', '.join(self.names)} with the context {self.context!r}"
 
 
 @checkers.register(GuardKind.GLOBAL_STATE)

@@ -22,6 +22,7 @@ from stator.base.registry import Registry
 from stator.dynamo.graph.input_value_guards import follow_contents
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.guard_tree import brief
+from stator.dynamo.guards.tensor_guards import MadeAlike
 from stator.dynamo.guards.source import (
     AttrSource,
     CallSource,
@@ -56,6 +57,7 @@ from stator.dynamo.values.symbolic_numbers import changing_number
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters
 from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.fake.wrapper_subclasses import is_wrapper_class
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -187,6 +189,8 @@ def _guard_identity(context: CaptureContext, obj: Any, source: Source | None) ->
 
 # ---- tensors ----
 
+_PLAIN_TORCH_FUNCTIONS = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
+
 
 @wraps(torch.Tensor)
 def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -> Value:
@@ -194,7 +198,10 @@ def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -
         raise unsupported("nested-trace", "a fake tensor as input")
     if nn.parameter.is_lazy(obj):
         raise unsupported("lazy-module", f"{full_name(type(obj))}, which gets its data in the module's first call")
-    if type(obj) not in TENSOR_CLASSES and not relies_on_plain_parameters(context, type(obj)):
+    wraps = is_wrapper_class(type(obj))
+    if wraps and type(obj).__torch_function__ not in _PLAIN_TORCH_FUNCTIONS:
+        raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
+    if type(obj) not in TENSOR_CLASSES and not wraps and not relies_on_plain_parameters(context, type(obj)):
         raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
     if torch._C._functorch.is_functorch_wrapped_tensor(obj):  # such a tensor has no memory of its own
         raise unsupported("function-transform", "a tensor as it is inside of a function transform")
@@ -203,9 +210,22 @@ def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -
     if obj.is_nested:  # a nested tensor has no sizes to compare
         raise unsupported("tensor-layout", "a nested tensor")
     context.guards.tensor(source, obj)
+    if wraps:
+        _guard_parts(context, obj, source)
     value = TensorValue(context.recorder.mode.from_real(obj), None, source, obj, type(obj))
     follow_contents(context, value)
     return context.recorder.wrap_input(value)
+
+
+def _guard_parts(context: CaptureContext, obj: Any, source: Source) -> None:
+    """Guard the context and the inner tensors of a tensor that is made of other tensors."""
+    names, made_with = obj.__tensor_flatten__()
+    context.guard(source, GuardKind.PREDICATE, MadeAlike(tuple(names), made_with))
+    for name in names:
+        inner, own = getattr(obj, name), AttrSource(source, name)
+        context.guards.tensor(own, inner)
+        if is_wrapper_class(type(inner)):
+            _guard_parts(context, inner, own)
 
 
 # ---- functions and classes ----

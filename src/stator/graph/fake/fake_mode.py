@@ -30,6 +30,7 @@ from .fake_tensor import flat_tensors
 from .meta_kernels import infer_by_meta_kernel
 from .number_stand_ins import DataDependent as DataDependent
 from .number_stand_ins import Number, holds_numbers, replace_numbers, stand_in, takes_unknown_numbers
+from .wrapper_subclasses import WrapperLayout, is_wrapper_class, with_gradient_of
 from .writes import check_keeps_storage, check_overlap
 
 aten = torch.ops.aten
@@ -74,6 +75,7 @@ class FakeMode(TorchDispatchMode):
         super().__init__()
         self.over = False
         self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
+        self._wrappers: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self._storages: weakref.WeakValueDictionary[int, _SharedStorage] = weakref.WeakValueDictionary()
         self._constants: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
 
@@ -88,16 +90,33 @@ class FakeMode(TorchDispatchMode):
         """Make a fake tensor, with a fresh storage unless one is given."""
         return FakeTensor(self, meta, storage, requires_grad)
 
-    def from_real(self, tensor: torch.Tensor) -> FakeTensor:
+    def from_real(self, tensor: torch.Tensor) -> Any:
         """Return the fake of a real tensor: always the same object, sharing a FakeStorage with fakes of overlapping
-        tensors. Keeps requires_grad and is_leaf. Raises Unsupported for layouts other than strided."""
+        tensors. Keeps requires_grad and is_leaf. The fake of a wrapper subclass is of its class, around fakes. Raises
+        Unsupported for layouts other than strided."""
         if isinstance(tensor, FakeTensor):
             return tensor
+        if is_wrapper_class(type(tensor)):
+            return self._fake_of_wrapper(tensor)
         entry = self._fakes.get(id(tensor))
         if entry is not None and entry[0]() is tensor:
             return entry[1]
         fake = self._make_leaf(tensor, meta_of_real(tensor, lazy=True)).with_lazy_bits_of(tensor)
         self.remember(tensor, fake)
+        return fake
+
+    def _fake_of_wrapper(self, tensor: torch.Tensor) -> torch.Tensor:
+        entry = self._wrappers.get(id(tensor))
+        if entry is not None and entry[0]() is tensor:
+            return entry[1]
+        layout = WrapperLayout.of(tensor)
+        leaves = [self.from_real(leaf) for leaf in layout.leaves(tensor)]
+        with torch._C._InferenceMode(False):
+            # autograd follows the wrapper, and no inner tensor
+            leaves = [self.make(one.meta, one.fake_storage) if one.requires_grad else one for one in leaves]
+            source = self.make(TensorMeta((), (), torch.float32, CPU), requires_grad=True)
+            fake = with_gradient_of(layout.build(iter(leaves)), tensor, source)
+        self._wrappers[id(tensor)] = (weakref.ref(tensor), fake)
         return fake
 
     def remember(self, tensor: torch.Tensor, fake: FakeTensor) -> None:
@@ -109,6 +128,7 @@ class FakeMode(TorchDispatchMode):
         references would form a cycle with their mode, which Python's garbage collector cannot see through C++."""
         self.over = True
         self._fakes.clear()
+        self._wrappers.clear()
         self._constants.clear()
 
     def _make_leaf(self, tensor: torch.Tensor, meta: TensorMeta) -> FakeTensor:
@@ -167,6 +187,8 @@ class FakeMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if any(kind is not FakeTensor and is_wrapper_class(kind) for kind in types):
+            return NotImplemented  # the class runs the operator, on its inner tensors
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -154,7 +154,10 @@ class FakeTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Dispatch to the mode of the first fake tensor among the arguments. Called when no mode is on."""
+        """Dispatch to the mode of the first fake tensor among the arguments. Called when no mode is on, and for
+        wrapper subclasses."""
+        if any(kind is not FakeTensor and hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented
         found: list[FakeTensor] = []
         collect((args, kwargs), found)
         return found[0].fake_mode.dispatch(func, args, kwargs or {})

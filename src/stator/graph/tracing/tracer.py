@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import CompileError, StatorError, Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.number_stand_ins import DataDependent, holds_numbers
+from stator.graph.fake.wrapper_subclasses import is_wrapper
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
 from stator.graph.ir.cleanup import clean_up
@@ -57,7 +58,7 @@ def trace(
     with ExitStack() as stack:
         stack.enter_context(torch._C._InferenceMode(False))
         stack.enter_context(torch.no_grad())
-        if not (_under_autocast(function) or _may_be_lazy(function, leaves)):
+        if not (_under_autocast(function) or _may_be_lazy(function, leaves) or _has_subclasses(function)):
             stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         fakes = [
             tracer.add_input(leaf, name, merge_equal) if isinstance(leaf, torch.Tensor) else leaf
@@ -93,6 +94,16 @@ def _may_be_lazy(function: Callable[..., Any], leaves: Sequence[Any]) -> bool:
         for module in function.modules()
         if isinstance(module, fx.GraphModule)
         for node in module.graph.nodes
+        for one in pytree.tree_leaves(node.meta.get("example_value"))
+    )
+
+
+def _has_subclasses(function: Callable[..., Any]) -> bool:
+    """Whether a graph holds wrapper subclasses. Their classes expect operators as eager's autograd hands them over,
+    composite operators decomposed."""
+    return isinstance(function, fx.GraphModule) and any(
+        is_wrapper(one)
+        for node in function.graph.nodes
         for one in pytree.tree_leaves(node.meta.get("example_value"))
     )
 

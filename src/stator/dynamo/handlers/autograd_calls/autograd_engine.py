@@ -15,6 +15,7 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.tensors.tensor import TensorValue, history
+from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -81,7 +82,7 @@ def _backward(
         leaves = chosen
     if not leaves:
         raise unsupported("autograd", "a backward that reaches no tensor")
-    before = {id(value.fake.fake_storage) for value in context.recorder.by_fake.values()}  # type: ignore[attr-defined]
+    before = {id(storage) for value in context.recorder.by_fake.values() for storage in storages_of(value.fake)}
     named = {} if grad_tensors is None else {"grad_outputs": grad_tensors}
     found = run.record(leaves, {**named, "allow_unused": ConstantValue(True)})
     for leaf, gradient in zip(leaves, context.iterate(found), strict=True):
@@ -95,6 +96,8 @@ def _tensors(context: CaptureContext, value: Value) -> list[TensorValue]:
     found = [item for item in items if isinstance(item, TensorValue)]
     if len(found) != len(items):
         raise unsupported("autograd", "the engine is given something that is no tensor")
+    if any(is_wrapper(item.fake) for item in found):
+        raise unsupported("tensor-subclass", "a backward from or to a tensor that is made of other tensors")
     return found
 
 

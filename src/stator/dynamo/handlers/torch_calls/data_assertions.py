@@ -103,7 +103,8 @@ def _raises(program: PreparedCode, index: int, around: set[int]) -> bool:
 
 @calls(torch._check_tensor_all_with)
 def _check_all(context: CaptureContext, error_type: Value, cond: Value, message: Value | None = None) -> Value:
-    if isinstance(cond, TensorValue) and cond.fake.dtype is torch.bool and cond.fake.tracked_value() is None:  # type: ignore[attr-defined]
+    known = isinstance(cond, TensorValue) and context.recorder.known_value(cond.fake) is not None
+    if isinstance(cond, TensorValue) and cond.fake.dtype is torch.bool and not known:
         every = context.record_function(torch.all, [cond], {})
         if may_be_checked(context, every):
             context.recorder.numbers.rely_on(every)

@@ -23,6 +23,7 @@ from stator.dynamo.values.modules import ModuleValue
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.graph.fake.wrapper_subclasses import storages_of
 
 from .device_contexts import on_device
 
@@ -297,8 +298,8 @@ def _new(context: CaptureContext, tensor: Value, *args: Value, **kwargs: Value) 
 @tensor_methods.register("storage_offset")
 def _storage_offset(context: CaptureContext, tensor: TensorValue) -> Value:
     """Known for memory that the captured code made. Guards do not cover an input's offset."""
-    memory, given = tensor.fake.fake_storage, context.recorder.by_fake.values()  # type: ignore[attr-defined]
-    if any(one.obj is not None and one.fake.fake_storage is memory for one in given):  # type: ignore[attr-defined]
+    memory, given = storages_of(tensor.fake), context.recorder.by_fake.values()
+    if any(one.obj is not None and not set(memory).isdisjoint(storages_of(one.fake)) for one in given):
         raise unsupported("tensor-method", f"Tensor.storage_offset() on {tensor.describe(context)}")
     return context.wrap_result(tensor.fake.storage_offset(), "the result of Tensor.storage_offset")
 

@@ -20,6 +20,7 @@ from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import MISSING, is_data_descriptor, lookup_in_class, set_through
 from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
+from stator.graph.fake.wrapper_subclasses import is_wrapper
 from stator.runtime.freed_history import with_freed_history
 from stator.runtime.view_origins import view_creation_of, with_view_creation
 
@@ -152,7 +153,7 @@ class TensorValue(Value):
     def decided_truth(self, context: CaptureContext) -> bool | None:
         """The truth, if capture can decide it."""
         rely_on_method(context, self.cls, "__bool__")
-        if not self.fake.known_from:  # type: ignore[attr-defined]
+        if is_wrapper(self.fake) or not self.fake.known_from:  # type: ignore[attr-defined]
             known = context.recorder.known_number(self.fake)
             if known is not None:
                 return bool(known)
@@ -222,12 +223,20 @@ class TensorValue(Value):
             return context.bind(self, self.cls, name, in_class)
         if self.obj is not None and self.source is not None and hasattr(self.obj, name):
             return context.wrap(getattr(self.obj, name), AttrSource(self.source, name))
+        if self.obj is None and name in self.fake.__dict__ and is_wrapper(self.fake):
+            return self._part(context, name)
         if self.obj is not None and self.source is not None:
             context.guard(self.source, GuardKind.ABSENT, name)
         fallback = replaced_method(context, self.cls, "__getattr__")
         if fallback is not MISSING:
             return context.bind(self, self.cls, "__getattr__", fallback).call(context, [ConstantValue(name)], {})
         raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
+
+    def _part(self, context: CaptureContext, name: str) -> Value:
+        """An attribute that a class of tensors made of other tensors put on a tensor of the graph."""
+        if isinstance(self.fake.__dict__[name], torch.Tensor):
+            return context.record_function(getattr, [self, ConstantValue(name)], {})
+        return context.wrap_result(self.fake.__dict__[name], f"the attribute {name!r} of a {class_name(self.cls)}")
 
     def _added(self, context: CaptureContext, name: str) -> Any:
         """The attribute in the tensor class of the program, or MISSING."""
@@ -238,6 +247,8 @@ class TensorValue(Value):
 
     def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
         in_class = self._added(context, name)
+        if is_wrapper(self.fake):
+            raise unsupported("tensor-subclass", f"writing `.{name}` of a {class_name(self.cls)}")
         if in_class is not MISSING and not hasattr(torch.Tensor, name) and is_data_descriptor(in_class):
             set_through(context, self, self.cls, name, in_class, value)
             return

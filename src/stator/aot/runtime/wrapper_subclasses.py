@@ -1,0 +1,415 @@
+"""Rewrites graphs of wrapper subclasses as graphs of their inner tensors.
+
+The new graph takes the inner tensors of inputs, makes the subclasses from them, and takes its results apart again. A
+trace then runs each class's `__torch_dispatch__`, so that only operators on inner tensors are recorded. Around the
+compiled graph, autograd functions do the reverse for inputs, results and their gradients.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base.errors import Unsupported
+from stator.graph.fake.wrapper_subclasses import WrapperGradient, WrapperLayout, is_wrapper
+from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.subgraphs.custom_autograd import graph_target
+
+
+def with_inner_tensors(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compile_plain: Callable[[fx.GraphModule, Sequence[Any]], Any]
+) -> Callable[..., Any]:
+    """Compile a graph by `compile_plain`, which gets only plain tensors for the wrapper subclasses among inputs and
+    results."""
+    layouts = [WrapperLayout.of(value) if is_wrapper(value) else None for value in example_inputs]
+    if not any(layouts) and not any(is_wrapper(node.meta.get("example_value")) for node in gm.graph.nodes):
+        return compile_plain(gm, example_inputs)
+    carried: dict[int, _Carriers] = {}
+    while True:
+        converters = [
+            _Converter(layout, at, carried.get(at)) if layout is not None or at in carried else None
+            for at, layout in enumerate(layouts)
+        ]
+        inputs = _Inputs(converters)
+        results = _results_of(gm, inputs)
+        flat = inputs.flatten(example_inputs)
+        try:
+            inner = compile_plain(_over_inner_tensors(gm, inputs, results), flat)
+        except WrapperGradient as error:  # of a plain input
+            at = inputs.owner_of(flat, error.index)
+            if at is None or at in carried:
+                raise
+            carried[at] = _Carriers.of(error.gradient)
+        except _UnlikeGradient as error:
+            if error.position in carried:
+                raise
+            carried[error.position] = _Carriers.of(error.gradient)
+        else:
+            return lambda *args: results.build(inner(*inputs.flatten(args)), args)  # noqa: B023
+
+
+class _UnlikeGradient(Unsupported):
+    """The gradient of an input is made of other tensors than the input."""
+
+    def __init__(self, position: int, gradient: torch.Tensor) -> None:
+        name = type(gradient).__qualname__
+        super().__init__("tensor-subclass", f"the gradient of an input is a {name}, made of other tensors than it")
+        self.position, self.gradient = position, gradient
+
+
+@dataclass(frozen=True, slots=True)
+class _Carriers:
+    """Tensors without data that the graph takes beside an input. Their gradients are the parts of the gradient of the
+    input, where these differ from the input's own parts.
+
+    layout: of the gradient; None for a plain tensor. facts: shape, dtype and device of each part.
+    """
+
+    layout: WrapperLayout | None
+    facts: tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
+
+    @staticmethod
+    def of(gradient: torch.Tensor) -> _Carriers:
+        layout = WrapperLayout.of(gradient) if is_wrapper(gradient) else None
+        parts = [gradient] if layout is None else layout.leaves(gradient)
+        return _Carriers(layout, tuple([(one.shape, one.dtype, one.device) for one in parts]))
+
+    def make(self) -> list[torch.Tensor]:
+        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in self.facts]
+
+
+class _Converter:
+    """Converts a tensor to its parts, and parts to a tensor, where autograd follows the tensor outside of the compiled
+    graph, and the parts inside.
+
+    layout: of the tensor; None for a plain tensor. gradient: the layout of its gradient, which a trace fills in.
+    carriers: see `_Carriers`; None where the parts carry their own gradients.
+    """
+
+    def __init__(
+        self, layout: WrapperLayout | None, position: int | None = None, carriers: _Carriers | None = None
+    ) -> None:
+        self.layout, self.position, self.carriers = layout, position, carriers
+        self.gradient = layout if carriers is None else carriers.layout
+        self.is_traced = False
+
+    @property
+    def count(self) -> int:
+        """The number of parts, carriers included."""
+        return (1 if self.layout is None else self.layout.count) + len(self.carriers.facts if self.carriers else ())
+
+    def leaves(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        return [tensor] if self.layout is None else self.layout.leaves(tensor)
+
+    def flatten(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The parts of a tensor. Its gradient is made from theirs."""
+        if tensor.requires_grad and torch.is_grad_enabled():
+            return _Flatten.apply(self, tensor)  # type: ignore[no-any-return]
+        parts = [one.detach() if one.requires_grad else one for one in self.leaves(tensor)]
+        return parts if self.carriers is None else [*parts, *self.carriers.make()]
+
+    def build(self, *parts: torch.Tensor) -> torch.Tensor:
+        """The tensor made of these parts. The gradients of the parts are taken from its gradient."""
+        if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
+            return _Build.apply(self, *parts)  # type: ignore[no-any-return]
+        return self.joined(parts)
+
+    def joined(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """`build` without gradients."""
+        own = [part.detach() if part.requires_grad else part for part in parts]
+        return own[0] if self.layout is None else self.layout.build(iter(own))
+
+
+class _Flatten(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, converter: _Converter, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = [part.detach() for part in converter.leaves(tensor)]
+        carriers = converter.carriers
+        fixed = [part for part in parts if carriers is not None or not _is_differentiable(part)]
+        ctx.converter = converter
+        ctx.mark_non_differentiable(*fixed)
+        return *parts, *(() if carriers is None else carriers.make())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        converter: _Converter = ctx.converter
+        gradients = gradients if converter.carriers is None else gradients[-len(converter.carriers.facts) :]
+        for one in filter(is_wrapper, gradients):  # a plain result was given a gradient that is no plain tensor
+            raise _unlike_compiled("that is a plain tensor", one)
+        return None, gradients[0] if converter.gradient is None else _Converter(converter.gradient).build(*gradients)
+
+
+class _Build(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, converter: _Converter, *parts: torch.Tensor) -> torch.Tensor:
+        ctx.converter = converter
+        ctx.shapes = [part.shape if part.requires_grad else None for part in parts]
+        return converter.joined(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        converter: _Converter = ctx.converter
+        if converter.position is not None and not converter.is_traced:
+            _take_gradient_layout(converter, gradient, ctx.shapes)
+        layout = converter.gradient
+        given = [gradient] if layout is None else _Converter(layout).flatten(_with_layout(gradient, layout))
+        found = [None] * (len(ctx.shapes) - len(given)) + list(given)
+        return None, *[None if shape is None else one for one, shape in zip(found, ctx.shapes, strict=True)]
+
+
+def _take_gradient_layout(converter: _Converter, gradient: torch.Tensor, shapes: list[Any]) -> None:
+    """Learn, while tracing, how the gradient of an input is made."""
+    layout = WrapperLayout.of(gradient) if is_wrapper(gradient) else None
+    parts = [gradient] if layout is None else layout.leaves(gradient)
+    carriers = shapes if converter.carriers is None else shapes[-len(converter.carriers.facts) :]
+    if len(parts) != len(carriers) or any(
+        shape is not None and part.shape != shape for part, shape in zip(parts, carriers, strict=True)
+    ):
+        assert converter.position is not None
+        raise _UnlikeGradient(converter.position, gradient)
+    converter.gradient, converter.is_traced = layout, True
+
+
+def _with_layout(gradient: torch.Tensor, layout: WrapperLayout) -> torch.Tensor:
+    """A gradient with this layout; its class converts it where its own layout differs."""
+    if is_wrapper(gradient) and layout.fits(WrapperLayout.of(gradient)):
+        return gradient
+    convert = getattr(gradient, "__coerce_same_metadata_as_tangent__", None)
+    made = gradient if convert is None else convert(layout.context, layout.cls)
+    if is_wrapper(made) and layout.fits(WrapperLayout.of(made)):
+        return made  # type: ignore[no-any-return]
+    raise _unlike_compiled(f"of class {layout.cls.__qualname__} with the context {layout.context!r}", gradient)
+
+
+def _unlike_compiled(expected: str, gradient: torch.Tensor) -> RuntimeError:
+    return RuntimeError(
+        f"stator: a compiled backward expects a gradient {expected}, and received a {type(gradient).__qualname__}. "
+        "Give backward() a gradient like the result, or run this part eagerly (stator.disable)"
+    )
+
+
+def _refused(why: str) -> Unsupported:
+    return Unsupported("tensor-subclass", why)
+
+
+def _is_differentiable(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+# -- inputs -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The conversion of each input; None for those that stay."""
+
+    converters: Sequence[_Converter | None]
+
+    def flatten(self, args: Sequence[Any]) -> list[Any]:
+        """The inputs with inner tensors in place of subclasses. A tensor given twice gives each inner tensor twice."""
+        flat: list[Any] = []
+        known: dict[int, Sequence[torch.Tensor]] = {}
+        for value, converter in zip(args, self.converters, strict=True):
+            if converter is None:
+                flat.append(value)
+                continue
+            if id(value) not in known:
+                known[id(value)] = converter.flatten(value)
+            flat += known[id(value)]
+        return flat
+
+    def owner_of(self, flat: Sequence[Any], index: int) -> int | None:
+        """The input that stays and is the flat tensor with this index among the tensors."""
+        tensors = [at for at, value in enumerate(flat) if isinstance(value, torch.Tensor)]
+        if index >= len(tensors):
+            return None
+        begin = 0
+        for position, converter in enumerate(self.converters):
+            if begin == tensors[index]:
+                return position if converter is None else None
+            begin += 1 if converter is None else converter.count
+        return None
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _InputItself:
+    """A result that is an input subclass."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ViewOfInput:
+    """A result that is, for autograd, a view of an input subclass. fake: a view of the input's fake."""
+
+    index: int
+    fake: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _ViewOfResult:
+    """A result that is, for autograd, a view of an earlier result. fake: a view of that result's fake."""
+
+    position: int
+    fake: Any
+
+
+_Part = _Converter | _InputItself | _ViewOfInput | _ViewOfResult | None
+
+
+class _Results:
+    """Runs at the end of the graph on its results, and makes the results of the call. parts: one for each result; None
+    for those that stay."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self.parts = parts
+        self.written: dict[int, int] = {}  # by input, how many writes autograd is told of
+
+    def count(self) -> int:
+        """The number of flat results."""
+        return sum(_flat_count(part) for part in self.parts)
+
+    def flatten(self, results: Sequence[Any], entered: dict[int, torch.Tensor], given: dict[int, Any]) -> Any:
+        """The flat results. entered: the subclasses of the inputs. given: their inner tensors, as the graph got
+        them."""
+        for index, tensor in entered.items():
+            self._check_input(index, tensor, given[index])
+        flat: list[Any] = []
+        for result, part in zip(results, self.parts, strict=True):
+            if part is None:
+                flat.append(result)
+            elif isinstance(part, _InputItself):
+                if result is not entered[part.index]:
+                    raise _refused("a traced result is no longer the input that it was in the captured graph")
+            elif isinstance(part, _Converter):
+                flat += self._take_apart(part, result)
+        if len(flat) != self.count():
+            raise _refused("a traced result has another class than in the captured graph")
+        return tuple(flat)
+
+    def _check_input(self, index: int, tensor: torch.Tensor, given: Any) -> None:
+        if tensor._version:
+            if tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf):
+                raise _refused(f"the graph writes to a {type(tensor).__qualname__} that autograd follows")
+            self.written[index] = tensor._version
+        if given is None:
+            return
+        layout, leaves = given
+        now = WrapperLayout.of(tensor)
+        same = now.fits(layout) and tuple(now.stride) == tuple(layout.stride)
+        if not same or any(one is not other for one, other in zip(now.leaves(tensor), leaves, strict=True)):
+            raise _refused(f"the graph replaces inner tensors of a {type(tensor).__qualname__}")
+
+    def _take_apart(self, converter: _Converter, result: Any) -> Sequence[torch.Tensor]:
+        if not is_wrapper(result):
+            raise _refused("a traced result has another class than in the captured graph")
+        converter.layout = converter.gradient = WrapperLayout.of(result)
+        expect = getattr(result, "__coerce_tangent_metadata__", None)
+        if result.requires_grad and expect is not None:
+            with torch.no_grad():
+                converter.gradient = WrapperLayout.of(expect())
+        return converter.flatten(result)
+
+    def build(self, flat: Sequence[Any], args: Sequence[Any]) -> tuple[Any, ...]:
+        """The results of a call from the flat results of the compiled graph."""
+        remaining = iter(flat)
+        made: list[Any] = []
+        for part in self.parts:
+            if part is None:
+                made.append(next(remaining))
+            elif isinstance(part, _InputItself):
+                made.append(args[part.index])
+            elif isinstance(part, _Converter):
+                made.append(part.build(*[next(remaining) for _ in range(part.count)]))
+            else:
+                base = args[part.index] if isinstance(part, _ViewOfInput) else made[part.position]
+                made.append(part.fake._view_func_unsafe(base))
+        for index, count in self.written.items():
+            if not args[index].is_inference():
+                torch.autograd.graph.increment_version([args[index]] * count)
+        return tuple(made)
+
+
+def _flat_count(part: _Part) -> int:
+    if isinstance(part, _Converter):
+        return part.count
+    return int(part is None)
+
+
+def _results_of(gm: fx.GraphModule, inputs: _Inputs) -> _Results:
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    entered = {
+        id(node.meta.get("example_value")): index
+        for index, node in enumerate(placeholders)
+        if inputs.converters[index] is not None
+    }
+    positions: dict[int, int] = {}
+    parts: list[_Part] = []
+    for position, example in enumerate(_examples_of_results(gm)):
+        base = example._base if is_wrapper(example) and example._is_view() else None
+        if id(example) in entered:
+            parts.append(_InputItself(entered[id(example)]))
+        elif not is_wrapper(example):
+            parts.append(None)
+        elif id(base) in entered:
+            parts.append(_ViewOfInput(entered[id(base)], example))
+        elif id(base) in positions:
+            parts.append(_ViewOfResult(positions[id(base)], example))
+        else:
+            parts.append(_Converter(WrapperLayout.of(example)))
+            positions.setdefault(id(example), position)
+    return _Results(parts)
+
+
+def _examples_of_results(gm: fx.GraphModule) -> list[Any]:
+    (results,) = gm.graph.output_node().args
+    nodes = results if isinstance(results, (tuple, list)) else ()
+    return [node.meta.get("example_value") if isinstance(node, fx.Node) else None for node in nodes]
+
+
+# -- the graph of the inner tensors -----------------------------------------------------------------------------------
+
+
+def _over_inner_tensors(gm: fx.GraphModule, inputs: _Inputs, results: _Results) -> fx.GraphModule:
+    graph = fx.Graph()
+    copied: dict[fx.Node, fx.Node] = {}
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    leaves: dict[int, list[fx.Node]] = {}
+    for index, (node, converter) in enumerate(zip(placeholders, inputs.converters, strict=True)):
+        if converter is None:
+            copied[node] = graph.node_copy(node)
+        else:
+            leaves[index] = [graph.placeholder(f"{node.name}_{at}") for at in range(converter.count)]
+    for index, nodes in leaves.items():
+        target = graph_target(inputs.converters[index].build, "make_subclass")  # type: ignore[union-attr]
+        copied[placeholders[index]] = graph.call_function(target, tuple(nodes))
+    entered = [copied[placeholders[index]] for index in leaves]
+    layouts = graph_target(lambda *tensors: [_inner(tensor) for tensor in tensors], "inner_tensors")
+    before = graph.call_function(layouts, tuple(entered)) if entered else ()
+    returned = graph.graph_copy(gm.graph, copied)
+
+    def finish(values: Sequence[Any], tensors: Sequence[torch.Tensor], before: Sequence[Any]) -> Any:
+        return results.flatten(
+            values, dict(zip(leaves, tensors, strict=True)), dict(zip(leaves, before, strict=True))
+        )
+
+    flat = graph.call_function(graph_target(finish, "flatten_results"), (returned, entered, before))
+    graph.output(tuple([graph.call_function(operator.getitem, (flat, at)) for at in range(results.count())]))
+    made = PlainGraphModule(gm, graph)
+    made.meta.update(gm.meta, wraps=True)
+    return made
+
+
+def _inner(tensor: torch.Tensor) -> tuple[WrapperLayout, list[torch.Tensor]] | None:
+    if not is_wrapper(tensor):
+        return None
+    layout = WrapperLayout.of(tensor)
+    return layout, layout.leaves(tensor)

@@ -1,0 +1,142 @@
+"""Wrapper subclasses: tensors made of inner tensors, whose class runs operators by its own `__torch_dispatch__`.
+
+A class takes its tensors apart by `__tensor_flatten__` and makes them again by `__tensor_unflatten__`. Inner tensors
+may be wrapper subclasses themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stator.base.errors import Unsupported
+
+from .fake_tensor import FakeStorage, FakeTensor, flat_tensors
+
+
+def is_wrapper_class(cls: type) -> bool:
+    """Whether tensors of this class can be taken apart and made again."""
+    return hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
+
+
+def is_wrapper(value: Any) -> bool:
+    """Whether a value is a wrapper subclass."""
+    return isinstance(value, torch.Tensor) and is_wrapper_class(type(value))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WrapperLayout:
+    """How a wrapper subclass is made of its inner tensors.
+
+    names: the attributes that hold the inner tensors. inner: their layouts; None for plain tensors. context: the second
+    result of `__tensor_flatten__`.
+    """
+
+    cls: type
+    names: tuple[str, ...]
+    inner: tuple[WrapperLayout | None, ...]
+    context: Any
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> WrapperLayout:
+        names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        parts = [getattr(tensor, name) for name in names]
+        inner = tuple([WrapperLayout.of(part) if is_wrapper(part) else None for part in parts])
+        return WrapperLayout(type(tensor), tuple(names), inner, context, tensor.size(), tensor.stride())
+
+    @property
+    def count(self) -> int:
+        """The number of plain tensors."""
+        return sum(1 if one is None else one.count for one in self.inner)
+
+    def leaves(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """The plain tensors that the tensor is made of, in order."""
+        found: list[torch.Tensor] = []
+        for name, layout in zip(self.names, self.inner, strict=True):
+            part = getattr(tensor, name)
+            found += [part] if layout is None else layout.leaves(part)
+        return found
+
+    def build(self, leaves: Iterator[torch.Tensor]) -> torch.Tensor:
+        """A tensor made of plain tensors."""
+        inner = {
+            name: next(leaves) if layout is None else layout.build(leaves)
+            for name, layout in zip(self.names, self.inner, strict=True)
+        }
+        return self.cls.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore[attr-defined,no-any-return]
+
+    def fits(self, other: WrapperLayout) -> bool:
+        """Whether tensors of the other layout are made of like parts, with an equal context."""
+        return (
+            self.cls is other.cls
+            and self.names == other.names
+            and bool(self.context == other.context)
+            and tuple(self.size) == tuple(other.size)
+            and all(
+                one is two if one is None or two is None else one.fits(two)
+                for one, two in zip(self.inner, other.inner, strict=True)
+            )
+        )
+
+
+class WrapperGradient(Unsupported):
+    """The gradient of a plain tensor is a wrapper subclass. index: of the tensor among the primals."""
+
+    def __init__(self, index: int, gradient: torch.Tensor) -> None:
+        super().__init__("tensor-subclass", f"the gradient of a tensor is a {type(gradient).__qualname__}")
+        self.index, self.gradient = index, gradient
+
+
+def fakes_in(value: Any) -> list[FakeTensor]:
+    """The fake tensors that a tensor, or nested tuples and lists of tensors, are made of."""
+    found: list[FakeTensor] = []
+    for tensor in flat_tensors(value, torch.Tensor):
+        if is_wrapper(tensor):
+            found += [leaf for leaf in WrapperLayout.of(tensor).leaves(tensor) if isinstance(leaf, FakeTensor)]
+        elif isinstance(tensor, FakeTensor):
+            found.append(tensor)
+    return found
+
+
+def storages_of(tensor: torch.Tensor) -> list[FakeStorage]:
+    """The memory of a fake tensor, or of a wrapper subclass around fake tensors."""
+    if type(tensor) is FakeTensor:
+        return [tensor.fake_storage]
+    return [fake.fake_storage for fake in fakes_in(tensor)]
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """A number that grows with each write to the tensor's memory."""
+    if type(tensor) is FakeTensor:
+        return tensor.fake_storage.version
+    return sum(storage.version for storage in storages_of(tensor))
+
+
+class _AttachHistory(torch.autograd.Function):
+    """Makes a tensor a non-leaf that requires grad."""
+
+    @staticmethod
+    def forward(ctx: Any, source: torch.Tensor, holder: list[torch.Tensor]) -> torch.Tensor:
+        return holder[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise AssertionError("the history of a fake input leads to no tensor")
+
+
+def with_gradient_of(fake: torch.Tensor, real: torch.Tensor, source: FakeTensor) -> torch.Tensor:
+    """The fake of a wrapper subclass, which requires grad as the real tensor does. source: any fake that requires
+    grad."""
+    if not real.requires_grad or real.is_leaf:
+        fake.requires_grad_(real.requires_grad)
+    else:
+        with torch.enable_grad():
+            fake = _AttachHistory.apply(source, [fake])
+    if isinstance(real, torch.nn.Parameter):
+        fake._is_param = True  # type: ignore[attr-defined]
+    return fake

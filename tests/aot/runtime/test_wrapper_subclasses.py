@@ -1,0 +1,219 @@
+"""Graphs of tensors that are made of other tensors: results, gradients, writes and aliasing equal eager's, and compiled
+code sees the inner tensors only."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+import stator
+from stator import pipeline
+from tests.differential import BY_BACKEND, assert_same, check, corpus
+from tests.wrapper_tensors import Labelled, Quantized, pair, values
+
+BACKENDS = ("eager", "aot_eager", "inductor")
+programs, program = corpus()
+
+
+@program(lambda: pair(4, 4))
+def elementwise(x):
+    return (x.sin() + x * 2).relu()
+
+
+@program(lambda: pair(4, 4, grad=True))
+def trained(x):
+    return (x.sin() + x * 2).relu(), x.sum()
+
+
+@program(lambda: pair(4, 4, grad=True), lambda: values(3, 4, grad=True))
+def mixed(x, weight):
+    return F.linear(x, weight).relu()
+
+
+@program(lambda: values(4, 4, grad=True), lambda: pair(3, 4, grad=True), lambda: values(3, grad=True))
+def wrapped_weight(x, weight, bias):
+    return F.gelu(F.linear(x, weight, bias))
+
+
+@program(lambda: pair(4, 4), lambda: values(4))
+def written(x, y):
+    x.add_(y)
+    x[0] = 3
+    return x.cos()
+
+
+@program(lambda: pair(4, 4))
+def written_and_returned(x):
+    x.mul_(2)
+    return x, x
+
+
+@program(lambda: pair(4, 4))
+def written_through_view(x):
+    x.view(-1).add_(1)
+    return x + 1
+
+
+@program(lambda: pair(4, 4))
+def views(x):
+    return x.view(-1), x.t(), x[1:]
+
+
+@program(lambda: pair(4, 4, grad=True))
+def views_with_gradients(x):
+    return x.view(-1), x.t()
+
+
+@program(lambda: pair(4, 4, grad=True))
+def view_of_result(x):
+    y = x + 1
+    return y, y.view(-1)
+
+
+@program(lambda: pair(4, 4, grad=True))
+def split_results(x):
+    y, z = (x * x).chunk(2)
+    return y.exp() * z
+
+
+@program(lambda: pair(4, 4, grad=True))
+def without_gradients_inside(x):
+    with torch.no_grad():
+        y = x * 3
+    return x * y, y
+
+
+@program(lambda: TwoTensor(pair(4, 4), pair(4, 4, seed=1)).requires_grad_())
+def nested(x):
+    return x.sin().sum(0), x.view(16)
+
+
+@program(lambda: pair(4, 4), lambda: values(4, 4))
+def inner_tensors(x, y):
+    z = x * y
+    return x.a + 1, z.a - z.b, z.get_elem_a()
+
+
+@program(lambda: Labelled(values(3), 2), lambda: values(3))
+def context_of_class(x, y):
+    return x * y, x.labelled(1)
+
+
+@program(lambda: values(2, 4, grad=True), lambda: Quantized.of(values(3, 4)))
+def quantized_weight(x, weight):
+    return F.linear(x, weight).tanh()
+
+
+@program(lambda: (values(4) * 2).requires_grad_(), lambda: pair(4))
+def two_tensors(x, y):
+    return x * y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", programs)
+def test_as_in_eager(program: Any, backend: str) -> None:
+    check(program, backend=backend, fullgraph=True, gradients=True)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_grad_mode(backend: str, mode: Any) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x @ y, x.view(-1)
+
+    with mode():
+        made = [pair(4, 4, grad=mode is torch.no_grad), values(4, 4)]
+        found, expected = stator.compile(program, backend=backend, fullgraph=True)(*made), program(*made)
+        assert_same(found, expected, BY_BACKEND[backend])
+
+
+def test_graphs_hold_operators_on_inner_tensors() -> None:
+    seen = []
+
+    def observe(graph: Any, compiled: Any) -> Any:
+        seen.append([node.meta["val"].shape for node in graph.graph.nodes if node.op == "placeholder"])
+        return compiled
+
+    backend = lambda gm, inputs: pipeline.inductor_backend(gm, inputs, observe=observe)  # noqa: E731
+    f = stator.compile(lambda x, y: x @ y, backend=backend)
+    f(pair(3, 2), values(2, 4))
+    assert seen == [[(3, 2), (3, 2), (2, 4)]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parameters_train(backend: str) -> None:
+    def losses(compiled: bool) -> Any:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        for layer in (model[0], model[2]):
+            layer.weight = nn.Parameter(TwoTensor(layer.weight.detach(), layer.weight.detach() * 2))
+        run = stator.compile(model, backend=backend, fullgraph=True) if compiled else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        found = []
+        for _ in range(3):
+            loss = run(values(5, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found += [loss.a.item(), loss.b.item()]
+        return found, model[0].weight.a, model[0].weight.grad.b
+
+    stator.reset()
+    for found, expected in zip(losses(True), losses(False), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradient_is_differentiated_again(backend: str) -> None:
+    def second(function: Any) -> Any:
+        x = pair(4, grad=True)
+        (first,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+        return torch.autograd.grad((first * first).sum(), x)[0]
+
+    function = lambda x: x.sin() * x  # noqa: E731
+    found, expected = second(stator.compile(function, backend=backend, fullgraph=True)), second(function)
+    torch.testing.assert_close((found.a, found.b), (expected.a, expected.b))
+
+
+def test_write_to_what_autograd_follows_runs_eagerly() -> None:
+    def program(x: TwoTensor, y: torch.Tensor) -> Any:
+        x.mul_(y)
+        return x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(program, make=lambda: (pair(4), values(4, grad=True)), backend="inductor", gradients=True)
+
+
+def test_gradient_of_another_class_is_refused_in_words() -> None:
+    f = stator.compile(lambda x: x * 2, backend="aot_eager", fullgraph=True)
+    y = f(pair(4, grad=True))
+    with pytest.raises(RuntimeError, match="expects a gradient of class TwoTensor"):
+        y.backward(torch.ones(4))
+
+
+def test_wrapper_gradient_of_a_plain_result_is_refused_in_words() -> None:
+    f = stator.compile(lambda x, y: (x * y, x * 2), backend="aot_eager", fullgraph=True)
+    x = values(4, grad=True)
+    wrapped, plain = f(x, pair(4))
+    with pytest.raises(RuntimeError, match="expects a gradient that is a plain tensor"):
+        (wrapped + plain).sum().backward()
+
+
+def test_a_view_of_an_input_takes_part_in_gradients() -> None:
+    def run(function: Any) -> Any:
+        x = pair(4, grad=True)
+        base = x * 1
+        view = function(base)
+        view.mul_(3)
+        (base * 2).sum().backward()
+        return x.grad.a
+
+    function = lambda base: base.view(2, 2)  # noqa: E731
+    assert run(stator.compile(function, backend="inductor", fullgraph=True)).equal(run(function))
