@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.differential import BY_BACKEND, assert_same, check, corpus
+from tests.wrapper_tensors import Labelled, Quantized, pair, values
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 import stator
 from stator import pipeline
-from tests.differential import BY_BACKEND, assert_same, check, corpus
-from tests.wrapper_tensors import Labelled, Quantized, pair, values
 
 BACKENDS = ("eager", "aot_eager", "inductor")
 programs, program = corpus()

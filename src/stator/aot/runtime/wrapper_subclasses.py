@@ -50,7 +50,7 @@ def with_inner_tensors(
                 raise
             carried[error.position] = _Carriers.of(error.gradient)
         else:
-            return lambda *args: results.build(inner(*inputs.flatten(args)), args)  # noqa: B023
+            return lambda *args: results.build(inner(*inputs.flatten(args)), args)
 
 
 class _UnlikeGradient(Unsupported):
@@ -397,9 +397,7 @@ def _over_inner_tensors(gm: fx.GraphModule, inputs: _Inputs, results: _Results) 
     returned = graph.graph_copy(gm.graph, copied)
 
     def finish(values: Sequence[Any], tensors: Sequence[torch.Tensor], before: Sequence[Any]) -> Any:
-        return results.flatten(
-            values, dict(zip(leaves, tensors, strict=True)), dict(zip(leaves, before, strict=True))
-        )
+        return results.flatten(values, dict(zip(leaves, tensors, strict=True)), dict(zip(leaves, before, strict=True)))
 
     flat = graph.call_function(graph_target(finish, "flatten_results"), (returned, entered, before))
     graph.output(tuple([graph.call_function(operator.getitem, (flat, at)) for at in range(results.count())]))

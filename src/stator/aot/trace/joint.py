@@ -346,7 +346,7 @@ def _differentiate(
     gradients: list[fx.Node | None] = []
     for index, one in enumerate(asked):
         gradient = next(remaining) if one else None
-        if is_wrapper(gradient):
+        if gradient is not None and is_wrapper(gradient):
             raise WrapperGradient(index, gradient)
         if gradient is not None and not isinstance(gradient, FakeTensor):
             raise Unsupported("gradient-layout", f"a gradient is a {type(gradient).__name__} of {gradient.layout}")

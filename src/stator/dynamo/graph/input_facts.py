@@ -93,8 +93,10 @@ class _Part:
         if node in self._order:
             return
         fake = node.meta.get("example_value")
-        count = fake.numel() if isinstance(fake, torch.Tensor) else None
-        if type(count) is not int or count > _LARGEST or is_wrapper(fake) or version_of(fake):
+        if not isinstance(fake, torch.Tensor) or is_wrapper(fake):
+            raise _NotOfInputs
+        count = fake.numel()
+        if type(count) is not int or count > _LARGEST or version_of(fake):
             raise _NotOfInputs
         if node.op == "placeholder":
             self._check_input(self.given.get(node))

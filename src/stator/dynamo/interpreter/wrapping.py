@@ -22,7 +22,6 @@ from stator.base.registry import Registry
 from stator.dynamo.graph.input_value_guards import follow_contents
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.guard_tree import brief
-from stator.dynamo.guards.tensor_guards import MadeAlike
 from stator.dynamo.guards.source import (
     AttrSource,
     CallSource,
@@ -32,6 +31,7 @@ from stator.dynamo.guards.source import (
     Source,
     is_fixed,
 )
+from stator.dynamo.guards.tensor_guards import MadeAlike
 from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.iterator_state import READABLE
 from stator.dynamo.host.naming import class_name, full_name, is_python_class, module_of
@@ -57,7 +57,7 @@ from stator.dynamo.values.symbolic_numbers import changing_number
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters
 from stator.graph.fake.fake_mode import FakeTensor
-from stator.graph.fake.wrapper_subclasses import is_wrapper_class
+from stator.graph.fake.wrapper_subclasses import is_made_of_tensors, is_wrapper_class
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -199,7 +199,7 @@ def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -
     if nn.parameter.is_lazy(obj):
         raise unsupported("lazy-module", f"{full_name(type(obj))}, which gets its data in the module's first call")
     wraps = is_wrapper_class(type(obj))
-    if wraps and type(obj).__torch_function__ not in _PLAIN_TORCH_FUNCTIONS:
+    if wraps and (type(obj).__torch_function__ not in _PLAIN_TORCH_FUNCTIONS or not is_made_of_tensors(obj)):
         raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
     if type(obj) not in TENSOR_CLASSES and not wraps and not relies_on_plain_parameters(context, type(obj)):
         raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")

@@ -27,6 +27,16 @@ def is_wrapper(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and is_wrapper_class(type(value))
 
 
+def is_made_of_tensors(tensor: torch.Tensor) -> bool:
+    """Whether each part of a wrapper subclass is a plain tensor, or a wrapper subclass made of tensors."""
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    parts = [getattr(tensor, name) for name in names]
+    return all(
+        is_made_of_tensors(part) if is_wrapper(part) else type(part) in (torch.Tensor, torch.nn.Parameter)
+        for part in parts
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WrapperLayout:
     """How a wrapper subclass is made of its inner tensors.

@@ -102,9 +102,7 @@ def _has_subclasses(function: Callable[..., Any]) -> bool:
     """Whether a graph holds wrapper subclasses. Their classes expect operators as eager's autograd hands them over,
     composite operators decomposed."""
     return isinstance(function, fx.GraphModule) and any(
-        is_wrapper(one)
-        for node in function.graph.nodes
-        for one in pytree.tree_leaves(node.meta.get("example_value"))
+        is_wrapper(one) for node in function.graph.nodes for one in pytree.tree_leaves(node.meta.get("example_value"))
     )
 
 
