@@ -5,7 +5,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NATIVE := $(wildcard src/stator/*/csrc/*.c src/stator/*/csrc/*.h)
 
-.PHONY: demo test test-slow test-cpython test-ecosystem lint bench bench-training sweep-transformers sweep-timm docs clean
+# $(call environment,NAME): an environment inside of .venv for more libraries, which sees all that .venv holds
+define environment
+$(PYTHON) -m venv --system-site-packages $(VENV)/$(1)
+echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" > \
+	"$$($(VENV)/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
+endef
+
+.PHONY: demo test test-slow test-cpython test-ecosystem lint bench bench-training bench-wide sweep-transformers sweep-timm docs clean
 
 demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
 	$(BIN)/python benchmarks/demo.py
@@ -20,9 +27,7 @@ test-cpython: $(VENV)/.install  ## CPython's own tests of the language through s
 	CPYTHON_LIB="$(CPYTHON_LIB)" $(BIN)/python tests/cpython/run_suite.py $(MODULES)
 
 test-ecosystem: $(VENV)/.dev $(VENV)/.models  ## the examples of docs/ecosystem.md, in an environment of their own
-	$(PYTHON) -m venv --system-site-packages $(VENV)/ecosystem
-	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" > \
-		"$$($(VENV)/ecosystem/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
+	$(call environment,ecosystem)
 	$(VENV)/ecosystem/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		accelerate lightning diffusers peft torchao torch_geometric
 	$(VENV)/ecosystem/bin/python -m pytest -p no:cacheprovider tests/test_ecosystem_document.py
@@ -38,6 +43,13 @@ bench: $(VENV)/.models  ## the inference table of docs/performance.md: eleven mo
 bench-training: $(VENV)/.models  ## training steps of twenty models beside torch.compile, and their peak memory
 	$(BIN)/python -m benchmarks.run_training
 	$(BIN)/python -m benchmarks.memory
+
+bench-wide: $(VENV)/.models  ## models of eight more libraries beside eager's time; goes on where an earlier run stopped
+	$(call environment,wide)
+	$(VENV)/wide/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		diffusers torch_geometric monai kornia gpytorch torchdiffeq x-transformers segmentation-models-pytorch
+	$(VENV)/wide/bin/python -m benchmarks.sweeps.run wide --columns speed speed_train --missing
+	$(VENV)/wide/bin/python -m benchmarks.sweeps.table
 
 sweep-transformers: $(VENV)/.models  ## every architecture of transformers, small: fails where one does worse than kept
 	$(BIN)/python -m benchmarks.sweeps.run transformers --check

@@ -1,4 +1,4 @@
-"""Sweeps over every architecture of transformers and every family of timm: captured by stator, and by torch.compile.
+"""Sweeps over every architecture of transformers, every family of timm, and programs of many other libraries.
 
 `python -m benchmarks.sweeps.run transformers` measures, `python -m benchmarks.sweeps.table` makes the page in docs/.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import math
 import random
@@ -53,19 +54,28 @@ def measure_inductor(built: Any) -> dict[str, Any]:
 def measure_speed(built: Any) -> dict[str, Any]:
     """Inference under the default backend, beside eager's time. Random numbers are eager's in the comparison and
     stator's own in the timing, because these are what a user gets."""
+    if hasattr(built, "compiled"):
+        return _measure_loop(built)
     result = _by_stator(built, _call, difference, OWN_KERNELS, options={"exact_random": True})
     return result | _speed(built, _plain_call)
 
 
 def measure_speed_train(built: Any) -> dict[str, Any]:
     """Forward and backward under the default backend, beside eager's time."""
+    if hasattr(built, "compiled"):
+        return _measure_loop(built)
     return measure_inductor(built) | _speed(built, _plain_step)
+
+
+def _measure_loop(built: Any) -> dict[str, Any]:
+    """A program around several networks: its own step is what is compared and timed."""
+    result = _by_stator(built, _loop, _step_difference, OWN_KERNELS, options={"exact_random": True})
+    return result | _speed(built, lambda built, program, inputs: program(**inputs))
 
 
 def _by_stator(
     built: Any, call: Call, compare: Compare, tolerance: float = TOLERANCE, **options: Any
 ) -> dict[str, Any]:
-    import stator
     from stator.base import counters, logs
 
     reasons: list[str] = []
@@ -73,7 +83,7 @@ def _by_stator(
     logs.enable("graph_breaks")
     logging.getLogger("stator").handlers[:] = [handler]
     counters.clear()
-    compiled = stator.compile(built.model, **options)
+    compiled = _compiled(built, **options)
 
     def state() -> dict[str, int]:
         return {"frames": counters.counts["frames"], "graphs": counters.counts["graphs"]}
@@ -84,6 +94,13 @@ def _by_stator(
     result["reasons"] = _ranked(reasons + [f"fallback: {line}" for line in fallen_back])
     result["capture_s"] = round(counters.seconds["capture"], 3)
     return result
+
+
+def _compiled(built: Any, **options: Any) -> Any:
+    import stator
+
+    compile_ = functools.partial(stator.compile, **options)
+    return built.compiled(compile_) if hasattr(built, "compiled") else compile_(built.model)
 
 
 def measure_peer(built: Any) -> dict[str, Any]:
@@ -153,9 +170,7 @@ def _measure(
 
 def _speed(built: Any, call: Call) -> dict[str, Any]:
     """Median milliseconds of eager's calls, and how many times as fast the compiled ones are: both in turn."""
-    import stator
-
-    compiled = stator.compile(built.model)
+    compiled = _compiled(built)
     inputs, times = built.inputs(0), ([], [])
     began = time.perf_counter()
     for round_ in range(_WARM_ROUNDS + _MOST_ROUNDS):
@@ -221,6 +236,17 @@ def _step(built: Any, model: Any, inputs: dict[str, Any]) -> Any:
             if name in buffers and buffer.shape == buffers[name].shape:  # some make a table for the size they meet
                 buffer.copy_(buffers[name])
     return {"outputs": _detached(outputs), "gradients": gradients, "buffers": changed}
+
+
+def _loop(built: Any, program: Any, inputs: dict[str, Any]) -> Any:
+    """What a step gives, and the gradients, weights and buffers after it: each begins as at first."""
+    program.reset()
+    _seed()
+    outputs = program(**copy.deepcopy(inputs))
+    gradients = {name: parameter.grad for name, parameter in program.module.named_parameters()}
+    return copy.deepcopy(
+        {"outputs": _detached(outputs), "gradients": gradients, "buffers": program.module.state_dict()}
+    )
 
 
 def _step_difference(actual: dict[str, Any], expected: dict[str, Any]) -> float:

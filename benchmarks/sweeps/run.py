@@ -1,6 +1,6 @@
 """Measures every family of a suite, each in processes of its own with limits on time and memory; keeps the results.
 
-    python -m benchmarks.sweeps.run {transformers,timm,all} [--columns stator peer] [--workers N]
+    python -m benchmarks.sweeps.run {transformers,timm,wide,all} [--columns stator peer] [--workers N]
 
 Results are written as they come, one file for each suite; with `--missing` a later run goes on where one stopped. With
 one worker, which is the default, the seconds are those of a process that only shares the machine with others.
@@ -27,7 +27,7 @@ import torch
 from .forked import Job, Row, Running, start
 
 RESULTS = Path(__file__).parent.parent / "results" / "sweeps"
-SUITES = ("transformers", "timm")
+SUITES = ("transformers", "timm", "wide")
 COLUMNS = ("stator", "peer", "train", "inductor", "speed", "speed_train")
 _USUAL = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "clip", "whisper", "bart"))
 SLOWEST = 0.97  # of eager's speed; below, compiled code is a loss
@@ -103,7 +103,8 @@ class Kept:
         seconds = dict.fromkeys(COLUMNS, self.chosen.seconds) | {"build": self.chosen.build_seconds}
         families = sorted(name for name in self.models.families() if not self.chosen.only or name in self.chosen.only)
         for name in families[:: self.chosen.every]:
-            columns = tuple(column for column in self.chosen.columns if self.wanted(name, column))
+            possible = self.models.columns(name) if hasattr(self.models, "columns") else COLUMNS
+            columns = tuple(c for c in self.chosen.columns if c in possible and self.wanted(name, c))
             if columns:
                 known = self.rows.get(name, {}).get("built") or self.hints.get(name, {}).get("built")
                 yield Job(self.suite, name, columns, known, seconds)
@@ -181,7 +182,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def versions(suite: str) -> dict[str, str]:
-    return {"python": platform.python_version(), "torch": torch.__version__, suite: version(suite)}
+    packages = getattr(importlib.import_module(f"benchmarks.sweeps.{suite}_models"), "PACKAGES", (suite,))
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        **{name: version(name) for name in packages},
+    }
 
 
 def warm_up() -> None:

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .run import COLUMNS, RESULTS, SUITES, fails_in_eager, runs_equal
+from .run import COLUMNS, RESULTS, SLOWEST, SUITES, fails_in_eager, runs_equal
+from .wide.causes import CAUSES
 
 PAGE = Path(__file__).parents[2] / "docs" / "sweeps.md"
-TITLES = {"transformers": "transformers: every architecture", "timm": "timm: a small model of every family"}
+TITLES = {
+    "transformers": "transformers: every architecture",
+    "timm": "timm: a small model of every family",
+    "wide": "Many libraries and programs written by hand, beside eager's time",
+}
+SPEEDS = {"speed": "inference", "speed_train": "training"}
 
 HEAD = """# Sweeps over other people's models
 
@@ -49,6 +56,16 @@ weights are random, and nothing is downloaded.
 """
 
 
+WIDE = """Small models of diffusers, PyTorch Geometric, MONAI, kornia, gpytorch, torchdiffeq, x-transformers and
+segmentation_models_pytorch, and recommenders, recurrent networks, GANs and steps of reinforcement learning written by
+hand (`benchmarks/sweeps/wide/`), under the default backend on one thread. `make bench-wide` installs the libraries in
+an environment of its own, goes on where an earlier run stopped, and makes this page. Results are compared with
+`exact_random` to 1e-3 of each tensor's largest value; times are those of the default options. Inference is a call
+without gradients; training is forward and backward. The unit of a loop (GAN, reinforcement learning, sampling) is its
+step with its optimizers: the networks are compiled, or, where the name says `whole`, the step. After a step the
+gradients and weights are compared. *speed* is eager's median time over stator's, both in turn.
+"""
+
 # Remarks on the results of certain versions: {suite: {version of its package: text}}
 NOTES = {
     "transformers": {
@@ -65,7 +82,8 @@ def main() -> None:
     for suite in SUITES:
         path = RESULTS / f"{suite}.json"
         if path.exists():
-            parts.append(section(suite, json.loads(path.read_text())))
+            kept = json.loads(path.read_text())
+            parts.append(speed_section(kept) if suite == "wide" else section(suite, kept))
     PAGE.write_text("\n".join(parts))
 
 
@@ -92,6 +110,40 @@ def section(suite: str, kept: dict[str, Any]) -> str:
         lines += ["### Not built", "", "What the first attempts met:", ""]
         lines += [f"- `{name}`: {_cell(row['problem'])[:200]}" for name, row in missing.items()] + [""]
     return "\n".join(lines)
+
+
+def speed_section(kept: dict[str, Any]) -> str:
+    """The wide suite, which measures the default backend beside eager: equality, breaks and speed of each family."""
+    rows = kept["families"]
+    built = {name: row for name, row in rows.items() if "built" in row}
+    versions = ", ".join(f"{name} {number}" for name, number in kept["versions"].items())
+    lines = [f"## {TITLES['wide']}", "", WIDE, f"Measured with {versions}.", ""]
+    lines += ["| | families | run | equal to eager | no breaks | speed, geometric mean | least | below 0.97 |"]
+    lines += ["| --- |" + " ---: |" * 7]
+    for column, title in SPEEDS.items():
+        entries = [row[column] for row in built.values() if column in row]
+        ran = [entry for entry in entries if "error" not in entry]
+        speeds = [entry["speed"] for entry in ran]
+        shares = [_share(part, entries) for part in (ran, list(filter(runs_equal, ran)))]
+        shares.append(_share([entry for entry in ran if not entry["breaks"]], entries))
+        numbers = [f"{statistics.geometric_mean(speeds):.2f}", f"{min(speeds):.2f}"]
+        numbers.append(str(sum(speed < SLOWEST for speed in speeds)))
+        lines.append(f"| {title} | {len(entries)} | " + " | ".join(shares + numbers) + " |")
+    lines += ["", "### Slower than 0.97 of eager, with the cause", ""]
+    for name, row in built.items():
+        slow = [f"{SPEEDS[c]} {row[c]['speed']:.2f}" for c in SPEEDS if row.get(c, {}).get("speed", 1) < SLOWEST]
+        lines += [f"- `{name}` ({', '.join(slow)}): {CAUSES[name]}"] if slow else []
+    lines += ["", "### Every family of the wide suite", ""]
+    lines += ["| family | library | inference | breaks | speed | training | breaks | speed |"]
+    lines += ["| --- | --- | --- | ---: | ---: | --- | ---: | ---: |"]
+    for name, row in built.items():
+        cells = [name, row["built"]["model"]]
+        for column in SPEEDS:
+            entry = row.get(column)
+            equal, _, breaks = _cells(entry)
+            cells += [equal, breaks, f"{entry['speed']:.2f}" if entry and "speed" in entry else ""]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
 
 
 def summary(built: dict[str, Any]) -> list[str]:
