@@ -157,6 +157,11 @@ def _measure(
         verdict = "bitwise" if largest == 0 else "close" if largest <= tolerance else "different"
     else:
         verdict = "eager differs from itself"
+    if verdict == "different" and tolerance == OWN_KERNELS:
+        # a program that amplifies rounding: eager's result changes as much where its inputs are rounded once more
+        changed = compare(call(built, built.model, _rounded(first)), expected)
+        changed = min(changed, compare(call(built, built.model, _rounded(second)), expected_second))
+        verdict = "close" if largest <= changed and changed < 0.5 else verdict
     return {
         "equal": verdict,
         "difference": largest if math.isfinite(largest) else str(largest),
@@ -168,17 +173,31 @@ def _measure(
     }
 
 
+def _rounded(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs with each float changed by at most one rounding."""
+    torch.manual_seed(11)
+    return {
+        name: value * (1 + torch.finfo(value.dtype).eps * (torch.rand_like(value) - 0.5))
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+        else value
+        for name, value in inputs.items()
+    }
+
+
 def _speed(built: Any, call: Call) -> dict[str, Any]:
-    """Median milliseconds of eager's calls, and how many times as fast the compiled ones are: both in turn."""
+    """Median milliseconds of eager's calls, and how many times as fast the compiled ones are: both in turn.
+
+    Of the processor: models run on this thread alone, and other work on the machine must not count.
+    """
     compiled = _compiled(built)
     inputs, times = built.inputs(0), ([], [])
     began = time.perf_counter()
     for round_ in range(_WARM_ROUNDS + _MOST_ROUNDS):
         for model, seconds in zip((built.model, compiled), times, strict=True):
             given = copy.deepcopy(inputs)
-            start = time.perf_counter()
+            start = time.thread_time()
             call(built, model, given)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.thread_time() - start)
         if round_ == _WARM_ROUNDS:
             began = time.perf_counter()
         if round_ >= _WARM_ROUNDS + _LEAST_ROUNDS and time.perf_counter() - began > _TIMED_SECONDS:
@@ -250,15 +269,17 @@ def _loop(built: Any, program: Any, inputs: dict[str, Any]) -> Any:
 
 
 def _step_difference(actual: dict[str, Any], expected: dict[str, Any]) -> float:
-    """Gradients that are zero but for rounding have no scale of their own: that of each is at least a hundredth of the
-    largest in the model, so that 1e-5 of it is how exact float32 is for the largest."""
-    worst = max(difference(actual[name], expected[name]) for name in ("outputs", "buffers"))
-    theirs = {name: gradient for name, gradient in expected["gradients"].items() if gradient is not None}
-    ours = {name: gradient for name, gradient in actual["gradients"].items() if gradient is not None}
-    if ours.keys() != theirs.keys():
-        return math.inf
-    largest = max((gradient.abs().max().item() for gradient in theirs.values() if gradient.numel()), default=0.0)
-    return max([worst, *(_leaf_difference(ours[name], theirs[name], largest / 100) for name in theirs)])
+    """Gradients and buffers (running means) that are zero but for rounding have no scale of their own: that of each is
+    at least a hundredth of the largest in the model, so that 1e-5 of it is how exact float32 is for the largest."""
+    worst = difference(actual["outputs"], expected["outputs"])
+    for kind in ("gradients", "buffers"):
+        ours, theirs = ({n: t for n, t in step[kind].items() if t is not None} for step in (actual, expected))
+        if ours.keys() != theirs.keys():
+            return math.inf
+        sizes = [t.abs().max().item() for t in theirs.values() if t.is_floating_point() and t.numel()]
+        scale = max((size for size in sizes if math.isfinite(size)), default=0.0) / 100
+        worst = max([worst, *(_leaf_difference(ours[name], theirs[name], scale) for name in theirs)])
+    return worst
 
 
 def _weights(part: torch.Tensor) -> torch.Tensor:
