@@ -7,8 +7,8 @@ import torch
 from .family import Built, Inputs, family
 
 
-def _volume(channels: int = 1, side: int = 32) -> Inputs:
-    return lambda: {"x": torch.randn(1, channels, side, side, side)}
+def _volume() -> Inputs:
+    return lambda: {"x": torch.randn(1, 1, 32, 32, 32)}
 
 
 class _Positional(torch.nn.Module):
@@ -80,7 +80,7 @@ def swin_unetr() -> Built:
 def v_net() -> Built:
     from monai.networks.nets import VNet
 
-    return Built(VNet(3, 1, 2), _volume(side=16))
+    return Built(_Positional(VNet(3, 1, 2)), lambda: {"x": torch.randn(1, 1, 32, 16, 16)})
 
 
 @family("monai")
