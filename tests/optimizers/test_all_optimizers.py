@@ -150,6 +150,21 @@ def test_the_growing_history_of_lbfgs_compiles_nothing_again() -> None:
 
 
 @by_backend
+def test_sparse_gradients_of_gather(backend: str) -> None:
+    index = torch.tensor([[0, 1, 1], [2, 0, 1]])
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).sin().gather(0, index, sparse_grad=True).square() + x.gather(0, index, sparse_grad=True)
+
+    made = torch.linspace(-1, 1, 9).reshape(3, 3)
+    ours, theirs = made.clone().requires_grad_(), made.clone().requires_grad_()
+    stator.compile(program, backend=backend, fullgraph=True)(ours).sum().backward()
+    program(theirs).sum().backward()
+    assert ours.grad is not None and theirs.grad is not None and ours.grad.layout is theirs.grad.layout
+    torch.testing.assert_close(ours.grad.to_dense(), theirs.grad.to_dense())
+
+
+@by_backend
 @pytest.mark.parametrize("maximize", [False, True])
 @pytest.mark.parametrize("bag", [False, True])
 def test_sparse_gradients(bag: bool, maximize: bool, backend: str) -> None:

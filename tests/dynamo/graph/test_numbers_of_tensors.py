@@ -159,6 +159,44 @@ def test_where_python_goes_another_way(name: str, backend: str) -> None:
         alike(program, [torch.tensor([value]) for value in (2.5, number, 3.5)], backend)
 
 
+@pytest.mark.graphs_may_fail_alone
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_under_fullgraph_the_larger_of_a_tensor_and_a_number_is_the_tensor(backend: str) -> None:
+    program = lambda x: (min(max(x.sum(), 0), 1), max(0, x.sum()) * x)  # noqa: E731
+    counts = alike(program, [torch.tensor([one]) for one in (0.5, -1.0, 2.0, math.nan)], backend, fullgraph=True)
+    assert counts.compilations == 1 and counts["dynamo.failed_graphs"] == 3
+
+
+@pytest.mark.graphs_may_fail_alone
+@pytest.mark.parametrize("values", [(1.0, 2.0, 3.0), (3.0, 1.0, 2.0), (math.nan, 1.0, 2.0), (1.0, math.nan, 2.0)])
+def test_under_fullgraph_the_largest_of_tensors_is_chosen_in_the_graph(values: tuple[float, ...]) -> None:
+    made = lambda x: (max(x[0] * 1, x[1] * 1, x[2] + 0), min([x[1] + 0, x[0] + 0]))  # noqa: E731
+    assert alike(made, [torch.tensor(values)], fullgraph=True)["dynamo.failed_graphs"] == 0
+    check(made, torch.tensor(values, requires_grad=True), backend="eager", fullgraph=True)
+    check(lambda x: max(x) is x[0], torch.tensor(values), backend="eager", fullgraph=True)
+
+
+MEMBERS = {
+    "of a list": lambda x: (1.5 in [x[0], 2], 7 in [1, x[0]], x[1] not in (3, x.sum()), 2 in [2, x[0]]),
+    "of numbers": lambda x: (x.argmax().item() in (1, 2), x.sum().item() not in [2.75, 3]),
+    "of a tensor": lambda x: (3 in x, x[2] in x, 9.0 not in x),
+    "negations": lambda x: (not x.sum(), not x.argmax().item(), not (x > 2).any().item(), bool(x.sum())),
+    "NaN": lambda x: (not x.log().sum().item(), x.log()[1] in [x.log()[1]], math.nan in [x.log()[1]]),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_truths_stay_in_the_graph(name: str) -> None:
+    alike(MEMBERS[name], [X, X - 3, X * 0], fullgraph=True)
+
+
+def test_lists_of_floats_become_numbers_and_tensors_again() -> None:
+    program = lambda x: (torch.tensor(x.view(2, 2).tolist()), sum(x.tolist()), (x > 1).tolist())  # noqa: E731
+    alike(program, [X, SIGNS], fullgraph=True, tolerance=EXACT)
+    nested = lambda x: torch.as_tensor([[x[0].item(), 2], [3, x.argmax().item()]])  # noqa: E731
+    alike(nested, [X, SIGNS], fullgraph=True, tolerance=EXACT)
+
+
 def test_long_lists_stay_in_the_graph_under_fullgraph() -> None:
     """Without fullgraph a break is cheaper."""
     numbers = torch.arange(200).reshape(2, 100)

@@ -145,3 +145,34 @@ def test_calls_are_bound_to_a_signature_made_before() -> None:
     compiled, x = stator.compile(lambda x, f: f(x), backend="eager", fullgraph=True), torch.randn(2)
     for function in map(with_defaults, (scaled, cubed, scaled)):
         assert torch.equal(compiled(x, function), function(x))
+
+
+def shared(x: torch.Tensor) -> Any:
+    source = iter([1, 2, 3])
+    behind = itertools.chain(source, [9])
+    return behind, next(source), x + 1
+
+
+def appended_to(x: torch.Tensor) -> Any:
+    items: list[Any] = [x]
+    sums = itertools.accumulate(items, lambda a, b: a + b * x, initial=1)
+    items.append(x + 1)
+    return sums, x + 2
+
+
+LEAVING: dict[str, Callable[[torch.Tensor], Any]] = {
+    "accumulate": lambda x: (itertools.accumulate([x, x + 1]), x * 2),
+    "several": lambda x: (itertools.islice(itertools.count(2), 3), itertools.zip_longest([x], [1, 2]), x + 1),
+    "shared": shared,
+    "appended to": appended_to,
+}
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_iterators_leave_the_graph_before_their_first_item(name: str) -> None:
+    def items(result: Any) -> list[Any]:
+        return [(type(one), list(one)) if isinstance(one, Iterator) else one for one in result]
+
+    compiled, x = stator.compile(LEAVING[name], backend="eager", fullgraph=True), torch.ones(())
+    for _ in range(2):
+        assert items(compiled(x)) == items(LEAVING[name](x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,12 +10,35 @@ import torch
 import torch.nn.functional as F
 from differential import check
 from torch import nn
+from torch._higher_order_ops.wrap import wrap
 
 import stator
 
 
 def vectors() -> torch.Tensor:
     return torch.linspace(-1, 2, 12).sin().reshape(4, 3).requires_grad_()
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * 5
+
+
+@stator.allow_in_graph
+class Opaque(Scaled):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if sys._getframe() else x  # capture cannot follow this
+
+
+@torch.compiler.allow_in_graph
+def without_a_result(x: torch.Tensor, *, rows: int = 4) -> None:
+    assert x.shape[0] == rows and sys._getframe()
 
 
 class Scale(nn.Module):
@@ -33,8 +57,13 @@ def triplets(x: torch.Tensor, **options: Any) -> torch.Tensor:
 
 def dtypes_of_autocast(x: torch.Tensor) -> Any:
     with torch.autocast("cpu", dtype=torch.float16):
-        inside = torch.get_autocast_dtype("cpu")
-    return x.to(torch.get_autocast_dtype("cuda")), inside, torch.get_autocast_dtype("cpu")
+        inside = torch.get_autocast_cpu_dtype()
+    return (
+        x.to(torch.get_autocast_gpu_dtype()),
+        inside,
+        torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_xla_enabled(),
+    )
 
 
 def saved_tensors_without_hooks(x: torch.Tensor) -> Any:
@@ -50,10 +79,19 @@ def a_module_that_leaves(x: torch.Tensor) -> Any:
 
 
 LOSS = nn.TripletMarginWithDistanceLoss(distance_function=nn.PairwiseDistance(), margin=2.0)
+STORAGE = torch.ones(2)._typed_storage()  # type: ignore[attr-defined]
 PROGRAMS = {
     "triplets by a module": lambda x: triplets(x, distance_function=nn.PairwiseDistance(), swap=True),
     "triplets by a function": lambda x: triplets(x, distance_function=lambda u, v: (u - v).abs().sum(-1)),
     "triplets in a module": lambda x: LOSS(x, x.detach() + 1, x.cos()),
+    "an instance of a function": lambda x: Scaled().apply(x) + 1,
+    "a function allowed in graphs": lambda x: Opaque.apply(x.sin()) + 1,
+    "a call without a result": lambda x: (without_a_result(x), without_a_result(x, rows=4), x + 1),
+    "the operator wrap": lambda x: wrap(lambda one, other: one.sin() * other, x, x + 1),
+    "the text of a function": lambda x: (x + len(str(vectors)), f"{vectors}", repr(F.relu)),
+    "the version of torch": lambda x: (x + (torch.__version__ >= "2.0"), torch.__version__.split(".")[0]),
+    "subclasses": lambda x: (x + len(Scaled.__subclasses__()), Scaled.__subclasses__()),
+    "a legacy storage": lambda x: (x, isinstance(STORAGE, torch.FloatStorage), isinstance(STORAGE, torch.IntStorage)),
     "descriptors": lambda x: (x * torch.Tensor.shape.__get__(x)[0], torch.Tensor.T.__get__(x)),
     "dtypes of autocast": dtypes_of_autocast,
     "saved tensors without hooks": saved_tensors_without_hooks,
@@ -79,6 +117,22 @@ def test_a_module_that_left_goes_on_as_in_eager() -> None:
     (expected,) = a_module_that_leaves(x)[3]
     assert torch.equal(made(x), expected(x)) and repr(made) == repr(expected)
     assert [name for name, _ in made.named_buffers()] == ["0.count"]
+
+
+def test_the_text_of_a_renamed_function() -> None:
+    def named() -> None: ...
+
+    compiled = stator.compile(lambda x: (x + 1, str(named)), backend="eager", fullgraph=True)
+    for name in ("named", "renamed"):
+        named.__qualname__ = name
+        assert compiled(torch.ones(2))[1] == str(named)
+
+
+def test_a_further_subclass() -> None:
+    compiled = stator.compile(lambda x: x + len(Scale.__subclasses__()), backend="eager", fullgraph=True)
+    assert compiled(torch.zeros(1)) == 0
+    further = type("Further", (Scale,), {})
+    assert compiled(torch.zeros(1)) == 1 and further in Scale.__subclasses__()
 
 
 def test_another_dtype_of_autocast() -> None:

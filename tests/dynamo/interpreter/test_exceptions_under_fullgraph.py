@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -67,6 +68,10 @@ PROGRAMS: dict[str, Program] = {
     "key": lambda x: {}["nosuch"],
     "arguments": lambda x: checked(x, 3),  # type: ignore[call-arg]
     "no callable": lambda x: (x.dim())(),  # type: ignore[operator]
+    "exit": lambda x: sys.exit(3),
+    "group": lambda x: throw(ExceptionGroup("several", [ValueError("one"), KeyError("two")])),
+    "array": lambda x: (x + torch.ones(4, requires_grad=True)).numpy(),
+    "backward": lambda x: x.sum().backward(),  # type: ignore[no-untyped-call]
     "truth of many": lambda x: 1 if x else 2,
     "item of many": lambda x: x.item(),
     "module": nn.Linear(5, 2),

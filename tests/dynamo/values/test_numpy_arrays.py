@@ -372,6 +372,19 @@ def test_identity_of_arrays_is_relied_on() -> None:
         assert_same(compiled(*pair), run(*pair))
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
-def test_strides(dtype: str) -> None:
-    assert_captured(lambda a: (a.strides, a.T.strides, a[:, ::2].strides, a + a.strides[0]), rough(0, (3, 4), dtype))
+FORMS = {
+    "zeros": lambda a: np.zeros_like(a) + 1,
+    "ones of a dtype": lambda a: np.ones_like(a, dtype=np.int32),
+    "full": lambda a: np.full_like(a, 2.75),
+    "full of a dtype": lambda a: np.full_like(a, 3, np.float64) * a,
+    "of another shape": lambda a: np.zeros_like(a, shape=(2, 5)),
+    "of a tensor": lambda a: np.ones_like(torch.from_numpy(a), dtype=np.float32),
+    "strides": lambda a: (a.strides, a.T.strides, a[:, ::2].strides, a + a.strides[0]),
+    "parts": lambda a: (a.imag, a.real is a),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float32"])
+@pytest.mark.parametrize("name", FORMS)
+def test_arrays_like_another(name: str, dtype: str) -> None:
+    assert_captured(FORMS[name], rough(0, (3, 4), dtype))

@@ -161,17 +161,18 @@ class _Wanted:
     by: frozenset[int] | None
 
 
-# Embedding lookups that may ask for a sparse gradient of their table: the position of that argument.
+# Lookups that may ask for a sparse gradient of their table: the position and the name of that argument.
 SPARSE_GRADIENTS = {
-    torch.ops.aten.embedding.default: 4,
-    torch.ops.aten._embedding_bag.default: 5,
+    torch.ops.aten.embedding.default: (4, "sparse"),
+    torch.ops.aten._embedding_bag.default: (5, "sparse"),
+    torch.ops.aten.gather.default: (3, "sparse_grad"),
 }
 
 
 def _refuse_sparse_gradients(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse in the forward, because the backward does not know the operator."""
-    at = SPARSE_GRADIENTS[func]
-    sparse = args[at] if len(args) > at else kwargs.get("sparse", False)
+    at, name = SPARSE_GRADIENTS[func]
+    sparse = args[at] if len(args) > at else kwargs.get(name, False)
     if sparse and args[0].requires_grad and torch.is_grad_enabled():
         raise Unsupported("gradient-layout", f"the gradient of the table of {func} is sparse")
 

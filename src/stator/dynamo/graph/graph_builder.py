@@ -291,9 +291,9 @@ class GraphBuilder:
         node.meta["place"] = self.context.place()
         return node
 
-    def state_call(self, function: Any, args: tuple[Any, ...]) -> None:
-        """Record a change of torch's state in its place between the operators."""
-        node = self.graph.call_function(function, args)
+    def state_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        """Record a call for its effect, such as a change of torch's state, in its place between the operators."""
+        node = self.graph.call_function(function, args, kwargs)
         node.meta["place"] = self.context.place()
         node.meta["example_value"] = None
 

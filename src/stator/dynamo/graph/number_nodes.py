@@ -49,13 +49,16 @@ _CHECK = "a check of the data of a tensor"
 _MOST_NUMBERS, _MOST_UNDER_FULLGRAPH = 64, 4096
 
 
-def may_be_read(context: CaptureContext, tensor: TensorValue) -> bool:
-    """Whether the graph can read the numbers in a tensor: several whole numbers, or one of another type."""
+def may_be_read(context: CaptureContext, tensor: TensorValue, listed: bool = False) -> bool:
+    """Whether the graph can read the numbers in a tensor: several whole numbers, or one of another type. Under
+    fullgraph it can also list several numbers of another type."""
     if tensor.fake.dtype.is_complex or not context.recorder.mode.may_keep_unknown_numbers():
         return False
     count = tensor.fake.numel()
-    most = _MOST_UNDER_FULLGRAPH if context.recorder.fullgraph else _MOST_NUMBERS
-    return type(count) is int and count <= (most if tensor.fake.dtype in WHOLE else 1)
+    fullgraph = context.recorder.fullgraph
+    most = _MOST_UNDER_FULLGRAPH if fullgraph else _MOST_NUMBERS
+    several = tensor.fake.dtype in WHOLE or (listed and fullgraph)
+    return type(count) is int and count <= (most if several else 1)
 
 
 class NumberNodes:
@@ -119,8 +122,14 @@ class NumberNodes:
         return number_value(number)
 
     def read_list(self, tensor: TensorValue) -> Value:
-        """`tensor.tolist()` of whole numbers, of known shape."""
+        """`tensor.tolist()`, of known shape."""
         recorder = self.recorder
+        if tensor.fake.dtype not in WHOLE:
+            if not tensor.fake.shape:
+                return self.read(tensor)
+            context = recorder.context
+            parts = context.record_method("unbind", [context.record_method("detach", [tensor], {})], {})
+            return ListValue([self.read_list(part) for part in context.iterate(parts)])
         recorder.op_count += 1
         node = recorder.graph.call_method("tolist", (recorder.node_of(tensor),))
         node.meta["place"] = recorder.context.place()

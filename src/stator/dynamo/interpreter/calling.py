@@ -33,14 +33,14 @@ from stator.dynamo.host.numpy_scalars import is_pure_function
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.exceptions import ExceptionValue
-from stator.dynamo.values.functions import FunctionValue
+from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.number_arithmetic import computed
 from stator.dynamo.values.objects import C_METHODS, MISSING, ObjectValue, new_of_layout
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import REFUSED, TensorValue
-from stator.graph.fake.unknown_sizes import WHOLE
 from stator.graph.torch_warnings import PythonWarning, python_warnings_raised
 
 from .generators import GeneratorValue
@@ -189,10 +189,13 @@ def builtin_call(context: CaptureContext, fn: Any, args: list[Value], kwargs: di
             return answered
     if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return _unbound_method(context, fn, args, kwargs)
-    if isinstance(fn, types.MethodWrapperType) and isinstance(fn.__self__, types.GetSetDescriptorType):
-        descriptor, of_tensor = fn.__self__, args and isinstance(args[0], TensorValue) and not kwargs
-        if fn.__name__ == "__get__" and of_tensor and issubclass(torch.Tensor, descriptor.__objclass__):
+    if isinstance(fn, types.MethodWrapperType) and fn.__name__ == "__get__" and args and not kwargs:
+        descriptor: Any = fn.__self__
+        of_tensor = isinstance(descriptor, types.GetSetDescriptorType) and isinstance(args[0], TensorValue)
+        if of_tensor and issubclass(torch.Tensor, descriptor.__objclass__):
             return context.get_attr(args[0], descriptor.__name__)  # torch.Tensor.shape.__get__(x)
+        if type(descriptor) is classmethod and len(args) == 2 and type(descriptor.__func__) is FunctionType:
+            return BoundMethodValue(context.known(descriptor.__func__), args[1])
     if fn in foldable or _is_constant_method(fn) or is_pure_function(fn):
         return run_folded(context, fn, args, kwargs)
     mark = substitute_of_torch(fn)
@@ -209,7 +212,19 @@ def _replaced(
     kind = real if isinstance(real, type) else _MADE_BY.get(real)
     if kind is not None and isinstance(made, GeneratorValue):
         made.cls = kind
+        if real not in _READ_AT_ONCE and all(_iterates_alike(context, one) for one in (*args, *kwargs.values())):
+            made.made_by = real, args, kwargs
     return made
+
+
+def _iterates_alike(context: CaptureContext, value: Value) -> bool:
+    """Whether an iterator of the value that is made later gives the items of an iterator that is made now."""
+    value = context.realized(value)
+    known = isinstance(value, (ConstantValue, FunctionValue, BuiltinValue, IteratorValue, GeneratorValue))
+    return known or value.python_type(context) in (list, tuple)
+
+
+_READ_AT_ONCE = frozenset({itertools.product, itertools.combinations})  # read their arguments in the call itself
 
 
 @calls(standing_for)
@@ -259,11 +274,15 @@ def _marked_call(
     return _TREATMENTS[mark.treatment](context, mark, callee, args, kwargs)
 
 
-def _in_graph(context: CaptureContext, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    real = callee.real()
+def in_graph(context: CaptureContext, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    real, recorder = callee.real(), context.recorder
     try:
-        return context.recorder.record("call_function", real, real, args, kwargs)
-    except NotATensorCall:
+        return recorder.record("call_function", real, real, args, kwargs)
+    except NotATensorCall as call:
+        if call.result is None:
+            nodes = {name: recorder.lower(value)[0] for name, value in kwargs.items()}
+            recorder.state_call(real, tuple(recorder.lower(value)[0] for value in args), nodes)
+            return ConstantValue(None)
         raise unsupported(
             "torch-result", f"{callee.describe(context)}, which is allowed in graphs, gave no tensor"
         ) from None
@@ -307,7 +326,7 @@ def _outside(context: CaptureContext, mark: Mark, callee: Value, args: list[Valu
 
 
 _TREATMENTS: dict[Treatment, Callable[..., Value]] = {
-    Treatment.IN_GRAPH: _in_graph,
+    Treatment.IN_GRAPH: in_graph,
     Treatment.CONSTANT: _as_constant,
     Treatment.SUBSTITUTE: _substituted,
     Treatment.OUTSIDE: _outside,
@@ -473,7 +492,7 @@ def tensor_method_call(
         known = context.recorder.known_value(owner.fake) if name in ("item", "tolist") else None
         if known is not None and (name == "tolist" or known.numel() == 1):
             return context.wrap_result(getattr(known, name)(), f"the result of Tensor.{name}")
-        if name == "tolist" and owner.fake.dtype in WHOLE and may_be_read(context, owner):
+        if name == "tolist" and may_be_read(context, owner, listed=True):
             return context.recorder.numbers.read_list(owner)
         raise unsupported(
             "data-dependent-value" if name in ("item", "tolist", "numpy") else "tensor-method",

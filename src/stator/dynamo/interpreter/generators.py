@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import BuiltinFunctionType, GeneratorType, MethodWrapperType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe
 from stator.dynamo.values.base import CannotRebuild, Raised, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.containers.iterators import stopped_inside
 from stator.dynamo.values.objects import ObjectValue
@@ -23,13 +24,15 @@ STOPPED_GENERATOR = "generator raised StopIteration"  # PEP 479
 
 class GeneratorValue(Value):
     """A generator that the captured code made. It cannot leave the graph: where one would have to, the graph ends
-    before the generator is made. `returned` is the generator's result, once it has run to its end."""
+    before the generator is made. An iterator of C code that has not been advanced may leave; `made_by` is the call that
+    makes it. `returned` is the generator's result, once it has run to its end."""
 
-    __slots__ = ("cls", "frame", "made_at", "returned", "running", "started")
+    __slots__ = ("cls", "frame", "made_at", "made_by", "returned", "running", "started")
 
     def __init__(self, frame: Frame) -> None:
         self.source = None
         self.cls: type = GeneratorType  # or the class of an iterator in C, in whose place the generator stands
+        self.made_by: tuple[Any, list[Value], dict[str, Value]] | None = None
         self.frame = frame
         self.started = False
         self.running = False
@@ -124,6 +127,10 @@ class GeneratorValue(Value):
         raise unsupported("attribute", f"attribute {name!r} of a generator")
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.made_by is not None and not self.started:
+            function, args, kwargs = self.made_by
+            named = {name: reconstructor.recipe(arg) for name, arg in kwargs.items()}
+            return CallRecipe(ConstantRecipe(function), [reconstructor.recipe(arg) for arg in args], named)
         raise cannot_rebuild("a generator that the captured code made", self.made_at)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.torch_version import TorchVersion
 
 from stator.base.registry import Registry
 from stator.dynamo.graph.input_value_guards import follow_contents
@@ -150,6 +151,13 @@ def _constant(context: CaptureContext, obj: Any, source: Source | None) -> Value
     made = SourcedConstant(obj, source, context)
     made.guarded = True
     return made
+
+
+@wraps(TorchVersion)
+def _version_of_torch(context: CaptureContext, obj: TorchVersion, source: Source | None) -> Value:
+    """Text that compares as a version does."""
+    _guard_identity(context, obj, source)
+    return ConstantValue(obj)
 
 
 def _adds_behaviour(cls: type) -> bool:

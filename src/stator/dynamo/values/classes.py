@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import AttrSource, ConstantSource, InstanceDictSource, Source
+from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, InstanceDictSource, Source
 from stator.dynamo.host.naming import OF_C, class_name, full_name, qualified_name
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 
@@ -110,9 +110,14 @@ class ClassValue(Value):
     def _through_metaclass(self, context: CaptureContext, name: str, found: Any) -> Value:
         if not isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType, *C_METHODS)):
             return context.bind(self, type(self.cls), name, found)
+        if name == "__subclasses__":
+            return BuiltinMethodValue(self, name)
         if name in _CHANGEABLE and not is_immutable_class(self.cls):
             raise unsupported("attribute", f"{name} of {self.describe(context)}, which the program may change")
         return context.known(context.run_real(getattr, (self.cls, name)))
+
+    def builtin_method(self, context: CaptureContext, name: str) -> Any:
+        return _subclasses if name == "__subclasses__" else None
 
     def truth(self, context: CaptureContext) -> bool:
         kind = type(self.cls)
@@ -156,6 +161,17 @@ class ClassValue(Value):
         if self.source is None or isinstance(self.source, ConstantSource) or "<locals>" not in qualified_name(self.cls):
             return ConstantRecipe(self.cls)
         return Load(self.source)  # what was compiled is not to keep a class that a function has made
+
+
+def _subclasses(context: CaptureContext, cls: ClassValue) -> Value:
+    kind: Any = cls.cls
+    context.guard(CallSource(_subclass_keys, (_as_constant(kind),)), GuardKind.EQUALS, _subclass_keys(kind))
+    found = context.tuple_of([context.known(one) for one in type.__subclasses__(kind)])
+    return context.call(context.known(list), [found], {})
+
+
+def _subclass_keys(kind: Any) -> tuple[tuple[int, str], ...]:
+    return tuple([(id(one), qualified_name(one)) for one in type.__subclasses__(kind)])
 
 
 def _as_constant(cls: type) -> ConstantSource:

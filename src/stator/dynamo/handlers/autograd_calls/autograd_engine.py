@@ -81,7 +81,8 @@ def _backward(
             raise unsupported("autograd", "backward(inputs=...) with a tensor that is no leaf of this graph")
         leaves = chosen
     if not leaves:
-        raise unsupported("autograd", "a backward that reaches no tensor")
+        any_graph = any(tensor.fake.requires_grad for tensor in run.roots)
+        raise unsupported("autograd" if any_graph else "torch-error", "a backward that reaches no tensor")
     before = {id(storage) for value in context.recorder.by_fake.values() for storage in storages_of(value.fake)}
     named = {} if grad_tensors is None else {"grad_outputs": grad_tensors}
     found = run.record(leaves, {**named, "allow_unused": ConstantValue(True)})

@@ -182,8 +182,27 @@ def _register_functions() -> None:
         _function(function, method=name)(reduction(name, *entry))
     for name, function in _FUNCTIONS.items():
         _function(getattr(numpy, name), method=name if name in _ALSO_METHODS else None)(function)
+    for function in (numpy.zeros_like, numpy.ones_like, numpy.full_like):
+        calls(function)(_like(function))
     for name in _OF_CONSTANTS.split():
         _function(getattr(numpy, name))(_refusing_arrays(name))
+
+
+def _like(function: Any) -> Callable[..., Value]:
+    """numpy.zeros_like and the like, also of tensors. NumPy makes the result for an array of this form."""
+    otherwise = _made_of_constants(function)
+
+    def handler(context: CaptureContext, a: Value, *args: Value, **kwargs: Value) -> Value:
+        if isinstance(a, TensorValue):
+            a = context.call_tensor_method(a, "numpy", [], {})
+        if not isinstance(a, ArrayValue) or a.scalar:
+            return otherwise(context, a, *args, **kwargs)
+        if not a.tensor.fake.is_contiguous():  # NumPy keeps the order of dimensions
+            raise refused(context, f"numpy.{function.__name__}", [a])
+        return otherwise(context, ConstantValue(numpy.broadcast_to(a.dtype.type(), a.shape)), *args, **kwargs)
+
+    handler.__name__ = function.__name__
+    return handler
 
 
 # ---- shapes ----

@@ -41,7 +41,8 @@ def _tensor_maker(function: Any, shares: bool) -> None:
     def handler(context: CaptureContext, data: Value, *args: Value, **kwargs: Value) -> Value:
         kwargs = on_device(context, function, kwargs)
         if not isinstance(data, ArrayValue):
-            return context.record_function(function, [data, *args], kwargs)
+            made = None if args else _of_numbers(context, data, kwargs)
+            return made or context.record_function(function, [data, *args], kwargs)
         if args or (shares and data.scalar):
             raise unsupported("torch-argument", f"{data.describe(context)} as an argument of torch.{function.__name__}")
         tensor = context.record_function(function, [data.tensor], kwargs) if not shares or kwargs else data.tensor
@@ -72,10 +73,15 @@ def _tensor(context: CaptureContext, data: Value, **kwargs: Value) -> Value:
 
 
 def _of_numbers(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -> Value | None:
-    """A tensor of a number that the graph computes, or of a list with such numbers, without reading them. None for
-    dtypes for which eager refuses some values, and for lists of anything else than numbers."""
-    listed = isinstance(data, SequenceValue)
-    numbers = list(context.iterate(data)) if listed else [data]
+    """A tensor of a number that the graph computes, or of nested lists with such numbers, without reading them. None
+    for dtypes for which eager refuses some values, and for lists of anything else than numbers."""
+    shape, numbers = [], [data]
+    while all(isinstance(one, SequenceValue) for one in numbers):
+        lists = [list(context.iterate(one)) for one in numbers]
+        shape.append(len(lists[0]))
+        if not shape[-1] or len({len(one) for one in lists}) > 1:
+            return None
+        numbers = [one for items in lists for one in items]
     kinds = {number.python_type(context) for number in numbers}
     if not any(map(is_known_when_the_graph_runs, numbers)) or not kinds <= _EXACT.keys():
         return None
@@ -88,7 +94,10 @@ def _of_numbers(context: CaptureContext, data: Value, kwargs: dict[str, Value]) 
     if kind is not bool and not (wanted.is_floating_point or wanted is own):
         return None
     made = [_of_number(context, number, wanted) for number in numbers]
-    tensor = context.record_function(torch.stack, [ListValue(made)], {}) if listed else made[0]
+    tensor = made[0]
+    if shape:
+        joined = context.record_function(torch.stack, [ListValue(made)], {})
+        tensor = context.record_method("reshape", [joined, context.known(tuple(shape))], {})
     return context.record_method("to", [tensor], {"device": kwargs["device"]}) if "device" in kwargs else tensor
 
 
@@ -114,7 +123,7 @@ def _numpy(context: CaptureContext, tensor: TensorValue) -> Value:
     fixed = has_fixed_sizes(fake)
     if not fixed or fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in NUMPY_OF or not fake.numel():
         raise unsupported(
-            "data-dependent-value",
+            "torch-error" if fake.requires_grad else "data-dependent-value",
             f"Tensor.numpy() on {tensor.describe(context)}",
             "keep the value in a tensor, or call it outside of the compiled function",
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.bytecode.arithmetic import ARITHMETIC
+from stator.dynamo.handlers.python_calls.operators import membership, negation
 from stator.dynamo.handlers.torch_calls.data_assertions import decide, jump_behind
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.ir.prepared_code import opcode
@@ -74,13 +75,13 @@ def is_op(frame: Frame, instruction: Instruction) -> None:
 def contains_op(frame: Frame, instruction: Instruction) -> None:
     container = frame.stack.pop()
     item = frame.stack.pop()
-    frame.stack.append(frame.context.constant(frame.context.contains(container, item) is not bool(instruction.arg)))
+    found = membership(frame.context, container, item)
+    frame.stack.append(negation(frame.context, found) if instruction.arg else found)
 
 
 @opcode("UNARY_NOT")
 def unary_not(frame: Frame, instruction: Instruction) -> None:
-    value = frame.stack.pop()
-    frame.stack.append(frame.context.constant(not frame.context.truth(value)))
+    frame.stack.append(negation(frame.context, frame.stack.pop()))
 
 
 @opcode("TO_BOOL")

@@ -29,12 +29,15 @@ from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, 
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
+from stator.dynamo.values.number_arithmetic import may_be_checked
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.partials import PartialValue
 from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_methods import rely_on_method
+from stator.graph.fake.wrapper_subclasses import storages_of
+from stator.prims.operators.checks import ASSUMPTION
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -419,13 +422,43 @@ def _extreme(
             best, measure_of_best = item, measure
         elif not by_key and len(values) != 2 and _is_of_unknown(context, best, item):
             best = measure_of_best = context.call(context.known(function), [best, item], {})
-        elif context.truth(context.compare(better, measure, measure_of_best)):
-            best, measure_of_best = item, measure
+        else:
+            found = context.compare(better, measure, measure_of_best)
+            if not by_key and _is_selectable(context, found, best, item):
+                best = measure_of_best = context.record_function(torch.where, [found, item, best], {})
+            elif _is_better(context, found, measure, measure_of_best):
+                best, measure_of_best = item, measure
     if best is not None:
         return best
     if default is not None:
         return default
     return context.run_real(function, ((),))  # raises the error of this Python version
+
+
+def _is_selectable(context: CaptureContext, found: Value, *items: Value) -> bool:
+    """Whether the graph may choose between two new tensors of equal form. A choice by torch.where gives both of them a
+    gradient, so that neither may require one."""
+    if not _is_open_under_fullgraph(context, found) or not all(isinstance(item, TensorValue) for item in items):
+        return False
+    fakes = [item.fake for item in items]  # type: ignore[attr-defined]
+    held = {id(storage) for value in context.recorder.input_values for storage in storages_of(value.fake)}
+    alike = len({(one.shape, one.dtype, one.device) for one in fakes}) == 1
+    return alike and not any(one.requires_grad or any(id(it) in held for it in storages_of(one)) for one in fakes)
+
+
+def _is_open_under_fullgraph(context: CaptureContext, found: Value) -> bool:
+    known = not isinstance(found, TensorValue) or not may_be_checked(context, found)
+    return context.recorder.fullgraph and not known and found.decided_truth(context) is None  # type: ignore[attr-defined]
+
+
+def _is_better(context: CaptureContext, found: Value, measure: Value, best: Value) -> bool:
+    """Under fullgraph, `max(t, 0)` is the tensor, and `max(t, u)` is `t`: the graph checks these assumptions, because
+    the result would be another object for other data."""
+    if not _is_open_under_fullgraph(context, found):
+        return context.truth(found)
+    wanted = isinstance(measure, TensorValue) and not isinstance(best, TensorValue)
+    context.recorder.numbers.rely_on(found, wanted=wanted, kind=ASSUMPTION)
+    return wanted
 
 
 def _is_of_unknown(context: CaptureContext, *numbers: Value) -> bool:
@@ -461,9 +494,12 @@ def _str(context: CaptureContext, value: Value | None = None) -> Value:
 
 @calls(bool)
 def _bool(context: CaptureContext, value: Value | None = None) -> Value:
-    if isinstance(value, TensorValue) and value.fake.dtype is torch.bool and may_be_read(context, value):
+    if isinstance(value, TensorValue) and value.fake.numel() == 1 and may_be_read(context, value):
         known = value.decided_truth(context)  # a decision by guards, ahead of a bool that only the graph knows
-        return context.call_tensor_method(value, "item", [], {}) if known is None else ConstantValue(known)
+        if known is not None:
+            return ConstantValue(known)
+        truth = value if value.fake.dtype is torch.bool else context.compare(operator.ne, value, ConstantValue(0))
+        return context.call_tensor_method(truth, "item", [], {})  # type: ignore[arg-type]
     return ConstantValue(value is not None and context.truth(value))
 
 

@@ -463,12 +463,37 @@ def _delitem(context: CaptureContext, owner: Value, key: Value) -> Value:
 
 
 @calls(operator.contains)
-def _contains(context: CaptureContext, container: Value, item: Value) -> Value:
-    return ConstantValue(context.contains(container, item))
+def membership(context: CaptureContext, container: Value, item: Value) -> Value:
+    """`item in container`: a bool of the graph where tensors, or numbers that the graph computes, are compared."""
+    if isinstance(container, TensorValue) and (isinstance(item, TensorValue) or item.python_type(context) in _NUMBERS):
+        equal = context.compare(operator.eq, item, container)
+        return context.call(context.known(bool), [context.record_method("any", [equal], {})], {})
+    if not isinstance(container, SequenceValue) or container.cls not in (list, tuple):
+        return ConstantValue(context.contains(container, item))
+    members = list(map(context.realized, container.items))
+    if not any(isinstance(one, TensorValue) or is_known_when_the_graph_runs(one) for one in (item, *members)):
+        return ConstantValue(context.contains(container, item))
+    found: Value = ConstantValue(False)
+    for one in members:
+        is_number = is_known_when_the_graph_runs(one) or is_known_when_the_graph_runs(item)
+        if one is item or (not is_number and context.same(one, item)):
+            return ConstantValue(True)
+        equal = context.call(context.known(bool), [context.compare(operator.eq, one, item)], {})
+        if type(equal) is ConstantValue and equal.value:
+            return equal
+        found = equal if type(found) is ConstantValue else context.binary(operator.or_, found, equal)
+    return found
+
+
+_NUMBERS = (int, float, complex, bool)
 
 
 @calls(operator.not_)
-def _not(context: CaptureContext, value: Value) -> Value:
+def negation(context: CaptureContext, value: Value) -> Value:
+    if isinstance(value, TensorValue):
+        value = context.call(context.known(bool), [value], {})
+    if is_known_when_the_graph_runs(value):
+        return context.compare(operator.eq, value, ConstantValue(value.python_type(context)()))
     return ConstantValue(not context.truth(value))
 
 

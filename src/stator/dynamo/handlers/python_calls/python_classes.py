@@ -172,7 +172,7 @@ def _make_module(context: CaptureContext, kind: type, args: list[Value], kwargs:
 def _make_exception(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if issubclass(kind, BaseExceptionGroup) or (issubclass(kind, OSError | SyntaxError) and len(args) > 1):
         raise unsupported(
-            "new-object", f"making an instance of {qualified_name(kind)}, whose constructor chooses the class"
+            "exception", f"making an instance of {qualified_name(kind)}, whose constructor chooses the class"
         )
     if kwargs and isinstance(lookup_in_class(kind, "__init__"), types.WrapperDescriptorType):
         raise unsupported("call-builtin", f"{qualified_name(kind)}() with keyword arguments")

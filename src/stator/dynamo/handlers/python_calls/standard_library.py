@@ -29,7 +29,7 @@ from stator.dynamo.host.numpy_scalars import numpy_numbers
 from stator.dynamo.interpreter.calling import calls, fold
 from stator.dynamo.interpreter.object_model.external_liveness import may_have_dropped
 from stator.dynamo.interpreter.wrapping import wrappers, wraps
-from stator.dynamo.values.base import NotConstant, Value, unsupported
+from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
@@ -144,6 +144,14 @@ def _wrap_context_variable(context: CaptureContext, obj: ContextVar[Any], source
 
 
 # ---- sys ----
+
+
+@calls(sys.exit)
+def _exit(context: CaptureContext, status: Value | None = None) -> Value:
+    given = [] if status is None or context.is_none(status) else [status]
+    if given and isinstance(status, TupleValue):
+        given = list(status.items)
+    raise Raised(context.call(context.known(SystemExit), given, {}))
 
 
 @calls(sys.exc_info)

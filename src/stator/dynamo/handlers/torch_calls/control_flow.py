@@ -49,6 +49,12 @@ class BranchCapture:
     results: Any
 
 
+@named_handlers.register(("torch._higher_order_ops.wrap", "Wrap.__call__"))
+def _wrap(context: CaptureContext, operator: Value, function: Value, *args: Value, **kwargs: Value) -> Value:
+    """`wrap(function, ...)` calls the function."""
+    return context.call(function, list(args), kwargs)
+
+
 @calls(torch.cond)
 @named_handlers.register(("torch._higher_order_ops.cond", "cond"))
 def _cond(

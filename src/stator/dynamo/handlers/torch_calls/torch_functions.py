@@ -385,6 +385,20 @@ def _disable_hooks(context: CaptureContext, message: Value | None = None) -> Val
     return ConstantValue(None)
 
 
+def _deprecated_query(function: Any, current: Any, device: str) -> None:
+    def handler(context: CaptureContext) -> Value:
+        context.run_real(function, ())  # warns once, as eager does by default
+        return context.call(context.known(current), [ConstantValue(device)], {})
+
+    calls(function)(handler)
+
+
+for _device, _suffix in (("cuda", "gpu"), *((name, name) for name in ("cpu", "ipu", "xla"))):
+    _deprecated_query(getattr(torch, f"get_autocast_{_suffix}_dtype"), torch.get_autocast_dtype, _device)
+for _device in ("ipu", "xla"):
+    _deprecated_query(getattr(torch, f"is_autocast_{_device}_enabled"), torch.is_autocast_enabled, _device)
+
+
 @calls(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
 def _autocast_nesting(context: CaptureContext) -> Value:
     """The nesting only decides when autocast clears its cache of casts. Zero clears it at the end of each region, so

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import CallSource
 from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.exceptions import ExceptionValue
+from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 
@@ -59,6 +62,12 @@ def text_of(context: CaptureContext, value: Value, conversion: int) -> Any:
                 return text.encode("ascii", "backslashreplace").decode("ascii") if conversion == _ASCII else text
             if name == "__str__" and context.class_lookup(value.cls, name) is not object.__str__:
                 break
+    if isinstance(value, FunctionValue) and value.fn is not None:
+        convert = convert if conversion else str
+        text = convert(value.fn)
+        if value.source is not None:
+            context.guard(CallSource(convert, (value.source,)), GuardKind.EQUALS, text)
+        return text
     raise unsupported("format", f"{value.describe(context)} in a string", "format it outside of the compiled function")
 
 

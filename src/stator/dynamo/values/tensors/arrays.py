@@ -84,8 +84,12 @@ class ArrayValue(Value):
             return _FACTS[name](context, self)
         if name == "T" and not self.scalar:
             return array_methods["transpose"](context, self)
-        if name in ("real", "imag") and self.dtype.kind == "c" and not self.scalar:
-            return array_of_tensor(context, context.record_function(getattr(torch, name), [self.tensor], {}))
+        if name in ("real", "imag") and not self.scalar:
+            if self.dtype.kind == "c":
+                return array_of_tensor(context, context.record_function(getattr(torch, name), [self.tensor], {}))
+            if name == "real":
+                return self
+            return array_of_tensor(context, context.record_function(torch.zeros_like, [self.tensor], {}))
         if name == "__class__":
             return context.known(self.python_type(context))
         if name in array_methods:
