@@ -116,16 +116,20 @@ def test_a_view_that_requires_grad_only_through_its_base(reading):
     assert view.requires_grad and not holds(guard, view)
 
 
-def test_subclasses_are_asked_through_their_getters():
+def test_no_code_of_a_subclass_runs(reading):
     class Wide(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_):
+            raise AssertionError
+
         @property
         def shape(self):
             return torch.Size([9])
 
     tensor = BASE.as_subclass(Wide)
     guard = guard_of(tensor)
-    assert guard.expected.shape == (9,) and holds(guard, tensor)
-    assert not holds(guard_of(tensor, shape=(2, 3, 4)), tensor)
+    assert guard.expected.shape == (2, 3, 4) and holds(guard, tensor)
+    assert not holds(guard, BASE) and not holds(guard_of(tensor, shape=(2, 3, 9)), tensor)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 
 static StatorTensorLayout layout;
 static PyObject *name_requires_grad;
+static PyObject *plain_requires_grad; /* reads it past a subclass's `__torch_function__` */
 
-static int requires_grad_by_getter(PyObject *tensor, int expected)
+static int requires_grad_by_getter(TensorCheck const *check, PyObject *tensor, int expected)
 {
-    PyObject *value = PyObject_GetAttr(tensor, name_requires_grad);
+    PyObject *value = check->is_subclass ? PyObject_CallOneArg(plain_requires_grad, tensor)
+                                         : PyObject_GetAttr(tensor, name_requires_grad);
     Py_XDECREF(value);
     return value == (expected ? Py_True : Py_False);
 }
@@ -32,7 +34,7 @@ int guard_tensor_holds(TensorCheck const *check, PyObject *tensor)
     }
     int requires_grad = stator_tensor_requires_grad(&layout, impl);
     return requires_grad == check->requires_grad
-        || (requires_grad < 0 && requires_grad_by_getter(tensor, check->requires_grad));
+        || (requires_grad < 0 && requires_grad_by_getter(check, tensor, check->requires_grad));
 }
 
 void guard_tensor_check_free(TensorCheck *check)
@@ -59,15 +61,15 @@ static int relied_from_tuple(PyObject *tuple, int64_t *relied)
     return 0;
 }
 
-/* payload: (shape, stride, requires_grad, dtype code, device code, keyset, other keyset) */
+/* payload: (shape, stride, requires_grad, dtype code, device code, keyset, other keyset, is of a subclass?) */
 TensorCheck *guard_tensor_check_make(PyObject *payload)
 {
     PyObject *shape, *stride;
-    int requires_grad;
+    int requires_grad, is_subclass;
     unsigned short dtype, device;
     unsigned long long keyset, other;
-    if (!PyArg_ParseTuple(payload, "O!O!pHHKK", &PyTuple_Type, &shape, &PyTuple_Type, &stride, &requires_grad, &dtype,
-                          &device, &keyset, &other)) {
+    if (!PyArg_ParseTuple(payload, "O!O!pHHKKp", &PyTuple_Type, &shape, &PyTuple_Type, &stride, &requires_grad, &dtype,
+                          &device, &keyset, &other, &is_subclass)) {
         return NULL;
     }
     if (!layout.valid) {
@@ -89,6 +91,7 @@ TensorCheck *guard_tensor_check_make(PyObject *payload)
     }
     check->ndim = (int)ndim;
     check->requires_grad = (int8_t)requires_grad;
+    check->is_subclass = (int8_t)is_subclass;
     check->relied_sizes = block;
     check->relied_strides = block + ndim;
     check->dtype = dtype;
@@ -104,11 +107,13 @@ TensorCheck *guard_tensor_check_make(PyObject *payload)
 
 /* ---- for Python ---- */
 
-static PyObject *set_tensor_layout(PyObject *Py_UNUSED(self), PyObject *argument)
+static PyObject *set_tensor_layout(PyObject *Py_UNUSED(self), PyObject *args)
 {
-    if (stator_layout_install(&layout, argument) < 0) {
+    PyObject *argument, *reader;
+    if (!PyArg_ParseTuple(args, "OO", &argument, &reader) || stator_layout_install(&layout, argument) < 0) {
         return NULL;
     }
+    Py_XSETREF(plain_requires_grad, Py_NewRef(reader));
     Py_RETURN_NONE;
 }
 
@@ -123,7 +128,7 @@ static PyObject *tensor_codes(PyObject *Py_UNUSED(self), PyObject *tensor)
 }
 
 static PyMethodDef methods[] = {
-    {"set_tensor_layout", set_tensor_layout, METH_O, "Install a calibrated TensorLayout tuple."},
+    {"set_tensor_layout", set_tensor_layout, METH_VARARGS, "Install a calibrated TensorLayout tuple, and a reader of `requires_grad`."},
     {"tensor_codes", tensor_codes, METH_O, "(dtype code, device code, keyset) of a tensor; None without a layout."},
     {0},
 };

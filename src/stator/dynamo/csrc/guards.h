@@ -52,7 +52,7 @@ typedef struct {
 typedef struct {
     uint64_t keysets[2]; /* either is accepted */
     uint16_t dtype, device;
-    int8_t requires_grad;
+    int8_t requires_grad, is_subclass;
     int ndim;
     int64_t *relied_sizes, *relied_strides; /* in one block: ndim each, -1 for any number */
 } TensorCheck;

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from stator.dynamo.host.native_status import native as _native
+from stator.dynamo.host.torch_overrides import plain_requires_grad, plain_tensor
 from stator.runtime import tensor_impl
 
 from .global_state import install_probes, is_ordinary, read_global_state
 from .guard import GlobalState, Guard, GuardKind, TensorGuard
 from .guard_tree import GuardTreeBuilder, ObjectName, brief, checkers, describers, register_plain_type
 
-# subclasses may override metadata, so a predicate calls their getters
-READ_DIRECTLY: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_TORCH_S = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 _OF_TYPES = (torch.qscheme, torch.finfo, torch.iinfo)
 for _type in (
@@ -37,8 +37,10 @@ for _type in (
 
 def tensor_guard(tensor: torch.Tensor) -> TensorGuard:
     """A guard on all metadata of `tensor` as it is now."""
+    kind = type(tensor)
+    tensor = tensor if kind in _TORCH_S or _has_dispatch(kind) else plain_tensor(tensor)
     return TensorGuard(
-        python_type=type(tensor),
+        python_type=kind,
         dtype=tensor.dtype,
         device=tensor.device,
         shape=tuple(tensor.shape),
@@ -53,7 +55,7 @@ def _install_layout() -> bool:
     layout = tensor_impl.calibrate()
     if layout is None or _native is None:
         return False
-    _native.set_tensor_layout(layout.as_tuple())
+    _native.set_tensor_layout(layout.as_tuple(), plain_requires_grad)
     return True
 
 
@@ -67,8 +69,13 @@ def _type_codes(dtype: torch.dtype, device: torch.device) -> tuple[int, int, int
     return dtype_code, device_code, keyset, inference_keyset
 
 
+def _has_dispatch(cls: type) -> bool:
+    """Whether tensors of this class may override their metadata, so that a guard calls their getters."""
+    return getattr(cls, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
+
+
 def _codes(guard: TensorGuard) -> tuple[int, int, int, int] | None:
-    if guard.python_type not in READ_DIRECTLY or not _install_layout():
+    if _has_dispatch(guard.python_type) or not _install_layout():
         return None
     dtype_code, device_code, keyset, inference_keyset = _type_codes(guard.dtype, guard.device)
     if guard.dispatch_keys is not None:
@@ -85,7 +92,8 @@ def _check_tensor(builder: GuardTreeBuilder, guard: Guard) -> None:
         builder.check(guard, _native.CHECK_PREDICATE, _has_metadata(expected))
         return
     metadata = (tuple(expected.shape), tuple(expected.stride), expected.requires_grad)
-    builder.check(guard, _native.CHECK_TENSOR, (expected.python_type, (*metadata, *codes)))
+    is_subclass = expected.python_type not in _TORCH_S
+    builder.check(guard, _native.CHECK_TENSOR, (expected.python_type, (*metadata, *codes, is_subclass)))
 
 
 def _has_metadata(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
@@ -96,6 +104,7 @@ def _has_metadata(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
     lazy = keys.has(torch._C.DispatchKey.Conjugate), keys.has(torch._C.DispatchKey.Negative)
 
     def has_metadata(tensor: torch.Tensor) -> bool:
+        tensor = tensor if type(tensor) in _TORCH_S or _has_dispatch(type(tensor)) else plain_tensor(tensor)
         if (tensor.dtype, tensor.device, tensor.requires_grad) != plain:
             return False
         if not (_agrees(shape, tuple(tensor.shape)) and _agrees(stride, tensor.stride())):

@@ -36,6 +36,7 @@ from .torch_calls import (
     flexible_attention,
     function_modes,
     tensor_loops,
+    tensor_subclasses,
     torch_functions,
     typed_tensors,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "signatures",
     "standard_library",
     "tensor_loops",
+    "tensor_subclasses",
     "torch_functions",
     "typed_tensors",
     "weak_containers",

@@ -4,6 +4,7 @@ constants, or by inlining. The handlers themselves are in handlers/.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import types
@@ -38,12 +39,13 @@ from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.number_arithmetic import computed
-from stator.dynamo.values.objects import C_METHODS, MISSING, ObjectValue, new_of_layout
+from stator.dynamo.values.objects import C_METHODS, MISSING, ObjectValue, lookup_in_class, new_of_layout
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import REFUSED, TensorValue
 from stator.graph.torch_warnings import PythonWarning, python_warnings_raised
 
 from .generators import GeneratorValue
+from .torch_overrides import asks_for_override, on_plain_tensors, overridden_call, overriding
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -134,11 +136,11 @@ def function_call(
     if made is not None:
         return made(context, function, args, kwargs)
     if real in leaves:
-        try:
-            with python_warnings_raised():
-                return context.record_function(real, args, kwargs)
-        except PythonWarning:  # so that each call warns at the user's line
-            return context.inline(function, args, kwargs, called=True)
+        if overriding(context, args, kwargs):
+            if torch._C._is_torch_function_enabled():
+                return context.inline(function, args, kwargs, called=True)
+            return on_plain_tensors(context, args, kwargs, functools.partial(_call_leaf, context, function))
+        return _call_leaf(context, function, args, kwargs)
     if real in foldable:
         return run_folded(context, real, args, kwargs)
     replacement = replacements.get(real)
@@ -152,6 +154,19 @@ def function_call(
     if real.__module__ in _OTHER_COMPILER or made_by_torch_compile(real):
         raise unsupported("disabled", f"{real.__module__}.{function.qualname} belongs to torch's own compiler")
     return context.inline(function, args, kwargs, called=True)
+
+
+def _call_leaf(context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Record a Python function of torch as one node."""
+    name = function.name
+    of_tensor = torch.Tensor.__dict__.get(name) is function.fn and (name in REFUSED or name in tensor_methods)
+    if of_tensor and args and isinstance(args[0], TensorValue):
+        return tensor_method_call(context, args[0], name, args[1:], kwargs)
+    try:
+        with python_warnings_raised():
+            return context.record_function(function.fn, args, kwargs)
+    except PythonWarning:  # so that each call warns at the user's line
+        return context.inline(function, args, kwargs, called=True)
 
 
 # modules whose functions drive another compiler; they run eagerly between two graphs
@@ -176,6 +191,10 @@ def builtin_call(context: CaptureContext, fn: Any, args: list[Value], kwargs: di
     mark = mark_of(fn)
     if mark is not None:
         return _marked_call(context, mark, context.known(fn), args, kwargs)
+    if asks_for_override(fn):
+        overridden = overridden_call(context, fn, args, kwargs, functools.partial(builtin_call, context, fn))
+        if overridden is not None:
+            return overridden
     handler = _hashable_get(handlers, fn)
     if handler is not None:
         _check_arguments(fn, args, kwargs)
@@ -485,6 +504,8 @@ def tensor_method_call(
     context: CaptureContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     """Call a method of torch.Tensor."""
+    if overriding(context, args, kwargs):
+        return context.call(context.known(lookup_in_class(torch.Tensor, name)), [owner, *args], kwargs)
     handler = tensor_methods.get(name)
     if handler is not None:
         return context.call_handler(handler, [owner, *args], kwargs)

@@ -39,7 +39,7 @@ from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
-from stator.dynamo.values.objects import MISSING, ObjectValue, is_python_slot
+from stator.dynamo.values.objects import MISSING, ObjectValue, is_python_slot, lookup_in_class
 from stator.dynamo.values.scopes import GlobalScope
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_member, is_open_input, looked_up
 from stator.dynamo.values.tensors.tensor import TensorValue, rely_on_methods
@@ -57,6 +57,7 @@ from .nested_break import left_together
 from .object_model import binding, formatting, iteration, results
 from .object_model.class_attributes import ClassAttributes
 from .object_model.identity import Identities
+from .torch_overrides import overriding
 
 # values whose object may be reached by several paths without consequences
 _WITHOUT_IDENTITY = (ConstantValue, SymbolicNumber, BoundMethodValue, TupleValue, SliceValue, RangeValue)
@@ -516,6 +517,8 @@ class FrameCapture:
         def run(owner: Any, *rest: Any, **named: Any) -> Any:
             return getattr(owner, name)(*rest, **named)
 
+        if overriding(self, args, kwargs):
+            return self.call(self.known(lookup_in_class(torch.Tensor, name)), args, kwargs)
         rely_on_methods(self, (name,), args)
         try:
             return self.recorder.record("call_method", name, run, args, kwargs)

@@ -41,9 +41,10 @@ class GuardLog:
         if not isinstance(source, ConstantSource):
             self.made.append(Guard(source, kind, expected, self._place()))
 
-    def tensor(self, source: Source, tensor: torch.Tensor) -> None:
+    def tensor(self, source: Source, tensor: torch.Tensor, kind: type) -> None:
+        """Rely on the metadata of a tensor of class `kind`."""
         expected = TensorGuard(
-            type(tensor),
+            kind,
             tensor.dtype,
             tensor.device,
             tuple(tensor.shape),

@@ -12,6 +12,7 @@ from stator.dynamo.graph.messages import Message
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.host.numpy_boundary import shared_tensor
+from stator.dynamo.host.torch_overrides import plain_tensor
 from stator.dynamo.ir.reconstruct_ir import (
     CallRecipe,
     ConstantRecipe,
@@ -283,9 +284,9 @@ def _is_found(recipe: Recipe) -> bool:
 
 
 def _object_source(value: Any) -> Source:
-    """The source of the program's own object: the array, for the temporary tensor on an array's memory."""
+    """The source of the program's own object, for a temporary tensor on the memory of an array or tensor subclass."""
     source = value.source
-    return source.args[0] if type(source) is CallSource and source.function is shared_tensor else source
+    return source.args[0] if type(source) is CallSource and source.function in (shared_tensor, plain_tensor) else source
 
 
 _REPLAY: dict[str, Callable[[FrameReconstructor, Any, str], None]] = {

@@ -38,6 +38,7 @@ from stator.dynamo.host.iterator_state import READABLE
 from stator.dynamo.host.naming import class_name, full_name, is_python_class, module_of
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_scalars import is_numpy_number, numpy_numbers, plain_converter
+from stator.dynamo.host.torch_overrides import plain_tensor
 from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.compiled import CompiledFunctionValue
@@ -57,6 +58,7 @@ from stator.dynamo.values.objects import ObjectValue, meet_dict
 from stator.dynamo.values.symbolic_numbers import changing_number
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters
+from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.fake.wrapper_subclasses import is_made_of_tensors, is_wrapper_class
 
@@ -209,20 +211,27 @@ def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -
     wraps = is_wrapper_class(type(obj))
     if wraps and (type(obj).__torch_function__ not in _PLAIN_TORCH_FUNCTIONS or not is_made_of_tensors(obj)):
         raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
-    if type(obj) not in TENSOR_CLASSES and not wraps and not relies_on_plain_parameters(context, type(obj)):
+    plain_class = wraps or type(obj) in TENSOR_CLASSES or relies_on_plain_parameters(context, type(obj))
+    if not plain_class and context.class_lookup(type(obj), "__torch_dispatch__") is not _NO_DISPATCH:
         raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
     if torch._C._functorch.is_functorch_wrapped_tensor(obj):  # such a tensor has no memory of its own
         raise unsupported("function-transform", "a tensor as it is inside of a function transform")
     if source is None:
         raise unsupported("unguardable", "a tensor that cannot be reached from the frame")
-    if obj.is_nested:  # a nested tensor has no sizes to compare
+    plain = obj if plain_class else plain_tensor(obj)
+    if plain.is_nested:  # a nested tensor has no sizes to compare
         raise unsupported("tensor-layout", "a nested tensor")
-    context.guards.tensor(source, obj)
+    context.guards.tensor(source, plain, type(obj))
     if wraps:
         _guard_parts(context, obj, source)
+    elif not plain_class:
+        return TensorSubclassValue(type(obj), None, obj, source)
     value = TensorValue(context.recorder.mode.from_real(obj), None, source, obj, type(obj))
     follow_contents(context, value)
     return context.recorder.wrap_input(value)
+
+
+_NO_DISPATCH = vars(torch.Tensor)["__torch_dispatch__"]
 
 
 def _guard_parts(context: CaptureContext, obj: Any, source: Source) -> None:
@@ -231,7 +240,7 @@ def _guard_parts(context: CaptureContext, obj: Any, source: Source) -> None:
     context.guard(source, GuardKind.PREDICATE, MadeAlike(tuple(names), made_with))
     for name in names:
         inner, own = getattr(obj, name), AttrSource(source, name)
-        context.guards.tensor(own, inner)
+        context.guards.tensor(own, inner, type(inner))
         if is_wrapper_class(type(inner)):
             _guard_parts(context, inner, own)
 

@@ -14,6 +14,7 @@ import torch
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ModuleGlobalSource
+from stator.dynamo.host.torch_overrides import function_state, set_function_state
 
 from .reconstruct_ir import ConstantRecipe, Effect, call_effect
 
@@ -151,6 +152,7 @@ class TorchState:
     autocast_dtype: tuple[torch.dtype, ...]
     autocast_cache: bool
     backend_flags: tuple[Any, ...]  # in the order of BACKEND_FLAGS
+    functions: int  # which overrides of torch functions are called; see `function_state`
     hooks_disabled: str | None  # the message of `torch.autograd.graph.disable_saved_tensors_hooks`
 
     @classmethod
@@ -161,6 +163,7 @@ class TorchState:
             tuple(torch.get_autocast_dtype(device) for device in _DEVICES),
             torch.is_autocast_cache_enabled(),
             tuple(read() for read, _ in BACKEND_FLAGS),
+            function_state(),
             _autograd._saved_tensors_hooks_get_disabled_error_message(),
         )
 
@@ -179,6 +182,8 @@ class TorchState:
         for at, (_, write) in enumerate(BACKEND_FLAGS):
             if self.backend_flags[at] != before.backend_flags[at]:
                 calls.append((write, (self.backend_flags[at],)))
+        if self.functions != before.functions:
+            calls.append((set_function_state, (self.functions,)))
         if self.hooks_disabled != before.hooks_disabled:
             message = self.hooks_disabled
             disable, enable = _autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable

@@ -150,7 +150,7 @@ class FakeMode(TorchDispatchMode):
     def _give_history(self, fake: FakeTensor) -> None:
         """Make the fake a non-leaf that requires grad, whatever its layout."""
         version = fake.fake_storage.version
-        with torch.enable_grad(), self:
+        with torch._C._InferenceMode(False), torch.enable_grad(), self:
             source = self.make(TensorMeta((), (), fake.meta.dtype, fake.meta.device), requires_grad=True)
             fake.fill_(source)
         fake.fake_storage.version = version

@@ -56,7 +56,7 @@ def _wrap_array(context: CaptureContext, obj: Any, source: Source | None) -> Val
     on_memory = CallSource(shared_tensor, (source,))
     shared = shared_tensor(obj)
     assert shared is not None
-    context.guards.tensor(on_memory, shared)
+    context.guards.tensor(on_memory, shared, torch.Tensor)
     tensor = TensorValue(context.recorder.mode.from_real(shared), None, on_memory, shared)
     return ArrayValue(context.recorder.wrap_input(tensor), source, obj)
 

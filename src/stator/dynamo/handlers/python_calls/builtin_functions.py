@@ -36,6 +36,7 @@ from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_methods import rely_on_method
+from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 from stator.graph.fake.wrapper_subclasses import storages_of
 from stator.prims.operators.checks import ASSUMPTION
 
@@ -60,8 +61,8 @@ def _classes(context: CaptureContext, value: Value) -> tuple[type, ...]:
 def _isinstance(context: CaptureContext, value: Value, classes: Value) -> Value:
     wanted = _classes(context, classes)
     kind = value.python_type(context)
-    if isinstance(value, TensorValue):
-        found = _tensor_isinstance(value, wanted)
+    if isinstance(value, (TensorValue, TensorSubclassValue)):
+        found = _tensor_isinstance(context, value, wanted)
         for cls in () if found else wanted:
             _rely_on_no_registration(context, kind, cls)
         return ConstantValue(found)
@@ -128,9 +129,14 @@ def _class_source(cls: type) -> ConstantSource:
     return ConstantSource(full_name(cls), cls)
 
 
-def _tensor_isinstance(value: TensorValue, wanted: tuple[type, ...]) -> bool:
+def _tensor_isinstance(
+    context: CaptureContext, value: TensorValue | TensorSubclassValue, wanted: tuple[type, ...]
+) -> bool:
     """Legacy classes such as torch.FloatTensor and nn.Parameter decide by looking at the tensor."""
-    return isinstance(value.obj if value.obj is not None else value.fake, wanted) and (
+    if isinstance(value, TensorSubclassValue) and value.obj is None:
+        return issubclass(value.cls, wanted) or _tensor_isinstance(context, value.plain(context), wanted)
+    stand_in = value.obj if value.obj is not None else value.fake  # type: ignore[union-attr]
+    return isinstance(stand_in, wanted) and (
         value.obj is not None
         or issubclass(value.cls, wanted)
         or any(module_of(type(cls)) == "torch" or module_of(cls) == "torch" for cls in wanted)

@@ -11,21 +11,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stator.dynamo.handlers.numpy_calls.array_operations import apply_in_place, apply_operator
+from stator.dynamo.host.naming import class_name
 from stator.dynamo.host.numpy_boundary import TRUTH
 from stator.dynamo.host.numpy_scalars import plain_converter
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.values.base import NotConstant, Value, unsupported
+from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.append_only_lists import AppendOnlyList
 from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, set_methods
-from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, FunctionValue
-from stator.dynamo.values.objects import MISSING
+from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
+from stator.dynamo.values.objects import C_METHODS, MISSING
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -87,13 +89,16 @@ def _folded(context: CaptureContext, function: Any, values: list[Value]) -> Valu
 
 
 def _method(context: CaptureContext, value: Value, name: str) -> Value | None:
-    """The bound special method that the value's class defines in Python; None for none, or for one in C."""
-    if isinstance(value, (ConstantValue, SymbolicNumber, TensorValue)):
+    """The bound special method that the value's class defines in Python; None for none, or for one in C. A tensor's
+    methods in C count: this is asked for a tensor only beside a tensor subclass, whose override they call."""
+    if isinstance(value, (ConstantValue, SymbolicNumber)):
         return None
     kind = value.python_type(context)
     raw = context.class_lookup(kind, name)
     if raw is None:
         raise context.raised(TypeError, "'NoneType' object is not callable")
+    if isinstance(value, (TensorValue, TensorSubclassValue)) and isinstance(raw, C_METHODS):
+        return BoundMethodValue(BuiltinValue(raw), value) if raw.__objclass__ is torch._C.TensorBase else None
     if raw is MISSING or isinstance(raw, types.WrapperDescriptorType):
         return None
     return context.bind(value, kind, name, raw)
@@ -104,10 +109,27 @@ def _special_result(context: CaptureContext, value: Value, name: str, other: Val
     method = _method(context, value, name)
     if method is None:
         return None
-    result = method.call(context, [other], {})
+    try:
+        result = method.call(context, [other], {})
+    except Raised as raised:
+        of_tensor = isinstance(method, BoundMethodValue) and isinstance(method.function, BuiltinValue)
+        if of_tensor and issubclass(raised.value.python_type(context), TypeError):  # as torch's methods in C do
+            return None
+        raise
     if isinstance(result, ConstantValue) and result.value is NotImplemented:
         return None
     return result
+
+
+def _beside_subclass(left: Value, right: Value) -> bool:
+    """Whether an operand is of a tensor subclass, so that the special methods decide as Python calls them."""
+    return isinstance(left, TensorSubclassValue) or isinstance(right, TensorSubclassValue)
+
+
+def _no_method(context: CaptureContext, function: Any, *values: Value) -> Any:
+    """Raises Python's TypeError for operands without a method."""
+    kinds = [value.python_type(context) for value in values]
+    return context.run_real(function, tuple(type(class_name(kind), (), {})() for kind in kinds))
 
 
 def _is_proper_subtype(kind: type, base: type) -> bool:
@@ -148,11 +170,14 @@ def _register_binary(function: Any, name: str, reflected: str) -> None:
     def handler(context: CaptureContext, left: Value, right: Value) -> Value:
         if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
             return apply_operator(context, function, [left, right])
-        if isinstance(left, TensorValue) or isinstance(right, TensorValue):
+        overridden = _beside_subclass(left, right)
+        if not overridden and (isinstance(left, TensorValue) or isinstance(right, TensorValue)):
             return context.record_function(function, [left, right], {})
         found = _by_special_methods(context, left, right, name, reflected)
         if found is not None:
             return found
+        if overridden:
+            _no_method(context, function, left, right)
         special = _CONTAINERS.get((function, _family(left), _family(right)))
         if special is not None:
             return special(context, left, right)
@@ -170,7 +195,7 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
     def handler(context: CaptureContext, left: Value, right: Value) -> Value:
         if isinstance(left, ArrayValue) and not left.scalar:
             return apply_in_place(context, plain, left, right)
-        if isinstance(left, TensorValue):
+        if isinstance(left, TensorValue) and not _beside_subclass(left, right):
             return context.record_function(function, [left, right], {})
         found = _special_result(context, left, name, right)
         if found is not None:
@@ -208,11 +233,16 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
     def handler(context: CaptureContext, left: Value, right: Value) -> Value:
         if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
             return apply_operator(context, function, [left, right])
-        if isinstance(left, TensorValue) or isinstance(right, TensorValue):
+        overridden = _beside_subclass(left, right)
+        if not overridden and (isinstance(left, TensorValue) or isinstance(right, TensorValue)):
             return context.record_function(function, [left, right], {})
         found = _by_comparison_methods(context, left, right, name, reflected)
         if found is not None:
             return found
+        if overridden:
+            if function in (operator.eq, operator.ne):
+                return ConstantValue(context.same(left, right) is (function is operator.eq))
+            _no_method(context, function, left, right)
         left, right = _keys_as_sets(context, left, right)
         by_numpy = _is_of_numpy(context, left) or _is_of_numpy(context, right)  # gives numpy.bool_
         if function in (operator.eq, operator.ne) and not by_numpy:

@@ -12,14 +12,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stator.dynamo.host.naming import class_name, module_of, qualified_name
+from stator.dynamo.host.torch_overrides import DISABLED
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.ir.reconstruct_ir import Effect, call_effect
 from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue
+from stator.dynamo.values.objects import MISSING
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorValue, item_readers
+from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue, override_of
 from stator.graph.subgraphs.function_transforms import Leaf
 
 from .trees import Opaque, tree_of
@@ -77,17 +80,16 @@ def _overrides(context: CaptureContext, value: Value) -> bool:
     kind = value.python_type(context)
     if kind is torch.Tensor or kind in _BASIC:
         return False
-    if isinstance(value, TensorValue | ArrayValue):
-        return getattr(kind, "__torch_function__", _DISABLED) is not _DISABLED
+    if isinstance(value, TensorValue | ArrayValue | TensorSubclassValue):
+        return override_of(context, value) is not MISSING
     try:
-        return context.get_attr(value, "__torch_function__").real() is not _DISABLED
+        return context.get_attr(value, "__torch_function__").real() is not DISABLED
     except Raised:  # of any class, as in torch
         return False
     except NotConstant:
         return True
 
 
-_DISABLED = torch._C._disabled_torch_function_impl
 # types that torch never asks for an override
 _BASIC = frozenset(
     (bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple, type(None), type(Ellipsis))

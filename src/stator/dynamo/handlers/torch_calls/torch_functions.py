@@ -13,6 +13,7 @@ from torch import nn
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource, ReadSource
+from stator.dynamo.host.torch_overrides import TORCH_BUILTINS
 from stator.dynamo.interpreter.calling import calls, fold, leaves, named_handlers, tensor_methods, torch_answer
 from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Lazy, Value, unsupported
@@ -23,6 +24,7 @@ from stator.dynamo.values.modules import ModuleValue
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 from stator.graph.fake.wrapper_subclasses import storages_of
 
 from .device_contexts import on_device
@@ -68,30 +70,6 @@ FACTORIES = frozenset(
 )
 # Arithmetic that returns a tensor even for two numbers.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "divide", "floor_divide", "true_divide", "remainder"})
-_NAMESPACES = (
-    torch,
-    torch._C._nn,
-    torch._C._VariableFunctions,
-    torch.special,
-    torch.linalg,
-    torch.fft,
-    torch._C._special,  # type: ignore[attr-defined]
-    torch._C._linalg,  # type: ignore[attr-defined]
-    torch._C._fft,  # type: ignore[attr-defined]
-)
-
-
-def _torch_builtins() -> frozenset[Any]:
-    found = set()
-    for namespace in _NAMESPACES:
-        for name in dir(namespace):
-            function = getattr(namespace, name, None)
-            if isinstance(function, types.BuiltinFunctionType):
-                found.add(function)
-    return frozenset(found)
-
-
-TORCH_BUILTINS = _torch_builtins()
 _NOT_LEAVES = frozenset({"has_torch_function", "handle_torch_function", "boolean_dispatch", "assert_int_or_pair"})
 
 
@@ -251,7 +229,7 @@ named_handlers.register(  # by name, because stator never imports torch's own co
 
 @calls(torch.is_tensor)
 def _is_tensor(context: CaptureContext, value: Value) -> Value:
-    return ConstantValue(isinstance(value, TensorValue))
+    return ConstantValue(isinstance(value, (TensorValue, TensorSubclassValue)))
 
 
 def _read_in_each_call(function: Callable[[], bool]) -> None:

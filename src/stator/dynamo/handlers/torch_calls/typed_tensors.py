@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stator.dynamo.interpreter.calling import calls
+from stator.dynamo.interpreter.torch_overrides import as_subclass
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -26,6 +29,8 @@ def _register(kind: Any) -> None:
         named: dict[str, Value] = {"dtype": ConstantValue(dtype), "device": ConstantValue(torch.device("cpu"))}
         if kwargs or (kind is torch.Tensor and torch._C._get_default_device() != "cpu"):
             raise _refusal(kind)
+        if kind is torch.Tensor and len(args) == 1 and isinstance(args[0], (TensorValue, TensorSubclassValue)):
+            return as_subclass(context, args[0], kind)
         if not args:
             return context.record_function(torch.empty, [TupleValue([ConstantValue(0)])], named)
         if all(arg.python_type(context) is int for arg in args):

@@ -83,7 +83,6 @@ REFUSED = frozenset(
         "is_set_to",
         "is_inference",
         "_is_view",
-        "as_subclass",
         "is_shared",
         "is_pinned",
         "__array__",
@@ -201,6 +200,8 @@ class TensorValue(Value):
 
     def _grad(self, context: CaptureContext) -> Value:
         if self.obj is None or self.source is None:
+            if not self.fake.requires_grad:
+                return ConstantValue(None)
             raise unsupported("attribute", "`.grad` of a tensor made inside the graph")
         return context.wrap(self.obj.grad, AttrSource(self.source, "grad"))
 

@@ -1,0 +1,118 @@
+"""Tensors of a class of the program's own: Python's attribute lookup on the class, and a plain tensor of the graph.
+
+A call of a torch function with such a tensor goes to the class's `__torch_function__`. Where torch would not ask for
+it, the graph works on the plain tensor. interpreter/torch_overrides.py decides this.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stator.dynamo.guards.source import CallSource, ConstantSource, Source
+from stator.dynamo.host.torch_overrides import DISABLED, of_class, plain_attribute, plain_tensor
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.functions import BuiltinValue
+from stator.dynamo.values.objects import MISSING, IdentityKey, ObjectValue
+
+from .tensor import TensorValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.values.base import CaptureContext, Reconstructor
+
+# Attributes that belong to the program's tensor object, not to its memory.
+_OF_THE_OBJECT = frozenset({"grad", "is_leaf", "grad_fn", "_base", "retains_grad", "output_nr"})
+_TORCH_S = (torch.Tensor, torch._C.TensorBase)  # the classes whose methods ask for `__torch_function__`
+
+
+class TensorSubclassValue(ObjectValue):
+    """A tensor of class `cls`. `tensor` is the plain tensor on its memory, made when the graph first needs it."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(
+        self, cls: type, tensor: TensorValue | None, obj: torch.Tensor | None = None, source: Source | None = None
+    ) -> None:
+        super().__init__(cls, obj, source)
+        self.tensor = tensor
+
+    def describe(self, context: CaptureContext) -> str:
+        return f"a tensor of class {self.cls.__qualname__}" + (f" ({self.source})" if self.source else "")
+
+    def key(self, context: CaptureContext) -> Any:
+        """Tensors hash and compare by identity as keys."""
+        if self.obj is None:
+            return IdentityKey(self)
+        context.guards.identity_once(self)
+        return self.obj
+
+    def plain(self, context: CaptureContext) -> TensorValue:
+        """The plain tensor. That of an input is made anew at each call."""
+        if self.tensor is None:
+            assert self.obj is not None and self.source is not None
+            real = plain_tensor(self.obj)
+            fake = context.recorder.mode.from_real(real)
+            self.tensor = TensorValue(fake, None, CallSource(plain_tensor, (self.source,)), real)
+            context.recorder.wrap_input(self.tensor)
+        return self.tensor
+
+    def plain_attr(self, context: CaptureContext, name: str) -> Value | None:
+        """An attribute of the program's tensor object, past `__torch_function__`; None: the plain tensor has it."""
+        if name not in _OF_THE_OBJECT:
+            return None
+        if self.obj is None or self.source is None:
+            if name == "is_leaf" and not self.plain(context).fake.requires_grad:
+                return context.constant(True)
+            raise unsupported("attribute", f"`.{name}` of a tensor made inside the graph")
+        source = CallSource(plain_attribute, (self.source, ConstantSource(repr(name), name)))
+        return context.wrap(plain_attribute(self.obj, name), source)
+
+    # -- lookup on the class --
+    def slot(self, context: CaptureContext, name: str, descriptor: Any) -> Value:
+        if descriptor.__objclass__ not in _TORCH_S:
+            return super().slot(context, name, descriptor)
+        return context.call(BuiltinValue(descriptor.__get__), [self], {})
+
+    def generic_set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
+        in_class = context.class_lookup(self.cls, name)
+        if isinstance(in_class, types.GetSetDescriptorType) and in_class.__objclass__ in _TORCH_S:
+            context.call(BuiltinValue(in_class.__set__), [self, value], {})
+        else:
+            super().generic_set_attr(context, name, value)
+
+    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+        method = next((base.__dict__[name] for base in self.cls.__mro__ if name in base.__dict__), None)
+        if getattr(method, "__objclass__", None) not in _TORCH_S:
+            return super().builtin_method(context, name)
+        return lambda context, *args, **kwargs: context.call(BuiltinValue(method), list(args), kwargs)
+
+    def truth(self, context: CaptureContext) -> bool:
+        return context.truth(context.call(context.known(torch.Tensor.__bool__), [self], {}))
+
+    def get_item(self, context: CaptureContext, key: Value) -> Value:
+        return context.call(self.torch_method(context, "__getitem__"), [key], {})
+
+    def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
+        context.call(self.torch_method(context, "__setitem__"), [key, value], {})
+
+    def torch_method(self, context: CaptureContext, name: str) -> Value:
+        """A special method, bound: torch's own or that of the program's class."""
+        return context.bind(self, self.cls, name, context.class_lookup(self.cls, name))
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        assert self.tensor is not None
+        made = call_recipe(of_class, reconstructor.recipe(self.tensor), ConstantRecipe(self.cls))
+        return reconstructor.made_of_class(self, made)
+
+
+def override_of(context: CaptureContext, value: Value) -> Any:
+    """The raw `__torch_function__` of a tensor's class; MISSING if torch does not ask for it."""
+    kind = value.python_type(context)
+    found = MISSING if kind is torch.Tensor else context.class_lookup(kind, "__torch_function__")
+    return MISSING if found is DISABLED else found
