@@ -208,6 +208,17 @@ def test_predicate_and_its_exceptions():
     both(Guard(X, GuardKind.PREDICATE, positive), [1, 2.5], [0, -1, "text", None])
 
 
+def test_the_predicate_of_callbacks_is_asked_where_a_weak_reference_has_one():
+    asked = []
+    guard = Guard(X, GuardKind.CALLBACKS, asked.append)  # None: does not hold
+    thing, watched = Plain(), Plain()
+    plain, watching = weakref.ref(thing), [weakref.ref(watched), weakref.ref(watched, print)]
+    assert plain() is thing and holds(guard, thing) and holds(guard, 1) and not asked
+    assert not holds(guard, watched) and set(asked) == {watched}
+    watching.clear()
+    assert holds(guard, watched)
+
+
 def test_same_and_distinct():
     thing, other = Plain(), Plain()
     same, distinct = Guard(X, GuardKind.SAME, Y), Guard(X, GuardKind.DISTINCT, Y)

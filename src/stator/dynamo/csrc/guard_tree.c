@@ -67,6 +67,17 @@ static int predicate_holds(PyObject *predicate, PyObject *value)
     return truth > 0;
 }
 
+/* Whether no weak reference to the object has a callback. */
+static int has_no_callback(PyObject *object)
+{
+    Py_ssize_t offset = Py_TYPE(object)->tp_weaklistoffset;
+    PyWeakReference *reference = offset ? *(PyWeakReference **)((char *)object + offset) : NULL;
+    while (reference && !reference->wr_callback) {
+        reference = reference->wr_next;
+    }
+    return !reference;
+}
+
 int guard_check_holds(Check *check, PyObject *value)
 {
     switch (check->kind) {
@@ -90,6 +101,8 @@ int guard_check_holds(Check *check, PyObject *value)
         return guard_is_called_as_usual(value) && identity_is(&check->identity, PyFunction_GET_CODE(value));
     case CHECK_PREDICATE:
         return predicate_holds(check->expected, value);
+    case CHECK_CALLBACKS:
+        return has_no_callback(value) || predicate_holds(check->expected, value);
     case CHECK_LOOKUPS:
         return guard_lookups_hold(check, value);
     case CHECK_STATE:

@@ -39,6 +39,7 @@ typedef enum {
     CHECK_SAME,     /* two saved values are one object */
     CHECK_STATE,
     CHECK_PREDICATE,
+    CHECK_CALLBACKS,
     CHECK_LOOKUPS, /* results of attribute lookups in a class */
     CHECK_COUNT,
 } CheckKind;

@@ -57,9 +57,11 @@ def _is_quiet(kind: type) -> bool:
 
 def has_no_callbacks(obj: object) -> bool:
     """Guard predicate: no weak reference of the program has a callback for the end of the object."""
-    if not type.__dict__["__weakrefoffset__"].__get__(type(obj)):
-        return True
-    return not any(map(_is_noticed, weakref.getweakrefs(obj)))
+    return not (_may_be_referenced_weakly(type(obj)) and any(map(_is_noticed, weakref.getweakrefs(obj))))
+
+
+def _may_be_referenced_weakly(kind: type) -> bool:
+    return bool(type.__dict__["__weakrefoffset__"].__get__(kind))
 
 
 def _is_noticed(reference: Any) -> bool:
@@ -142,7 +144,8 @@ def _check_given(frame: RunningFrame, value: Value) -> None:
     check_change(given.obj, _DEPTH)
     context.guard(given.source, GuardKind.TYPE, type(given.obj))
     context.class_lookup(type(given.obj), "__del__")
-    context.guard(given.source, GuardKind.PREDICATE, has_no_callbacks)
+    if _may_be_referenced_weakly(type(given.obj)):
+        context.guard(given.source, GuardKind.CALLBACKS, has_no_callbacks)
 
 
 def check_cell(frame: RunningFrame, content: Value | None) -> None:

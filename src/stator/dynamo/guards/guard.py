@@ -31,6 +31,8 @@ class GuardKind(enum.Enum):
     GLOBAL_STATE = "state"  # expected is a GlobalState; the source is ignored
     # expected is a tuple of Lookups in a class, which is the source's constant; instances see unchanged attributes
     LOOKUPS = "lookups"
+    # no weak reference to x has a callback, or expected(x), a predicate that looks at the callbacks, holds
+    CALLBACKS = "callbacks"
     PREDICATE = "predicate"  # expected is a Python callable (x) -> bool; the slow last resort
 
 

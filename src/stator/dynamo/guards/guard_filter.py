@@ -35,6 +35,7 @@ _TYPES = {
     GuardKind.GLOBAL_STATE: "GLOBAL_STATE",
     GuardKind.LOOKUPS: "CLASS_MATCH",
     GuardKind.PREDICATE: "LAMBDA_GUARD",
+    GuardKind.CALLBACKS: "LAMBDA_GUARD",
 }
 
 

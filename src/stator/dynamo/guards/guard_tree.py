@@ -226,6 +226,7 @@ PLAIN_CHECKS = {
     GuardKind.NOT_IN: "CHECK_NOT_IN",
     GuardKind.CODE: "CHECK_CODE",
     GuardKind.PREDICATE: "CHECK_PREDICATE",
+    GuardKind.CALLBACKS: "CHECK_CALLBACKS",
 }
 
 
@@ -421,6 +422,7 @@ def _finds(cls: Any, lookup: Lookup) -> bool:
     return owner is _held(lookup.owner)
 
 
+@describers.register(GuardKind.CALLBACKS)
 @describers.register(GuardKind.PREDICATE)
 def _describe_predicate(guard: Guard, found: object) -> str:
     if hasattr(guard.expected, "what_changed"):
