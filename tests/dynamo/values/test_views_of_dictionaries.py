@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -65,3 +66,41 @@ def test_keys_are_compared_in_the_graph() -> None:
     run = stator.compile(lambda x, given: x + (given.keys() == {1, 3}), backend="eager", fullgraph=True)
     for given in ({1: 2, 3: 4}, {3: 4, 1: 2}, {1: 2}):
         assert torch.equal(run(X, given), X + (given.keys() == {1, 3}))
+
+
+class Holder:
+    """Keeps views of a dictionary that somebody else made."""
+
+    def __init__(self, given: dict[str, float]) -> None:
+        self.keys, self.values, self.items = given.keys(), given.values(), given.items()
+
+
+def of_a_holder(x: torch.Tensor, held: Holder) -> Any:
+    if held.keys:
+        x = x + len(held.values)
+    for (name, value), again in zip(held.items, held.keys, strict=True):
+        x = x * value + len(name) + len(again)
+    return x, held.keys, type(held.keys), "a" in held.keys
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict])
+def test_views_from_outside_are_followed(kind: type) -> None:
+    given = kind(a=1.5, b=2.0)
+    held = Holder(given)
+    compiled = stator.compile(of_a_holder, backend="eager", fullgraph=True)
+    for step in range(3):
+        (x, keys, *rest), (wanted, _, *others) = compiled(X, held), of_a_holder(X, held)
+        assert torch.equal(x, wanted) and keys is held.keys and rest == others
+        given[f"longer{step}"] = step
+
+
+def test_a_view_shows_what_captured_code_adds() -> None:
+    def program(x: torch.Tensor, given: dict[str, Any], keys: Any) -> Any:
+        given["new"] = x
+        return x + len(keys), list(keys)
+
+    def run(function: Callable[..., Any]) -> Any:
+        given: dict[str, Any] = {"a": 1}
+        return str(function(X, given, given.keys()))
+
+    assert run(stator.compile(program, backend="eager", fullgraph=True)) == run(program)

@@ -46,7 +46,7 @@ from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.append_only_lists import AppendOnlyList
 from stator.dynamo.values.containers.canonical_constants import member_at
 from stator.dynamo.values.containers.live_iterators import live_iterator
-from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
@@ -384,6 +384,20 @@ def _dict(context: CaptureContext, obj: dict[Any, Any], source: Source | None) -
 
 wrappers.add(OrderedDict, _dict)
 wrappers.add(defaultdict, _dict)
+
+
+def dict_of_view(view: Any) -> Any:
+    return gc.get_referents(view)[0]
+
+
+@wraps(*[type(getattr(kind(), name)()) for kind in (dict, OrderedDict) for name in ("keys", "values", "items")])
+def _dict_view(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    if source is None:
+        return _object(context, obj, source)
+    _guard_type(context, obj, source)
+    owner = context.wrap(dict_of_view(obj), CallSource(dict_of_view, (source,)))
+    kind = type(obj).__name__.rpartition("_")[2]
+    return DictViewValue(owner, kind, source) if isinstance(owner, DictValue) else _object(context, obj, source)
 
 
 @wraps(types.MappingProxyType)

@@ -323,13 +323,14 @@ class DictViewValue(Value):
 
     __slots__ = ("kind", "owner")
 
-    def __init__(self, owner: DictValue, kind: str) -> None:
-        self.source = None
+    def __init__(self, owner: DictValue, kind: str, source: Source | None = None) -> None:
+        self.source = source
         self.owner = owner
         self.kind = kind
 
     def python_type(self, context: CaptureContext) -> type:
-        return type(getattr({}, self.kind)())
+        base = OrderedDict if issubclass(self.owner.cls, OrderedDict) else dict
+        return type(getattr(base(), self.kind)())
 
     def truth(self, context: CaptureContext) -> bool:
         return self.owner.plain_length(context) > 0
@@ -363,6 +364,8 @@ class DictViewValue(Value):
         return super().get_attr(context, name)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
         base = OrderedDict if issubclass(self.owner.cls, OrderedDict) else dict
         return call_recipe(getattr(base, self.kind), reconstructor.recipe(self.owner))
 
