@@ -176,6 +176,11 @@ def observing_backend(
     return lambda gm, inputs: _pipeline().inductor_backend(gm, inputs, options=chosen, observe=observe)
 
 
+def why_left_to_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:
+    """See `pipeline.why_left_to_eager`."""
+    return _pipeline().why_left_to_eager(gm, example_inputs)  # type: ignore[no-any-return]
+
+
 def run_eagerly(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
     """The captured graph, run operator by operator."""
     _LazyGraphModule.force_recompile(gm)

@@ -86,8 +86,21 @@ def inductor_backend(
         keep=keep,
         rewrite=rewrite,
         memory_budget=options.memory_budget,
-        leave_small=True,
+        leave_small=_note_left,
     )
+
+
+def why_left_to_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:
+    """Why `inductor_backend` runs the graph, or parts of it, as it is: these are too small to gain. Raises StatorError
+    for a graph that cannot be compiled."""
+    reasons: list[str] = []
+    _ahead_of_time(gm, example_inputs, aot.run_eagerly, keep=can_lower, leave_small=reasons.append)
+    return reasons
+
+
+def _note_left(reason: str) -> None:
+    counters.count("left_to_eager")
+    logs.log("graph", "the graph runs as it is, because it is too small to gain: %s", reason)
 
 
 def _observed(compile_functional: aot.CompileGraph, observe: Observe) -> aot.CompileGraph:
@@ -110,7 +123,7 @@ def _ahead_of_time(
     keep: aot.Keep,
     rewrite: aot.Rewrite | None = None,
     memory_budget: float = 1.0,
-    leave_small: bool = False,
+    leave_small: Callable[[str], object] | None = None,
 ) -> Compiled:
     counted = partial(_counted, compile_functional)
     infer = partial(aot.compile_inference, compile_graph=counted, keep=keep, rewrite=rewrite)

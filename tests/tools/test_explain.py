@@ -11,6 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import stator
+from stator.base import config
 
 
 def breaks_twice(x: torch.Tensor) -> torch.Tensor:
@@ -38,6 +39,21 @@ def test_prints_a_report() -> None:
     line = breaks_twice.__code__.co_firstlineno + 2
     assert "graphs: 3" in text and "graph breaks: 2" in text and f"line {line}, in breaks_twice" in text
     assert "data-dependent-jump" in text and "sin" in text
+
+
+def test_names_graphs_that_are_too_small_to_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "compile_small_graphs", False)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = (x * 2).tanh()
+        time.sleep(0)
+        return (y.sin() * x).exp() * y + y.cos()
+
+    found = stator.explain(function)(torch.ones(3, requires_grad=True))
+    ((number, place, reason),) = found.left_to_eager
+    assert (number, place.line) == (0, function.__code__.co_firstlineno + 1) and "forward: 2" in reason
+    assert f"graph 0, {place}: {reason}" in str(found)
+    assert not stator.explain(function)(torch.ones(3)).left_to_eager
 
 
 def test_breaks_are_ranked_by_their_cost() -> None:

@@ -21,7 +21,7 @@ from stator.graph.printer import print_graph
 
 from .autograd.autograd_step import CompiledStep
 from .autograd.step_runner import effects_left, run_step_of_shown, runner, views_of_views
-from .partition.forward_backward_sets import is_too_small
+from .partition.forward_backward_sets import too_small
 from .partition.partition import Partition, partition
 from .runtime.eager import python_function
 from .runtime.replay import is_flat, with_effects
@@ -50,7 +50,7 @@ def compile_training(
     memory_budget: float = 1.0,
     shown: int = 0,
     run_overlapping: RunOverlapping | None = None,
-    leave_small: bool = False,
+    leave_small: Callable[[str], object] | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch calls (or any callable) that may need gradients, in the present grad mode.
 
@@ -58,8 +58,8 @@ def compile_training(
     when it first runs. compile_graph: see `compile_inference`; memory_budget: see `partition`; run_overlapping: see
     `shared_memory.CompileDisjoint`, by default `function` runs eagerly.
 
-    leave_small: return `function` where the forward and the backward are small: calls of the operators and of their own
-    autograd nodes then cost less than a call of a compiled step.
+    leave_small: return `function` where the forward and the backward are small, and call `leave_small` with the reason:
+    calls of the operators and of their own autograd nodes then cost less than a call of a compiled step.
 
     shown: the last so many results are tensors that exist already. The callable takes these behind its arguments, in
     order, and returns only the other results, which autograd then sees computed from these tensors.
@@ -74,8 +74,8 @@ def compile_training(
         joint = _trace(program, tensors)
     if not joint.differentiable and not shown:
         return _compile_without_gradients(program, joint, tensors, compile_graph, run_overlapping)
-    if leave_small and not shown and is_too_small(joint):
-        counters.count("left_to_eager")
+    if leave_small and not shown and (reason := too_small(joint)):
+        leave_small(reason)
         return python_function(function) if isinstance(function, fx.GraphModule) else function
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     with counters.timed("partition"):

@@ -38,7 +38,7 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
         return None
     counters.count("graphs")
     dumps.show("graph", "10_graph.py", lambda: print_graph(graph, title=name), f"of {name}")
-    stage, place = f"backend {settings.backend_name!r}", _first_place(captured)
+    stage, place = f"backend {settings.backend_name!r}", first_place(captured)
     try:
         with counters.timed("backend"):
             compiled = settings.backend(graph, [entry.example for entry in captured.inputs])
@@ -72,7 +72,7 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
     return compiled
 
 
-def _first_place(captured: CapturedFrame) -> UserPlace:
+def first_place(captured: CapturedFrame) -> UserPlace:
     """The user's line at which the graph starts, if a node knows its line; else the function's first line."""
     assert captured.graph is not None
     code = captured.code

@@ -5,15 +5,17 @@ The call runs operator by operator (compiled, if memory is asked for), and leave
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx
 
-from stator.backends import CompiledGraph, observing_backend, run_eagerly
+from stator.backends import Backend, CompiledGraph, observing_backend, run_eagerly, why_left_to_eager
 from stator.base import counters
 from stator.base.config import make_options
-from stator.base.errors import MissingToolchain, UsageError
+from stator.base.errors import MissingToolchain, StatorError, UsageError, UserPlace
+from stator.dynamo.backend import first_place
 from stator.dynamo.callables import compiled_call
 from stator.dynamo.guards.guard import Guard
 from stator.dynamo.host import native_status
@@ -27,19 +29,23 @@ from .step_memory import StepMemory
 class Explanation:
     """How one call was captured. Prints as a report.
 
+    places: where each graph begins.
     out_guards: the guards of all captured frames.
     break_costs: per place that ended graphs, the highest first.
+    left_to_eager: per graph that compiled code runs as it is, too small to gain, its number, place and reason.
     memory: per graph, if it was asked for.
     failed_graph_count: how often a graph raised an error, so that its frame began again without it.
     result: the result of the call.
     """
 
     graphs: list[fx.GraphModule] = field(default_factory=list)
+    places: list[UserPlace] = field(default_factory=list)
     break_reasons: list[BreakReason] = field(default_factory=list)
     out_guards: list[Guard] = field(default_factory=list)
     op_count: int = 0
     frame_count: int = 0
     break_costs: list[BreakCost] = field(default_factory=list)
+    left_to_eager: list[tuple[int, UserPlace, str]] = field(default_factory=list)
     memory: list[StepMemory] = field(default_factory=list)
     failed_graph_count: int = 0
     result: Any = None
@@ -70,6 +76,9 @@ class Explanation:
                     f"  {number}. {line}" if not index else f"     {line.strip()}"
                     for index, line in enumerate([*str(cost.reason).splitlines(), f"Cost: {cost}"])
                 ]
+        if self.left_to_eager:
+            lines.append("graphs that run as they are, because compiled code would not be faster:")
+            lines += [f"  graph {number}, {place}: {reason}" for number, place, reason in self.left_to_eager]
         if self.memory:
             lines.append("memory at the peak, beside what the caller holds anyway:")
             lines += [f"  {line}" for step in self.memory for line in str(step).splitlines()]
@@ -107,7 +116,7 @@ def explain(
             raise MissingToolchain(f"stator's C extension is not usable: {native_status.problem}")
         explanation = Explanation()
         backend = _MeasuringBackend(explanation, options) if memory else run_eagerly
-        compiler = BreakCostCompiler(backend, lambda captured: _add(explanation, captured))
+        compiler = BreakCostCompiler(_reporting(backend, explanation), lambda captured: _add(explanation, captured))
         failed = counters.counts["dynamo.failed_graphs"]
         try:
             explanation.result = compiled_call(target, compiler)(*args, **kwargs)
@@ -117,6 +126,18 @@ def explain(
         return explanation
 
     return run
+
+
+def _reporting(backend: Backend, explanation: Explanation) -> Backend:
+    """The backend, which also notes in the explanation which graphs are left to eager."""
+
+    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
+        with suppress(StatorError):  # a graph that is refused is not left for its size
+            number, place = len(explanation.graphs) - 1, explanation.places[-1]
+            explanation.left_to_eager += [(number, place, why) for why in why_left_to_eager(gm, example_inputs)]
+        return backend(gm, example_inputs)
+
+    return compile_graph
 
 
 class _MeasuringBackend:
@@ -140,5 +161,6 @@ def _add(explanation: Explanation, captured: CapturedFrame) -> None:
     explanation.op_count += captured.op_count
     if captured.graph is not None:
         explanation.graphs.append(captured.graph)
+        explanation.places.append(first_place(captured))
     if isinstance(captured.exit, Break):
         explanation.break_reasons.append(captured.exit.reason)

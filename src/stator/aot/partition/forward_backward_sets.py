@@ -86,19 +86,22 @@ def divide_joint(joint: JointGraph) -> ForwardBackwardSets:
 _MOST_OPERATORS, _MOST_ON_LITTLE_DATA, _LITTLE_DATA = 1, 3, 1 << 15
 
 
-def is_too_small(joint: JointGraph) -> bool:
-    """Whether the forward and the backward are too small for a compiled step to gain anything."""
+def too_small(joint: JointGraph) -> str | None:
+    """Why the forward and the backward are too small for a compiled step to gain anything; None if they are not."""
     nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
-    if _most_on_one_side(nodes) <= _MOST_OPERATORS:
-        return True
-    if config.compile_small_graphs or any(bytes_of(node) > _LITTLE_DATA for node in joint.graph.graph.nodes):
-        return False
-    return _most_on_one_side([node for node in nodes if not _is_view(node)]) <= _MOST_ON_LITTLE_DATA
+    sides = _operators_per_side(nodes)
+    if max(sides) <= _MOST_OPERATORS:
+        return "one operator in the forward, and one at most in the backward"
+    most = max(map(bytes_of, joint.graph.graph.nodes))
+    sides = _operators_per_side([node for node in nodes if not _is_view(node)])
+    if config.compile_small_graphs or most > _LITTLE_DATA or max(sides) > _MOST_ON_LITTLE_DATA:
+        return None
+    return f"operators in the forward: {sides[0]}, in the backward: {sides[1]}; bytes of a tensor: at most {most}"
 
 
-def _most_on_one_side(nodes: Sequence[fx.Node]) -> int:
+def _operators_per_side(nodes: Sequence[fx.Node]) -> tuple[int, int]:
     backward = sum(map(is_backward, nodes))
-    return max(backward, len(nodes) - backward)
+    return len(nodes) - backward, backward
 
 
 def _is_view(node: fx.Node) -> bool:
