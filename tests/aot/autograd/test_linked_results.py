@@ -502,3 +502,35 @@ def test_hooks_of_nodes_are_refused(count: int) -> None:
     for register in (results[0].grad_fn.register_hook, results[0].grad_fn.register_prehook):
         with pytest.raises(RuntimeError, match=r"stator: a hook is registered on an autograd node"):
             register(lambda *gradients: None)
+
+
+def test_results_that_do_not_depend_on_each_other_share_a_node() -> None:
+    def program(x: torch.Tensor) -> Any:
+        hidden = (x * 2).sin()
+        return hidden, (x + 1).cos(), (hidden * x).exp()
+
+    first, second, third = stator.compile(program, backend="aot_eager")(leaves()[0])
+    assert first.grad_fn is second.grad_fn
+    assert third.grad_fn is not first.grad_fn in [node for node, _ in third.grad_fn.next_functions]
+
+
+def test_hooks_of_one_result_where_only_another_has_a_gradient() -> None:
+    """Neither the hook is called, nor does autograd's hook of several tensors wait for it."""
+
+    def program(x: torch.Tensor) -> Any:
+        return (x * 2).sin(), (x + 1).cos(), x.exp() * 3
+
+    def look(run: Callable[..., Any]) -> list[Any]:
+        x = leaves()[0]
+        results, log = run(x), []
+        for at, result in enumerate(results):
+            result.register_hook(partial(noted, log, at + 2))
+            result.retain_grad()
+        torch.autograd.graph.register_multi_grad_hook(results[:2], lambda found: log.append((9, found[0])))
+        results[0].sum().backward(retain_graph=True)
+        assert results[1].grad is None
+        (results[0].sum() + results[2].sum()).backward()
+        log.sort(key=lambda entry: entry[0])  # results that do not depend on each other have no order
+        return [*[part for entry in log for part in entry], x.grad, results[0].grad, results[2].grad]
+
+    assert_equal(look(stator.compile(program, backend="aot_eager")), look(program))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from weakref import ref
 
 import torch
 
 from stator.aot.runtime.saved_state import NOTHING_FREED
-from stator.aot.trace.input_groups import HiddenFromAutograd
+from stator.aot.trace.input_groups import HiddenFromAutograd, nothing
 from stator.aot.trace.output_autograd_nodes import references_to, refuse_hooks
 from stator.graph.subgraphs.generators import states_of
 from stator.runtime.below_autograd import below_autograd
@@ -40,10 +41,10 @@ class StepFunction(torch.autograd.Function):
         values = _distinct(results[: step.joint.value_count], apart)
         ctx.results = references_to(values, step.results)
         ctx.step = step
-        ctx.set_materialize_grads(False)
+        ctx.materialize_grads = False
         if step.groups:  # values get nodes of their own: see input_groups.py
             ctx.mark_non_differentiable(*[value for value in values if isinstance(value, torch.Tensor)])
-            values += (torch.empty(0, device="cpu"),)
+            values += (nothing.detach(),)
             results = [one.detach() if isinstance(one, torch.Tensor) else one for one in results]  # no cycle
         elif step.constant_positions:
             constant = [values[position] for position in step.constant_positions]
@@ -108,10 +109,26 @@ class OrdinaryStepFunction(torch.autograd.Function):
         return step.whole(arguments)  # type: ignore[return-value]
 
 
-def _note_hooks(step_node: Any, tensor: torch.Tensor) -> None:
+def _note_hooks(step_node: Any, tensor: Any) -> None:
     """`Tensor.register_hook` calls this for the first hook on a result."""
+    hooks = tensor._backward_hooks
+    if len(step_node.step.joint.differentiable) > 1:
+        tensor._backward_hooks = {0: partial(_call_hooks, hooks)}
     torch._C._FunctionBase._register_hook_dict(step_node, tensor)  # type: ignore[attr-defined]
-    step_node.hooks = {**step_node.hooks, tensor.output_nr: tensor._backward_hooks}
+    tensor._backward_hooks = hooks
+    step_node.hooks = {**step_node.hooks, tensor.output_nr: hooks}
+    if step_node.linked is not None:
+        step_node.linked.hooks[tensor.output_nr] = hooks
+
+
+def _call_hooks(hooks: dict[int, Any], gradient: torch.Tensor | None) -> torch.Tensor | None:
+    """Call the hooks of one of several results. If only other results have gradients, eager calls no hooks. Autograd's
+    own hooks for several tensors are called then, too: they wait for all nodes that run."""
+    for hook in list(hooks.values()):
+        if gradient is not None or getattr(hook, "__module__", None) == "torch.autograd.graph":
+            changed = hook(gradient)
+            gradient = gradient if changed is None else changed
+    return gradient
 
 
 def _describe_nodes(node_type: Any) -> None:

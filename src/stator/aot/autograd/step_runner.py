@@ -19,6 +19,7 @@ from stator.graph.ir.traced import Fresh, History, Output, Traced, ViewOfInput, 
 from .autograd_step import CompiledStep
 from .step_function import OrdinaryStepFunction, StepFunction
 
+_set_version = torch._C._autograd._unsafe_set_version_counter
 # skip the handling of functorch and of setup_context
 _apply = super(torch.autograd.Function, StepFunction).apply
 _apply_ordinary = super(torch.autograd.Function, OrdinaryStepFunction).apply
@@ -74,10 +75,11 @@ def _tied(
     seer = holder if holder is not None else values[joint.differentiable[0]] if joint.differentiable else None
     node = None if seer is None else seer.grad_fn
     if node is None:  # nothing requires grad
-        return _linked(joint, None, None, values, primals, shown) if joint.links_effects else values
-    linked = node.linked = LinkedResults()
-    seen = _linked(joint, step, linked, values, primals, shown, holder)
-    linked.watch({at: seen[at] for at in step.stops})
+        return _linked(joint, None, values, primals, shown) if joint.links_effects else values
+    linked = node.linked = LinkedResults(step.gradients_between)
+    seen = _linked(joint, linked, values, primals, shown, _before_groups(step, holder, primals))
+    if step.stops:
+        linked.watch({at: seen[at] for at in step.stops})
     if shown or joint.links_effects or joint.groups:
         node.results = references_to(seen, joint.results)
     return seen if joint.links_effects else seen[: joint.value_count]
@@ -88,64 +90,73 @@ def views_of_views(joint: Joint, inner: Callable[..., Sequence[Any]]) -> Callabl
     the forward values, then these views (see `effects_left`)."""
 
     def run(*inputs: torch.Tensor) -> Sequence[Any]:
-        return tuple(_linked(joint, None, None, inner(*inputs), inputs, {}))
+        return tuple(_linked(joint, None, inner(*inputs), inputs, {}))
 
     return run
 
 
 def _linked(
     joint: Joint,
-    step: CompiledStep | None,
     linked: LinkedResults | None,
     values: Sequence[Any],
     primals: Sequence[torch.Tensor],
     shown: Mapping[int, torch.Tensor],
-    holder: torch.Tensor | None = None,
+    groups: _Groups = (None, {}),
 ) -> list[Any]:
     """The values and the views behind them as autograd knows them, made in order, each with edges to earlier ones.
-    Without a step nothing is differentiable. holder: keeps the node of the call alive, where the values have none."""
-    seen = [*values, *[None] * len(joint.traced.outputs)]
+    Without `linked` nothing is differentiable."""
+    holder, places = groups
+    count, written = joint.value_count, joint.written
+    seen = [*values, *[None] * len(joint.traced.outputs)] if joint.links_effects or shown else [*values]
     for position, tensor in shown.items():
         seen[position] = tensor
-    places: Mapping[int, list[torch.Tensor]] = {}
     nodes: dict[int, weakref.ref[Any]] = {}
-    if step is not None and holder is not None:
-        places = _before_groups(step, holder, primals)
     for one in joint.links:
         at = one.position
         if at in shown:
             continue
-        if joint.is_view(at):
+        if at >= count:
             seen[at] = _view(joint, one)(primals, seen, seen)
             continue
-        if step is not None and linked is not None and (at in places or seen[at].requires_grad):
-            behind = [seen[earlier] for earlier in one.behind]
-            add_link_node(step.gradients_between, linked, at, seen[at], behind, holder, places.get(at, ()))
-            nodes[at] = weakref.ref(seen[at].grad_fn)
-        index = joint.written.get(at)
-        if index is not None:
+        value, behind = seen[at], one.behind
+        if linked is not None and (at in places or (behind and value.requires_grad)):
+            ends = places.get(at, ())
+            if behind or not ends:
+                ends = (*[seen[earlier] for earlier in behind], dummy_leaf, *ends)
+            before = value._version
+            add_link_node(linked, at, (holder, len(behind)), value, *ends)
+            _set_version((value,), (before,))  # the link counted a write that did not happen
+            if holder is not None:
+                nodes[at] = weakref.ref(value.grad_fn)
+        if at in written:
             with torch.enable_grad():
-                seen[at] = primals[index].copy_(values[at])
+                seen[at] = primals[written[at]].copy_(values[at])
     if holder is not None:
         step_node: Any = holder.grad_fn
         step_node.value_nodes = nodes
     return seen
 
 
-def _before_groups(
-    step: CompiledStep, holder: torch.Tensor, primals: Sequence[torch.Tensor]
-) -> dict[int, list[torch.Tensor]]:
-    """Makes the nodes of the groups of inputs; for each value the tensors of these nodes."""
+# A tensor that keeps the node of the call alive, where the values have nodes of their own; and for each value the
+# tensors of the nodes of the groups of inputs
+_Groups = tuple[torch.Tensor | None, Mapping[int, Sequence[torch.Tensor]]]
+
+
+def _before_groups(step: CompiledStep, holder: torch.Tensor | None, primals: Sequence[torch.Tensor]) -> _Groups:
+    """Makes the nodes of the groups of inputs."""
+    if holder is None:
+        return None, {}
     places: dict[int, list[torch.Tensor]] = {position: [] for position in step.joint.differentiable}
     nodes, leaves = [], (*primals, dummy_leaf)
+    holders = (holder,)
     for index, group in enumerate(step.joint.groups):
-        place = apply_group((holder,), index, *[leaves[at] for at in group.primals])
+        place = apply_group(holders, index, *[leaves[at] for at in group.primals])
         nodes.append(weakref.ref(place.grad_fn))
         for position in group.positions:
             places[position].append(place)
     step_node: Any = holder.grad_fn
     step_node.groups = nodes
-    return places
+    return holder, places
 
 
 def _view(joint: Joint, one: Link) -> Callable[..., Any]:

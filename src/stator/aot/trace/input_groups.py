@@ -20,6 +20,7 @@ from .autograd_reachability import leaf_places, reachable_places
 # program made and dropped, which this leaf replaces.
 with torch._C._InferenceMode(False):
     dummy_leaf = torch.zeros((), device="cpu", requires_grad=True)
+    nothing = torch.empty(0, device="cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,8 @@ class GroupFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, holder: tuple[torch.Tensor], index: int, *primals: Any) -> Any:
         ctx.holder, ctx.index = holder, index
-        ctx.set_materialize_grads(False)
-        return torch.empty(0, device="cpu")  # on the CPU, so that one thread runs the nodes of all groups
+        ctx.materialize_grads = False
+        return nothing.detach()  # on the CPU, so that one thread runs the nodes of all groups
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:

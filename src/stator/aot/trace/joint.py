@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -58,6 +58,7 @@ class Joint:
     gradients: for each primal (or target value) the position of its gradient among the outputs behind the values, or
     None.
     traced: how the values become the results of the program, and what the program writes to.
+    links_effects: whether `links` contains views, or contents written to inputs.
     """
 
     graph: fx.GraphModule
@@ -74,11 +75,10 @@ class Joint:
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     traced: Traced
+    links_effects: bool = field(init=False)
 
-    @property
-    def links_effects(self) -> bool:
-        """Whether `links` contains views, or contents written to inputs."""
-        return bool(self.written) or any(self.is_view(one.position) for one in self.links)
+    def __post_init__(self) -> None:
+        self.links_effects = bool(self.written) or any(self.is_view(one.position) for one in self.links)
 
     def is_view(self, position: int) -> bool:
         """Whether the position belongs to an output that is a view."""
@@ -251,6 +251,9 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
     if leads.groups:  # give each value a node of its own; the base of a view comes first
         linked = {one.position for one in links}
         links = (*[Link(at, ()) for at in values.differentiable if at not in linked], *links)
+    else:  # one node stands for all values that no result lies behind
+        kept = {*values.written, *range(values.count, len(values.handles))}
+        links = tuple([one for one in links if one.behind or one.position in kept])
     tangents = values.differentiable if wanted.positions is None else tuple(sorted(wanted.positions))
     metas = [value.meta for value in described.values]
     gradients = _differentiate(tracer, primals, values.handles, tangents, metas, wanted)

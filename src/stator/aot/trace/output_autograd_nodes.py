@@ -1,7 +1,7 @@
-"""Gives each of several results of a compiled graph an autograd node of its own.
+"""Gives a result of a compiled graph that was computed from other results an autograd node of its own.
 
-One autograd function makes all results, so autograd sees no edge from one result to another. Behind that function each
-result gets a node with edges to the results it was computed from. Usually no gradient flows along these edges: the
+One autograd function makes all results, so autograd sees no edge from one result to another. Behind that function such
+a result gets a node with edges to the results it was computed from. Usually no gradient flows along these edges: the
 compiled backward computes everything inside. When somebody observes a result's gradient (hooks, retained gradients,
 `torch.autograd.grad` by a result), each node computes the gradients of the results right behind it; autograd adds them
 up, shows and changes them as in eager; and the rest of the backward starts from there.
@@ -44,10 +44,8 @@ class Link:
 def find_links(
     handles: Sequence[torch.Tensor | None], results: Iterable[int], bases: Mapping[int, int] | None = None
 ) -> tuple[Link, ...]:
-    """The links, each behind the links it depends on.
+    """The links, each behind the links it depends on: of all results, and of values made from results.
 
-    With several values every result gets a link, so that the hooks of one are not called when only others have
-    gradients.
     handles: the tensors through which autograd knows values and views, or None. results: positions of what the caller
     receives. bases: for each view, the value that must exist before it.
     """
@@ -149,16 +147,26 @@ def unchanged_results(references: Iterable[Reference]) -> dict[int, torch.Tensor
     return found
 
 
+# above(step_node, position, tangent) -> gradients of the results right behind the value at this position
+Above = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
+
+# A tensor that keeps the node of the call alive, where that is not the first node behind the value; and the number of
+# results behind the value
+Call = tuple[torch.Tensor | None, int]
+
+
 class LinkedResults:
     """State that the nodes of one call share.
 
-    tensors: weak references to the results that others were computed from. hooks: by position of a hooked result,
-    autograd's dictionary of its hooks, which outlives the result, as the hooks do.
+    above: computes gradients of the results right behind a value. tensors: weak references to the results that others
+    were computed from. hooks: by position of a hooked result, autograd's dictionary of its hooks, which outlives the
+    result, as the hooks do.
     """
 
-    __slots__ = ("_observed", "_task", "hooks", "tensors")
+    __slots__ = ("_observed", "_task", "above", "hooks", "tensors")
 
-    def __init__(self) -> None:
+    def __init__(self, above: Above) -> None:
+        self.above = above
         self.tensors: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: dict[int, dict[Any, Any]] = {}
         self._task: int | None = None
@@ -168,7 +176,7 @@ class LinkedResults:
         """Watch results that others were computed from. Call this once they have nodes, before the caller gets them."""
         for position, tensor in tensors.items():
             self.tensors[position] = weakref.ref(tensor)
-            if isinstance(tensor.grad_fn, _LINK_NODE) and tensor.grad_fn.linked is self:
+            if getattr(tensor.grad_fn, "linked", None) is self:
                 continue  # its node reports the first hook
             if tensor._backward_hooks is None:  # as registering the first hook does
                 tensor._backward_hooks = OrderedDict()
@@ -210,24 +218,15 @@ def _everywhere() -> Any:
     return _NOBODYS_NODE[0]
 
 
-# above(step_node, position, tangent) -> gradients of the results right behind the value at this position
-Above = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
-
-# A tensor that keeps the node of the call alive, where that is not the first node behind the value; and the number of
-# results behind the value
-Call = tuple[torch.Tensor | None, int]
-
-
 class _LinkFunction(torch.autograd.Function):
-    """apply(above, linked, position, call, value, *results behind it, dummy_leaf, *group nodes): the value with its own
-    node. The nodes of input groups are given where the node of the call leads to no inputs; see `input_groups`."""
+    """apply(linked, position, call, value, *results behind it, dummy_leaf, *group nodes): the value, in place, with a
+    node of its own. The version of the value rises, although nothing writes to it. The nodes of input groups are given
+    where the node of the call leads to no inputs; see `input_groups`."""
 
     @staticmethod
-    def forward(
-        ctx: Any, above: Above, linked: LinkedResults, position: int, call: Call, value: torch.Tensor, *_: Any
-    ) -> torch.Tensor:
-        ctx.above, ctx.linked, ctx.position, ctx.call = above, linked, position, call
-        ctx.set_materialize_grads(False)
+    def forward(ctx: Any, linked: LinkedResults, position: int, call: Call, value: torch.Tensor, *_: Any) -> Any:
+        ctx.linked, ctx.position, ctx.call = linked, position, call
+        ctx.materialize_grads = False
         ctx.mark_dirty(value)
         return value
 
@@ -238,37 +237,16 @@ class _LinkFunction(torch.autograd.Function):
         gradients: Sequence[Any] = ()
         if behind and tangent is not None and ctx.linked.observe():
             step_node = ctx.next_functions[0][0] if holder is None else holder.grad_fn
-            gradients = ctx.above(step_node, ctx.position, tangent)
+            gradients = ctx.linked.above(step_node, ctx.position, tangent)
         if holder is not None:
             progress_of(holder.grad_fn).arrived[ctx.position] = tangent
             tangent = None
-        rest = len(ctx.needs_input_grad) - 5 - len(gradients)
-        return None, None, None, None, tangent, *gradients, *[None] * rest
+        rest = len(ctx.needs_input_grad) - 4 - len(gradients)
+        return None, None, None, tangent, *gradients, *[None] * rest
 
 
-_apply = super(torch.autograd.Function, _LinkFunction).apply  # skips the handling of functorch and of setup_context
-
-
-def add_link_node(
-    above: Above,
-    linked: LinkedResults,
-    position: int,
-    value: torch.Tensor,
-    behind: Sequence[torch.Tensor],
-    holder: torch.Tensor | None = None,
-    places: Sequence[torch.Tensor] = (),
-) -> None:
-    """Give a value, in place, a node with edges to the results it was computed from and to the group nodes.
-
-    holder: a tensor that keeps the node of the call alive, where that is not the node of the value.
-    """
-    version = value._version
-    ends = (dummy_leaf,) if behind or (holder is not None and not places) else ()
-    _apply(above, linked, position, (holder, len(behind)), value, *behind, *ends, *places)
-    # mark_dirty counted a write that did not happen
-    torch._C._autograd._unsafe_set_version_counter((value,), (version,))
-
-
+# skips the handling of functorch and of setup_context
+add_link_node = super(torch.autograd.Function, _LinkFunction).apply
 _LINK_NODE: Any = _LinkFunction._backward_cls  # type: ignore[attr-defined]
 
 
