@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.differential import BY_BACKEND, assert_same, check, corpus
-from tests.wrapper_tensors import Labelled, Quantized, pair, values
+from tests.wrapper_tensors import Labelled, Overriding, Quantized, pair, values
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
@@ -108,6 +108,16 @@ def context_of_class(x, y):
 @program(lambda: values(2, 4, grad=True), lambda: Quantized.of(values(3, 4)))
 def quantized_weight(x, weight):
     return F.linear(x, weight).tanh()
+
+
+@program(lambda: values(2, 4, grad=True), lambda: Quantized.of(values(3, 4), Overriding), lambda: values(3))
+def own_torch_functions(x, weight, bias):
+    return F.linear(x, weight, bias).tanh(), F.softmax(weight, 0), F.linear(x, weight), weight + 1
+
+
+@program(lambda: pair(2, 4))
+def python_functions_of_torch(x):
+    return F.relu(x), F.softmax(x, dim=-1), F.normalize(x), torch.stack([x, x])
 
 
 @program(lambda: (values(4) * 2).requires_grad_(), lambda: pair(4))

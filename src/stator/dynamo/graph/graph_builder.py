@@ -32,7 +32,7 @@ from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic, number_value
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
 from stator.graph.fake.fake_mode import FakeTensor
-from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of, version_of
+from stator.graph.fake.wrapper_subclasses import has_own_functions, is_wrapper, storages_of, version_of
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.operators import rng_comparisons as rng_comparisons  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_ins
@@ -437,6 +437,8 @@ _SUMS = frozenset({"add", "sub", "subtract", "rsub", "foreach_add", "foreach_sub
 
 def _lower_tensor(recorder: GraphBuilder, value: TensorValue) -> tuple[Any, Any]:
     recorder.used.append((value, version_of(value.fake)))
+    if has_own_functions(value.cls) and not torch._C._is_torch_function_enabled():
+        raise unsupported("tensor-subclass", f"an operation that keeps {class_name(value.cls)} from answering it")
     if value.is_moved and torch.is_grad_enabled():
         return value.node_with_gradient(recorder.context), value.fake
     return recorder.node_of(value), value.fake

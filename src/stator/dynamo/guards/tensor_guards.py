@@ -105,11 +105,11 @@ def _has_metadata(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
 
     def has_metadata(tensor: torch.Tensor) -> bool:
         tensor = tensor if type(tensor) in _TORCH_S or _has_dispatch(type(tensor)) else plain_tensor(tensor)
-        if (tensor.dtype, tensor.device, tensor.requires_grad) != plain:
-            return False
-        if not (_agrees(shape, tuple(tensor.shape)) and _agrees(stride, tensor.stride())):
-            return False
         with torch._C.DisableTorchFunctionSubclass():
+            if (tensor.dtype, tensor.device, tensor.requires_grad) != plain:
+                return False
+            if not (_agrees(shape, tuple(tensor.shape)) and _agrees(stride, tensor.stride())):
+                return False
             return (tensor.is_conj(), tensor.is_neg()) == lazy
 
     return has_metadata

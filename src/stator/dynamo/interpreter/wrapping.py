@@ -199,8 +199,6 @@ def _guard_identity(context: CaptureContext, obj: Any, source: Source | None) ->
 
 # ---- tensors ----
 
-_PLAIN_TORCH_FUNCTIONS = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
-
 
 @wraps(torch.Tensor)
 def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -> Value:
@@ -209,7 +207,7 @@ def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -
     if nn.parameter.is_lazy(obj):
         raise unsupported("lazy-module", f"{full_name(type(obj))}, which gets its data in the module's first call")
     wraps = is_wrapper_class(type(obj))
-    if wraps and (type(obj).__torch_function__ not in _PLAIN_TORCH_FUNCTIONS or not is_made_of_tensors(obj)):
+    if wraps and not is_made_of_tensors(obj):
         raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
     plain_class = wraps or type(obj) in TENSOR_CLASSES or relies_on_plain_parameters(context, type(obj))
     if not plain_class and context.class_lookup(type(obj), "__torch_dispatch__") is not _NO_DISPATCH:

@@ -27,6 +27,16 @@ def is_wrapper(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and is_wrapper_class(type(value))
 
 
+def has_own_functions(cls: type) -> bool:
+    """Whether a wrapper class defines `__torch_function__`. Torch's default only gives results the class, which results
+    of a wrapper class have anyway."""
+    found = next(vars(base)["__torch_function__"] for base in cls.__mro__ if "__torch_function__" in vars(base))
+    return is_wrapper_class(cls) and found not in _NO_FUNCTIONS
+
+
+_NO_FUNCTIONS = (torch._C._disabled_torch_function_impl, vars(torch.Tensor)["__torch_function__"])
+
+
 def is_made_of_tensors(tensor: torch.Tensor) -> bool:
     """Whether each part of a wrapper subclass is a plain tensor, or a wrapper subclass made of tensors."""
     names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]

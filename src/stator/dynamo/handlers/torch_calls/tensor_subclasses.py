@@ -15,6 +15,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import MISSING
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue, override_of
+from stator.graph.fake.wrapper_subclasses import has_own_functions
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -105,6 +106,9 @@ def _handle(context: CaptureContext, api: Value, relevant: Value, *args: Value, 
         for value in context.iterate(relevant)
         if value.python_type(context) is torch.Tensor or override_of(context, value) is not MISSING
     ]
+    if any(isinstance(value, TensorValue) and has_own_functions(value.cls) for value in asked):
+        # an operation of the graph, which the class of a tensor made of other tensors runs
+        return context.record_function(context.real_of(api, "a torch function"), list(args), kwargs)
     return call_overrides(context, api, asked, list(args), kwargs, in_c=False)
 
 

@@ -169,6 +169,8 @@ class TensorValue(Value):
         replaced = replaced_method(context, self.cls, name)
         if replaced is not MISSING:
             return context.bind(self, self.cls, name, replaced)
+        if is_wrapper(self.fake) and name in self.fake.__dict__ and not _is_data_descriptor(self.cls, name):
+            return self._part(context, name)
         if name in _AUTOGRAD_FACTS and context.later is not None:
             raise unsupported("deferred-fact", f"`.{name}` of a tensor in {context.later.what}")
         if name in _AUTOGRAD_FACTS and context.recorder.transforms and self.fake.requires_grad:
@@ -224,8 +226,6 @@ class TensorValue(Value):
             return context.bind(self, self.cls, name, in_class)
         if self.obj is not None and self.source is not None and hasattr(self.obj, name):
             return context.wrap(getattr(self.obj, name), AttrSource(self.source, name))
-        if self.obj is None and name in self.fake.__dict__ and is_wrapper(self.fake):
-            return self._part(context, name)
         if self.obj is not None and self.source is not None:
             context.guard(self.source, GuardKind.ABSENT, name)
         fallback = replaced_method(context, self.cls, "__getattr__")
@@ -234,7 +234,9 @@ class TensorValue(Value):
         raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
 
     def _part(self, context: CaptureContext, name: str) -> Value:
-        """An attribute that a class of tensors made of other tensors put on a tensor of the graph."""
+        """An attribute of a tensor that is made of other tensors."""
+        if self.obj is not None and self.source is not None:
+            return context.wrap(getattr(self.obj, name), AttrSource(self.source, name))
         if isinstance(self.fake.__dict__[name], torch.Tensor):
             return context.record_function(getattr, [self, ConstantValue(name)], {})
         return context.wrap_result(self.fake.__dict__[name], f"the attribute {name!r} of a {class_name(self.cls)}")
@@ -389,6 +391,11 @@ class TensorValue(Value):
         """The inputs that autograd reaches from this tensor."""
         variables = {id(getattr(node, "variable", None)) for node in history([self.fake.grad_fn])}
         return [value for value in reconstructor.context.recorder.input_values if id(value.fake) in variables]
+
+
+def _is_data_descriptor(cls: type, name: str) -> bool:
+    in_class = lookup_in_class(cls, name)
+    return in_class is not MISSING and is_data_descriptor(in_class)
 
 
 def on_other_memory(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:

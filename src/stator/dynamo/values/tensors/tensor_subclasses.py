@@ -19,6 +19,8 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.functions import BuiltinValue
 from stator.dynamo.values.objects import MISSING, IdentityKey, ObjectValue
 
+from stator.graph.fake.wrapper_subclasses import has_own_functions, is_wrapper_class
+
 from .tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -114,5 +116,7 @@ class TensorSubclassValue(ObjectValue):
 def override_of(context: CaptureContext, value: Value) -> Any:
     """The raw `__torch_function__` of a tensor's class; MISSING if torch does not ask for it."""
     kind = value.python_type(context)
+    if is_wrapper_class(kind) and not has_own_functions(kind):
+        return MISSING
     found = MISSING if kind is torch.Tensor else context.class_lookup(kind, "__torch_function__")
     return MISSING if found is DISABLED else found
