@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import Counts, assert_same, check
+from tests.wrapper_tensors import Labelled, pair, values
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 import stator
-from tests.differential import Counts, assert_same, check
-from tests.wrapper_tensors import Labelled, pair, values
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
@@ -90,10 +90,20 @@ def test_module_with_parameters() -> None:
     assert_same(compiled(values(2, 3)), model(values(2, 3)))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_tensors_made_inside(backend: str) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        made = TwoTensor(x, x * 2)
+        nested = TwoTensor(made, TwoTensor(y, y)) * y
+        return made, made + y, nested.b.a, Labelled(y, 3).labelled(1)
+
+    check(program, make=lambda: (values(3), values(3, seed=1)), backend=backend, fullgraph=True)
+
+
 def test_what_is_not_captured_breaks() -> None:
     def program(x: TwoTensor, y: torch.Tensor) -> Any:
-        made = TwoTensor(y, y * 2) * 3
-        x.a = y
-        return x + made, torch.vmap(torch.sin)(y)
+        made = TwoTensor(y, y * 2)
+        x.a = y.detach()
+        return x + 1, made * 3, torch.vmap(torch.sin)(y)
 
-    check(program, make=lambda: (pair(3), values(3)))
+    check(program, make=lambda: (pair(3), values(3, grad=True)))

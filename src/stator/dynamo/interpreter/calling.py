@@ -42,6 +42,8 @@ from stator.dynamo.values.number_arithmetic import computed
 from stator.dynamo.values.objects import C_METHODS, MISSING, ObjectValue, lookup_in_class, new_of_layout
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import REFUSED, TensorValue
+from stator.graph.fake.wrapper_subclasses import is_wrapper_class
+from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.graph.torch_warnings import PythonWarning, python_warnings_raised
 
 from .generators import GeneratorValue
@@ -434,6 +436,8 @@ def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwar
 def make_instance(context: CaptureContext, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """type.__call__: `__new__`, then `__init__` of the made object's class."""
     kind = cls.cls
+    if issubclass(kind, torch.Tensor) and is_wrapper_class(kind):
+        return _made_of_tensors(context, kind, args, kwargs)
     new = context.class_lookup(kind, "__new__")
     inner = new.__func__ if isinstance(new, staticmethod) else new
     if type(inner) is FunctionType:
@@ -448,6 +452,17 @@ def make_instance(context: CaptureContext, cls: ClassValue, args: list[Value], k
     made_kind = made.python_type(context)
     if kind in made_kind.__mro__:
         _initialize(context, made, made_kind, args, kwargs, plain_new=inner is object.__new__)
+    return made
+
+
+def _made_of_tensors(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A tensor that is made of other tensors, as an operation of the graph."""
+    if any(isinstance(value, TensorValue) and value.fake.requires_grad for value in (*args, *kwargs.values())):
+        raise unsupported("tensor-subclass", f"making a {qualified_name(kind)} of tensors that require grad")
+    target = graph_target(kind, kind.__name__)
+    made = context.record_function(target, args, kwargs)
+    if isinstance(made, TensorValue) and made.fake.requires_grad:
+        raise unsupported("tensor-subclass", f"making a {qualified_name(kind)} that requires grad")
     return made
 
 

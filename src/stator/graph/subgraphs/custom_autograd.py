@@ -84,8 +84,8 @@ def graph_target(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Wrap a callable object in a plain function, because fx graphs call and print only these. The object stays
     reachable at `.graph_callable`."""
 
-    def call(*args: Any) -> Any:
-        return function(*args)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
 
     call.__name__ = call.__qualname__ = name
     call.graph_callable = function  # type: ignore[attr-defined]

@@ -18,7 +18,6 @@ from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_r
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.functions import BuiltinValue
 from stator.dynamo.values.objects import MISSING, IdentityKey, ObjectValue
-
 from stator.graph.fake.wrapper_subclasses import has_own_functions, is_wrapper_class
 
 from .tensor import TensorValue
