@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.differential import Counts, assert_same, check
-from tests.wrapper_tensors import Labelled, pair, values
+from tests.wrapper_tensors import Labelled, Overriding, Quantized, pair, values
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
@@ -107,3 +108,12 @@ def test_what_is_not_captured_breaks() -> None:
         return x + 1, made * 3, torch.vmap(torch.sin)(y)
 
     check(program, make=lambda: (pair(3), values(3, grad=True)))
+
+
+def test_block_without_torch_functions() -> None:
+    def program(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            y = F.softmax(weight, 0)
+        return y, F.softmax(weight, 0) + x
+
+    check(program, make=lambda: (values(1), Quantized.of(values(3, 4), Overriding)))
