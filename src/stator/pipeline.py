@@ -139,7 +139,7 @@ def _ahead_of_time(
         if not aot.needs_grad(graph, inputs):
             return infer(graph, inputs, run_overlapping=run_overlapping)
         # operators on wrapper subclasses run Python, which costs more than a compiled step
-        small = leave_small and not graph.meta.get("wraps")
+        small = None if graph.meta.get("wraps") else leave_small
         return train(graph, inputs, run_overlapping=run_overlapping, leave_small=small)
 
     def compile_plain(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
