@@ -38,7 +38,8 @@ extern "C" int omp_get_thread_num();
     __has_builtin(__builtin_ia32_pmovqd512_mask) && __has_builtin(__builtin_ia32_pmovsxbd512_mask) && \
     __has_builtin(__builtin_ia32_pmovsxdq512_mask) && __has_builtin(__builtin_ia32_pmovsxwd512_mask) && \
     __has_builtin(__builtin_ia32_pmovzxbd512_mask) && __has_builtin(__builtin_ia32_pmovzxwd512_mask) && \
-    __has_builtin(__builtin_ia32_rndscalepd_mask) && __has_builtin(__builtin_ia32_rndscaleps_mask) && __has_builtin(__builtin_ia32_scalefps512_mask) && \
+    __has_builtin(__builtin_ia32_rndscalepd_mask) && __has_builtin(__builtin_ia32_rndscaleps_mask) && __has_builtin(__builtin_ia32_scalefpd512_mask) && \
+    __has_builtin(__builtin_ia32_scalefps512_mask) && \
     __has_builtin(__builtin_ia32_sqrtpd512_mask) && \
     __has_builtin(__builtin_ia32_sqrtps512_mask) && __has_builtin(__builtin_ia32_storedqudi512_mask) && \
     __has_builtin(__builtin_ia32_storedquhi256_mask) && __has_builtin(__builtin_ia32_storedquqi128_mask) && \

@@ -1,10 +1,8 @@
 // Elementary functions on the types of vec.h, for vectors and for scalars, under the names of the loop vocabulary:
 // op_exp(x), op_maximum(a, b), ... Error bounds of the float versions are in docs/math.md and tested.
 //
-// Sources of the methods: argument reduction with a constant split in high and low parts, W. J. Cody and W. Waite,
-// "Software Manual for the Elementary Functions" (1980); log1p's correction term, W. Kahan; polynomials were fitted for this
-// file by Lawson's iteratively reweighted least squares on Chebyshev nodes in 50 digits (near-minimax), then rounded.
-// Doubles call libm lane by lane.
+// vec_elementary.h has the formulas and their sources. The tables here were fitted by Lawson's iteratively reweighted
+// least squares on Chebyshev nodes in 50 digits (near-minimax), then rounded.
 #pragma once
 #include "vec.h"
 
@@ -26,12 +24,6 @@
     INLINE double name(double x) { return __builtin_##function(x); }
 #define LIBM_DOUBLE(name, function) LIBM_SCALAR(name, function) LANEWISE(name, __builtin_##function, double, vf64)
 #define LIBM(name, function) LIBM_DOUBLE(name, function) LANEWISE(name, __builtin_##function##f, float, vf32)
-// behind the function on vf32: floats by the vector method, doubles from libm. A lane has the bits of a scalar,
-// whatever its neighbours: values recomputed in a backward, in other loops, must equal those of the forward
-#define FIRST_LANE(name, function) \
-    INLINE float name(float x) { return lane(name(splat(x)), 0); } \
-    INLINE double name(double x) { return __builtin_##function(x); } \
-    LANEWISE(name, __builtin_##function, double, vf64)
 
 // ---- fused multiply-add, square root, rounding -----------------------------------------------------------------------------
 #ifdef SIMD_AVX512
@@ -81,48 +73,48 @@ LIBM_SCALAR(op_round, rint)
 #ifdef SIMD_AVX512
 INLINE half_f64 minimum_or_second(half_f64 a, half_f64 b) { return __builtin_ia32_minpd512_mask(a, b, b, (uint8_t)-1, 4); }
 INLINE half_f64 maximum_or_second(half_f64 a, half_f64 b) { return __builtin_ia32_maxpd512_mask(a, b, b, (uint8_t)-1, 4); }
-#define SQRT_HALF(x) __builtin_ia32_sqrtpd512_mask(x, x, (uint8_t)-1, 4)
+INLINE half_f64 op_sqrt(half_f64 x) { return __builtin_ia32_sqrtpd512_mask(x, x, (uint8_t)-1, 4); }
 #define ROUND_HALF(x, mode) __builtin_ia32_rndscalepd_mask(x, mode, x, (uint8_t)-1, 4)
 #elif defined(SIMD_AVX2)
 INLINE half_f64 minimum_or_second(half_f64 a, half_f64 b) { return (half_f64)__builtin_ia32_minpd256(a, b); }
 INLINE half_f64 maximum_or_second(half_f64 a, half_f64 b) { return (half_f64)__builtin_ia32_maxpd256(a, b); }
-#define SQRT_HALF(x) (half_f64)__builtin_ia32_sqrtpd256(x)
+INLINE half_f64 op_sqrt(half_f64 x) { return (half_f64)__builtin_ia32_sqrtpd256(x); }
 #define ROUND_HALF(x, mode) (half_f64)__builtin_ia32_roundpd256(x, mode)
 #else
 INLINE half_f64 minimum_or_second(half_f64 a, half_f64 b) { return a < b ? a : b; }
 INLINE half_f64 maximum_or_second(half_f64 a, half_f64 b) { return a > b ? a : b; }
-LANEWISE(op_sqrt, __builtin_sqrt, double, vf64)
+INLINE half_f64 op_sqrt(half_f64 x) {
+    for (int i = 0; i < HALF; ++i) x[i] = __builtin_sqrt(x[i]);
+    return x;
+}
 LANEWISE(op_floor, __builtin_floor, double, vf64)
 LANEWISE(op_ceil, __builtin_ceil, double, vf64)
 LANEWISE(op_trunc, __builtin_trunc, double, vf64)
 LANEWISE(op_round, __builtin_rint, double, vf64)
 #endif
 #ifdef ROUND_HALF
-INLINE vf64 op_sqrt(vf64 x) { return {SQRT_HALF(x.lo), SQRT_HALF(x.hi)}; }
 INLINE vf64 op_floor(vf64 x) { return {ROUND_HALF(x.lo, 1), ROUND_HALF(x.hi, 1)}; }
 INLINE vf64 op_ceil(vf64 x) { return {ROUND_HALF(x.lo, 2), ROUND_HALF(x.hi, 2)}; }
 INLINE vf64 op_trunc(vf64 x) { return {ROUND_HALF(x.lo, 3), ROUND_HALF(x.hi, 3)}; }
 INLINE vf64 op_round(vf64 x) { return {ROUND_HALF(x.lo, 0), ROUND_HALF(x.hi, 0)}; }
 #endif
+INLINE vf64 op_sqrt(vf64 x) { return {op_sqrt(x.lo), op_sqrt(x.hi)}; }
 INLINE float op_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 INLINE double op_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 INLINE vf32 op_fma(vf32 a, vf32 b, vf32 c) { return fmadd(a, b, c); }
 #ifdef SIMD_AVX512
-INLINE half_f64 fma_half(half_f64 a, half_f64 b, half_f64 c) {
+INLINE half_f64 fmadd(half_f64 a, half_f64 b, half_f64 c) {
     return __builtin_ia32_vfmaddpd512_mask(a, b, c, (uint8_t)-1, 4);
 }
 #elif defined(SIMD_AVX2)
-INLINE half_f64 fma_half(half_f64 a, half_f64 b, half_f64 c) { return (half_f64)__builtin_ia32_vfmaddpd256(a, b, c); }
+INLINE half_f64 fmadd(half_f64 a, half_f64 b, half_f64 c) { return (half_f64)__builtin_ia32_vfmaddpd256(a, b, c); }
 #else
-INLINE half_f64 fma_half(half_f64 a, half_f64 b, half_f64 c) {
+INLINE half_f64 fmadd(half_f64 a, half_f64 b, half_f64 c) {
     for (int i = 0; i < HALF; ++i) a[i] = __builtin_fma(a[i], b[i], c[i]);
     return a;
 }
 #endif
-INLINE vf64 op_fma(vf64 a, vf64 b, vf64 c) { return {fma_half(a.lo, b.lo, c.lo), fma_half(a.hi, b.hi, c.hi)}; }
-INLINE vf32 fmadd(vf32 a, vf32 b, float c) { return fmadd(a, b, splat(c)); }
-INLINE vf32 fmadd(vf32 a, float b, float c) { return fmadd(a, splat(b), splat(c)); }
-INLINE vf32 fmadd(vf32 a, float b, vf32 c) { return fmadd(a, splat(b), c); }
+INLINE vf64 op_fma(vf64 a, vf64 b, vf64 c) { return {fmadd(a.lo, b.lo, c.lo), fmadd(a.hi, b.hi, c.hi)}; }
 
 INLINE vf32 op_rsqrt(vf32 x) { return 1.0f / op_sqrt(x); }
 INLINE float op_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
@@ -136,10 +128,8 @@ INLINE double op_reciprocal(double x) { return 1.0 / x; }
 INLINE vf32 op_abs(vf32 x) { return (vf32)((vi32)x & 0x7fffffff); }
 INLINE float op_abs(float x) { return __builtin_fabsf(x); }
 INLINE double op_abs(double x) { return __builtin_fabs(x); }
-INLINE vf64 op_abs(vf64 x) {
-    half_i64 m = half_i64{} + 0x7fffffffffffffffll;
-    return {(half_f64)((half_i64)x.lo & m), (half_f64)((half_i64)x.hi & m)};
-}
+INLINE half_f64 op_abs(half_f64 x) { return (half_f64)((half_i64)x & 0x7fffffffffffffffll); }
+INLINE vf64 op_abs(vf64 x) { return {op_abs(x.lo), op_abs(x.hi)}; }
 INLINE int32_t op_abs(int32_t x) { return x < 0 ? (int32_t)(0u - (uint32_t)x) : x; }
 INLINE int64_t op_abs(int64_t x) { return x < 0 ? (int64_t)(0ull - (uint64_t)x) : x; }
 INLINE vi32 op_abs(vi32 x) {
@@ -155,119 +145,17 @@ INLINE vf32 op_copysign(vf32 magnitude, vf32 sign) {
     return (vf32)(((vi32)magnitude & 0x7fffffff) | ((vi32)sign & (int32_t)0x80000000));
 }
 
-// ---- exponentials ------------------------------------------------------------------------------------------------------------
-INLINE vf32 power_of_two(vi32 n) { return (vf32)((n + 127) << 23); }  // for -127 < n < 128
-// x * 2^n with one rounding, for any n a float exponent can need
-#ifdef SIMD_AVX512
-INLINE vf32 scale(vf32 x, vf32 n) { return __builtin_ia32_scalefps512_mask(x, n, x, (short)-1, 4); }
-#else
-INLINE vf32 scale(vf32 x, vf32 n) {
-    vi32 k = __builtin_convertvector(n, vi32), first = k >> 1;
-    return x * power_of_two(first) * power_of_two(k - first);
+INLINE half_f64 op_copysign(half_f64 magnitude, half_f64 sign) {
+    half_i64 m = half_i64{} + 0x7fffffffffffffffll;
+    return (half_f64)(((half_i64)magnitude & m) | ((half_i64)sign & ~m));
 }
-#endif
-// (e^r - 1 - r) / r^2 for |r| <= log(2)/2
-INLINE vf32 exp_polynomial(vf32 r) {
-    vf32 p = fmadd(r, 0x1.6db494p-10f, 0x1.123be8p-7f);
-    p = fmadd(p, r, 0x1.55545ep-5f);
-    p = fmadd(p, r, 0x1.55548ep-3f);
-    return fmadd(p, r, 0.5f);
+INLINE vf64 op_copysign(vf64 magnitude, vf64 sign) {
+    return {op_copysign(magnitude.lo, sign.lo), op_copysign(magnitude.hi, sign.hi)};
 }
-INLINE vf32 op_exp(vf32 x) {
-    // beyond these the result is 0 or inf anyway; a NaN stays
-    x = maximum_or_second(splat(-104.0f), minimum_or_second(splat(89.0f), x));
-    vf32 n = op_round(x * 1.44269504088896340736f);
-    vf32 r = fmadd(n, -0x1.62e4p-1f, x);  // log(2), high part: n times it is exact
-    r = fmadd(n, -0x1.7f7d1cp-20f, r);
-    vf32 p = fmadd(exp_polynomial(r), r * r, r) + 1.0f;
-    return scale(p, n);
-}
-INLINE vf32 op_exp2(vf32 x) {
-    x = maximum_or_second(splat(-151.0f), minimum_or_second(splat(129.0f), x));
-    vf32 n = op_round(x);
-    vf32 r = (x - n) * 0.693147180559945309417f;
-    return scale(fmadd(exp_polynomial(r), r * r, r) + 1.0f, n);
-}
-INLINE vf32 op_expm1(vf32 x) {
-    vf32 y = maximum_or_second(splat(-18.0f), minimum_or_second(splat(89.0f), x));
-    vf32 n = op_round(y * 1.44269504088896340736f);
-    vf32 r = fmadd(n, -0x1.62e4p-1f, y);
-    r = fmadd(n, -0x1.7f7d1cp-20f, r);
-    vf32 p = fmadd(exp_polynomial(r), r * r, r);  // e^r - 1
-    vi32 k = __builtin_convertvector(n, vi32) - 1;
-    vf32 half = power_of_two(k);  // 2^n may overflow where the result does not
-    vf32 q = fmadd(p, half, half - 0.5f) * 2.0f;
-    return x == 0.0f ? x : q;  // keeps -0
-}
-FIRST_LANE(op_exp, exp)
-FIRST_LANE(op_exp2, exp2)
-FIRST_LANE(op_expm1, expm1)
 
-// ---- logarithms ----------------------------------------------------------------------------------------------------------------
-// Splits positive finite x into 2^n * (1 + f), sqrt(1/2) <= 1 + f < sqrt(2).
-INLINE vf32 split_exponent(vf32 x, vf32 &n) {
-    mask tiny = {x < 1.17549435e-38f};
-    vi32 b = (vi32)select(tiny, x * 8388608.0f, x);
-    vi32 k = (b - 0x3f3504f3) >> 23;  // 0x3f3504f3: sqrt(1/2)
-    vf32 m = (vf32)(b - (k << 23));
-    n = __builtin_convertvector(k, vf32) - (vf32)((vi32)splat(23.0f) & tiny.bits);
-    return m - 1.0f;
-}
-// log(1 + f) - f
-INLINE vf32 log_polynomial(vf32 f) {
-    vf32 p = fmadd(f, 0x1.1b3206p-4f, -0x1.e2e182p-4f);
-    p = fmadd(p, f, 0x1.e653d8p-4f);
-    p = fmadd(p, f, -0x1.fb44c8p-4f);
-    p = fmadd(p, f, 0x1.2332a2p-3f);
-    p = fmadd(p, f, -0x1.5562d6p-3f);
-    p = fmadd(p, f, 0x1.99a546p-3f);
-    p = fmadd(p, f, -0x1.ffffeep-3f);
-    p = fmadd(p, f, 0x1.555546p-2f);
-    vf32 f2 = f * f;
-    return fmadd(p * f, f2, f2 * -0.5f);
-}
-INLINE vf32 log_edges(vf32 x, vf32 r) {
-    r = x == 0.0f ? splat(-__builtin_inff()) : r;
-    r = x == __builtin_inff() ? x : r;
-    return x >= 0.0f ? r : splat(__builtin_nanf(""));
-}
-INLINE vf32 op_log(vf32 x) {
-    vf32 n, f = split_exponent(x, n);
-    vf32 p = fmadd(n, -2.12194440e-4f, log_polynomial(f));  // log(2) = 0.693359375 - 2.12194440e-4
-    return log_edges(x, fmadd(n, 0.693359375f, p + f));
-}
-INLINE vf32 op_log2(vf32 x) {
-    vf32 n, f = split_exponent(x, n), p = log_polynomial(f);
-    // (f + p) * log2(e), the leading product with its rounding error
-    vf32 e = splat(1.44269504088896340736f), t = f * e, low = fmadd(f, e, -t);
-    low = fmadd(f, 1.925963033500887e-8f, low);
-    return log_edges(x, n + (t + fmadd(p, e, low)));
-}
-INLINE vf32 op_log10(vf32 x) {
-    vf32 n, f = split_exponent(x, n), p = log_polynomial(f);
-    vf32 e = splat(0.43429448190325182765f), t = f * e, low = fmadd(f, e, -t);
-    low = fmadd(f, -1.010305011e-8f, low);
-    low = fmadd(n, 4.605038981e-6f, low + p * e);  // log10(2) = 0.301025390625 + 4.605038981e-6
-    return log_edges(x, fmadd(n, 0.301025390625f, t + low));
-}
-INLINE vf32 op_log1p(vf32 x) {
-    vf32 u = 1.0f + x;
-    vf32 n, f = split_exponent(u, n);
-    mask near = {(x > -0.2928f) & (x < 0.4142f)};
-    vf32 lost = (op_abs(x) < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x)) / u;  // what 1 + x rounded away
-    f = select(near, x, f);
-    n = select(near, vf32{}, n);
-    lost = select(near, vf32{}, lost);
-    vf32 p = fmadd(n, -2.12194440e-4f, log_polynomial(f) + lost);
-    vf32 r = log_edges(u, fmadd(n, 0.693359375f, p + f));
-    return x == 0.0f ? x : r;  // keeps -0
-}
-FIRST_LANE(op_log, log)
-FIRST_LANE(op_log2, log2)
-FIRST_LANE(op_log10, log10)
-FIRST_LANE(op_log1p, log1p)
+#include "vec_elementary.h"
 
-// ---- tanh, sigmoid ---------------------------------------------------------------------------------------------------------------
+// ---- tables picked by a permutation ---------------------------------------------------------------------------------------------
 #ifdef SIMD_AVX512
 // tanh(x) / x on [0, 1/16) and on two intervals per octave from there to 9.02, found by the leading bits of the float; a
 // polynomial of degree 7 around each middle (the last row). It is 1 to the last bit beyond.
@@ -299,7 +187,7 @@ static const float tanh_table[9][16] __attribute__((aligned(64))) = {
     {0x1.000000p-5f, 0x1.400000p-4f, 0x1.c00000p-4f, 0x1.400000p-3f, 0x1.c00000p-3f, 0x1.400000p-2f, 0x1.c00000p-2f,
      0x1.400000p-1f, 0x1.c00000p-1f, 0x1.400000p+0f, 0x1.c00000p+0f, 0x1.400000p+1f, 0x1.c00000p+1f, 0x1.400000p+2f,
      0x1.c00000p+2f, 0x1.1051ecp+3f}};
-INLINE vf32 op_tanh(vf32 x) {
+INLINE vf32 tanh_of(vf32 x) {
     vf32 a = minimum_or_second(splat(9.02f), op_abs(x));
     vi32 k = ((vi32)a >> 22) - ((0x3d800000 >> 22) - 1);
     k = k < 0 ? vi32{} : k;
@@ -315,25 +203,6 @@ INLINE vf32 op_tanh(vf32 x) {
 #undef TANH_COEFFICIENT
     return p * op_copysign(a, x);
 }
-#else
-INLINE vf32 op_tanh(vf32 x) {
-    vf32 a = op_abs(x);
-    a = minimum_or_second(splat(10.0f), a);
-    vf32 t = op_expm1(a + a);
-    return op_copysign(t / (t + 2.0f), x);
-}
-#endif
-INLINE vf32 op_sigmoid(vf32 x) {
-    vf32 e = op_exp(-op_abs(x));
-    return (x >= 0.0f ? splat(1.0f) : e) / (1.0f + e) + (x != x ? x : vf32{});
-}
-INLINE float op_sigmoid(float x) { return lane(op_sigmoid(splat(x)), 0); }
-INLINE double op_sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
-LANEWISE(op_sigmoid, op_sigmoid, double, vf64)
-FIRST_LANE(op_tanh, tanh)
-
-// ---- error function ----------------------------------------------------------------------------------------------------------------
-#ifdef SIMD_AVX512
 // erf(x) / x on sixteen intervals of [0, 4], a polynomial of degree 5 around each middle; the coefficients are picked by
 // a permutation, which costs no more than a multiplication. It is 1 to the last bit from 4 on.
 static const float erf_table[6][16] __attribute__((aligned(64))) = {
@@ -355,11 +224,11 @@ static const float erf_table[6][16] __attribute__((aligned(64))) = {
     {-0x1.3e951ep-6f, -0x1.7a7f3ep-5f, -0x1.7c4858p-5f, -0x1.a1dd74p-6f, -0x1.54a1eep-11f, 0x1.d75fa2p-7f,
      0x1.14e29cp-6f, 0x1.8aa846p-7f, 0x1.838144p-8f, 0x1.b7d730p-10f, -0x1.408574p-12f, -0x1.c4d8dep-11f,
      -0x1.ab2bbep-11f, -0x1.41552cp-11f, -0x1.c0261ap-12f, -0x1.3369c4p-12f}};
-INLINE vf32 op_erf(vf32 x) {
+INLINE vf32 erf_of(vf32 x) {
     vf32 a = op_abs(x);
     vf32 b = minimum_or_second(splat(0x1.fffffep+1f), a);
     vi32 k = __builtin_convertvector(b * 4.0f, vi32);
-    vf32 t = b - fmadd(__builtin_convertvector(k, vf32), 0.25f, 0.125f);
+    vf32 t = b - (__builtin_convertvector(k, vf32) * 0.25f + 0.125f);
 #define ERF_COEFFICIENT(i) __builtin_shuffle(*(const vf32 *)erf_table[i], k)
     vf32 p = fmadd(ERF_COEFFICIENT(5), t, ERF_COEFFICIENT(4));
     p = fmadd(p, t, ERF_COEFFICIENT(3));
@@ -369,119 +238,30 @@ INLINE vf32 op_erf(vf32 x) {
 #undef ERF_COEFFICIENT
     return p * op_copysign(minimum_or_second(splat(4.0f), a), x);
 }
-#else
-// |x| <= 1: x P(x^2); beyond: 1 - exp(-Q(|x|)), Q fitted to -log(erfc), weighted by erfc.
-INLINE vf32 op_erf(vf32 x) {
-    vf32 a = op_abs(x), t = x * x;
-    vf32 p = fmadd(t, 0x1.4ae3e8p-14f, -0x1.a48596p-11f);
-    p = fmadd(p, t, 0x1.5419e8p-8f);
-    p = fmadd(p, t, -0x1.b7fbb2p-6f);
-    p = fmadd(p, t, 0x1.ce2d2p-4f);
-    p = fmadd(p, t, -0x1.81273ep-2f);
-    p = fmadd(p, t, 0x1.20dd74p+0f) * x;
-    vf32 b = a > 4.0f ? splat(4.0f) : a;
-    vf32 q = fmadd(b, 0x1.6bdf76p-16f, -0x1.cecbcp-12f);
-    q = fmadd(q, b, 0x1.138e9p-8f);
-    q = fmadd(q, b, -0x1.9d0448p-6f);
-    q = fmadd(q, b, 0x1.bc159ap-4f);
-    q = fmadd(q, b, 0x1.443558p-1f);
-    q = fmadd(q, b, 0x1.212c1p+0f);
-    q = fmadd(q, b, -0x1.8a7364p-13f);
-    q = op_copysign(1.0f - op_exp(-q), x);
-    return a > 1.0f ? q : p;
-}
 #endif
-// erfc(x) = exp(-x^2) R(x) for x >= 0, R(x) (1 + 2x) a polynomial in (x - 2) / (x + 2); 2 - erfc(-x) for x < 0.
-INLINE vf32 op_erfc(vf32 x) {
-    vf32 a = op_abs(x);
-    a = a > 10.5f ? splat(10.5f) : a;
-    vf32 q = (a - 2.0f) / (a + 2.0f);
-    vf32 r = fmadd(q, 0x1.14a0bcp-15f, -0x1.727584p-12f);
-    r = fmadd(r, q, -0x1.48f6160p-10f);
-    r = fmadd(r, q, 0x1.4b1da6p-10f);
-    r = fmadd(r, q, 0x1.1b01d8p-7f);
-    r = fmadd(r, q, -0x1.0780ccp-7f);
-    r = fmadd(r, q, -0x1.bc0b14p-5f);
-    r = fmadd(r, q, 0x1.4ffaeap-3f);
-    r = fmadd(r, q, -0x1.540848p-3f);
-    r = fmadd(r, q, -0x1.7bf5fcp-4f);
-    r = fmadd(r, q, 0x1.46e80ep+0f);
-    vf32 d = fmadd(a, 2.0f, 1.0f);
-    vf32 y = r / d;
-    y = y + fmadd(y, -d, r) / d;
-    vf32 s = a * a, low = fmadd(a, a, -s);  // x^2 = s + low
-    // exp(-s) in the reach of denormals loses bits when it comes first, so the factors are joined before the last scaling
-    vf32 n = op_round(s * -1.44269504088896340736f);
-    vf32 t = fmadd(n, -0x1.62e4p-1f, -s);
-    t = fmadd(n, -0x1.7f7d1cp-20f, t) - low;
-    vf32 e = fmadd(exp_polynomial(t), t * t, t);
-    y = scale(fmadd(y, e, y), n);
-    vf32 result = x < 0.0f ? 2.0f - y : y;
-    return x != x ? x : result;
-}
-FIRST_LANE(op_erf, erf)
-FIRST_LANE(op_erfc, erfc)
 
-// ---- trigonometric -------------------------------------------------------------------------------------------------------------------
-// r = x - n pi/2 with pi/2 in three parts; good to |x| < 2^16, beyond which lanes go to libm.
-INLINE vf32 reduce_quadrant(vf32 x, vi32 &quadrant) {
-    vf32 n = op_round(x * 0.636619772367581343076f);
-    vf32 r = fmadd(n, -0x1.921fb6p+0f, x);
-    r = fmadd(n, 0x1.777a5cp-25f, r);
-    r = fmadd(n, 0x1.ee59dap-50f, r);
-    quadrant = __builtin_convertvector(n, vi32);
-    return r;
-}
-INLINE vf32 sin_or_cos(vf32 r, vi32 quadrant) {
-    vf32 t = r * r;
-    vf32 s = fmadd(t, 0x1.6cd5dap-19f, -0x1.a00f94p-13f);
-    s = fmadd(s, t, 0x1.111108p-7f);
-    s = fmadd(s, t, -0x1.555556p-3f);
-    s = fmadd(s * t, r, r);
-    vf32 c = fmadd(t, -0x1.2428fp-22f, 0x1.a01118p-16f);
-    c = fmadd(c, t, -0x1.6c16b8p-10f);
-    c = fmadd(c, t, 0x1.555556p-5f);
-    c = fmadd(c, t * t, fmadd(t, -0.5f, 1.0f));
-    vf32 y = (quadrant & 1) != 0 ? c : s;
-    return (vf32)((vi32)y ^ ((quadrant & 2) << 30));
-}
-INLINE vf32 sin_near(vf32 x) {
-    vi32 q;
-    vf32 r = reduce_quadrant(x, q);
-    vf32 y = sin_or_cos(r, q);
-    return x == 0.0f ? x : y;
-}
-INLINE vf32 cos_near(vf32 x) {
-    vi32 q;
-    vf32 r = reduce_quadrant(x, q);
-    return sin_or_cos(r, q + 1);
-}
-INLINE mask is_near(vf32 x) { return mask{op_abs(x) < 65536.0f}; }
-static __attribute__((noinline)) vf32 sin_far(vf32 x) {
-    vf32 y = sin_near(select(is_near(x), x, vf32{}));
-    for (int i = 0; i < LANES; ++i)
-        if (!(__builtin_fabsf(x[i]) < 65536.0f)) y[i] = __builtin_sinf(x[i]);
-    return y;
-}
-static __attribute__((noinline)) vf32 cos_far(vf32 x) {
-    vf32 y = cos_near(select(is_near(x), x, vf32{}));
-    for (int i = 0; i < LANES; ++i)
-        if (!(__builtin_fabsf(x[i]) < 65536.0f)) y[i] = __builtin_cosf(x[i]);
-    return y;
-}
-INLINE vf32 op_sin(vf32 x) { return all(is_near(x)) ? sin_near(x) : sin_far(x); }
-INLINE vf32 op_cos(vf32 x) { return all(is_near(x)) ? cos_near(x) : cos_far(x); }
-FIRST_LANE(op_sin, sin)
-FIRST_LANE(op_cos, cos)
-LIBM(op_tan, tan)
-LIBM(op_asin, asin)
-LIBM(op_acos, acos)
-LIBM(op_atan, atan)
-LIBM(op_sinh, sinh)
-LIBM(op_cosh, cosh)
-LIBM(op_asinh, asinh)
-LIBM(op_acosh, acosh)
-LIBM(op_atanh, atanh)
+// Floats and doubles by their vectors: a lane has the bits of a scalar, whatever its neighbours. Values recomputed in a
+// backward, in other loops, must equal those of the forward. Templates, because kernels then compile what they use.
+template <class X> struct form { typedef X V; static constexpr int kind = 0; };
+template <> struct form<vf64> { typedef half_f64 V; static constexpr int kind = 1; };
+template <> struct form<float> { typedef vf32 V; static constexpr int kind = 2; };
+template <> struct form<double> { typedef half_f64 V; static constexpr int kind = 2; };
+#define ELEMENTARY(name) \
+    template <class X> INLINE X op_##name(X x) { \
+        if constexpr (form<X>::kind == 0) return name##_of(x); \
+        else if constexpr (form<X>::kind == 1) return {name##_of(x.lo), name##_of(x.hi)}; \
+        else return name##_of(broadcast<typename form<X>::V>(x))[0]; \
+    }
+#define ELEMENTARY2(name) \
+    template <class X> INLINE X op_##name(X x, X y) { \
+        if constexpr (form<X>::kind == 0) return name##_of(x, y); \
+        else if constexpr (form<X>::kind == 1) return {name##_of(x.lo, y.lo), name##_of(x.hi, y.hi)}; \
+        else return name##_of(broadcast<typename form<X>::V>(x), broadcast<typename form<X>::V>(y))[0]; \
+    }
+ELEMENTARY(exp) ELEMENTARY(exp2) ELEMENTARY(expm1) ELEMENTARY(log) ELEMENTARY(log2) ELEMENTARY(log10) ELEMENTARY(log1p)
+ELEMENTARY(sigmoid) ELEMENTARY(tanh) ELEMENTARY(sinh) ELEMENTARY(cosh) ELEMENTARY(asinh) ELEMENTARY(acosh) ELEMENTARY(atanh)
+ELEMENTARY(erf) ELEMENTARY(erfc) ELEMENTARY(sin) ELEMENTARY(cos) ELEMENTARY(tan) ELEMENTARY(asin) ELEMENTARY(acos)
+ELEMENTARY(atan) ELEMENTARY2(atan2) ELEMENTARY2(hypot) ELEMENTARY2(nextafter)
 LIBM(op_lgamma, lgamma)
 
 #define LIBM_SCALAR2(name, function) \
@@ -491,17 +271,7 @@ LIBM(op_lgamma, lgamma)
     LIBM_SCALAR2(name, function) \
     LANEWISE2(name, __builtin_##function##f, float, vf32) \
     LANEWISE2(name, __builtin_##function, double, vf64)
-LIBM2(op_atan2, atan2)
-LIBM2(op_hypot, hypot)
-LIBM2(op_nextafter, nextafter)
 LIBM_SCALAR2(op_copysign, copysign)
-INLINE half_f64 op_copysign(half_f64 magnitude, half_f64 sign) {
-    half_i64 m = half_i64{} + 0x7fffffffffffffffll;
-    return (half_f64)(((half_i64)magnitude & m) | ((half_i64)sign & ~m));
-}
-INLINE vf64 op_copysign(vf64 magnitude, vf64 sign) {
-    return {op_copysign(magnitude.lo, sign.lo), op_copysign(magnitude.hi, sign.hi)};
-}
 
 #include "vec_power.h"
 

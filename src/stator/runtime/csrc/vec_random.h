@@ -98,10 +98,6 @@ INLINE float to_real(int32_t x) { return (float)x; }
 INLINE vf32 to_real(vi32 x) { return __builtin_convertvector(x, vf32); }
 INLINE double to_real(int64_t x) { return (double)x; }
 INLINE half_f64 to_real(half_i64 x) { return __builtin_convertvector(x, half_f64); }
-INLINE half_f64 op_sqrt(half_f64 x) {
-    for (int i = 0; i < HALF; ++i) x[i] = __builtin_sqrt(x[i]);
-    return x;
-}
 template <class S, class R, int N> INLINE R evaluate(const S (&coefficients)[N], R x) {
     R value = x * coefficients[N - 1] + coefficients[N - 2];
 #pragma GCC unroll 10
