@@ -26,7 +26,7 @@ class CompiledModule:
     """Mixed into the class of a compiled module. The instance shares the `__dict__` of the original: parameters,
     buffers, submodules, hooks, flags and methods are read and written through, in both directions."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Keeps generated classes from the user's `__init_subclass__`, which may register classes."""
@@ -51,6 +51,15 @@ class CompiledModule:
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if not name.startswith("_stator_")]
+
+
+_SLOTS = (_CALL, ORIGINAL, _COMPILE, _FORWARD)  # slots, because the original shares the __dict__
+
+
+class _SlottedModule(CompiledModule):
+    """Gives all compiled modules one layout, so that they may change their class."""
+
+    __slots__ = _SLOTS
 
 
 class _CallSignature:
@@ -99,6 +108,19 @@ class _Forward:
         del original_of(instance).forward
 
 
+class _Class:
+    """`__class__` of a compiled module: the original's class. Libraries assign another one, as parametrizations and
+    FSDP do; the original gets it, and the compiled module becomes its compiled form."""
+
+    def __get__(self, instance: Any, owner: type) -> type:
+        return type(getattr(instance, ORIGINAL))
+
+    def __set__(self, instance: Any, cls: type) -> None:
+        original = getattr(instance, ORIGINAL)
+        original.__class__ = cls
+        object.__dict__["__class__"].__set__(instance, _compiled_class(type(original)))
+
+
 # Weak values: a generated class refers to the user's class, so only its instances may keep it alive.
 _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
@@ -106,13 +128,7 @@ _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDi
 def compile_module(module: torch.nn.Module, make_compiler: Callable[[], FrameCompiler]) -> torch.nn.Module:
     """`module`, compiled. `make_compiler` makes a frame compiler with the chosen settings for each compiled module."""
     module = original_of(module)
-    cls = type(module)
-    reference = _classes.get(cls)
-    made = None if reference is None else reference()
-    if made is None:
-        made = _make_class(cls)
-        _classes[cls] = weakref.ref(made)
-    compiled: Any = object.__new__(made)
+    compiled: Any = object.__new__(_compiled_class(type(module)))
     object.__setattr__(compiled, "__dict__", module.__dict__)
     object.__setattr__(compiled, ORIGINAL, module)
     object.__setattr__(compiled, _COMPILE, make_compiler)
@@ -120,21 +136,31 @@ def compile_module(module: torch.nn.Module, make_compiler: Callable[[], FrameCom
     return compiled
 
 
+def _compiled_class(cls: type) -> type:
+    reference = _classes.get(cls)
+    made = None if reference is None else reference()
+    if made is None:
+        made = _make_class(cls)
+        _classes[cls] = weakref.ref(made)
+    return made
+
+
 def _make_class(cls: type) -> type:
+    is_plain = cls.__basicsize__ == torch.nn.Module.__basicsize__  # no slots of its own
     body: dict[str, Any] = {
-        # slots, because the original shares the __dict__
-        "__slots__": (_CALL, ORIGINAL, _COMPILE, _FORWARD),
+        "__slots__": () if is_plain else _SLOTS,
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         "__signature__": _CallSignature(),
+        "__class__": _Class(),
         "forward": _Forward(),
         "_stator_compiled_class": cls,
         "_get_name": lambda self: original_of(self)._get_name(),
     }
     if cls.__eq__ is object.__eq__ and cls.__hash__ is object.__hash__:
         body |= {"__eq__": _equals, "__hash__": _hash}
-    made = type(cls)(cls.__name__, (CompiledModule, cls), body)
+    made = type(cls)(cls.__name__, (_SlottedModule if is_plain else CompiledModule, cls), body)
     # The slot's descriptor on the class binds a call directly to the entry.
     setattr(made, "__call__", getattr(made, _CALL))  # noqa: B010
     return made
