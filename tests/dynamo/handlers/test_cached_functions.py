@@ -247,6 +247,27 @@ def test_a_function_that_is_first_called_behind_a_change_that_it_reads() -> None
     compare(make, [1, 1, 2, 1])
 
 
+KINDS: dict[type, str] = {}
+
+
+@functools.lru_cache
+def recipe(axes: str) -> tuple[int, ...]:
+    known = frozenset("abc").__contains__
+    return tuple(index for index, name in enumerate(axes) if known(name))
+
+
+def test_under_fullgraph_a_function_behind_a_change_is_followed() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        KINDS[type(x)] = "noted by the first call"
+        return x.sum(recipe("bxa"))
+
+    KINDS.clear()
+    recipe.cache_clear()
+    x = torch.arange(24.0).reshape(2, 3, 4)
+    found = stator.compile(program, backend="eager", fullgraph=True)(x)
+    assert KINDS and torch.equal(found, program(x))
+
+
 def test_a_cached_dictionary_that_changes() -> None:
     def make() -> tuple[Program, Callable[[], Any]]:
         @functools.lru_cache

@@ -79,6 +79,8 @@ class CachedFunctionValue(Value):
             full = entry.bounded and self.cached.cache_info().currsize >= self.cached.cache_parameters()["maxsize"]
             if full or context.mutations.entries or context.recorder.mode.writes_outside():
                 context.guard(held, GuardKind.IS, _NOTHING)
+                if context.recorder.fullgraph:
+                    return self._follow(context, args, kwargs)
                 why = "whose cache is full" if full else "which has no entry yet, behind a change that it may read"
                 raise unsupported("functools", f"{self.cached.__qualname__}, {why}")
             context.run_real(

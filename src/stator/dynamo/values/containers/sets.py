@@ -211,6 +211,11 @@ def _set_remove(context: CaptureContext, self: SetValue, item: Value) -> Value:
     return ConstantValue(None)
 
 
+@set_methods.register("__contains__")
+def _set_contains(context: CaptureContext, self: SetValue, item: Value) -> Value:
+    return ConstantValue(SetValue.contains(self, context, item))
+
+
 @set_methods.register("pop")
 def _set_pop(context: CaptureContext, self: SetValue) -> Value:
     if not self.members:
