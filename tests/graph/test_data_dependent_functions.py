@@ -77,3 +77,37 @@ def test_quantiles_under_autocast_are_eagers() -> None:
     found, expected = stator.compile(program)(x), program(x)
     assert found.dtype is expected.dtype
     assert torch.equal(found, expected)
+
+
+ENDS = torch.tensor([3, 7, 7, 18], dtype=torch.int32)
+
+
+def expert(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A product for groups of rows. Rows behind the last group are undefined."""
+    return torch.nn.functional.grouped_mm(x.relu(), weight.transpose(-2, -1), offs=ENDS)[:18].sin()
+
+
+def sparse_expert(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Its counterpart, zero behind the last group, and its autograd formula is written in Python."""
+    return torch.ops.transformers.grouped_mm_fallback(x.relu(), weight.transpose(-2, -1), ENDS).cos()
+
+
+@pytest.mark.parametrize(
+    ("program", "inner", "columns"),
+    [(expert, 16, 32), (sparse_expert, 16, 32), (sparse_expert, 16, 30), (sparse_expert, 10, 32)],
+)  # ATen refuses rows that do not begin at multiples of 16 bytes
+def test_products_of_groups_of_rows(program: Any, inner: int, columns: int) -> None:
+    if program is sparse_expert:
+        pytest.importorskip("transformers.integrations.moe")
+    operands = [values(1, 20, inner), values(2, 4, columns, inner)]
+    results = []
+    for run in (program, whole(program, "inductor")):
+        given = [operand.clone().requires_grad_() for operand in operands]
+        with torch.no_grad():
+            results.append([run(*given)])
+        made = run(*given)
+        results[-1] += [made, *torch.autograd.grad(made.square().sum(), given)]
+    for ours, eager in zip(*reversed(results), strict=True):
+        if program is expert and ours.shape == operands[0].shape:
+            ours, eager = ours[:18], eager[:18]  # the gradient behind the last group is undefined, too
+        torch.testing.assert_close(ours, eager, rtol=1e-5, atol=1e-5)

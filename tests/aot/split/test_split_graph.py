@@ -220,3 +220,40 @@ def test_an_error_of_the_operator_is_eagers() -> None:
     with pytest.raises(RuntimeError) as found:
         pipeline.aot_eager_backend(graph_of(program), [x, mask])(x, mask)
     assert str(found.value) == str(expected.value)
+
+
+@torch.library.custom_op("stator_tests::scaled_groups", mutates_args=())
+def scaled_groups(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+scaled_groups.register_fake(lambda x, ends: torch.empty_like(x))
+
+
+def _gradient_by_groups(ctx: Any, gradient: torch.Tensor) -> Any:
+    made = torch.zeros_like(gradient)
+    for end in ctx.ends.tolist():  # reads data
+        made[:end] = gradient[:end] * 2
+    return made, None
+
+
+def _keep_ends(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.ends = inputs[1]
+
+
+scaled_groups.register_autograd(_gradient_by_groups, setup_context=_keep_ends)
+
+
+def test_an_operator_whose_gradient_formula_reads_data_runs_in_aten() -> None:
+    def program(x: Any, ends: Any) -> Any:
+        for _ in range(3):
+            x = torch.ops.stator_tests.scaled_groups(x.sin().exp(), ends).cos()
+        return (x,)
+
+    counters.clear()
+    x, ends = given()[0], torch.tensor([1, 3, 4])
+    compiled = pipeline.inductor_backend(graph_of(program), [x, ends])
+    for left, right in zip(results_of(compiled, x, ends), results_of(program, x, ends), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
+    assert counters.counts["aot_fallback:scaled_groups"] == 3
+    assert counters.counts["aot_split"] == 7 and counters.counts["graphs"] == 0  # split once, not once for each call

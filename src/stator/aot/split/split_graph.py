@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload, OpOverloadPacket
 
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
@@ -56,7 +57,7 @@ def compile_in_pieces(gm: fx.GraphModule, example_inputs: Sequence[Any], compile
         name = name_of(culprit)
         message = f"{name} runs in ATen between compiled parts of its graph. {str(error).splitlines()[0]}"
         logs.warn_once(f"aot:split:{name}", f"stator: {message}")
-        return _SplitGraph(gm, [culprit], example_inputs, compile_whole).run
+        return _SplitGraph(gm, _alike(culprit, nodes), example_inputs, compile_whole).run
 
 
 def _culprit(error: StatorError, nodes: Sequence[fx.Node]) -> fx.Node | None:
@@ -68,6 +69,12 @@ def _culprit(error: StatorError, nodes: Sequence[fx.Node]) -> fx.Node | None:
         if node.name == origin.name and node.op == origin.op and node.target == origin.target:
             return node
     return None
+
+
+def _alike(culprit: fx.Node, nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """All calls of a custom operator, so that the graph of many layers is not traced once for each; else the node."""
+    custom = isinstance(culprit.target, (OpOverload, OpOverloadPacket))
+    return [node for node in nodes if node.target is culprit.target] if custom else [culprit]
 
 
 def _looks_at_history(nodes: Sequence[fx.Node]) -> bool:

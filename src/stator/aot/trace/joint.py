@@ -6,9 +6,11 @@ The trace runs through the autograd engine, on fake tensors. partition/ splits t
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import StatorError, Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.fake.number_stand_ins import DataDependent
 from stator.graph.fake.wrapper_subclasses import WrapperGradient, is_wrapper
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
@@ -185,6 +188,12 @@ class _JointTracer(FunctionalTracer):
         self.in_backward = False
         self.requiring: frozenset[int] = frozenset()  # primals that require grad before the program writes
         self.entries: dict[int, Any] = {}  # the first grad_fn of inputs that are no leaves, by id(fake)
+        self.begun: list[tuple[int, fx.Node]] = []  # the program's nodes, with autograd's next sequence number then
+
+    def begin(self, node: fx.Node) -> None:
+        super().begin(node)
+        if not self.in_backward:
+            self.begun.append((torch.autograd._get_sequence_nr(), node))
 
     def forget(self) -> None:
         super().forget()
@@ -338,6 +347,11 @@ def _differentiate(
     with _autocast_off():
         try:
             found = gradients_between(roots, list(tangents.values()), sought, stops)
+        except DataDependent as error:
+            if error.autograd_node is not None:
+                at = bisect_right(tracer.begun, error.autograd_node, key=itemgetter(0))
+                error.origin = tracer.begun[at - 1][1] if at else None
+            raise
         except RuntimeError as error:  # for example: a saved value was overwritten, or a formula is missing
             if not isinstance(error, StatorError) and not raised_by_signal_handler(error):
                 raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error

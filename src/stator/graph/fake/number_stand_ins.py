@@ -26,7 +26,15 @@ aten = torch.ops.aten
 
 
 class DataDependent(Unsupported):
-    """The program needs a Python value or a shape that depends on the data of a tensor."""
+    """The program needs a Python value or a shape that depends on the data of a tensor.
+
+    autograd_node: the sequence number of the autograd node whose formula needs the data, if a backward runs.
+    """
+
+    def __init__(self, kind: str, reason: str, *, place: UserPlace | None = None, hint: str | None = None) -> None:
+        super().__init__(kind, reason, place=place, hint=hint)
+        running = torch._C._current_autograd_node()
+        self.autograd_node = None if running is None else running._sequence_nr()
 
     def at(self, place: UserPlace) -> DataDependent:
         return self if self.place else DataDependent(self.kind, self.reason, place=place, hint=self.hint)

@@ -108,6 +108,10 @@ class FunctionalTracer(FakeMode):
         self.constant_storages: dict[int, torch.Tensor] = {}
         self._kept: dict[OpOverload, bool] = {}
 
+    def begin(self, node: fx.Node) -> None:
+        """Note the node of the traced program whose operators are recorded from now on."""
+        self.origin, self.place = node, node.meta.get("place")
+
     # -- inputs and constants -------------------------------------------------------------------------------------
 
     def add_input(self, real: torch.Tensor, name: str, merge: bool = False) -> FakeTensor:

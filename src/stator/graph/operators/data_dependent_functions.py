@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._ops import OpOverload, OpOverloadPacket
 
 from stator.base.registry import Registry
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, specials
@@ -142,6 +143,29 @@ def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     rows = input.reshape(math.prod(input.shape[:-1]), input.shape[-1])
     made = rows.mm(weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
     return made.view(*input.shape[:-1], weight.shape[0])
+
+
+@stand_ins.register("transformers::grouped_mm_fallback")
+def _grouped_mm_fallback(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """Multiply groups of rows by ATen's product, whose gradient is an operator, too. Rows behind the last group are
+    zero; ATen leaves them undefined. ATen takes matrices whose rows, or columns, begin at multiples of 16 bytes."""
+    strides = [stride for one in (input, weight) for stride in one.stride()[-2:]]
+    sizes = (*input.shape[1:], *weight.shape[1:], *[stride for stride in strides if stride != 1])
+    taken = input.dtype in (torch.float32, torch.float16, torch.bfloat16) and strides.count(1) == 2
+    if not taken or any(size * input.element_size() % 16 for size in sizes):
+        return torch.ops.transformers.grouped_mm_fallback(input, weight, offs)
+    rows = torch.arange(input.shape[0], device=input.device).unsqueeze(1) < offs[-1]
+    if input.requires_grad:
+        input = torch.where(rows, input, 0)  # in the backward, for the gradient
+    return torch.where(rows, torch._grouped_mm(input, weight, offs=offs.to(torch.int32)), 0)
+
+
+def stand_in_for(target: Any) -> Callable[..., Any] | None:
+    """The function that runs instead of a call's target. Custom operators, which may not exist yet, are known by
+    name."""
+    if isinstance(target, OpOverload):
+        target = target.overloadpacket
+    return stand_ins.get(target._qualified_op_name if isinstance(target, OpOverloadPacket) else target)
 
 
 @stand_ins.register("__setitem__", operator.setitem)

@@ -30,7 +30,7 @@ from stator.graph.operators import gradient_scaling as gradient_scaling  # regis
 from stator.graph.operators import known_masks as known_masks  # registers its handlers
 from stator.graph.operators import mutation as mutation  # registers its handlers
 from stator.graph.operators import recurrent_layers as recurrent_layers  # registers its handlers
-from stator.graph.operators.data_dependent_functions import stand_ins
+from stator.graph.operators.data_dependent_functions import stand_in_for
 from stator.graph.torch_warnings import cpp_warnings_kept
 
 
@@ -118,7 +118,7 @@ class _StandIns(TorchFunctionMode):
     """Runs the replacements of `stand_ins` in a callable, as `run_graph` does in a graph."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return (stand_ins.get(func) or func)(*args, **(kwargs or {}))
+        return (stand_in_for(func) or func)(*args, **(kwargs or {}))
 
 
 def placeholder_names(function: Callable[..., Any], leaves: Sequence[Any]) -> list[str]:
@@ -156,7 +156,7 @@ def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: Function
     values: dict[fx.Node, Any] = {}
     remaining = iter(arguments)
     for node in module.graph.nodes:
-        tracer.origin, tracer.place = node, node.meta.get("place")
+        tracer.begin(node)
         if node.op == "placeholder":
             values[node] = next(remaining)
             continue
@@ -201,7 +201,7 @@ def _run_node(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any])
         return value
     args = fx.map_arg(node.args, values.__getitem__)
     kwargs = fx.map_arg(node.kwargs, values.__getitem__)
-    stand_in = stand_ins.get(node.target)
+    stand_in = stand_in_for(node.target)
     if stand_in is not None:
         return stand_in(*args, **kwargs)
     if node.op == "call_function":

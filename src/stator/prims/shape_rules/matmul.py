@@ -73,6 +73,36 @@ def bmm(self: Any, mat2: Any) -> TensorMeta:
     return fresh((first[0], first[1], second[2]), self)
 
 
+@shape_rule(*overloads("_grouped_mm"), tags=MATMUL)
+def grouped_mm(self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> TensorMeta:
+    """Multiply groups of rows, of columns or of both, which end at `offs`. Rows of the result begin at 16 bytes."""
+    first, second = tuple(self.shape), tuple(mat2.shape)
+    dims = (len(first), len(second))
+    if not {*dims} <= {2, 3}:
+        raise RuntimeError(f"Multiplicands must be 2D or 3D but got mat_a.dim()={dims[0]} and mat_b.dim()={dims[1]}")
+    if (offs is None) != (dims == (3, 3)):
+        raise RuntimeError("Have to provide offsets if there is a 2d matrix, or no offset if both matrices are 3d")
+    if bias is not None or out_dtype not in (None, self.dtype):
+        raise RuntimeError("Bias not supported yet" if bias is not None else "Grouped gemm output dtype must match")
+    if self.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise RuntimeError(f"Expected mat_a to be Float32, BFloat16 or Float16 matrix, got {self.dtype}")
+    if offs is not None and (offs.dtype is not torch.int32 or len(offs.shape) != 1):
+        raise RuntimeError("Offsets have to be int32, in one dimension")
+    same_dtype(self, mat2)
+    groups = offs.shape[0] if offs is not None else first[0]
+    if not holds(first[-1] == second[-2]) or not all(holds(s[0] == groups) for s in (first, second) if len(s) == 3):
+        raise RuntimeError(f"grouped_mm: {list(first)} and {list(second)} do not fit, for {groups} groups")
+    padding = 16 // self.dtype.itemsize
+    for matrix in (self, mat2):
+        strides = matrix.stride()[-2:]
+        if 1 not in strides or any(stride != 1 and not holds(stride % padding == 0) for stride in strides):
+            raise RuntimeError("strides should be multiple of 16 bytes")
+    shape = (*((groups,) if dims in ((2, 2), (3, 3)) else ()), first[-2], second[-1])
+    columns = -(-shape[-1] // padding) * padding
+    strides = (columns, 1) if len(shape) == 2 else (first[-2] * columns, columns, 1)
+    return fresh(shape, self, stride=strides)
+
+
 @with_in_place(*overloads("baddbmm"), tags=MATMUL)
 def baddbmm(self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> TensorMeta:
     result = bmm(batch1, batch2)
