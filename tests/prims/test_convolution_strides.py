@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import stator
-from stator.prims.shape_rules.neural_networks.convolution import convolution_backward
+from stator.prims.shape_rules.neural_networks.convolution import convolution, convolution_backward
 
 FORMATS = ("contiguous", "channels_last")
 CHANNELS = ((1, 1, 4), (4, 4, 4), (2, 4, 4), (1, 3, 1))  # groups, in, out
@@ -55,3 +55,15 @@ def test_volumes_in_training_are_in_channels_last(backend: str) -> None:
 
     compiled = stator.compile(torch.nn.functional.conv3d, backend=backend)
     assert seen(compiled) == seen(torch.nn.functional.conv3d)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 16), (2, 3, 1), (1, 1, 5), (2, 3, 5)], ids=str)
+def test_results_of_sequences_have_eagers_strides(shape: tuple[int, int, int]) -> None:
+    """Strides of sizes of one, which contiguity ignores, can make a contiguous sequence look like channels last."""
+    weight = torch.randn(4, shape[1], 1)
+    for strides in itertools.product((1, 3, 5, 15, 16), repeat=3):
+        if strides[2] * (shape[2] - 1) < 16:
+            input = torch.randn(100).as_strided(shape, strides)
+            found = convolution(input, weight, None, [1], [0], [1], False, [0], 1)
+            expected = torch.nn.functional.conv1d(input, weight)
+            assert tuple(found.stride) == expected.stride(), strides

@@ -13,6 +13,7 @@ from stator.prims.layout import (
     contiguous_strides,
     holds,
     is_channels_last,
+    is_contiguous,
     numel,
     strides_like_channels_last,
 )
@@ -158,7 +159,8 @@ def convolved_strides(input: Any, weight: Any, result: Sizes, options: tuple[Any
     """Return channels-last strides if the input or the weight suggests them, as the backends of 2-d and 3-d
     convolutions do, except eager's own 3-d ones on the CPU. options: those of `by_onednn`."""
     if len(result) == 3:  # computed as a 2-d convolution of height 1 of the contiguous input
-        if not strides_like_channels_last(*with_height_one(tuple(weight.shape), weight.stride())):
+        kept = [weight, input] if is_contiguous(tuple(input.shape), input.stride()) else [weight]
+        if not any(strides_like_channels_last(*with_height_one(tuple(one.shape), one.stride())) for one in kept):
             return contiguous_strides(result)
         image = channels_last_strides((*result[:2], 1, result[2]))
         return (image[0], image[1], image[3])
