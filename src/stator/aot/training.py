@@ -74,7 +74,7 @@ def compile_training(
         joint = _trace(program, tensors)
     if not joint.differentiable and not shown:
         return _compile_without_gradients(program, joint, tensors, compile_graph, run_overlapping)
-    if leave_small and not shown and (reason := too_small(joint)):
+    if leave_small and not shown and (reason := too_small(joint, len(joint.links) + len(joint.groups))):
         leave_small(reason)
         return python_function(function) if isinstance(function, fx.GraphModule) else function
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))

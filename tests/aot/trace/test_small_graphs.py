@@ -40,3 +40,19 @@ def test_a_small_graph_is_left_to_eager(
     result.sum().backward()
     function(expected).sum().backward()
     assert torch.equal(x.grad, expected.grad)  # type: ignore[arg-type]
+
+
+def results_in_a_chain(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    first = (x + 1).sin()
+    return first, (first * 2).exp() + 1
+
+
+@pytest.mark.parametrize(("function", "left"), [(results_in_a_chain, 1), (lambda x: results_in_a_chain(x)[1], 0)])
+def test_autograd_nodes_of_results_count(
+    function: Callable[..., object], left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "compile_small_graphs", False)
+    stator.reset()
+    before = counters.counts["left_to_eager"]
+    stator.compile(function)(torch.arange(5.0, requires_grad=True))
+    assert counters.counts["left_to_eager"] - before == left

@@ -85,19 +85,18 @@ class CompiledStep:
         self.results = [position for position in joint.results if position < joint.value_count]
         self.leads_to_made = joint.leads_to_made and not joint.groups
         self.needed_places: dict[int, list[int] | None] = {}  # see `_still_needed`
-        is_single = joint.value_count == 1 and self.results == [0]
+        everything = (1 << joint.value_count) - 1
+        self.frees = joint.savers.freed_by(everything)  # values, as bits
         # for `OrdinaryStepFunction`: a backward frees all that the step saved, and nothing else happens in a call
-        self.is_ordinary = is_single and not (
+        self.is_ordinary = self.frees in ((everything,) if self.saved else (0, everything)) and not (
             self.constant_positions
             or self.mutated
             or self.devices
             or joint.groups
             or joint.leads_to_made
             or joint.unreached
-            or joint.links
-            or (self.saved and not joint.savers.freed_by(1))
+            or joint.links_effects
         )
-        self.frees = bool(joint.savers.freed_by(1))
         self.select_saved = selection(
             [
                 saved.index if isinstance(saved, SavedInput) else joint.primal_count + saved.position

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
-from weakref import ref
 
 import torch
 
@@ -80,30 +79,32 @@ class OrdinaryStepFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, step: CompiledStep, *primals: torch.Tensor) -> tuple[Any, ...]:
         results = step.forward(*primals)
-        value = results[0]
+        values = _distinct(results[: step.joint.value_count])
         ctx.materialize_grads, ctx.step = False, step
-        ctx.results = [(0, ref(value), value._version)]
+        ctx.results = references_to(values, step.results)
         ctx.primals, ctx.versions = primals, versions(primals)
         if step.saved:
             ctx.save_for_backward(*step.select_saved((*primals, *results)))
         if step.placed:
             ctx.memory = memory(primals)
-        return (value,)
+        return values
 
     @staticmethod
-    def backward(ctx: Any, tangent: torch.Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         step: CompiledStep = ctx.step
+        present = [one for one in tangents if one is not None]
         if (
-            tangent is None
+            len(present) < len(tangents)
+            or (ctx.linked is not None and ctx.linked.observed)
             or is_grad_enabled()
             or keeps_graph()
             or ctx.freed is not NOTHING_FREED
             or (ctx.memory and not lie_at(ctx.primals, ctx.memory[0]))
         ):
-            return StepFunction.backward(ctx, tangent)
-        arguments = [*ctx.saved_tensors, tangent] if step.saved else [tangent]
+            return StepFunction.backward(ctx, *tangents)
+        arguments = [*ctx.saved_tensors, *present] if step.saved else present
         if step.frees:
-            ctx.freed = 0, graph_task_id(), 1
+            ctx.freed = 0, graph_task_id(), step.frees
             ctx.maybe_clear_saved_tensors()
             ctx.primals = ctx.memory = ()
         return step.whole(arguments)  # type: ignore[return-value]
@@ -158,7 +159,7 @@ def _before_writing(step: CompiledStep, index: int, primal: torch.Tensor) -> tup
         return primal.clone(), 0
 
 
-def _distinct(values: Sequence[Any], apart: set[int]) -> tuple[Any, ...]:
+def _distinct(values: Sequence[Any], apart: Collection[int] = ()) -> tuple[Any, ...]:
     """The values as distinct tensors, also distinct from the tensors whose ids are in `apart`.
 
     A result that is also the new contents of an input occurs twice. Autograd would take a tensor of `apart` for a fresh

@@ -33,7 +33,7 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
     transforms of torch.func.
     """
 
-    if step.is_ordinary:
+    if step.is_ordinary and not step.joint.links:
         return partial(_apply_ordinary, step)
 
     def run(*primals: torch.Tensor) -> Sequence[Any]:
@@ -45,6 +45,8 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
 
 def _values(step: CompiledStep, primals: Sequence[torch.Tensor]) -> Sequence[Any]:
     """The results of the step's autograd function. Its node does not lead to inputs that no value depends on."""
+    if step.is_ordinary:
+        return _apply_ordinary(step, *primals)  # type: ignore[no-any-return]
     if not step.joint.unreached and not step.leads_to_made:
         return _apply(step, *primals)  # type: ignore[no-any-return]
     arguments: list[Any] = list(primals)

@@ -82,21 +82,32 @@ def divide_joint(joint: JointGraph) -> ForwardBackwardSets:
 
 
 # Operators of a forward or backward that eager runs as fast as a compiled step, whatever their data; and operators
-# besides views that eager runs as fast on tensors of at most so many bytes. A step costs about three operators' calls.
-_MOST_OPERATORS, _MOST_ON_LITTLE_DATA, _LITTLE_DATA = 1, 3, 1 << 15
+# besides views that eager runs as fast on tensors of at most so many bytes. A step costs about three operators' calls,
+# and two more for each autograd node of results and input groups.
+_MOST_OPERATORS, _MOST_ON_LITTLE_DATA, _MOST_PER_NODE, _LITTLE_DATA = 1, 3, 2, 1 << 15
 
 
-def too_small(joint: JointGraph) -> str | None:
-    """Why the forward and the backward are too small for a compiled step to gain anything; None if they are not."""
+def too_small(joint: JointGraph, autograd_nodes: int) -> str | None:
+    """Why the forward and the backward are too small for a compiled step to gain anything; None if they are not.
+
+    autograd_nodes: how many a compiled step makes besides its own.
+    """
     nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
     sides = _operators_per_side(nodes)
     if max(sides) <= _MOST_OPERATORS:
         return "one operator in the forward, and one at most in the backward"
     most = max(map(bytes_of, joint.graph.graph.nodes))
     sides = _operators_per_side([node for node in nodes if not _is_view(node)])
-    if config.compile_small_graphs or most > _LITTLE_DATA or max(sides) > _MOST_ON_LITTLE_DATA:
+    if (
+        config.compile_small_graphs
+        or most > _LITTLE_DATA
+        or max(sides) > _MOST_ON_LITTLE_DATA + (autograd_nodes * _MOST_PER_NODE)
+    ):
         return None
-    return f"operators in the forward: {sides[0]}, in the backward: {sides[1]}; bytes of a tensor: at most {most}"
+    return (
+        f"operators in the forward: {sides[0]}, in the backward: {sides[1]}; bytes of a tensor: at most {most}; "
+        f"autograd nodes of a compiled step: {1 + autograd_nodes}"
+    )
 
 
 def _operators_per_side(nodes: Sequence[fx.Node]) -> tuple[int, int]:
