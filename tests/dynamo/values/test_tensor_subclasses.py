@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -315,3 +316,216 @@ class Object:
 def test_objects_with_an_override() -> None:
     function = lambda x, one: (torch.add(x, one), torch.stack([x, one]), F.relu(one), x.add(one), x * 2)  # noqa: E731
     check(function, make=lambda: (torch.ones(2), Object()), fullgraph=True)
+
+
+# ---- classes as libraries write them ----
+
+inside, of_a_class = corpus()
+
+
+def plain_numbers(kind: Any, **attributes: Any) -> Callable[[], Any]:
+    def make() -> Any:
+        made = torch.arange(4.0).view(2, 2).as_subclass(kind)
+        vars(made).update(attributes)
+        return made
+
+    return make
+
+
+class Quantized(nn.Parameter):
+    """Carries its kind of quantization through operators."""
+
+    def __new__(cls, data: Any, requires_grad: bool = False, quant: Any = None) -> Any:
+        return torch.Tensor._make_subclass(cls, data, requires_grad)
+
+    def __init__(self, *_: Any, quant: Any = None) -> None:
+        self.quant = quant
+
+    def as_tensor(self) -> Any:
+        return torch.Tensor._make_subclass(torch.Tensor, self, self.requires_grad)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = super().__torch_function__(func, types, args, kwargs or {})
+        quant = next((one.quant for one in args if isinstance(one, Quantized)), None)
+        if isinstance(made, torch.Tensor):
+            return cls(made, quant=quant)
+        if isinstance(made, tuple | list):
+            return type(made)([cls(one, quant=quant) if isinstance(one, torch.Tensor) else one for one in made])
+        return made
+
+
+@of_a_class(lambda: Quantized(torch.ones(2, 2), quant=4))
+def a_parameter_with_a_constructor(x: Any) -> Any:
+    return x + 1, x.as_tensor() * 2, x.split(1), (x * 2).quant, isinstance(x, nn.Parameter)
+
+
+class WithMeta(torch.Tensor):
+    """Copies its attributes to results."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = super().__torch_function__(func, types, args, kwargs or {})
+        found = [one for one in args if isinstance(one, WithMeta)]
+        if isinstance(made, WithMeta) and found:
+            made.__dict__ = copy.copy(found[0].__dict__)
+        return made
+
+
+@of_a_class(plain_numbers(WithMeta, tag="a"))
+def attributes_of_results(x: Any) -> Any:
+    made = (x * 2).relu()
+    made.other = made.tag * 2
+    return made, x.sum().tag
+
+
+class Sometimes(torch.Tensor):
+    """Only some functions give the class, as in torchvision."""
+
+    kept = {torch.Tensor.clone, torch.Tensor.to, torch.Tensor.T.__get__}
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not all(issubclass(cls, one) for one in types):
+            return NotImplemented
+        with torch._C.DisableTorchFunctionSubclass():
+            made = func(*args, **(kwargs or {}))
+        return made.as_subclass(cls if func in cls.kept else torch.Tensor) if isinstance(made, torch.Tensor) else made
+
+
+@of_a_class(plain_numbers(Sometimes))
+def some_functions_keep_the_class(x: Any) -> Any:
+    return x + 1, x.clone(), x.to(torch.float64), x.T, x.mul_(2), x.sum()
+
+
+class Overriding(Plain):
+    """Overrides methods of torch.Tensor, and calls them."""
+
+    ndim = 10
+
+    def to(self, *args: Any) -> Any:
+        made = super().to(*args)
+        made.size_before = getattr(self, "size_before", made.data.shape)
+        return made
+
+    @property
+    def shape(self) -> Any:
+        if not hasattr(self, "size_before"):
+            self.size_before = self.size()
+        return self.size_before
+
+    def __add__(self, other: Any) -> Any:
+        return super().__add__(other) * 2
+
+    def __radd__(self, other: Any) -> str:
+        return "reflected"
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(key) - 1
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "computed":
+            return self * 3
+        raise AttributeError(name)
+
+
+@of_a_class(plain_numbers(Overriding))
+def overridden_methods(x: Any) -> Any:
+    facts = x.ndim, x.shape, bool(x), 1 + x, torch.ones(2, 2) + x, hasattr(x, "nothing")
+    return *facts, x + 1, x[0], x.to("cpu").size_before, x.computed
+
+
+class Bound(torch.Tensor):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+@of_a_class(plain_numbers(Bound))
+def an_override_that_is_no_class_method(x: Any) -> Any:
+    return x + 1
+
+
+@of_a_class(plain_numbers(Plain))
+def made_from_a_tensor(x: Any) -> Any:
+    return torch.tensor([1.0, 2.0]) + x, torch.as_tensor(x) is x, torch.zeros_like(x), x.new_zeros(2), torch.Tensor(x)
+
+
+@of_a_class(plain_numbers(Plain))
+def views_and_memory(x: Any) -> Any:
+    view, plain = x.view(-1), x.as_subclass(torch.Tensor)
+    view[0] = 7
+    plain.add_(1)
+    lower = torch.Tensor._make_subclass(Plain, plain)
+    lower *= 2
+    return view, plain, lower, x.detach().mul_(3)
+
+
+@of_a_class(lambda: plain_numbers(Plain)().requires_grad_())
+def derivatives(x: Any) -> Any:
+    return torch.autograd.grad((x * x).sum(), x)
+
+
+@of_a_class(plain_numbers(Plain))
+def state_of_overrides(x: Any) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunctionSubclass():
+            x = x + 1
+        inner = torch._C._is_torch_function_enabled(), x
+    with torch._C.DisableTorchFunction():
+        all_of_them = torch._C._is_torch_function_all_disabled()
+    return inner, all_of_them, torch._C._is_torch_function_all_disabled(), torch._C._is_torch_function_enabled()
+
+
+@of_a_class(plain_numbers(Plain))
+def modules_and_functions(x: Any) -> Any:
+    attention = F.scaled_dot_product_attention(x[None], x[None], x[None])
+    return attention, F.layer_norm(x, (2,)), F.max_pool1d(x[None], 2), F.mse_loss(x, x * 2), torch.linalg.norm(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("program", inside)
+@pytest.mark.filterwarnings("ignore:Defining your")
+def test_classes_of_libraries(program: Any, backend: str) -> None:
+    check(program, backend=backend, fullgraph=True)
+
+
+def test_an_error_of_the_override() -> None:
+    class Raising(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise ValueError(func.__name__)
+
+    def function(x: Any) -> Any:
+        try:
+            return x + 1
+        except ValueError as error:
+            return str(error)
+
+    stator.reset()
+    x = torch.ones(2).as_subclass(Raising)
+    assert stator.compile(function, backend="eager", fullgraph=True)(x) == "add"
+    with pytest.raises(ValueError, match="sin"):
+        stator.compile(torch.sin, backend="eager", fullgraph=True)(x)
+
+
+def test_a_step_of_training_in_one_graph() -> None:
+    def step(model: Any, optimizer: Any, x: Any) -> Any:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    stator.reset()
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in models]
+    x, compiled = torch.randn(3, 4).as_subclass(Plain), stator.compile(step, fullgraph=True)
+    for _ in range(2):
+        expected, found = step(models[0], optimizers[0], x), compiled(models[1], optimizers[1], x)
+        assert type(found) is Plain
+        torch.testing.assert_close(found, expected)

@@ -47,7 +47,7 @@ from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.graph.torch_warnings import PythonWarning, python_warnings_raised
 
 from .generators import GeneratorValue
-from .torch_overrides import asks_for_override, on_plain_tensors, overridden_call, overriding
+from .torch_overrides import on_plain_tensors, overridden_call, overriding, takes_subclasses
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -57,6 +57,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 handlers: Registry[Any, Handler] = Registry("callable")
 # Tensor methods that need more than one node: `handler(context, tensor, *args, **kwargs)`.
 tensor_methods: Registry[str, Handler] = Registry("tensor method")
+# Functions with a handler whose own code asks for `__torch_function__`.
+ASKS_IN_PYTHON = frozenset({torch.autograd.grad, torch.autograd.backward})
 # Closures that torch's functions return, by the id of their code: `handler(context, function, args, kwargs)`.
 made_functions: dict[int, Callable[[Any, FunctionValue, list[Value], dict[str, Value]], Value]] = {}
 # Functions of modules that stator never imports, by (module, qualified name).
@@ -133,6 +135,10 @@ def function_call(
     # at its first use torch.compile disables some functions of torch, such as the optimizers' `_init_group`
     handler = handlers.get(real) or _hashable_get(handlers, unwrap_torch_disable(real))
     if handler is not None:
+        if real in ASKS_IN_PYTHON and overriding(context, args, kwargs):
+            if torch._C._is_torch_function_enabled():
+                return context.inline(function, args, kwargs, called=True)
+            return on_plain_tensors(context, args, kwargs, functools.partial(_handled, context, handler))
         return context.call_handler(handler, args, kwargs)
     made = made_functions.get(id(real.__code__))
     if made is not None:
@@ -156,6 +162,10 @@ def function_call(
     if real.__module__ in _OTHER_COMPILER or made_by_torch_compile(real):
         raise unsupported("disabled", f"{real.__module__}.{function.qualname} belongs to torch's own compiler")
     return context.inline(function, args, kwargs, called=True)
+
+
+def _handled(context: CaptureContext, handler: Handler, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return context.call_handler(handler, args, kwargs)
 
 
 def _call_leaf(context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -193,7 +203,7 @@ def builtin_call(context: CaptureContext, fn: Any, args: list[Value], kwargs: di
     mark = mark_of(fn)
     if mark is not None:
         return _marked_call(context, mark, context.known(fn), args, kwargs)
-    if asks_for_override(fn):
+    if takes_subclasses(fn):
         overridden = overridden_call(context, fn, args, kwargs, functools.partial(builtin_call, context, fn))
         if overridden is not None:
             return overridden

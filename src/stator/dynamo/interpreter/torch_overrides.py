@@ -22,21 +22,19 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
 _TORCH_S = (torch.Tensor, torch._C.TensorBase)
-_NEVER_ASK = frozenset(
-    {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.as_subclass, torch.from_numpy, torch.frombuffer}
-)
+_NEVER_ASK = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 _OF_CLASSES = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 
 
-def asks_for_override(fn: Any) -> bool:
-    """Whether this function in C asks its arguments for `__torch_function__`."""
+def takes_subclasses(fn: Any) -> bool:
+    """Whether this function in C takes tensors of any class; nearly all of those ask for `__torch_function__`."""
     if isinstance(fn, types.MethodWrapperType):
         fn = fn.__self__  # `__get__` of a getter
     if isinstance(fn, _OF_CLASSES):
-        return fn.__objclass__ in _TORCH_S and fn not in _NEVER_ASK
+        return fn.__objclass__ in _TORCH_S and fn is not torch.Tensor.as_subclass
     if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return True
-    return isinstance(fn, types.BuiltinFunctionType) and fn in TORCH_BUILTINS and fn not in _NEVER_ASK
+    return isinstance(fn, types.BuiltinFunctionType) and fn in TORCH_BUILTINS
 
 
 def overriding(context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
@@ -67,7 +65,7 @@ def overridden_call(
     found = overriding(context, args, kwargs)
     if not found:
         return None
-    if torch._C._is_torch_function_enabled():
+    if torch._C._is_torch_function_enabled() and fn not in _NEVER_ASK:
         asked = [value for value in found if override_of(context, value) is not MISSING]
         if asked:
             api = context.known(public_function(fn))
@@ -97,7 +95,7 @@ def call_overrides(
     if kwargs or not in_c:
         packed.append(context.dict_of([part for name in kwargs for part in (ConstantValue(name), kwargs[name])]))
     for value in order:
-        result = _bound(context, value).call(context, packed, {})
+        result = _bound(context, value, in_c).call(context, packed, {})
         if not (isinstance(result, ConstantValue) and result.value is NotImplemented):
             return result
     raise context.raised(TypeError, _refusal(api.real(), [value.python_type(context) for value in order], in_c))
@@ -116,12 +114,20 @@ def _in_order(context: CaptureContext, asked: list[Value]) -> list[Value]:
     return order
 
 
-def _bound(context: CaptureContext, value: Value) -> Value:
+def _bound(context: CaptureContext, value: Value, in_c: bool) -> Value:
     kind = value.python_type(context)
     raw = context.class_lookup(kind, "__torch_function__")
-    if not isinstance(raw, (classmethod, staticmethod)):
+    if type(raw) is types.FunctionType and in_c:
+        context.warn_now(_PLAIN_METHOD)
+    elif not isinstance(raw, (classmethod, staticmethod)):
         raise unsupported("call", f"__torch_function__ of {value.describe(context)}, which is no class method")
     return context.bind(value, kind, "__torch_function__", raw)
+
+
+_PLAIN_METHOD = (
+    "Defining your `__torch_function__` as a plain method is deprecated and will be an error in future, please define "
+    "it as a classmethod."
+)
 
 
 def _refusal(function: Any, kinds: list[type], in_c: bool) -> str:

@@ -448,7 +448,18 @@ def _set_member(context: CaptureContext, obj: Any, members: Source | None) -> Va
 
 
 def _is_plain_member(obj: Any) -> bool:
-    return is_constant_object(obj) or isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType))
+    return is_constant_object(obj) or isinstance(obj, _PLAIN_MEMBERS)
+
+
+_PLAIN_MEMBERS = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MethodWrapperType,
+)
 
 
 def _exactly(constant: Any) -> tuple[type, Any]:

@@ -140,6 +140,16 @@ def disable_all() -> OverridesDisabled:
     return OverridesDisabled(False)
 
 
+@calls(torch._C._is_torch_function_enabled)
+def _is_enabled(context: CaptureContext) -> Value:
+    return ConstantValue(torch._C._is_torch_function_enabled())
+
+
+@calls(torch._C._is_torch_function_all_disabled)
+def _is_all_disabled(context: CaptureContext) -> Value:
+    return ConstantValue(function_state() == 2)
+
+
 @calls(function_state)
 def _function_state(context: CaptureContext) -> Value:
     return ConstantValue(function_state())

@@ -16,8 +16,9 @@ from stator.dynamo.guards.source import CallSource, ConstantSource, Source
 from stator.dynamo.host.torch_overrides import DISABLED, of_class, plain_attribute, plain_tensor
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.functions import BuiltinValue
-from stator.dynamo.values.objects import MISSING, IdentityKey, ObjectValue
+from stator.dynamo.values.objects import C_METHODS, MISSING, IdentityKey, ObjectValue
 from stator.graph.fake.wrapper_subclasses import has_own_functions, is_wrapper_class
 
 from .tensor import TensorValue
@@ -80,19 +81,23 @@ class TensorSubclassValue(ObjectValue):
 
     def generic_set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
         in_class = context.class_lookup(self.cls, name)
-        if isinstance(in_class, types.GetSetDescriptorType) and in_class.__objclass__ in _TORCH_S:
+        if name == "__dict__" and type(value) is DictValue and value.source is None and self.obj is None:
+            self.attributes = {context.constant_of(key, "a name"): item for key, item in value.items(context)}
+            context.mutations.freeze(value, "a dictionary that became a tensor's __dict__", context.end_step())
+        elif isinstance(in_class, types.GetSetDescriptorType) and in_class.__objclass__ in _TORCH_S:
             context.call(BuiltinValue(in_class.__set__), [self, value], {})
         else:
             super().generic_set_attr(context, name, value)
 
     def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
-        method = next((base.__dict__[name] for base in self.cls.__mro__ if name in base.__dict__), None)
+        in_classes = (base.__dict__.get(name) for base in self.cls.__mro__)
+        method = next((found for found in in_classes if isinstance(found, C_METHODS)), None)
         if getattr(method, "__objclass__", None) not in _TORCH_S:
             return super().builtin_method(context, name)
         return lambda context, *args, **kwargs: context.call(BuiltinValue(method), list(args), kwargs)
 
     def truth(self, context: CaptureContext) -> bool:
-        return context.truth(context.call(context.known(torch.Tensor.__bool__), [self], {}))
+        return context.truth(context.call(self.torch_method(context, "__bool__"), [], {}))
 
     def get_item(self, context: CaptureContext, key: Value) -> Value:
         return context.call(self.torch_method(context, "__getitem__"), [key], {})
