@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from stator.base.errors import Unsupported
+from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.fake.wrapper_subclasses import WrapperGradient, WrapperLayout, is_wrapper
 from stator.graph.ir.graph_text import PlainGraphModule
 from stator.graph.subgraphs.custom_autograd import graph_target
@@ -35,13 +36,13 @@ def with_inner_tensors(
             _Converter(layout, at, carried.get(at)) if layout is not None or at in carried else None
             for at, layout in enumerate(layouts)
         ]
-        inputs = _Inputs(converters)
+        inputs = _Inputs.of(converters, example_inputs)
         results = _results_of(gm, inputs)
         flat = inputs.flatten(example_inputs)
         try:
             inner = compile_plain(_over_inner_tensors(gm, inputs, results), flat)
         except WrapperGradient as error:  # of a plain input
-            at = inputs.owner_of(flat, error.index)
+            at = inputs.owner_of(example_inputs, error.index)
             if at is None or at in carried:
                 raise
             carried[at] = _Carriers.of(error.gradient)
@@ -77,6 +78,8 @@ class _Carriers:
     def of(gradient: torch.Tensor) -> _Carriers:
         layout = WrapperLayout.of(gradient) if is_wrapper(gradient) else None
         parts = [gradient] if layout is None else layout.leaves(gradient)
+        if not all(map(_is_differentiable, parts)):
+            raise _refused(f"a gradient is a {type(gradient).__qualname__}, which is made of integers, too")
         return _Carriers(layout, tuple([(one.shape, one.dtype, one.device) for one in parts]))
 
     def make(self) -> list[torch.Tensor]:
@@ -128,17 +131,22 @@ class _Converter:
 class _Flatten(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, converter: _Converter, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        parts = [part.detach() for part in converter.leaves(tensor)]
+        parts = converter.leaves(tensor)
         carriers = converter.carriers
-        fixed = [part for part in parts if carriers is not None or not _is_differentiable(part)]
-        ctx.converter = converter
-        ctx.mark_non_differentiable(*fixed)
+        fixed = _without_gradients(parts) if carriers is None else dict(enumerate(parts))
+        # numbers without gradients stay themselves: a class may tell tensors of lengths apart by identity
+        parts = [part if at in fixed and not part.requires_grad else part.detach() for at, part in enumerate(parts)]
+        ctx.converter, ctx.fixed = converter, fixed
+        ctx.mark_non_differentiable(*[parts[at] for at in fixed])
         return *parts, *(() if carriers is None else carriers.make())
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         converter: _Converter = ctx.converter
-        gradients = gradients if converter.carriers is None else gradients[-len(converter.carriers.facts) :]
+        if converter.carriers is not None:
+            gradients = gradients[-len(converter.carriers.facts) :]
+        else:
+            gradients = tuple([ctx.fixed.get(at, one) for at, one in enumerate(gradients)])
         for one in filter(is_wrapper, gradients):  # a plain result was given a gradient that is no plain tensor
             raise _unlike_compiled("that is a plain tensor", one)
         return None, gradients[0] if converter.gradient is None else _Converter(converter.gradient).build(*gradients)
@@ -149,20 +157,25 @@ class _Build(torch.autograd.Function):
     def forward(ctx: Any, converter: _Converter, *parts: torch.Tensor) -> torch.Tensor:
         ctx.converter = converter
         ctx.shapes = [part.shape if part.requires_grad else None for part in parts]
+        ctx.fixed = {at: part for at, part in enumerate(parts) if not part.requires_grad}
         return converter.joined(parts)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         converter: _Converter = ctx.converter
         if converter.position is not None and not converter.is_traced:
-            _take_gradient_layout(converter, gradient, ctx.shapes)
+            _take_gradient_layout(converter, gradient, ctx.shapes, ctx.fixed)
         layout = converter.gradient
         given = [gradient] if layout is None else _Converter(layout).flatten(_with_layout(gradient, layout))
+        if converter.carriers is None and not all(_is_same(given[at], own) for at, own in ctx.fixed.items()):
+            raise _unlike_compiled("with the numbers of the result beside its values", gradient)
         found = [None] * (len(ctx.shapes) - len(given)) + list(given)
         return None, *[None if shape is None else one for one, shape in zip(found, ctx.shapes, strict=True)]
 
 
-def _take_gradient_layout(converter: _Converter, gradient: torch.Tensor, shapes: list[Any]) -> None:
+def _take_gradient_layout(
+    converter: _Converter, gradient: torch.Tensor, shapes: list[Any], fixed: dict[int, torch.Tensor]
+) -> None:
     """Learn, while tracing, how the gradient of an input is made."""
     layout = WrapperLayout.of(gradient) if is_wrapper(gradient) else None
     parts = [gradient] if layout is None else layout.leaves(gradient)
@@ -172,18 +185,46 @@ def _take_gradient_layout(converter: _Converter, gradient: torch.Tensor, shapes:
     ):
         assert converter.position is not None
         raise _UnlikeGradient(converter.position, gradient)
+    if converter.carriers is None and not all(_is_same(parts[at], own) for at, own in fixed.items()):
+        raise _refused(f"the gradient of a {type(gradient).__qualname__} has other numbers beside its values")
     converter.gradient, converter.is_traced = layout, True
+
+
+def _without_gradients(parts: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """The parts that hold no values to differentiate, by position: numbers of other dtypes, and empty tensors."""
+    live = any(_is_differentiable(part) and part.numel() for part in parts)
+    return {at: part for at, part in enumerate(parts) if not _is_differentiable(part) or (live and not part.numel())}
+
+
+def _is_same(one: torch.Tensor, own: torch.Tensor) -> bool:
+    """Whether two parts without gradients are equal. Fake tensors are equal only in the same memory."""
+    if one is own or one.shape != own.shape or not one.numel():
+        return one.shape == own.shape
+    if isinstance(one, FakeTensor) and isinstance(own, FakeTensor):
+        return (
+            one.fake_storage is own.fake_storage and one.meta.offset == own.meta.offset and one.stride() == own.stride()
+        )
+    return torch.equal(one, own)
 
 
 def _with_layout(gradient: torch.Tensor, layout: WrapperLayout) -> torch.Tensor:
     """A gradient with this layout; its class converts it where its own layout differs."""
-    if is_wrapper(gradient) and layout.fits(WrapperLayout.of(gradient)):
+    if _has_layout(gradient, layout):
         return gradient
     convert = getattr(gradient, "__coerce_same_metadata_as_tangent__", None)
     made = gradient if convert is None else convert(layout.context, layout.cls)
-    if is_wrapper(made) and layout.fits(WrapperLayout.of(made)):
+    if _has_layout(made, layout):
         return made  # type: ignore[no-any-return]
     raise _unlike_compiled(f"of class {layout.cls.__qualname__} with the context {layout.context!r}", gradient)
+
+
+def _has_layout(gradient: Any, layout: WrapperLayout) -> bool:
+    """Whether a gradient has this layout, apart from facts of its own history."""
+    if not is_wrapper(gradient):
+        return False
+    return layout.fits(WrapperLayout.of(gradient)) or (
+        gradient.requires_grad and layout.fits(WrapperLayout.of(gradient.detach()))
+    )
 
 
 def _unlike_compiled(expected: str, gradient: torch.Tensor) -> RuntimeError:
@@ -209,8 +250,28 @@ class _Inputs:
     """The conversion of each input; None for those that stay."""
 
     converters: Sequence[_Converter | None]
+    repeated: dict[int, int]  # position of a part -> that of an earlier part, which is the same tensor in every call
+
+    @staticmethod
+    def of(converters: Sequence[_Converter | None], examples: Sequence[Any]) -> _Inputs:
+        """Nested tensors of equal lengths share the tensor of these lengths, which guards hold."""
+        first: dict[int, int] = {}
+        repeated: dict[int, int] = {}
+        begin = 0
+        for value, converter in zip(examples, converters, strict=True):
+            if converter is not None and converter.layout is not None and value.is_nested:
+                for at, part in enumerate(converter.leaves(value), begin):
+                    if not _is_differentiable(part) and first.setdefault(id(part), at) != at:
+                        repeated[at] = first[id(part)]
+            begin += 1 if converter is None else converter.count
+        return _Inputs(converters, repeated)
 
     def flatten(self, args: Sequence[Any]) -> list[Any]:
+        """What the graph takes."""
+        parts = self.parts(args)
+        return [part for at, part in enumerate(parts) if at not in self.repeated] if self.repeated else parts
+
+    def parts(self, args: Sequence[Any]) -> list[Any]:
         """The inputs with inner tensors in place of subclasses. A tensor given twice gives each inner tensor twice."""
         flat: list[Any] = []
         known: dict[int, Sequence[torch.Tensor]] = {}
@@ -223,9 +284,10 @@ class _Inputs:
             flat += known[id(value)]
         return flat
 
-    def owner_of(self, flat: Sequence[Any], index: int) -> int | None:
-        """The input that stays and is the flat tensor with this index among the tensors."""
-        tensors = [at for at, value in enumerate(flat) if isinstance(value, torch.Tensor)]
+    def owner_of(self, args: Sequence[Any], index: int) -> int | None:
+        """The input that stays and is the graph's tensor with this index among its tensors."""
+        parts = enumerate(self.parts(args))
+        tensors = [at for at, value in parts if at not in self.repeated and isinstance(value, torch.Tensor)]
         if index >= len(tensors):
             return None
         begin = 0
@@ -304,7 +366,7 @@ class _Results:
             return
         layout, leaves = given
         now = WrapperLayout.of(tensor)
-        same = now.fits(layout) and tuple(now.stride) == tuple(layout.stride)
+        same = now.fits(layout) and (tensor.is_nested or tuple(now.stride) == tuple(layout.stride))
         if not same or any(one is not other for one, other in zip(now.leaves(tensor), leaves, strict=True)):
             raise _refused(f"the graph replaces inner tensors of a {type(tensor).__qualname__}")
 
@@ -312,9 +374,9 @@ class _Results:
         if not is_wrapper(result):
             raise _refused("a traced result has another class than in the captured graph")
         converter.layout = converter.gradient = WrapperLayout.of(result)
-        expect = getattr(result, "__coerce_tangent_metadata__", None)
-        if result.requires_grad and expect is not None:
+        if result.requires_grad:
             with torch.no_grad():
+                expect = getattr(result, "__coerce_tangent_metadata__", result.detach)
                 converter.gradient = WrapperLayout.of(expect())
         return converter.flatten(result)
 
@@ -383,11 +445,17 @@ def _over_inner_tensors(gm: fx.GraphModule, inputs: _Inputs, results: _Results) 
     copied: dict[fx.Node, fx.Node] = {}
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     leaves: dict[int, list[fx.Node]] = {}
+    taken: list[fx.Node] = []  # by position among the parts
     for index, (node, converter) in enumerate(zip(placeholders, inputs.converters, strict=True)):
         if converter is None:
             copied[node] = graph.node_copy(node)
-        else:
-            leaves[index] = [graph.placeholder(f"{node.name}_{at}") for at in range(converter.count)]
+            taken.append(copied[node])
+            continue
+        begin = len(taken)
+        for at in range(converter.count):
+            earlier = inputs.repeated.get(begin + at)
+            taken.append(graph.placeholder(f"{node.name}_{at}") if earlier is None else taken[earlier])
+        leaves[index] = taken[begin:]
     for index, nodes in leaves.items():
         target = graph_target(inputs.converters[index].build, "make_subclass")  # type: ignore[union-attr]
         copied[placeholders[index]] = graph.call_function(target, tuple(nodes))

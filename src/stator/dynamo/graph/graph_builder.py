@@ -89,6 +89,7 @@ class GraphBuilder:
         self.mode = CaptureFakeMode(context)
         self.inputs: list[GraphInput] = []
         self.input_values: list[TensorValue] = []
+        self.nested_inputs: list[TensorValue] = []
         self.op_count = 0
         self.numbers = NumberNodes(self)
         self.by_fake: dict[int, TensorValue] = {}

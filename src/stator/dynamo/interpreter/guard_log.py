@@ -47,8 +47,8 @@ class GuardLog:
             kind,
             tensor.dtype,
             tensor.device,
-            tuple(tensor.shape),
-            tuple(tensor.stride()) if tensor.layout is torch.strided else (),
+            _fixed(tensor.shape),
+            _fixed(tensor.stride()) if tensor.layout in (torch.strided, torch.jagged) else (),
             tensor.requires_grad,
             torch._C._dispatch_keys(tensor).raw_repr() if tensor.is_conj() or tensor.is_neg() else None,
         )
@@ -134,3 +134,8 @@ class GuardLog:
 
 def _is_key_constant(key: Any) -> bool:
     return wrapping.is_constant_object(key) or isinstance(key, (type, types.FunctionType, types.BuiltinFunctionType))
+
+
+def _fixed(sizes: Iterable[Any]) -> tuple[Any, ...]:
+    """Sizes, with None for those of a nested tensor, which stand for the tensor of its lengths."""
+    return tuple([size if type(size) is int else None for size in sizes])

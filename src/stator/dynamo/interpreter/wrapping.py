@@ -217,7 +217,7 @@ def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -
     if source is None:
         raise unsupported("unguardable", "a tensor that cannot be reached from the frame")
     plain = obj if plain_class else plain_tensor(obj)
-    if plain.is_nested:  # a nested tensor has no sizes to compare
+    if plain.is_nested and not wraps:  # such a nested tensor has no sizes to compare
         raise unsupported("tensor-layout", "a nested tensor")
     context.guards.tensor(source, plain, type(obj))
     if wraps:
@@ -225,6 +225,8 @@ def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -
     elif not plain_class:
         return TensorSubclassValue(type(obj), None, obj, source)
     value = TensorValue(context.recorder.mode.from_real(obj), None, source, obj, type(obj))
+    if plain.is_nested:
+        context.recorder.nested_inputs.append(value)
     follow_contents(context, value)
     return context.recorder.wrap_input(value)
 
@@ -239,6 +241,10 @@ def _guard_parts(context: CaptureContext, obj: Any, source: Source) -> None:
     for name in names:
         inner, own = getattr(obj, name), AttrSource(source, name)
         context.guards.tensor(own, inner, type(inner))
+        if obj.is_nested and not inner.is_floating_point():
+            for other in context.recorder.nested_inputs:
+                same = CallSource(operator.is_, (own, AttrSource(other.source, name)))  # type: ignore[arg-type]
+                context.guard(same, GuardKind.EQUALS, inner is getattr(other.obj, name, None))
         if is_wrapper_class(type(inner)):
             _guard_parts(context, inner, own)
 

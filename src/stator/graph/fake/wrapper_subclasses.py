@@ -47,6 +47,12 @@ def is_made_of_tensors(tensor: torch.Tensor) -> bool:
     )
 
 
+def _may_equal(one: Any, other: Any) -> bool:
+    """Whether two sizes are equal. Sizes of nested tensors stand for tensors, which are parts and differ in each
+    call."""
+    return one == other if type(one) is int and type(other) is int else type(one) is type(other)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WrapperLayout:
     """How a wrapper subclass is made of its inner tensors.
@@ -96,7 +102,8 @@ class WrapperLayout:
             self.cls is other.cls
             and self.names == other.names
             and bool(self.context == other.context)
-            and tuple(self.size) == tuple(other.size)
+            and len(self.size) == len(other.size)
+            and all(map(_may_equal, self.size, other.size))
             and all(
                 one is two if one is None or two is None else one.fits(two)
                 for one, two in zip(self.inner, other.inner, strict=True)

@@ -214,6 +214,8 @@ class TensorValue(Value):
             and self.cls is not torch.nn.Parameter
             and in_class is not (lookup_in_class(torch.Tensor, name))
         ):
+            if is_wrapper(self.fake):
+                return context.bind(self, self.cls, name, in_class)
             raise unsupported("tensor-subclass", f"method {name!r} of the tensor class {class_name(self.cls)}")
         if isinstance(in_class, property) or not callable(getattr(torch.Tensor, name)):
             raise unsupported("attribute", f"attribute {name!r} of {self.describe(context)}")
