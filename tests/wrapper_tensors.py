@@ -20,6 +20,11 @@ def values(*shape: int, seed: int = 0, grad: bool = False) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).requires_grad_(grad)
 
 
+def nested(*lengths: int, grad: bool = False) -> torch.Tensor:
+    parts = [values(length, 4, seed=at) for at, length in enumerate(lengths)]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged).requires_grad_(grad)
+
+
 class Labelled(torch.Tensor):
     """A tensor around one other, with a label that its results keep. `double()` is an operator that reads the label."""
 

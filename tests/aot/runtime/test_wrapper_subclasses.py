@@ -10,9 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.differential import BY_BACKEND, assert_same, check, corpus
-from tests.wrapper_tensors import Labelled, Overriding, Quantized, pair, values
+from tests.wrapper_tensors import Labelled, Overriding, Quantized, nested, pair, values
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils import _pytree as pytree
 
 import stator
 from stator import pipeline
@@ -90,7 +91,7 @@ def without_gradients_inside(x):
 
 
 @program(lambda: TwoTensor(pair(4, 4), pair(4, 4, seed=1)).requires_grad_())
-def nested(x):
+def twice_wrapped(x):
     return x.sin().sum(0), x.view(16)
 
 
@@ -199,6 +200,72 @@ def test_write_to_what_autograd_follows_runs_eagerly() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(program, make=lambda: (pair(4), values(4, grad=True)), backend="inductor", gradients=True)
+
+
+def _nested_linear(x: Any, weight: Any) -> Any:
+    return F.linear(x.sin(), weight).relu()
+
+
+def _nested_parts(x: Any, scale: Any) -> Any:
+    y = F.layer_norm(x.detach(), (4,), scale[0].detach())
+    return x * scale[0], x.detach().offsets(), y.values(), y.to_padded_tensor(0.0), y.mean(1)
+
+
+def _nested_views(x: Any, scale: Any) -> Any:
+    y = x.unflatten(-1, (2, 2))
+    return y.transpose(1, 2), x.reshape(x.size(0), -1, 2, 2) * 2, x * scale[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", [_nested_linear, _nested_parts, _nested_views])
+def test_nested_tensors(function: Any, backend: str) -> None:
+    def outcome(function: Any, lengths: tuple[int, ...]) -> Any:
+        x, weight = nested(*lengths, grad=True), values(3, 4, grad=True)
+        made = pytree.tree_leaves(function(x, weight))
+        flat = [(one.values(), one.offsets(), type(one)) if one.is_nested else one for one in made]
+        roots = [one.values() if one.is_nested else one for one in made if one.requires_grad]
+        gradients = torch.autograd.grad([one.sum() for one in roots], [x, weight], allow_unused=True)
+        return flat, [one.values() if one is not None and one.is_nested else one for one in gradients]
+
+    stator.reset()
+    compiled = stator.compile(function, backend=backend, fullgraph=True)
+    for lengths in ((2, 3, 1), (2, 3, 1), (4, 2)):
+        assert_same(outcome(compiled, lengths), outcome(function, lengths), BY_BACKEND[backend])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nested_tensors_of_equal_lengths(backend: str) -> None:
+    """Lengths are equal only if two nested tensors share them; results keep them."""
+
+    def outcome(function: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        try:
+            return (function(x, y) + x).values()
+        except RuntimeError as error:
+            return str(error)[:40]
+
+    function = lambda x, y: x * y + x  # noqa: E731
+    stator.reset()
+    compiled = stator.compile(function, backend=backend)
+    x, y = nested(2, 3, 1), nested(2, 3, 1)
+    for other in (x * 3, y, x * 2, x):
+        assert_same(outcome(compiled, x, other), outcome(function, x, other), BY_BACKEND[backend])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sizes_of_nested_tensors_break(backend: str) -> None:
+    compiled = stator.compile(lambda x: (x.shape[1], x * 2), backend=backend)
+    x = nested(2, 3)
+    length, doubled = compiled(x)
+    assert length == x.shape[1] == doubled.shape[1]
+    assert_same(doubled.values(), (x * 2).values())
+
+
+def test_numbers_beside_the_values_of_a_gradient() -> None:
+    """The gradient of a nested tensor has the tensor's own lengths."""
+    x = nested(2, 3, 1, grad=True)
+    stator.compile(lambda x: x * x, backend="aot_eager", fullgraph=True)(x).values().sum().backward()
+    assert x.grad.offsets().tolist() == [0, 2, 5, 6]
+    assert x.grad.shape == x.shape
 
 
 def test_gradient_of_another_class_is_refused_in_words() -> None:

@@ -393,11 +393,20 @@ class _Results:
                 made.append(part.build(*[next(remaining) for _ in range(part.count)]))
             else:
                 base = args[part.index] if isinstance(part, _ViewOfInput) else made[part.position]
-                made.append(part.fake._view_func_unsafe(base))
+                made.append(_view_again(part.fake, base))
         for index, count in self.written.items():
             if not args[index].is_inference():
                 torch.autograd.graph.increment_version([args[index]] * count)
         return tuple(made)
+
+
+def _view_again(view: Any, base: torch.Tensor) -> Any:
+    """A view of `base` by the operators that made `view`. The size of a nested tensor that stands for its lengths is
+    that of `base`."""
+    if not base.is_nested:
+        return view._view_func_unsafe(base)
+    (lengths,) = [size for size in base.shape if type(size) is not int]
+    return view._view_func_unsafe(base, lambda size: size if type(size) is int else lengths)
 
 
 def _flat_count(part: _Part) -> int:

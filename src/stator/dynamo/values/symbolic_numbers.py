@@ -225,6 +225,8 @@ def is_symbolic(number: Any) -> bool:
 def number_value(number: Any) -> Value:
     """The value of a symbolic number of torch; a constant if the number is known."""
     node = number.node
+    if not isinstance(node, SymbolicNode):
+        raise unsupported("tensor-layout", "the size of a nested tensor that stands for its lengths")
     value = node.environment.simplify(node.value) if isinstance(node.value, Expr) else node.value
     known = value.constant if isinstance(value, Expr) else value if isinstance(value, NUMBERS) else None
     return SymbolicNumber(FromSizes(number)) if known is None else ConstantValue(known)
