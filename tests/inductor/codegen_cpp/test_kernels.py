@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import stator
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from kernel_harness import Compiled, Graph, assert_close, fresh_memory, run_reference
@@ -155,6 +157,30 @@ def test_scattered_values_meet_in_one_element(dtype: torch.dtype, mode: str) -> 
     )
     graph.outputs = [out]
     check(graph)
+
+
+@pytest.mark.parametrize("width", [16, 37, 64])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_are_added_in_the_order_of_their_places(width: int, threads: int) -> None:
+    """Whatever the number of threads: each adds to rows of its own."""
+
+    def program(x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        start = torch.ones(2, 50, width)
+        return start.index_add(1, rows, x), start.scatter_add(1, rows[None, :, None].expand_as(x), x.exp())
+
+    x, rows = torch.randn(2, 3000, width), torch.randint(0, 50, (3000,))
+    expected = torch.ones(2, 2, 50, width)
+    for place, row in enumerate(rows):
+        expected[0, :, row] += x[:, place]
+        expected[1, :, row] += x.exp()[:, place]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        sums, exponentials = stator.compile(program, fullgraph=True)(x, rows)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(sums, expected[0])
+    torch.testing.assert_close(exponentials, expected[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -46,7 +46,13 @@ def is_profitable(
         return False
     if fusion.flow and _fills_a_table(second, sizes):
         return False
+    if _chooses_places(first) and _chooses_places(second):
+        return False  # a kernel whose sums go to the rows of one number shares rows between threads, without atomics
     return _same_lanes(first, second, fusion, readers)
+
+
+def _chooses_places(group: FusionCandidate) -> bool:
+    return any(not access.plain for facts in group.facts for access in facts.stores)
 
 
 def _fills_a_table(second: FusionCandidate, sizes: Mapping[str, int]) -> bool:

@@ -660,7 +660,12 @@ template <class V, class P> static __attribute__((noinline)) void load_tile(V *t
     for (int i = 0; i < LANES; ++i) tile[i] = r[i];
 }
 
-template <class P, class S> INLINE void add_atomic(P *p, S v) {
+// Adds to an element that other threads may add to, unless this one is alone
+template <class P, class S> INLINE void add_shared(P *p, S v, bool alone) {
+    if (alone) {
+        *p += v;
+        return;
+    }
 #pragma omp atomic
     *p += v;
 }

@@ -22,7 +22,7 @@ from .phases import Phase, PhasePlan, plan_phases
 from .several_accumulators import emit_with_several
 from .types import KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
-from .vectorize import LoopOrder, tiled_load
+from .vectorize import LoopOrder, row_of_sums, tiled_load
 
 # With fewer elements of simple work than this, one thread is faster: a parallel region costs some microseconds
 _SERIAL_WORK = 32768
@@ -57,6 +57,7 @@ class Emitter:
         self.width = 1  # the number of accumulators for each value
         self.part_depth = part_depth(kernel, order)
         self.in_part: frozenset[int] = frozenset()  # sums that currently go to a partial accumulator
+        self.owned = self._owned_row()
         self.columns = plan_columns(kernel, order, self.plan, self._work() > _SERIAL_WORK)
         self.parallel_at = self._parallel_loop()
         self.split = self._split_reduction()
@@ -80,15 +81,30 @@ class Emitter:
         self.line("}")
 
     def emit(self) -> list[str]:
-        if self.parallel_at is None:
-            self._random_blocks()
-            self._outer(0)
+        if self.parallel_at is None and (self.owned is None or self._work() <= _SERIAL_WORK):
+            self.owned = None
+            self._region()
         else:
             self.line(f"#pragma omp parallel num_threads(threads_for({self._work()}ll))")
             with self.block(""):
-                self._random_blocks()
-                self._outer(0)
+                self._region()
         return self.lines
+
+    def _region(self) -> None:
+        self._random_blocks()
+        if self.owned is not None:
+            size = self.kernel.values[self.owned].args[1]
+            for name, part in (("own_begin", "omp_get_thread_num()"), ("own_end", "(omp_get_thread_num() + 1)")):
+                self.line(f"const int64_t {name} = {size}ll * {part} / omp_get_num_threads();")
+        elif self.order.vector is None and any(store.mode == "add" for store in self.kernel.stores):
+            self.line("const bool alone = omp_get_num_threads() == 1;")
+        self._outer(0)
+
+    def _owned_row(self) -> int | None:
+        """The number of the rows that threads share, where they add whole vectors to rows that data choose: each thread
+        runs all the loops, and adds to its own rows alone. Sums then have the order of the loops, and need no atomics.
+        """
+        return None if self.order.vector is None else row_of_sums(self.kernel)
 
     def _random_blocks(self) -> None:
         """Each thread's memory of the random words that it made last."""
@@ -107,7 +123,7 @@ class Emitter:
         sizes = [self.kernel.sizes[loop] for loop in self.order.outer]
         if not sizes or self._work() <= _SERIAL_WORK or any(s.mode in ORDERED_STORE_MODES for s in self.kernel.stores):
             return None
-        if self.columns is not None and self.columns.split is not None:
+        if self.owned is not None or (self.columns is not None and self.columns.split is not None):
             return None
         step = 16 if self.columns is None else 16 * self.columns.width
         chunks = [math.ceil(s / step) if self.order.outer[at] == self.order.vector else s for at, s in enumerate(sizes)]
@@ -130,6 +146,9 @@ class Emitter:
         for position in self.plan.outside:
             if self._place(position) == depth:
                 self._define(position)
+        if self.owned is not None and self._place(self.owned) == depth:
+            row = f"indirect{self.owned}"
+            self.line(f"if ({row} < own_begin || {row} >= own_end) continue;")
         if depth == len(outer):
             self._phases()
             return
@@ -451,9 +470,12 @@ class Emitter:
             self.line(f"scatter({self.pointers[store.buffer]}, {index}, {value}, {self.lanes});")
 
     def _unusual_store(self, store: Store, target: str, value: str) -> None:
-        """Handles scalars only: kernels with such stores are not vectorised."""
-        if store.mode == "add":
-            text = f"add_atomic({target}, {value});"
+        """Handles scalars only, except for sums: kernels with other such stores are not vectorised."""
+        if self.lane_symbol is not None:
+            tail = self._tail()
+            text = f"store({target}, op_add(load({target}{tail}), {value}){tail});"
+        elif store.mode == "add":
+            text = f"add_shared({target}, {value}, alone);"
         elif store.mode in ("max", "min", "mul"):
             operation = store.mode if store.mode == "mul" else f"{store.mode}imum"
             text = f"store_one({target}, op_{operation}(load_one({target}), {value}));"
