@@ -16,13 +16,14 @@ from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
 
 from .column_plan import plan_columns
 from .indices import VectorIndexContext, fits_32_bits, print_index, print_vector_index
-from .kernel import CppValue, Kernel, Store
+from .kernel import CppValue, Kernel, Store, narrowed_by_stores
 from .partial_sums import emit_in_parts, part_depth
 from .phases import Phase, PhasePlan, plan_phases
+from .row_sums import own_rows, row_of_sums, skip_of_others
 from .several_accumulators import emit_with_several
 from .types import KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
-from .vectorize import LoopOrder, row_of_sums, tiled_load
+from .vectorize import LoopOrder, tiled_load
 
 # With fewer elements of simple work than this, one thread is faster: a parallel region costs some microseconds
 _SERIAL_WORK = 32768
@@ -48,7 +49,7 @@ class Emitter:
         self.depth = 1
         self.lanes = "LANES"
         self.narrows = True
-        self.narrowed_by_stores = _narrowed_by_stores(kernel, buffers)
+        self.narrowed_by_stores = narrowed_by_stores(kernel, buffers)
         self.vector_bit = 0 if order.vector is None else 1 << order.vector
         self.lane_symbol = None if order.vector is None else kernel.loops[order.vector]
         self.vector_indirect: dict[Symbol, str] = {}
@@ -57,7 +58,7 @@ class Emitter:
         self.width = 1  # the number of accumulators for each value
         self.part_depth = part_depth(kernel, order)
         self.in_part: frozenset[int] = frozenset()  # sums that currently go to a partial accumulator
-        self.owned = self._owned_row()
+        self.owned = None if order.vector is None or self._work() <= _SERIAL_WORK else row_of_sums(kernel)
         self.columns = plan_columns(kernel, order, self.plan, self._work() > _SERIAL_WORK)
         self.parallel_at = self._parallel_loop()
         self.split = self._split_reduction()
@@ -81,8 +82,7 @@ class Emitter:
         self.line("}")
 
     def emit(self) -> list[str]:
-        if self.parallel_at is None and (self.owned is None or self._work() <= _SERIAL_WORK):
-            self.owned = None
+        if self.parallel_at is None and self.owned is None:
             self._region()
         else:
             self.line(f"#pragma omp parallel num_threads(threads_for({self._work()}ll))")
@@ -93,18 +93,10 @@ class Emitter:
     def _region(self) -> None:
         self._random_blocks()
         if self.owned is not None:
-            size = self.kernel.values[self.owned].args[1]
-            for name, part in (("own_begin", "omp_get_thread_num()"), ("own_end", "(omp_get_thread_num() + 1)")):
-                self.line(f"const int64_t {name} = {size}ll * {part} / omp_get_num_threads();")
+            self.lines += ["    " * self.depth + text for text in own_rows(self.kernel, self.owned)]
         elif self.order.vector is None and any(store.mode == "add" for store in self.kernel.stores):
             self.line("const bool alone = omp_get_num_threads() == 1;")
         self._outer(0)
-
-    def _owned_row(self) -> int | None:
-        """The number of the rows that threads share, where they add whole vectors to rows that data choose: each thread
-        runs all the loops, and adds to its own rows alone. Sums then have the order of the loops, and need no atomics.
-        """
-        return None if self.order.vector is None else row_of_sums(self.kernel)
 
     def _random_blocks(self) -> None:
         """Each thread's memory of the random words that it made last."""
@@ -147,8 +139,7 @@ class Emitter:
             if self._place(position) == depth:
                 self._define(position)
         if self.owned is not None and self._place(self.owned) == depth:
-            row = f"indirect{self.owned}"
-            self.line(f"if ({row} < own_begin || {row} >= own_end) continue;")
+            self.line(skip_of_others(self.owned))
         if depth == len(outer):
             self._phases()
             return
@@ -592,17 +583,6 @@ class Emitter:
             if KIND[source] != KIND[value.dtype]:
                 raise CompileError("inductor", f"reduction {kind} of {source} to {value.dtype}")
         self.line(f"const {register} t{position} = {text};")
-
-
-def _narrowed_by_stores(kernel: Kernel, buffers: Mapping[str, Buffer]) -> set[int]:
-    """The values that are only stored, in their own dtype: a store rounds or wraps as NARROW does."""
-    read = {position for value in kernel.values for position in kernel.operands(value.args)}
-    stored: set[int] = set()
-    for store in kernel.stores:
-        read.update(position for position in kernel.store_operands(store) if position != store.value)
-        same = buffers[store.buffer].layout.dtype is kernel.values[store.value].dtype
-        (stored if same and store.mode is None else read).add(store.value)
-    return stored - read
 
 
 _COMBINE = {

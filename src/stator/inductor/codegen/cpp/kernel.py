@@ -108,6 +108,17 @@ class Kernel:
         return sorted(seen)
 
 
+def narrowed_by_stores(kernel: Kernel, buffers: Mapping[str, Buffer]) -> set[int]:
+    """The values that are only stored, in their own dtype: a store rounds or wraps as NARROW does."""
+    read = {position for value in kernel.values for position in kernel.operands(value.args)}
+    stored: set[int] = set()
+    for store in kernel.stores:
+        read.update(position for position in kernel.store_operands(store) if position != store.value)
+        same = buffers[store.buffer].layout.dtype is kernel.values[store.value].dtype
+        (stored if same and store.mode is None else read).add(store.value)
+    return stored - read
+
+
 def merge(group: Group, buffers: Mapping[str, Buffer]) -> Kernel:
     """Merge the members' bodies, in order. Raises CompileError for contents that a schedule must not have."""
     first = next((m.body for m in group.members if m.body.reduction_vars or len(m.body.vars) > len(group.ranges)), None)

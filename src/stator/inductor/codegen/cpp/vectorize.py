@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +11,7 @@ from stator.inductor.loops.vocabulary import HEAVY
 from stator.shapes.expr import Expr
 
 from .kernel import CppValue, Kernel
+from .row_sums import loop_along_rows
 
 # Cost of one element in units of a vectorised unit-stride access of a whole vector
 _VECTOR_UNIT, _VECTOR_TILED, _VECTOR_NEAR, _VECTOR_STRIDED, _VECTOR_GATHER = 1 / 16, 5 / 16, 7 / 16, 12 / 16, 14 / 16
@@ -36,7 +35,7 @@ class LoopOrder:
 def choose_order(kernel: Kernel, enabled: bool = True) -> LoopOrder:
     outer = tuple(range(kernel.outer))
     inner = tuple(range(kernel.outer, len(kernel.loops)))
-    if enabled and (along := _loop_of_added_rows(kernel)) is not None:
+    if enabled and (along := loop_along_rows(kernel)) is not None:
         return LoopOrder(_last(outer, along), inner, along)
     if not enabled or not kernel.loops or any(store.mode or store.mask is not None for store in kernel.stores):
         return LoopOrder(outer, inner, None)
@@ -59,32 +58,6 @@ def choose_order(kernel: Kernel, enabled: bool = True) -> LoopOrder:
     if tile is not None:
         return LoopOrder((*(loop for loop in outer if loop not in (chosen, tile)), chosen, tile), inner, chosen, tile)
     return LoopOrder(_heavy_outside(kernel, outer, chosen), inner, chosen)
-
-
-def row_of_sums(kernel: Kernel) -> int | None:
-    """The value that numbers the rows to which all sums of a kernel go; rows share no memory."""
-    sums = [store for store in kernel.stores if store.mode is not None]
-    if not sums or kernel.inner_bits or any(store.mode not in (None, "add") for store in sums):
-        return None
-    rows = [{kernel.indirect[symbol] for symbol in s.index.symbols if symbol in kernel.indirect} for s in sums]
-    row = min(set.intersection(*rows), default=None)
-    if row is None or any(s.mask is not None or kernel.values[row].loops & ~s.loops for s in kernel.stores):
-        return None
-    return row
-
-
-def _loop_of_added_rows(kernel: Kernel) -> int | None:
-    """The loop along the rows that a kernel adds to: its lanes write neighbours, of which none comes twice."""
-    if row_of_sums(kernel) is None:
-        return None
-    indices = [store.index for store in kernel.stores if store.mode is not None]
-    symbols = {symbol for index in indices for symbol in index.symbols if symbol in kernel.indirect}
-    varying = functools.reduce(operator.or_, (kernel.values[kernel.indirect[symbol]].loops for symbol in symbols))
-    for loop in reversed(range(kernel.outer)):
-        steps = {index.coefficient(kernel.loops[loop]) for index in indices}
-        if not varying & (1 << loop) and steps == {1} and kernel.sizes[loop] >= _LANES:
-            return loop
-    return None
 
 
 def _last(loops: tuple[int, ...], chosen: int) -> tuple[int, ...]:

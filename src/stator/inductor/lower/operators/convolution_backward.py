@@ -61,7 +61,7 @@ def _convolution_backward(
     if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
         return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
     rest = [bias_sizes, stride, padding, dilation, transposed, output_padding, groups]
-    if not wanted[1] or not _is_depthwise(x, weight, groups):
+    if not wanted[1] or not _is_depthwise(x, weight, groups) or _is_mostly_padding(x, padding):
         return _in_best_format(builder, grad, x, weight, rest, wanted)
     if math.prod(weight.shape[2:]) <= SMALL_DEPTHWISE and not (_is_channels_last(grad) or _is_channels_last(x)):
         return NotImplemented
@@ -83,6 +83,13 @@ def _is_depthwise(x: Tensor, weight: Tensor, groups: int) -> bool:
     channels = x.shape[1]
     taps = weight.shape[2:]
     return groups == channels == weight.shape[0] > 1 and weight.shape[1] == 1 and taps[1] <= MAX_ACCUMULATORS
+
+
+def _is_mostly_padding(x: Tensor, padding: Sequence[int]) -> bool:
+    """True for small images under kernels of large dilation: a padded copy takes longer than the library."""
+    return math.prod(size + 2 * pad for size, pad in zip(x.shape[2:], padding, strict=True)) > 4 * math.prod(
+        x.shape[2:]
+    )
 
 
 def _of_thinned(
