@@ -512,6 +512,20 @@ def test_an_error_of_the_override() -> None:
         stator.compile(torch.sin, backend="eager", fullgraph=True)(x)
 
 
+def test_hooks_of_an_input_run_in_a_backward_of_the_frame() -> None:
+    function = lambda x: torch.autograd.grad((x * x).sum(), x)[0]  # noqa: E731
+
+    def gradients(function: Any) -> Any:
+        x = torch.ones(3).as_subclass(Plain).requires_grad_()
+        first = function(x)
+        x.register_hook(lambda gradient: gradient * 10)
+        return first, function(x)
+
+    stator.reset()
+    found, expected = gradients(stator.compile(function, backend="eager")), gradients(function)
+    assert all(map(torch.equal, found, expected))
+
+
 def test_a_step_of_training_in_one_graph() -> None:
     def step(model: Any, optimizer: Any, x: Any) -> Any:
         loss = model(x).square().mean()

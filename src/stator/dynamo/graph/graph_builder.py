@@ -93,6 +93,7 @@ class GraphBuilder:
         self.op_count = 0
         self.numbers = NumberNodes(self)
         self.by_fake: dict[int, TensorValue] = {}
+        self.owners: dict[int, Any] = {}  # by id of the plain tensor of an input: the input, of a tensor subclass
         self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
         self.noticed = ""  # an operator that may fail on its data inside `try` or `with`
         self.any_noticed = False  # would the program notice a failure of any operator?

@@ -10,6 +10,7 @@ import torch
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource
+from stator.dynamo.host.torch_overrides import plain_attribute
 from stator.dynamo.interpreter.calling import calls, tensor_methods
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -121,15 +122,17 @@ class _Run:
                 self._rely_on_no_hooks(value)
 
     def _rely_on_no_hooks(self, value: TensorValue) -> None:
+        owner = self.context.recorder.owners.get(id(value), value)
         for name in _HOOKS:
-            hooks = getattr(value.obj, name)
+            hooks = plain_attribute(owner.obj, name)
             if hooks:
                 raise unsupported(
                     "autograd", f"a backward that reaches {value.describe(self.context)}, which has hooks"
                 )
             # None before the first hook; empty after the last one was removed, and on results of compiled code
             kind, expected = (GuardKind.EQUALS, None) if hooks is None else (GuardKind.LENGTH, 0)
-            self.context.guard(AttrSource(value.source, name), kind, expected)  # type: ignore[arg-type]
+            source = AttrSource(value.source, name) if owner is value else owner.plain_source(name)  # type: ignore[arg-type]
+            self.context.guard(source, kind, expected)
 
     def leaves(self) -> list[TensorValue]:
         """The frame's leaves that gradients flow to, in the order of the graph's inputs."""

@@ -60,6 +60,7 @@ class TensorSubclassValue(ObjectValue):
             fake = context.recorder.mode.from_real(real)
             self.tensor = TensorValue(fake, None, CallSource(plain_tensor, (self.source,)), real)
             context.recorder.wrap_input(self.tensor)
+            context.recorder.owners[id(self.tensor)] = self
         return self.tensor
 
     def plain_attr(self, context: CaptureContext, name: str) -> Value | None:
@@ -70,8 +71,12 @@ class TensorSubclassValue(ObjectValue):
             if name == "is_leaf" and not self.plain(context).fake.requires_grad:
                 return context.constant(True)
             raise unsupported("attribute", f"`.{name}` of a tensor made inside the graph")
-        source = CallSource(plain_attribute, (self.source, ConstantSource(repr(name), name)))
-        return context.wrap(plain_attribute(self.obj, name), source)
+        return context.wrap(plain_attribute(self.obj, name), self.plain_source(name))
+
+    def plain_source(self, name: str) -> Source:
+        """The source of an attribute of the program's tensor object, read past `__torch_function__`."""
+        assert self.source is not None
+        return CallSource(plain_attribute, (self.source, ConstantSource(repr(name), name)))
 
     # -- lookup on the class --
     def slot(self, context: CaptureContext, name: str, descriptor: Any) -> Value:
