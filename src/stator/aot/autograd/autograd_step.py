@@ -103,6 +103,7 @@ class CompiledStep:
                 for saved in parts.saved
             ]
         )
+        self.saved_results = {saved.position for saved in parts.saved if not isinstance(saved, SavedInput)}
         self.lock = fork_safe_lock()
         self.names = saved_names(parts)
         self.whole = CompiledBackward(parts.backward, range(len(self.names)), joint.gradients, compile_graph)

@@ -38,13 +38,13 @@ class StepFunction(torch.autograd.Function):
         copies = {index: _before_writing(step, index, primals[index]) for index in step.mutated}
         results = step.forward(*primals)
         values = _distinct(results[: step.joint.value_count], apart)
-        ctx.results = references_to(values, step.results)
+        ctx.results = () if step.groups else references_to(values, step.results)  # groups: once values have nodes
         ctx.step = step
         ctx.materialize_grads = False
         if step.groups:  # values get nodes of their own: see input_groups.py
             ctx.mark_non_differentiable(*[value for value in values if isinstance(value, torch.Tensor)])
             values += (nothing.detach(),)
-            results = [one.detach() if isinstance(one, torch.Tensor) else one for one in results]  # no cycle
+            results = [one.detach() if at in step.saved_results else one for at, one in enumerate(results)]  # no cycle
         elif step.constant_positions:
             constant = [values[position] for position in step.constant_positions]
             ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
