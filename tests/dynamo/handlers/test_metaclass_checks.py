@@ -60,6 +60,35 @@ def test_the_answers_are_those_of_eager(program: Any) -> None:
             assert repr(compiled(x, one)) == repr(program(x, one))
 
 
+class ByRank(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch.Tensor) and instance.dim() in RANKS
+
+
+class Ranked(metaclass=ByRank):
+    pass
+
+
+RANKS = [1]
+
+
+def test_a_metaclass_looks_at_tensors() -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = x.sum(0)
+        return (
+            isinstance(x, Ranked),
+            isinstance(y, Ranked),
+            isinstance(y.numel(), Ranked),
+            isinstance(y, (int, Ranked)),
+            y,
+        )
+
+    compiled, x = stator.compile(program, backend="eager", fullgraph=True), torch.ones(2, 3)
+    for ranks in ([1], [2], [1, 2]):
+        RANKS[:] = ranks
+        assert repr(compiled(x)) == repr(program(x))
+
+
 def versions(x: torch.Tensor) -> Any:
     new = [sys.version_info >= (3, 99), sys.version_info < (3, 99, 0), sys.version_info[:2] >= (3, 9)]
     return new, sys.flags > (1,), sys.flags > (1,), sys.int_info > (1,), sys.int_info != (1,), x + 1

@@ -43,7 +43,7 @@ from stator.prims.operators.checks import ASSUMPTION
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
-fold(chr, ord, hex, oct, bin, ascii, round, divmod, pow, format, complex, bytes)
+fold(chr, ord, hex, oct, bin, ascii, round, divmod, format, complex, bytes)
 
 
 def _classes(context: CaptureContext, value: Value) -> tuple[type, ...]:
@@ -62,10 +62,7 @@ def _isinstance(context: CaptureContext, value: Value, classes: Value) -> Value:
     wanted = _classes(context, classes)
     kind = value.python_type(context)
     if isinstance(value, (TensorValue, TensorSubclassValue)):
-        found = _tensor_isinstance(context, value, wanted)
-        for cls in () if found else wanted:
-            _rely_on_no_registration(context, kind, cls)
-        return ConstantValue(found)
+        return ConstantValue(any(_is_tensor_of(context, value, kind, cls) for cls in wanted))
     return ConstantValue(any(_is_instance(context, value, kind, cls) for cls in wanted))
 
 
@@ -129,18 +126,23 @@ def _class_source(cls: type) -> ConstantSource:
     return ConstantSource(full_name(cls), cls)
 
 
-def _tensor_isinstance(
-    context: CaptureContext, value: TensorValue | TensorSubclassValue, wanted: tuple[type, ...]
-) -> bool:
-    """Legacy classes such as torch.FloatTensor and nn.Parameter decide by looking at the tensor."""
+def _is_tensor_of(context: CaptureContext, value: TensorValue | TensorSubclassValue, kind: type, wanted: type) -> bool:
+    """isinstance(value, wanted). Legacy classes such as torch.FloatTensor and nn.Parameter look at the tensor."""
+    check = type.__instancecheck__ if kind is wanted else context.class_lookup(type(wanted), "__instancecheck__")
+    if _looks_at_object(check, wanted):
+        return context.truth(context.call(context.known(check), [context.known(wanted), value], {}))
     if isinstance(value, TensorSubclassValue) and value.obj is None:
-        return issubclass(value.cls, wanted) or _tensor_isinstance(context, value.plain(context), wanted)
+        plain = value.plain(context)
+        return issubclass(value.cls, wanted) or _is_tensor_of(context, plain, plain.python_type(context), wanted)
     stand_in = value.obj if value.obj is not None else value.fake  # type: ignore[union-attr]
-    return isinstance(stand_in, wanted) and (
+    if isinstance(stand_in, wanted) and (
         value.obj is not None
         or issubclass(value.cls, wanted)
-        or any(module_of(type(cls)) == "torch" or module_of(cls) == "torch" for cls in wanted)
-    )
+        or any(module_of(cls) == "torch" for cls in (type(wanted), wanted))
+    ):
+        return True
+    _rely_on_no_registration(context, kind, wanted)
+    return False
 
 
 @calls(issubclass)
@@ -484,6 +486,13 @@ def _min(context: CaptureContext, *values: Value, **options: Value) -> Value:
 
 
 # ---- text and numbers ----
+
+
+@calls(pow)
+def _pow(context: CaptureContext, base: Value, exp: Value, mod: Value | None = None) -> Value:
+    if mod is None or context.is_none(mod):
+        return context.binary(operator.pow, base, exp)
+    return run_folded(context, pow, [base, exp, mod], {})
 
 
 @calls(repr)
