@@ -116,6 +116,37 @@ def own_torch_functions(x, weight, bias):
     return F.linear(x, weight, bias).tanh(), F.softmax(weight, 0), F.linear(x, weight), weight + 1
 
 
+@program(lambda: values(2, 4, grad=True), lambda: Quantized.of(values(3, 4)).requires_grad_())
+def plain_gradient_of_wrapper(x, weight):
+    return F.linear(x, weight).relu()
+
+
+@program(lambda: values(2, 4, grad=True), lambda: pair(3, 4, grad=True))
+def under_autocast(x, weight):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return F.linear(x, weight)
+
+
+@program(lambda: values(2, 4, grad=True), lambda: pair(3, 4, grad=True))
+def in_checkpoint(x, weight):
+    return torch.utils.checkpoint.checkpoint(lambda x: F.linear(x, weight).relu(), x, use_reentrant=False)
+
+
+@program(lambda: pair(4, grad=True), lambda: pair(4), lambda: values(4))
+def lists_and_written_results(x, out, plain):
+    y = x * 2
+    y.add_(1)
+    torch.add(out, 1, out=out)
+    torch._foreach_mul_([out], 2.0)
+    plain.copy_(out.a)
+    return torch.cat([x, y]), y.unbind(0)[1], out * plain, torch.zeros_like(x)
+
+
+@program(lambda: pair(4, 4), lambda: values(4, 4))
+def beside_sizes_that_depend_on_data(x, y):
+    return torch.nonzero(y), x[0] * 2, (x * y).sum()
+
+
 @program(lambda: pair(2, 4))
 def python_functions_of_torch(x):
     return F.relu(x), F.softmax(x, dim=-1), F.normalize(x), torch.stack([x, x])
@@ -178,6 +209,22 @@ def test_parameters_train(backend: str) -> None:
     stator.reset()
     for found, expected in zip(losses(True), losses(False), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_optimizer_step(backend: str) -> None:
+    def trained(compiled: bool) -> Any:
+        params = [nn.Parameter(pair(4)), nn.Parameter(values(4))]
+        optimizer = torch.optim.AdamW(params, lr=0.1)
+        step = stator.compile(optimizer.step, backend=backend) if compiled else optimizer.step
+        for _ in range(3):
+            for param in params:
+                param.grad = param.detach() * 2
+            step()
+        return [params[0].a, params[0].b, params[1].detach()]
+
+    stator.reset()
+    torch.testing.assert_close(trained(True), trained(False))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

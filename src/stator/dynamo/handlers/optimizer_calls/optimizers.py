@@ -26,6 +26,7 @@ from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.optimizer_code import in_optimizers
 from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.tensor import TensorValue, truths
+from stator.graph.fake.wrapper_subclasses import is_wrapper
 
 from .step_counts import counts_as_numbers
 
@@ -124,11 +125,13 @@ def _default_form(
     context: CaptureContext, params: Value, differentiable: Value, *args: Value, **kwargs: Value
 ) -> Value:
     """By default choose the form with operators on lists, which is captured several times as fast and gives equal
-    kernels. Not for Nesterov's momentum, where this form overwrites the gradients."""
+    kernels. Not for Nesterov's momentum, where this form overwrites the gradients, and not for tensors that are made
+    of other tensors, whose class may not know operators on lists."""
     original = context.known(_default_to_fused_or_foreach)
     fused, foreach = context.iterate(context.inline(original, [params, differentiable, *args], kwargs))  # type: ignore[arg-type]
     nesterov = context.frames[-1].locals.get("nesterov", ConstantValue(False))
-    if not context.truth(fused) and not context.truth(differentiable) and not context.truth(nesterov):
+    plain = all(isinstance(one, TensorValue) and not is_wrapper(one.fake) for one in context.iterate(params))
+    if plain and not context.truth(fused) and not context.truth(differentiable) and not context.truth(nesterov):
         foreach = ConstantValue(True)
     return context.tuple_of([fused, foreach])
 
