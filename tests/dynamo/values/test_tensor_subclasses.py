@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from differential import BY_BACKEND, ROUNDED, check, corpus
 from torch import nn
+from torch.nn.attention.bias import causal_lower_right
 
 import stator
 
@@ -480,6 +481,11 @@ def state_of_overrides(x: Any) -> Any:
     return inner, all_of_them, torch._C._is_torch_function_all_disabled(), torch._C._is_torch_function_enabled()
 
 
+@of_a_class(lambda: torch.arange(4.0).view(1, 2, 2))
+def a_mask_of_torch(x: Any) -> Any:
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=causal_lower_right(2, 2))
+
+
 @of_a_class(plain_numbers(Plain))
 def modules_and_functions(x: Any) -> Any:
     attention = F.scaled_dot_product_attention(x[None], x[None], x[None])
@@ -543,3 +549,14 @@ def test_a_step_of_training_in_one_graph() -> None:
         expected, found = step(models[0], optimizers[0], x), compiled(models[1], optimizers[1], x)
         assert type(found) is Plain
         torch.testing.assert_close(found, expected)
+
+
+class Items(list):
+    """A list with an override, for which torch asks only where no list may stand."""
+
+    __torch_function__ = Object.__torch_function__
+
+
+def test_lists_with_an_override() -> None:
+    function = lambda x, items: (torch.stack(items), torch.add(x, items))  # noqa: E731
+    check(function, make=lambda: (torch.ones(2), Items([torch.ones(2)])))

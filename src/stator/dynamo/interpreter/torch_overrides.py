@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TORCH_S = (torch.Tensor, torch._C.TensorBase)
 _NEVER_ASK = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+_CONTAINERS = (list, tuple, torch.Size)
 _OF_CLASSES = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 
 
@@ -41,6 +42,9 @@ def overriding(context: CaptureContext, args: list[Value], kwargs: dict[str, Val
     """The arguments that may have an override: tensors of other classes and objects, also in lists and tuples."""
     found: list[Value] = []
     for value in (*args, *kwargs.values()):
+        if isinstance(value, SequenceValue) and value.cls not in _CONTAINERS and _has_override(context, value):
+            # torch asks it where a tensor may stand, but not where a list of tensors may stand
+            raise unsupported("call-builtin", f"{value.describe(context)}, which overrides torch functions")
         for one in value.items if isinstance(value, SequenceValue) else (value,):
             if type(one) is Lazy and isinstance(one.obj, torch.Tensor):
                 one = one.realize(context)

@@ -33,7 +33,7 @@ def _register(kind: Any) -> None:
             return as_subclass(context, args[0], kind)
         if not args:
             return context.record_function(torch.empty, [TupleValue([ConstantValue(0)])], named)
-        if all(arg.python_type(context) is int for arg in args):
+        if all(_is_size(arg.python_type(context)) for arg in args):
             return context.record_function(torch.empty, [TupleValue(list(args))], named)
         given = args[0]
         if len(args) == 1 and isinstance(given, TupleValue) and given.cls is torch.Size:
@@ -43,6 +43,10 @@ def _register(kind: Any) -> None:
         return _of_numbers(context, kind, given, named)
 
     calls(kind)(handler)
+
+
+def _is_size(kind: type) -> bool:
+    return issubclass(kind, int) and kind is not bool
 
 
 def _of_numbers(context: CaptureContext, kind: Any, given: Value, named: dict[str, Value]) -> Value:
