@@ -26,7 +26,7 @@ def nested(*lengths: int, grad: bool = False) -> torch.Tensor:
 
 
 class Labelled(torch.Tensor):
-    """A tensor around one other, with a label that its results keep. `double()` is an operator that reads the label."""
+    """A tensor around one other, with a label that its results keep, and by which products are multiplied."""
 
     data_: torch.Tensor
     label: int
