@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from typing import Any
 
 import mpmath
@@ -112,6 +113,12 @@ def _source() -> str:
         )
     for name in ("sum", "max", "min", "prod"):
         lines.append(f'extern "C" float reduce_{name}_(const float *x) {{ return reduce_{name}(load(x)); }}')
+    for name, type in itertools.product(("argmax", "argmin"), ("float", "double", "int32_t", "int64_t")):
+        lines.append(
+            f'extern "C" int64_t {name}_{type}(const {type} *x, int n) {{ auto best = load(x, 0); '
+            f"vi64 at = splat((int64_t)-1); for (int i = 0; i < n; i += LANES) {{ int m = n - i < LANES ? n - i : LANES; "
+            f"update_{name}(best, at, load(x + i, m), arange_i64(i, 1), first_lanes(m)); }} return reduce_{name}(best, at); }}"
+        )
     lines.append('extern "C" int lanes() { return LANES; }')
     lines.append(
         'extern "C" void tails(const float *x, float *y, int n) { store(y, load(x, n), n); }\n'
@@ -289,6 +296,24 @@ def test_horizontal_reductions(library: ctypes.CDLL) -> None:
     x = torch.randn(lanes)
     x[lanes // 2] = float("nan")
     assert np.isnan(library.reduce_max_(ctypes.c_void_p(x.data_ptr())))
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int64], ids=str)
+def test_positions_of_extremes(library: ctypes.CDLL, name: str, dtype: torch.dtype) -> None:
+    """The first of equals and of NaN wins, also among the smallest and largest numbers, and beside lanes without one."""
+    function = getattr(library, f"{name}_{TYPES.get(dtype) or str(dtype).removeprefix('torch.') + '_t'}")
+    function.restype = ctypes.c_int64
+    if dtype.is_floating_point:
+        values = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 1.0], dtype=dtype)
+    else:
+        values = torch.tensor([torch.iinfo(dtype).max, torch.iinfo(dtype).min, 0, 1, -1, 7], dtype=dtype)
+    assert function(ctypes.c_void_p(values.data_ptr()), 0) == -1
+    for seed in range(300):
+        generator = torch.Generator().manual_seed(seed)
+        kinds = values[torch.randperm(6, generator=generator)[: 1 + seed % 3]]
+        x = kinds[torch.randint(len(kinds), (1 + seed % 50,), generator=generator)]
+        assert function(ctypes.c_void_p(x.data_ptr()), len(x)) == int(getattr(x, name)()), x.tolist()
 
 
 @pytest.mark.parametrize(

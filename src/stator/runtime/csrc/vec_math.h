@@ -442,7 +442,11 @@ INLINE bool reduce_max(mask m) { return any(m); }
 INLINE bool reduce_min(mask m) { return all(m); }
 
 // ---- position of the largest or smallest; a NaN counts as that, the first wins ------------------------------------------------------
-#define ARG_REDUCTION(kind, op) \
+template <class T> INLINE T unbounded(bool largest) {  // the largest or smallest number, infinite if T has infinities
+    if constexpr ((T)0.5 != 0) return largest ? (T)__builtin_inf() : -(T)__builtin_inf();
+    else return largest ? (T)~((T)1 << (8 * sizeof(T) - 1)) : (T)((T)1 << (8 * sizeof(T) - 1));
+}
+#define ARG_REDUCTION(kind, op, reduce) \
     template <class T> INLINE bool better_##kind(T value, T best) { \
         return value op best || (value != value && best == best); \
     } \
@@ -458,16 +462,13 @@ INLINE bool reduce_min(mask m) { return all(m); }
         best = select(m, value, best); \
         position = select(m, at, position); \
     } \
-    template <class V> INLINE int64_t reduce_##kind(V best, vi64 position) { \
-        auto value = lane(best, 0); \
-        int64_t found = lane(position, 0); \
-        for (int i = 1; i < LANES; ++i) { \
-            int64_t at = lane(position, i); \
-            auto other = lane(best, i); \
-            bool tie = other == value || (other != other && value != value); \
-            if (at >= 0 && (found < 0 || better_##kind(other, value) || (tie && at < found))) value = other, found = at; \
-        } \
-        return found; \
+    template <class V> INLINE int64_t reduce_##kind(V best, vi64 position) { /* lanes without a position count last */ \
+        mask filled = op_ge(position, vi64{}); \
+        V value = select(filled, best, splat(unbounded<decltype(lane(best, 0))>(0 op 1))); \
+        V found = splat(reduce(value)); \
+        mask tie = filled & (op_eq(value, found) | (op_ne(value, value) & op_ne(found, found))); \
+        int64_t at = reduce_min(select(tie, position, splat(unbounded<int64_t>(true)))); \
+        return at == unbounded<int64_t>(true) ? -1 : at; \
     }
-ARG_REDUCTION(argmax, >)
-ARG_REDUCTION(argmin, <)
+ARG_REDUCTION(argmax, >, reduce_max)
+ARG_REDUCTION(argmin, <, reduce_min)

@@ -39,9 +39,8 @@ INLINE half_f64 pow_of(half_f64 x, half_f64 y) {
 }
 
 // Floats, for x > 0, in double: log2 by the series of atanh, 2^r by Taylor to r^9; both to about 2^-40, so that the result
-// is within one rounding. Vectors with other lanes take the way of doubles.
-INLINE half_f64 power_half(half_f32 xs, half_f32 ys) {
-    half_f64 x = __builtin_convertvector(xs, half_f64), y = __builtin_convertvector(ys, half_f64);
+// is within one rounding. Vectors with other lanes add the edges.
+INLINE half_f64 power_half(half_f64 x, half_f64 y, bool edges) {
     half_i64 b = (half_i64)x;
     half_i64 k = (b - 0x3fe6a09e667f3bcdll) >> 52;
     half_f64 m = (half_f64)(b - (k << 52));
@@ -49,6 +48,7 @@ INLINE half_f64 power_half(half_f32 xs, half_f32 ys) {
     half_f64 p = 0.11111111111111111 + w * (0.090909090909090909 + w * (0.076923076923076923 + w * 0.07));
     p = 0.33333333333333333 + w * (0.2 + w * (0.14285714285714286 + w * p));
     half_f64 l = __builtin_convertvector(k, half_f64) + (z + z * w * p) * 2.885390081777926815;
+    if (edges) l = x == 0 ? half_f64{} - __builtin_inf() : x < __builtin_inf() ? l : x;
     half_f64 t = y * l;
     t = t > 1000.0 ? half_f64{} + 1000.0 : t;
     t = t < -1000.0 ? half_f64{} - 1000.0 : t;
@@ -61,20 +61,18 @@ INLINE half_f64 power_half(half_f32 xs, half_f32 ys) {
     half_i64 exponent = ((half_i64)shifted - (half_i64)shifter + 1023) << 52;
     return q * (half_f64)exponent;
 }
-INLINE vf32 power_plain(vf32 x, vf32 y) {
-    half_f64 lo = power_half(low_half(x), low_half(y)), hi = power_half(high_half(x), high_half(y));
-    return convert_f32(vf64{lo, hi});
-}
 INLINE mask is_plain(vf32 x, vf32 y) {
     return {(x > 0.0f) & (x < __builtin_inff()) & (op_abs(y) < __builtin_inff())};
 }
-static __attribute__((noinline)) vf32 power_lanes(vf32 x, vf32 y) {
-    vf64 a = convert_f64(x), b = convert_f64(y);
-    vf32 r = convert_f32(vf64{pow_of(a.lo, b.lo), pow_of(a.hi, b.hi)});
-    mask plain = is_plain(x, y);
-    return select(plain, power_plain(select(plain, x, splat(1.0f)), select(plain, y, splat(1.0f))), r);
+static __attribute__((noinline)) vf32 power_lanes(vf64 x, vf64 y) {
+    half_f64 lo = power_half(op_abs(x.lo), y.lo, true), hi = power_half(op_abs(x.hi), y.hi, true);
+    return convert_f32(vf64{power_edges(x.lo, y.lo, lo), power_edges(x.hi, y.hi, hi)});
 }
-INLINE vf32 pow_of(vf32 x, vf32 y) { return all(is_plain(x, y)) ? power_plain(x, y) : power_lanes(x, y); }
+INLINE vf32 pow_of(vf32 x, vf32 y) {
+    vf64 a = convert_f64(x), b = convert_f64(y);
+    if (!all(is_plain(x, y))) return power_lanes(a, b);
+    return convert_f32(vf64{power_half(a.lo, b.lo, false), power_half(a.hi, b.hi, false)});
+}
 ELEMENTARY2(pow)
 // integer powers wrap; a negative exponent gives 1/x truncated, as in ATen
 INLINE int64_t op_pow(int64_t x, int64_t n) {
