@@ -47,6 +47,7 @@ UNARY_ULP = {
     "asinh": 2.0,
     "acosh": 2.0,
     "atanh": 2.0,
+    "lgamma": 1.5,
 }
 BINARY_ULP = {
     "nextafter": 0.0,
@@ -61,7 +62,7 @@ BINARY_ULP = {
     "fmin": 0.0,
     "div": 0.5,
 }
-DOUBLE_ULP = {"tanh": 2.0, "pow": 1.5}
+DOUBLE_ULP = {"tanh": 2.0, "pow": 1.5, "lgamma": 5.0}
 
 
 def bound(name: str, dtype: torch.dtype) -> float:
@@ -116,8 +117,10 @@ def _source() -> str:
     for name, type in itertools.product(("argmax", "argmin"), ("float", "double", "int32_t", "int64_t")):
         lines.append(
             f'extern "C" int64_t {name}_{type}(const {type} *x, int n) {{ auto best = load(x, 0); '
-            f"vi64 at = splat((int64_t)-1); for (int i = 0; i < n; i += LANES) {{ int m = n - i < LANES ? n - i : LANES; "
-            f"update_{name}(best, at, load(x + i, m), arange_i64(i, 1), first_lanes(m)); }} return reduce_{name}(best, at); }}"
+            "vi64 at = splat((int64_t)-1); for (int i = 0; i < n; i += LANES) { "
+            "int m = n - i < LANES ? n - i : LANES; "
+            f"update_{name}(best, at, load(x + i, m), arange_i64(i, 1), first_lanes(m)); }} "
+            f"return reduce_{name}(best, at); }}"
         )
     lines.append('extern "C" int lanes() { return LANES; }')
     lines.append(
@@ -156,6 +159,16 @@ def _by_mpmath(function: Any, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.array([np.longdouble(text) for text in digits])
 
 
+def _lgamma(x: np.longdouble) -> np.longdouble:
+    value = mpmath.mpf(float(x))
+    if not mpmath.isfinite(value) or (value <= 0 and value == mpmath.floor(value)):
+        return np.longdouble(x if np.isnan(x) else np.inf)
+    if value > 0:
+        return np.longdouble(mpmath.nstr(mpmath.loggamma(value), 22))
+    mirrored = mpmath.loggamma(1 - value)
+    return np.longdouble(mpmath.nstr(mpmath.log(mpmath.pi / abs(mpmath.sinpi(value))) - mirrored, 22))
+
+
 NUMPY_NAMES = {
     "acos": "arccos",
     "asin": "arcsin",
@@ -170,6 +183,7 @@ FORMULAS = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sign": lambda x: np.where(x > 0, 1, np.where(x < 0, -1, 0)),  # torch's, 0 for NaN
     "relu": lambda x: np.where(x < 0, 0, x),
+    "lgamma": lambda x: np.vectorize(_lgamma, [np.longdouble])(x),
     "erf": lambda x: np.copysign(_by_mpmath(mpmath.erf, x), x),
     "erfc": lambda x: _by_mpmath(mpmath.erfc, x),
 }
@@ -216,7 +230,7 @@ TYPES = {torch.float32: "float", torch.float64: "double"}
 @pytest.mark.parametrize("name", list(UNARY_ULP))
 def test_unary(library: ctypes.CDLL, name: str, dtype: torch.dtype) -> None:
     x = samples(dtype)
-    if name in ("erf", "erfc"):  # references of many digits are slow
+    if name in ("erf", "erfc", "lgamma"):  # references of many digits are slow
         x = torch.cat([x[-128:], x[::32]])[: len(x) // 32 // 64 * 64]
     y = torch.empty_like(x)
     _call(getattr(library, f"unary_{name}_{TYPES[dtype]}"), x, y)
@@ -301,8 +315,9 @@ def test_horizontal_reductions(library: ctypes.CDLL) -> None:
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int64], ids=str)
 def test_positions_of_extremes(library: ctypes.CDLL, name: str, dtype: torch.dtype) -> None:
-    """The first of equals and of NaN wins, also among the smallest and largest numbers, and beside lanes without one."""
-    function = getattr(library, f"{name}_{TYPES.get(dtype) or str(dtype).removeprefix('torch.') + '_t'}")
+    """The first of equals and of NaN wins, among the least and largest numbers, too, and beside empty lanes."""
+    type = TYPES.get(dtype) or str(dtype).removeprefix("torch.") + "_t"
+    function = getattr(library, f"{name}_{type}")
     function.restype = ctypes.c_int64
     if dtype.is_floating_point:
         values = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 1.0], dtype=dtype)

@@ -18,12 +18,10 @@
         for (int i = 0; i < LANES; ++i) set_lane(r, i, (T)function(lane(x, i), lane(y, i))); \
         return r; \
     }
-// from libm, for every floating type
+// from libm, for scalars
 #define LIBM_SCALAR(name, function) \
     INLINE float name(float x) { return __builtin_##function##f(x); } \
     INLINE double name(double x) { return __builtin_##function(x); }
-#define LIBM_DOUBLE(name, function) LIBM_SCALAR(name, function) LANEWISE(name, __builtin_##function, double, vf64)
-#define LIBM(name, function) LIBM_DOUBLE(name, function) LANEWISE(name, __builtin_##function##f, float, vf32)
 
 // ---- fused multiply-add, square root, rounding -----------------------------------------------------------------------------
 #ifdef SIMD_AVX512
@@ -262,7 +260,30 @@ ELEMENTARY(exp) ELEMENTARY(exp2) ELEMENTARY(expm1) ELEMENTARY(log) ELEMENTARY(lo
 ELEMENTARY(sigmoid) ELEMENTARY(tanh) ELEMENTARY(sinh) ELEMENTARY(cosh) ELEMENTARY(asinh) ELEMENTARY(acosh) ELEMENTARY(atanh)
 ELEMENTARY(erf) ELEMENTARY(erfc) ELEMENTARY(sin) ELEMENTARY(cos) ELEMENTARY(tan) ELEMENTARY(asin) ELEMENTARY(acos)
 ELEMENTARY(atan) ELEMENTARY2(atan2) ELEMENTARY2(hypot) ELEMENTARY2(nextafter)
-LIBM(op_lgamma, lgamma)
+
+// log |gamma(x)| of floats, in double: Stirling's series from 8 on, shifted there by a product; below 1/2 by reflection
+INLINE half_f64 lgamma_half(half_f64 x) {
+    static constexpr double stirling[] = {1.0 / 156, -691.0 / 360360, 1.0 / 1188, -1.0 / 1680, 1.0 / 1260, -1.0 / 360, 1.0 / 12};
+    half_f64 z = x < 0.5 ? 1 - x : x, w = z < 8 ? z + 8 : z, inverse = 1 / w;
+    half_f64 product = z * (z + 1) * (z + 2) * (z + 3) * (z + 4) * (z + 5) * (z + 6) * (z + 7);
+    half_f64 r = polynomial(inverse * inverse, stirling) * inverse + ((w - 0.5) * log_of(w) - w + 0.91893853320467274178);
+    r = z < 8 ? r - log_of(product) : r;
+    half_i64 n, below = (x < 0.5) & (x > -0x1p50);
+    if (any(join(below, below))) {
+        half_f64 sine = sin_near((x - nearest_integer(x, n)) * 3.14159265358979323846);
+        r = below ? log_of(3.14159265358979323846 / op_abs(sine)) - r : r;
+    }
+    half_f64 infinity = broadcast<half_f64>(__builtin_inf());
+    r = (x == 1) | (x == 2) ? half_f64{} : r;
+    return (x <= -0x1p50) | (x == infinity) ? infinity : r;
+}
+INLINE vf32 op_lgamma(vf32 x) {
+    vf64 wide = convert_f64(x);
+    return convert_f32(vf64{lgamma_half(wide.lo), lgamma_half(wide.hi)});
+}
+INLINE float op_lgamma(float x) { return op_lgamma(splat(x))[0]; }
+INLINE double op_lgamma(double x) { return __builtin_lgamma(x); }
+LANEWISE(op_lgamma, __builtin_lgamma, double, vf64)
 
 #define LIBM_SCALAR2(name, function) \
     INLINE float name(float x, float y) { return __builtin_##function##f(x, y); } \
