@@ -216,3 +216,14 @@ def test_the_same_seed_within_a_program() -> None:
     for _ in range(2):
         assert compiled(torch.ones(4)).abs().max() < 1e-6
         assert max(weight.abs().max() for weight in weights) < 1e-6
+
+
+@pytest.mark.filterwarnings("error:stator")
+def test_dropout_of_a_part_is_differentiated_in_a_kernel() -> None:
+    """The gradient is padded: the padding's mask leaves out elements, and not the seed."""
+    torch.manual_seed(0)
+    x = (torch.rand(2048, 75) + 1).requires_grad_()  # so large that the backward draws again
+    result = stator.compile(lambda x: F.dropout(x.sin()[:, 3:73], 0.5).exp(), fullgraph=True)(x)
+    result.sum().backward()
+    assert x.grad is not None and not x.grad[:, :3].any() and not x.grad[:, 73:].any()
+    assert torch.equal(x.grad[:, 3:73] != 0, result != 1)

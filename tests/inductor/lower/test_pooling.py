@@ -30,3 +30,13 @@ def test_an_unbatched_image() -> None:
 
 def test_max_pooling_whose_positions_nobody_reads():
     assert_lowers(lambda x: F.max_pool2d(x, 3, 2, 1), torch.randn(2, 5, 12, 20))
+
+
+@pytest.mark.parametrize("case", [(9, 1, 4), ((7, 5), (2, 3), (3, 0), (1, 2)), (6, 4, 2, 1, True)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_windows_are_searched_by_rows_and_by_columns(case: Sequence, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 19, 23).to(dtype)
+    x[0, 0, 2, 3] = float("nan")
+    x[1, 0] = -float("inf")
+    assert_lowers(lambda x: F.max_pool2d(x, *case), x)

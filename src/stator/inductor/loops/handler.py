@@ -135,6 +135,14 @@ class LoopRecorder:
             self.mask = outer
         return self.elementwise("where", mask, value, self.constant(other, dtype))
 
+    def unmasked(self, body: Callable[[], Ref]) -> Ref:
+        """The value of `body()`, computed for all lanes of a `masked` region. Its loads are within bounds in all."""
+        outer, self.mask = self.mask, None
+        try:
+            return body()
+        finally:
+            self.mask = outer
+
     def indirect(self, value: Ref, size: int, check: bool = True) -> Expr:
         """The value as an index: a Symbol with the range [0, size), or the index expression behind the value."""
         operation = self.ops[value.position]

@@ -52,11 +52,31 @@ def _max_pool(
 ) -> Any:
     window, steps, pads, gaps = pair(kernel), pair(stride or kernel), pair(padding), pair(dilation)
     indices_used = any(user.args[1] == 1 for user in builder.node.users)
-    if math.prod(window) > MAX_UNROLLED_WINDOW or is_integral(x.dtype):
+    large = math.prod(window) > MAX_UNROLLED_WINDOW
+    if is_integral(x.dtype) or max(window) > MAX_UNROLLED_WINDOW or (large and indices_used):
         return NotImplemented
     if indices_used:
         spread = any(pad and gap > 1 for pad, gap in zip(pads, gaps, strict=True))
         return NotImplemented if spread else _max_pool_with_positions(builder, x, window, steps, pads, gaps)
+    size = builder.meta[0].shape[-2:]
+    if not large:
+        return [_largest(builder, x, size, window, steps, pads, gaps), None]
+    # along rows, then along columns: far fewer elements are compared
+    along = (x.shape[-2], size[1]), (1, window[1]), (1, steps[1]), (0, pads[1]), (1, gaps[1])
+    down = size, (window[0], 1), (steps[0], 1), (pads[0], 0), (gaps[0], 1)
+    return [_largest(builder, _largest(builder, x, *along), *down), None]
+
+
+def _largest(
+    builder: LoweringBuilder,
+    x: Tensor,
+    size: Sequence[int],
+    window: Sequence[int],
+    steps: Sequence[int],
+    pads: Sequence[int],
+    gaps: Sequence[int],
+) -> Tensor:
+    """The largest element of each window."""
     working = computation_dtype(x.dtype)
 
     def combine(ops: Any, index: Index) -> Ref:
@@ -67,8 +87,7 @@ def _max_pool(
             largest = value if largest is None else ops.maximum(largest, value)
         return ops.to_dtype(largest, x.dtype)
 
-    meta = builder.meta[0]
-    return [_windowed(builder, x, meta.shape[-2:], combine, x.dtype), None]
+    return _windowed(builder, x, size, combine, x.dtype)
 
 
 def _max_pool_with_positions(

@@ -45,7 +45,8 @@ def _generated(
         for at, stride, extent in zip(index, strides, size, strict=True):
             if extent != 1:
                 position = at * stride + position
-        key = seed.load(ops, ()), number.load(ops, ())
+        # Kernels take one seed for all elements, also inside of a padding's mask.
+        key = [ops.unmasked(lambda one=one: one.load(ops, ())) for one in (seed, number)]
         return make(ops, lambda draw: ops.random(*key, draw, position))
 
     return builder.computed(inner, [seed, number], size, dtype, seed.device, heavy=True)
