@@ -344,3 +344,19 @@ def test_text_of_tensors_breaks(program, capsys):
         assert said(compiled, capsys, x.clone()) == expected
     with pytest.raises(Unsupported):
         stator.compile(program, backend="eager", fullgraph=True)(x.clone())
+
+
+PLACES = {"constant", "reflect", "replicate"}
+
+
+def test_the_text_of_a_set_follows_the_order_of_its_members() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, str]:
+        return x + 1, f"{PLACES} {PLACES!s}"
+
+    compiled, x = stator.compile(program, fullgraph=True), torch.ones(2)
+    assert compiled(x)[1] == program(x)[1]
+    PLACES.add("circular")
+    assert compiled(x)[1] == program(x)[1]
+    PLACES.discard("constant")
+    PLACES.add("constant")
+    assert compiled(x)[1] == program(x)[1]

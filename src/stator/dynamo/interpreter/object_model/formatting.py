@@ -14,6 +14,7 @@ from stator.dynamo.guards.source import CallSource
 from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.objects import ObjectValue
@@ -54,6 +55,11 @@ def text_of(context: CaptureContext, value: Value, conversion: int) -> Any:
             raise unsupported("format", f"{value.describe(context)}, whose class has a method for its text")
     if value.is_constant():
         return context.run_real(convert, (value.constant(),))
+    if isinstance(value, SetValue) and value.cls in (set, frozenset) and value.members:
+        members = list(value.iterate(context))  # guards their order
+        if all(isinstance(member, ConstantValue) and member.is_constant() for member in members):
+            shown = "{" + ", ".join([text_of(context, member, max(conversion, _REPR)) for member in members]) + "}"
+            return shown if value.cls is set else f"frozenset({shown})"
     if isinstance(value, ObjectValue):
         for name in ("__repr__",) if conversion >= _REPR else ("__str__", "__repr__"):
             method = value.special(context, name)
