@@ -63,7 +63,8 @@ an environment of its own, goes on where an earlier run stopped, and makes this 
 `exact_random` to 1e-3 of each tensor's largest value; times are those of the default options. Inference is a call
 without gradients; training is forward and backward. The unit of a loop (GAN, reinforcement learning, sampling) is its
 step with its optimizers: the networks are compiled, or, where the name says `whole`, the step. After a step the
-gradients and weights are compared. *speed* is eager's median time over stator's, both in turn.
+gradients and weights are compared. *speed* is eager's median time over stator's, both in turn. The machine did other
+work: some families were timed by the clock, and differences of a tenth are noise.
 """
 
 # Remarks on the results of certain versions: {suite: {version of its package: text}}

@@ -13,8 +13,9 @@ import torch
 from benchmarks.sweeps import measure, timm_models, transformers_models, wide_models
 from benchmarks.sweeps.forked import Job
 from benchmarks.sweeps.inputs import recipes, with_placeholders
-from benchmarks.sweeps.run import RESULTS, fails_in_eager, grade, run, runs_equal
+from benchmarks.sweeps.run import RESULTS, SLOWEST, fails_in_eager, grade, run, runs_equal
 from benchmarks.sweeps.small_configs import Scale, overrides
+from benchmarks.sweeps.wide.causes import CAUSES
 
 
 def test_widths_keep_their_ratios_and_lists_of_layers_keep_each_kind() -> None:
@@ -198,6 +199,14 @@ def test_one_family(models, family: str, name: str | None) -> None:
 def test_a_model_and_a_loop_of_the_wide_suite_are_equal_and_timed(family: str) -> None:
     row = measure.measure_speed_train(wide_models.build(family))
     assert runs_equal(row) and not row["breaks"] and row["speed"] > 0
+
+
+def test_the_wide_suite_is_wide_and_each_slow_family_has_its_cause() -> None:
+    rows = json.loads((RESULTS / "wide.json").read_text())["families"]
+    assert len(rows) >= 60 and {*wide_models.families()} == {*rows} and all("built" in row for row in rows.values())
+    entries = [(name, row[column]) for name, row in rows.items() for column in wide_models.columns(name)]
+    assert all(runs_equal(entry) for _, entry in entries)
+    assert {name for name, entry in entries if entry["speed"] < SLOWEST} <= CAUSES.keys()
 
 
 def kept_entries(suite: str, column: str = "stator") -> list[dict]:
