@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
 
@@ -31,18 +32,20 @@ def graph_of(case: Any) -> fx.GraphModule:
     copies = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
     leaves = [_doubled_half(graph, *leaf) if isinstance(leaf, tuple) else leaf for leaf in copies]
     args, kwargs = pytree.tree_unflatten(leaves, spec)
-    graph.output((graph.call_function(_function(case.op), tuple(args), kwargs),))
+    options = {key: kwargs.pop(key) for key in list(kwargs) if is_dataclass(kwargs[key])}
+    graph.output((graph.call_function(_function(case.op, options), tuple(args), kwargs),))
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
-def _function(op: Any) -> Callable[..., Any]:
-    """What an entry of the database calls. A lambda of torch's own modules has no name in the Python of a graph."""
+def _function(op: Any, options: dict[str, Any]) -> Callable[..., Any]:
+    """What an entry of the database calls, with options bound: a lambda of torch's own modules, or an object of a
+    dataclass, has no name in the Python of a graph."""
     function = getattr(op, "op", op)
-    if getattr(function, "__name__", "") != "<lambda>":
+    if getattr(function, "__name__", "") != "<lambda>" and not options:
         return function
 
     def named(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
+        return function(*args, **kwargs, **options)
 
     return named
 

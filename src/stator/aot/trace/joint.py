@@ -164,12 +164,23 @@ class _Wanted:
     by: frozenset[int] | None
 
 
+# Operators whose formula of autograd takes a step for each column or each chunk of rows: the graph would grow with a
+# size. Autograd runs the formula where the graph is compiled in parts around the operator.
+LOOPS_IN_BACKWARD = frozenset((
+    "aten::linalg_householder_product", "aten::ormqr", "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
+))  # fmt: skip
+
 # Lookups that may ask for a sparse gradient of their table: the position and the name of that argument.
 SPARSE_GRADIENTS = {
     torch.ops.aten.embedding.default: (4, "sparse"),
     torch.ops.aten._embedding_bag.default: (5, "sparse"),
     torch.ops.aten.gather.default: (3, "sparse_grad"),
 }
+
+
+def _refuse_loops(func: OpOverload, args: tuple[Any, ...]) -> None:
+    if any(isinstance(one, torch.Tensor) and one.requires_grad for one in args):
+        raise Unsupported("gradient-loop", f"the backward of {func} is a loop over a size")
 
 
 def _refuse_sparse_gradients(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -203,6 +214,8 @@ class _JointTracer(FunctionalTracer):
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in SPARSE_GRADIENTS and not self.in_backward:
             _refuse_sparse_gradients(func, args, kwargs)
+        if func._schema.name in LOOPS_IN_BACKWARD and not self.in_backward:
+            _refuse_loops(func, args)
         return super().dispatch(func, args, kwargs)
 
     def _node(self, *arguments: Any) -> fx.Node:
