@@ -253,10 +253,20 @@ with warnings.catch_warnings(record=True) as caught:
     stator.reset()
 assert len(caught) == 1 and "C extension" in str(caught[0].message), [str(w.message) for w in caught]
 """,
-    "importing loads nothing heavy": """
+    "the import loads nothing of the compiler before a public name is used": """
+import sys, stator
+assert [name for name in sys.modules if name.startswith(("stator.", "torch", "sympy"))] == []
+assert "compile" in dir(stator) and not hasattr(stator, "compiled")
+compiled = stator.compile(lambda x: x + 1 if stator.is_compiling() else x, fullgraph=True, backend="eager")
+assert {"stator.prims", "stator.api", "torch"} <= set(sys.modules)
+import torch
+assert compiled(torch.zeros(1)).item() == 1
+""",
+    "the compiler loads nothing heavy": """
 import sys, torch
 before = set(sys.modules)
 import stator
+stator.compile
 heavy = {"sympy", "rich", "triton", "torch._dynamo", "torch._inductor", "torch.onnx"} & (set(sys.modules) - before)
 assert not heavy, heavy
 """,

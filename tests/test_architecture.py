@@ -29,6 +29,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("compiled_module",),
     ("control",),
     ("api",),
+    ("public",),
     ("__init__",),
     ("__main__",),
 ]

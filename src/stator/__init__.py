@@ -1,52 +1,32 @@
-"""stator: a compiler for PyTorch programs. `stator.compile(model)` is where to begin; see docs/architecture.md."""
+"""stator: a compiler for PyTorch programs. `stator.compile(model)` is where to begin; see docs/architecture.md.
 
-from stator.api import compile, reset
-from stator.backends import list_backends, register_backend
-from stator.base.errors import (
-    CompileError,
-    MissingToolchain,
-    RecompileError,
-    StatorError,
-    Unsupported,
-    UsageError,
-)
-from stator.control import (
-    allow_in_graph,
-    assert_no_recompile,
-    assume_constant_result,
-    disable,
-    graph_break,
-    set_stance,
-    substitute_in_graph,
-)
-from stator.dynamo.host.compile_status import is_compiling
-from stator.dynamo.host.debuggers import cover_lines
-from stator.tools.decompose import decompose
-from stator.tools.explain import Explanation, explain
+`import stator` is light. The first use of a public name imports the compiler.
+"""
+
+# ruff: noqa: F403, F405
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stator.public import *
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "CompileError",
-    "Explanation",
-    "MissingToolchain",
-    "RecompileError",
-    "StatorError",
-    "Unsupported",
-    "UsageError",
-    "allow_in_graph",
-    "assert_no_recompile",
-    "assume_constant_result",
-    "compile",
-    "cover_lines",
-    "decompose",
-    "disable",
-    "explain",
-    "graph_break",
-    "is_compiling",
-    "list_backends",
-    "register_backend",
-    "reset",
-    "set_stance",
-    "substitute_in_graph",
-]
+    "CompileError", "Explanation", "MissingToolchain", "RecompileError", "StatorError", "Unsupported",
+    "UsageError", "allow_in_graph", "assert_no_recompile", "assume_constant_result", "compile", "cover_lines",
+    "decompose", "disable", "explain", "graph_break", "is_compiling", "list_backends", "register_backend",
+    "reset", "set_stance", "substitute_in_graph",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'stator' has no attribute {name!r}")
+    public = importlib.import_module("stator.public")
+    globals().update({each: getattr(public, each) for each in __all__})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

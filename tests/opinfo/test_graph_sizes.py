@@ -28,9 +28,10 @@ from stator.prims.record import TensorMeta, record
 pytestmark = pytest.mark.filterwarnings("ignore")  # of deprecated operators and beta features
 
 NAMED = list(zip(IDENTIFIERS, OPERATORS, strict=True))
-REFUSALS = (stator.StatorError, RuntimeError, ValueError, TypeError, IndexError, AssertionError)
+REFUSALS = (stator.StatorError, RuntimeError, ValueError, TypeError, IndexError, AssertionError, OverflowError)
 # A binary search compares once for each bit of the size.
 LOGARITHMIC = frozenset(("bucketize", "searchsorted"))
+SAMPLES = 8  # of each dtype
 MOST_MORE = 4  # nodes, for a size that happens to be round
 LEVELS: dict[str, Callable[[Any], bool]] = {
     "inductor": can_lower,
@@ -73,7 +74,7 @@ def scalings(case: Case) -> tuple[list[Scaling], list[Scaling]]:
     alone = [frozenset((one,)) for one in lengths] if len(lengths) > 1 else []
     each = [one for one in (lengths, *alone) if one]
     fitting = [Scaling(one, one & integers) for one in each if one & integers]
-    if integers and (lengths or not any(tensor.dim() for tensor in case.tensors)):
+    if integers and (lengths or not case.tensors):
         fitting.append(Scaling(lengths, integers))
     return [Scaling(one) for one in each], fitting
 
@@ -119,28 +120,25 @@ def growth(name: str, small: fx.GraphModule, large: fx.GraphModule) -> str | Non
     return f"{few} nodes, then {many}" if many > bound else None
 
 
-def enlarged(count: int, level: str, gradient: bool) -> tuple[set[str], list[str]]:
-    """The operators of which samples were enlarged, and those whose graphs grow."""
+def enlarged(level: str, gradient: bool, each: bool) -> tuple[set[str], list[str]]:
+    """The operators of which samples were enlarged (one each, or all), and those whose graphs grow."""
     torch.manual_seed(0)
     checked, found = set(), []
     for name, op in NAMED:
-        for sample in samples(op, count, (torch.float32, torch.int64)):
+        for sample in samples(op, SAMPLES, (torch.float32, torch.int64)):
             case = Case(name, op, sample)
             for scaling, small, large in pairs(case, level, gradient):
                 checked.add(name)
                 if problem := growth(name, small, large):
                     found.append(f"{case.describe()[:200]}, {scaling}: {problem}")
-            if name in checked and count == FEW:
+            if name in checked and not each:
                 break
     return checked, found
 
 
-FEW = 8  # samples, of which the first that can be enlarged is
-
-
 @pytest.mark.parametrize(("level", "gradient", "least"), [("inductor", False, 650), ("inductor", True, 620)])
 def test_the_number_of_nodes_does_not_grow_with_sizes(level: str, gradient: bool, least: int) -> None:
-    checked, found = enlarged(FEW, level, gradient)
+    checked, found = enlarged(level, gradient, each=False)
     assert not found, "\n".join(found)
     assert len(checked) >= least
 
@@ -151,7 +149,7 @@ def test_the_number_of_nodes_does_not_grow_with_sizes(level: str, gradient: bool
     ("level", "gradient", "least"), [("inductor", False, 670), ("inductor", True, 630), ("prims", False, 660)]
 )
 def test_no_sample_grows_with_sizes(level: str, gradient: bool, least: int) -> None:
-    checked, found = enlarged(20, level, gradient)
+    checked, found = enlarged(level, gradient, each=True)
     assert not found, "\n".join(found)
     assert len(checked) >= least
 
@@ -166,7 +164,10 @@ def test_the_code_of_loops_does_not_grow_with_sizes() -> None:
         for sample in samples(op, 5, (torch.float32,)):
             case = Case(name, op, sample)
             for scaling, *graphs in pairs(case, "inductor"):
-                few, many = (print_lowered(lower(run_passes(graph, False), False)).count("\n") for graph in graphs)
+                try:
+                    few, many = (print_lowered(lower(run_passes(graph, False), False)).count("\n") for graph in graphs)
+                except stator.CompileError:  # a size among the arguments that the enlarged tensors do not have
+                    continue
                 lines[name] += few
                 if many > 1.5 * few * outputs(graphs[1]) / outputs(graphs[0]):
                     found.append(f"{case.describe()[:200]}, {scaling}: {few} lines, then {many}")
