@@ -11,7 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import stator
-from stator.base import config
+from stator.aot.partition import forward_backward_sets
 
 
 def breaks_twice(x: torch.Tensor) -> torch.Tensor:
@@ -42,7 +42,7 @@ def test_prints_a_report() -> None:
 
 
 def test_names_graphs_that_are_too_small_to_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "compile_small_graphs", False)
+    monkeypatch.setattr(forward_backward_sets, "LITTLE_DATA", 1 << 15)
 
     def function(x: torch.Tensor) -> torch.Tensor:
         y = (x * 2).tanh()

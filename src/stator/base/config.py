@@ -1,4 +1,4 @@
-"""The user's choices: one typed record, built from `mode` and `options`. The only global switches concern tests."""
+"""The user's choices: one typed record, built from `mode` and `options`. The only global switch concerns tests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from .errors import UsageError
 # For tests only: replace code without tensor operations as well, so that tests without tensors exercise capture. Read
 # when a frame is compiled.
 keep_empty_graphs: bool = os.environ.get("STATOR_KEEP_EMPTY_GRAPHS", "0") not in ("", "0")
-# For tests only: compile training graphs of a few operators on little data as well, which otherwise run as they are.
-compile_small_graphs: bool = False
 
 MODES = ("default", "reduce-overhead", "max-autotune")
 

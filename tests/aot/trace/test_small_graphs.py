@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import stator
-from stator.base import config, counters
+from stator.aot.partition import forward_backward_sets
+from stator.base import counters
 
 
 def shifted(x: torch.Tensor) -> torch.Tensor:
@@ -30,7 +31,7 @@ def shifted_often(x: torch.Tensor) -> torch.Tensor:
 def test_a_small_graph_is_left_to_eager(
     function: Callable[[torch.Tensor], torch.Tensor], size: int, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "compile_small_graphs", False)
+    monkeypatch.setattr(forward_backward_sets, "LITTLE_DATA", 1 << 15)
     stator.reset()
     before = counters.counts["left_to_eager"]
     expected, x = (torch.arange(float(size), requires_grad=True) for _ in range(2))
@@ -51,7 +52,7 @@ def results_in_a_chain(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def test_autograd_nodes_of_results_count(
     function: Callable[..., object], left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "compile_small_graphs", False)
+    monkeypatch.setattr(forward_backward_sets, "LITTLE_DATA", 1 << 15)
     stator.reset()
     before = counters.counts["left_to_eager"]
     stator.compile(function)(torch.arange(5.0, requires_grad=True))

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from torch import fx
 from torch._ops import OpOverload
 
-from stator.base import config
 from stator.base.errors import CompileError
 from stator.graph.ir.memory import memory_root
 from stator.graph.ir.schema import is_random_call
@@ -84,7 +83,7 @@ def divide_joint(joint: JointGraph) -> ForwardBackwardSets:
 # Operators of a forward or backward that eager runs as fast as a compiled step, whatever their data; and operators
 # besides views that eager runs as fast on tensors of at most so many bytes. A step costs about three operators' calls,
 # and two more for each autograd node of results and input groups.
-_MOST_OPERATORS, _MOST_ON_LITTLE_DATA, _MOST_PER_NODE, _LITTLE_DATA = 1, 3, 2, 1 << 15
+_MOST_OPERATORS, _MOST_ON_LITTLE_DATA, _MOST_PER_NODE, LITTLE_DATA = 1, 3, 2, 1 << 15
 
 
 def too_small(joint: JointGraph, autograd_nodes: int) -> str | None:
@@ -98,11 +97,7 @@ def too_small(joint: JointGraph, autograd_nodes: int) -> str | None:
         return "one operator in the forward, and one at most in the backward"
     most = max(map(bytes_of, joint.graph.graph.nodes))
     sides = _operators_per_side([node for node in nodes if not _is_view(node)])
-    if (
-        config.compile_small_graphs
-        or most > _LITTLE_DATA
-        or max(sides) > _MOST_ON_LITTLE_DATA + (autograd_nodes * _MOST_PER_NODE)
-    ):
+    if most > LITTLE_DATA or max(sides) > _MOST_ON_LITTLE_DATA + (autograd_nodes * _MOST_PER_NODE):
         return None
     return (
         f"operators in the forward: {sides[0]}, in the backward: {sides[1]}; bytes of a tensor: at most {most}; "
