@@ -51,7 +51,8 @@ weights are random, and nothing is downloaded.
   Where eager PyTorch itself fails in training mode, there is nothing to compare. The kept results come from several
   states of the source of one day; operators that run in ATen between compiled parts count as breaks there.
 - *by its own kernels* (column `inductor`, where it was measured): training under the default backend, equal to 1e-3
-  of each tensor's largest value.
+  of each tensor's largest value; `but for rounding` where a program amplifies rounding beyond that, and equals eager
+  under `exact_rounding`.
 - Seconds (in the kept results only) come from a machine that also did other work; they are no benchmark.
 """
 
@@ -60,7 +61,8 @@ WIDE = """Small models of diffusers, PyTorch Geometric, MONAI, kornia, gpytorch,
 segmentation_models_pytorch, and recommenders, recurrent networks, GANs and steps of reinforcement learning written by
 hand (`benchmarks/sweeps/wide/`), under the default backend on one thread. `make bench-wide` installs the libraries in
 an environment of its own, goes on where an earlier run stopped, and makes this page. Results are compared with
-`exact_random` to 1e-3 of each tensor's largest value; times are those of the default options. Inference is a call
+`exact_random` to 1e-3 of each tensor's largest value (`but for rounding`: a program that amplifies rounding beyond
+that, and equals eager under `exact_rounding`); times are those of the default options. Inference is a call
 without gradients; training is forward and backward. The unit of a loop (GAN, reinforcement learning, sampling) is its
 step with its optimizers: the networks are compiled, or, where the name says `whole`, the step. After a step the
 gradients and weights are compared. *speed* is eager's median time over stator's, both in turn. The machine did other

@@ -11,8 +11,8 @@ _CONVOLUTIONS = (
     "profiled yet"
 )
 _SMALL = (
-    "no breaks; networks of three small layers on rows of 64 states: the cost of entering a compiled step and its "
-    "autograd node is about what fusion saves"
+    "no breaks; networks of three small layers on rows of 64 states: entering a compiled step and its autograd node "
+    "probably costs about what fusion saves; not profiled yet"
 )
 
 CAUSES: dict[str, str] = {
