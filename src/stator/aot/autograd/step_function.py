@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -79,9 +80,14 @@ class OrdinaryStepFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, step: CompiledStep, *primals: torch.Tensor) -> tuple[Any, ...]:
         results = step.forward(*primals)
-        values = _distinct(results[: step.joint.value_count])
         ctx.materialize_grads, ctx.step = False, step
-        ctx.results = references_to(values, step.results)
+        if step.joint.value_count == 1:  # most steps, such as losses: without loops over the results
+            value = results[0]
+            values: tuple[Any, ...] = (value,)
+            ctx.results = [(0, ref(value), value._version)]
+        else:
+            values = _distinct(results[: step.joint.value_count])
+            ctx.results = references_to(values, step.results)
         ctx.primals, ctx.versions = primals, versions(primals)
         if step.saved:
             ctx.save_for_backward(*step.select_saved((*primals, *results)))
@@ -92,9 +98,9 @@ class OrdinaryStepFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         step: CompiledStep = ctx.step
-        present = [one for one in tangents if one is not None]
         if (
-            len(present) < len(tangents)
+            tangents[0] is None
+            or (len(tangents) > 1 and any(tangent is None for tangent in tangents))
             or (ctx.linked is not None and ctx.linked.observed)
             or is_grad_enabled()
             or keeps_graph()
@@ -102,12 +108,12 @@ class OrdinaryStepFunction(torch.autograd.Function):
             or (ctx.memory and not lie_at(ctx.primals, ctx.memory[0]))
         ):
             return StepFunction.backward(ctx, *tangents)
-        arguments = [*ctx.saved_tensors, *present] if step.saved else present
+        arguments = [*ctx.saved_tensors, *tangents] if step.saved else [*tangents]
         if step.frees:
             ctx.freed = 0, graph_task_id(), step.frees
             ctx.maybe_clear_saved_tensors()
             ctx.primals = ctx.memory = ()
-        return step.whole(arguments)  # type: ignore[return-value]
+        return step.whole(arguments)  # type: ignore[return-value, arg-type]
 
 
 def _note_hooks(step_node: Any, tensor: Any) -> None:
