@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._pytree import tree_map
 
 import stator
 
@@ -74,7 +75,10 @@ def test_a_reduction_keeps_nan_and_infinity(name: str, dtype: torch.dtype, size:
     x = rows(size, dtype)
     operands = (x, x.t().contiguous())
     tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype.itemsize == 2 else {}
-    torch.testing.assert_close(stator.compile(program)(*operands), program(*operands), equal_nan=True, **tolerance)
+    # eager's own sums of float32 depend on the number of threads, by more than the tolerance
+    expected = program(*(operand.double() if dtype is torch.float32 else operand for operand in operands))
+    expected = tree_map(lambda part: part.to(dtype) if part.dtype is torch.float64 else part, expected)
+    torch.testing.assert_close(stator.compile(program)(*operands), expected, equal_nan=True, **tolerance)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
