@@ -65,8 +65,8 @@ an environment of its own, goes on where an earlier run stopped, and makes this 
 that, and equals eager under `exact_rounding`); times are those of the default options. Inference is a call
 without gradients; training is forward and backward. The unit of a loop (GAN, reinforcement learning, sampling) is its
 step with its optimizers: the networks are compiled, or, where the name says `whole`, the step. After a step the
-gradients and weights are compared. *speed* is eager's median time over stator's, both in turn. The machine did other
-work: some families were timed by the clock, and differences of a tenth are noise.
+gradients and weights are compared. *speed* is eager's median time over stator's, both in turn, of
+processor time; two families ran at a time on two cores, so differences of a few hundredths are noise.
 """
 
 # Remarks on the results of certain versions: {suite: {version of its package: text}}
