@@ -15,6 +15,7 @@ from torch import fx
 
 from stator.base import counters
 from stator.base.errors import CompileError
+from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.ir.memory import memory_root
 from stator.prims.layout import is_dense
@@ -151,7 +152,7 @@ class _Backward:
 
     def __init__(self, joint: JointGraph, sides: ForwardBackwardSets, handed: _Handover) -> None:
         self.joint, self.sides, self.handed = joint, sides, handed
-        self.graph = fx.Graph()
+        self.graph: fx.Graph = AtenGraph()
         self.made: dict[fx.Node, fx.Node] = {}
         self.recovered: list[tuple[fx.Node, fx.Node]] = []  # (saved node, placeholder of the view of its memory)
 
@@ -213,7 +214,7 @@ class _Backward:
 
 
 def _forward(joint: JointGraph, sides: ForwardBackwardSets, handed: _Handover) -> fx.GraphModule:
-    graph = fx.Graph()
+    graph = AtenGraph()
     made: dict[fx.Node, fx.Node] = {}
     needed = ancestors((*(node for node, _ in handed.extra), *sides.forward))
     needed.update(sides.primals)

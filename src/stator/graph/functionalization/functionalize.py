@@ -27,6 +27,7 @@ from stator.graph.fake.fake_mode import (
 )
 from stator.graph.fake.number_stand_ins import DataDependent, holds_numbers, rules, symbolic
 from stator.graph.fake.writes import check_overlap, check_unwritten
+from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.schema import SchemaFacts, argument, arguments_of_twin, functional_twin, op_info
 from stator.graph.ir.traced import Geometry, NewLayout, ViewStep
 from stator.prims.layout import is_dense
@@ -95,7 +96,7 @@ class FunctionalTracer(FakeMode):
 
     def __init__(self, keep: Keep) -> None:
         super().__init__()
-        self.graph = fx.Graph()
+        self.graph: fx.Graph = AtenGraph()
         self.keep = keep
         self.origin: fx.Node | None = None
         self.place: UserPlace | None = None

@@ -1,0 +1,136 @@
+"""Where a graph with symbolic sizes finds the values of its symbols: sizes of its inputs, and ints among its inputs.
+
+For every floor that runs such a graph. Never here: which symbols there are, or what is known about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base.errors import CompileError
+from stator.prims.record import TensorMeta
+from stator.shapes.expr import Expr, Symbol
+from stator.shapes.floats import FloatExpr
+from stator.shapes.sym_node import to_expression
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_CONTAINERS = (tuple, list)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeBinding:
+    """A symbol is the size of dimension `dim` of the input at `position`; `dim` is None where that input is an int."""
+
+    position: int
+    dim: int | None
+
+    def read(self, arguments: Sequence[Any]) -> int:
+        value = arguments[self.position]
+        return value if self.dim is None else value.shape[self.dim]  # type: ignore[no-any-return]
+
+
+SizeBindings = Mapping[Symbol, SizeBinding]
+
+
+def bind_sizes(inputs: Iterable[Any]) -> dict[Symbol, SizeBinding]:
+    """Where each symbol is found first. inputs: for each input of a graph anything with a `shape`, or a number."""
+    found: dict[Symbol, SizeBinding] = {}
+    for position, value in enumerate(inputs):
+        sizes = getattr(value, "shape", None)
+        places = [(None, value)] if sizes is None else list(enumerate(sizes))
+        for dim, size in places:
+            if type(size) is torch.SymInt:
+                symbol = to_expression(size)
+                if isinstance(symbol, Symbol):
+                    found.setdefault(symbol, SizeBinding(position, dim))
+    return found
+
+
+def size_bindings(graph: fx.Graph) -> dict[Symbol, SizeBinding]:
+    """Where a functional graph finds its symbols: `bind_sizes` of its placeholders, by `meta["val"]`."""
+    return bind_sizes(node.meta.get("val") for node in graph.nodes if node.op == "placeholder")
+
+
+def read_sizes(bindings: SizeBindings, arguments: Sequence[Any]) -> dict[Symbol, int]:
+    """The values of the symbols in a call with these arguments."""
+    return {symbol: binding.read(arguments) for symbol, binding in bindings.items()}
+
+
+def evaluated(value: Any, sizes: Mapping[Symbol, int]) -> Any:
+    """A value with numbers in place of symbolic numbers, also in tuples, lists, dicts and slices.
+
+    Raises CompileError for a symbol that `sizes` lacks.
+    """
+    if isinstance(value, SYMBOLIC):
+        expression = to_expression(value)
+        if expression is value:  # a number of another kind
+            return value
+        return _evaluated(expression, sizes)
+    if isinstance(value, (Expr, FloatExpr)):
+        return _evaluated(value, sizes)
+    if isinstance(value, _CONTAINERS):
+        made = [evaluated(item, sizes) for item in value]
+        return made if isinstance(value, list) else tuple(made)
+    if isinstance(value, dict):
+        return {name: evaluated(item, sizes) for name, item in value.items()}
+    if type(value) is slice:
+        return slice(*[evaluated(part, sizes) for part in (value.start, value.stop, value.step)])
+    return value
+
+
+def _evaluated(expression: Any, sizes: Mapping[Symbol, int]) -> Any:
+    try:
+        if isinstance(expression, (Expr, FloatExpr)):
+            return expression.evaluate(sizes)
+        return expression if isinstance(expression, (bool, int, float)) else expression.holds(sizes)
+    except KeyError as missing:
+        raise CompileError("sizes", f"{expression} needs {missing.args[0]}, which no input of the graph has") from None
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a value, or a part of it, depends on symbols."""
+    return next(iter(_expressions(value)), None) is not None
+
+
+def symbols_of(value: Any) -> frozenset[Symbol]:
+    """The symbols in a value: a symbolic number, a TensorMeta, or a tuple, list, dict or slice of values."""
+    return frozenset().union(*[expression.symbols for expression in _expressions(value)])
+
+
+def symbols_of_graph(graph: fx.Graph) -> frozenset[Symbol]:
+    """The symbols in the arguments and metas of all nodes."""
+    return frozenset().union(
+        *[symbols_of((node.args, node.kwargs, node.meta.get("val"))) for node in graph.nodes]  # type: ignore[arg-type]
+    )
+
+
+def has_symbols(graph: fx.Graph) -> bool:
+    """Whether a functional graph has symbolic sizes; its placeholders bind all symbols."""
+    return any(is_symbolic(node.meta.get("val")) for node in graph.nodes if node.op == "placeholder")
+
+
+def _expressions(value: Any) -> Iterator[Any]:
+    kind = type(value)
+    if kind is int or kind is fx.Node:
+        return
+    if kind in SYMBOLIC:
+        expression = to_expression(value)
+        if expression is not value and getattr(expression, "symbols", None):
+            yield expression
+    elif kind is TensorMeta:
+        yield from _expressions(value.shape)
+        yield from _expressions(value.stride)
+        yield from _expressions(value.offset)
+    elif isinstance(value, _CONTAINERS):
+        for item in value:
+            yield from _expressions(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _expressions(item)
+    elif kind is slice:
+        yield from _expressions((value.start, value.stop, value.step))
