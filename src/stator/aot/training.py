@@ -18,6 +18,7 @@ from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.captured_tensors import captured_tensors
 from stator.graph.ir.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
 from stator.graph.printer import print_graph
+from stator.graph.tracing.symbolic_inputs import refuse_symbols
 
 from .autograd.autograd_step import CompiledStep
 from .autograd.step_runner import effects_left, run_step_of_shown, runner, views_of_views
@@ -32,7 +33,6 @@ from .trace.inference import (
     are_separate,
     compile_traced,
     equalities_of,
-    refuse_dynamic,
     wrap,
     writes_of,
 )
@@ -68,7 +68,7 @@ def compile_training(
     """
     captured = captured_tensors(function, example_inputs) if isinstance(function, fx.GraphModule) else []
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)] + captured
-    refuse_dynamic(example_inputs)
+    refuse_symbols(function, "gradients of graphs with symbolic sizes")
     with counters.timed("aot"):
         program = RetraceableProgram(function, example_inputs, captured, keep, rewrite)
         joint = _trace(program, tensors)
@@ -106,7 +106,7 @@ def _compile_without_gradients(
     return compile_traced(
         program.function,
         effects_left(joint),
-        len(program.inputs),
+        program.inputs,
         tensors,
         program.captured,
         program.merge_equal,

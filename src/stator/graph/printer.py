@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import linecache
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from stator.base.registry import Registry
 
 from .fake.fake_mode import FakeTensor
 from .ir.format import format_meta
+from .ir.size_bindings import size_bindings, symbols_of_graph
 from .subgraphs.subgraph_ops import subgraph_of
 
 
@@ -36,6 +37,7 @@ def print_graph(gm: fx.GraphModule, *, name: str = "forward", title: str = "") -
         f'"""{title or gm._get_name()}: {_summary(gm)}"""',
         "",
         "import operator",
+        *(["from math import ceil, floor, trunc"] if symbols_of_graph(gm.graph) else []),
         "",
         "import torch",
         *printer.imports(),
@@ -56,7 +58,16 @@ def _function(printer: _Printer, gm: fx.GraphModule, name: str) -> list[str]:
     body = [line for node in gm.graph.nodes for line in printer.node(node)]
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     arguments = [f"    {node.name},  # {_type_of(node)}" for node in placeholders]
-    return [f"def {name}(", *arguments, "):", *(f"    {line}" for line in body)]
+    return [f"def {name}(", *arguments, "):", *(f"    {line}" for line in (*_sizes(gm, placeholders), *body))]
+
+
+def _sizes(gm: fx.GraphModule, placeholders: Sequence[fx.Node]) -> Iterator[str]:
+    """Yield a line for each symbol that is no input itself."""
+    for symbol, binding in size_bindings(gm.graph).items():
+        source = placeholders[binding.position].name
+        value = source if binding.dim is None else f"{source}.shape[{binding.dim}]"
+        if value != str(symbol):
+            yield f"{symbol} = {value}"
 
 
 def _parts(gm: fx.GraphModule) -> dict[str, fx.GraphModule]:

@@ -12,11 +12,13 @@ from torch._ops import OpOverload
 
 from stator.base.errors import StatorError, VerificationError
 from stator.base.registry import Registry
+from stator.prims.layout import equal_sizes, surely
 from stator.prims.record import TensorMeta
 
 from .fake.fake_mode import FakeMode, meta_of_real
 from .ir.format import format_meta
 from .ir.schema import op_info
+from .ir.size_bindings import is_symbolic, size_bindings, symbols_of, symbols_of_graph
 
 
 def verify(gm: fx.GraphModule) -> None:
@@ -24,7 +26,7 @@ def verify(gm: fx.GraphModule) -> None:
 
     Placeholders come first and one output last. Call targets are getitem and OpOverloads with functional schemas, whose
     arguments fit the schema. Every value is defined before its use. Every node has `meta["val"]`, which agrees with the
-    operator's shape rule, if there is one.
+    operator's shape rule, if there is one. Placeholders bind all symbols.
     """
     state = _State(gm)
     for node in gm.graph.nodes:
@@ -40,6 +42,8 @@ class _State:
         self.gm = gm
         self.mode = FakeMode()
         self.defined: set[fx.Node] = set()
+        self.bound = frozenset(size_bindings(gm.graph))
+        self.symbolic = bool(symbols_of_graph(gm.graph))
         self.body_started = False
         self.finished = False
 
@@ -51,6 +55,8 @@ class _State:
         for used in node.all_input_nodes:
             self.expect(used in self.defined, node, f"uses {used.name} before it is defined")
         check(self, node)
+        unbound = symbols_of((node.args, node.kwargs, node.meta.get("val"))) - self.bound if self.symbolic else ()
+        self.expect(not unbound, node, f"needs {', '.join(map(str, unbound))}, which no placeholder binds")
         self.body_started = self.body_started or node.op == "call_function"
         self.defined.add(node)
 
@@ -88,7 +94,10 @@ checks: Registry[str, Callable[[_State, fx.Node], None]] = Registry("node kind")
 @checks.register("placeholder")
 def _placeholder(state: _State, node: fx.Node) -> None:
     state.expect(not state.body_started, node, "is a placeholder after the first operator")
-    state.tensor_meta(node)
+    if type(state.meta(node)) is torch.SymInt:
+        state.expect(is_symbolic(state.meta(node)), node, "is a number without symbols")
+    else:
+        state.tensor_meta(node)
 
 
 @checks.register("get_attr")
@@ -169,14 +178,15 @@ def _mismatch(meta: Any, expected: Any) -> str:
 
 def agrees(first: TensorMeta, second: TensorMeta) -> bool:
     """Whether shape, dtype, device and significant strides are equal (strides of size-one dimensions and of empty
-    tensors are not)."""
-    if tuple(first.shape) != tuple(second.shape) or first.dtype is not second.dtype or first.device != second.device:
+    tensors are not). Symbolic sizes are equal if they are known to be."""
+    if first.dtype is not second.dtype or first.device != second.device:
         return False
-    if any(size == 0 for size in first.shape):
+    if not equal_sizes(tuple(first.shape), tuple(second.shape)):
+        return False
+    if any(surely(size == 0) for size in first.shape):
         return True
-    return all(
-        own == other or size == 1 for own, other, size in zip(first.stride, second.stride, first.shape, strict=True)
-    )
+    sizes = zip(first.stride, second.stride, first.shape, strict=True)
+    return all(surely(own == other) or surely(size == 1) for own, other, size in sizes)
 
 
 def _as_fresh(meta: TensorMeta) -> TensorMeta:

@@ -43,6 +43,15 @@ def same_sizes(first: Sizes, second: Sizes) -> bool:
     return len(first) == len(second) and all(surely(a == b) for a, b in zip(first, second, strict=True))
 
 
+def equal_sizes(first: Sizes, second: Sizes) -> bool:
+    """`same_sizes`, quick for ints."""
+    if first is second:
+        return True
+    if torch.SymInt in map(type, first) or torch.SymInt in map(type, second):
+        return same_sizes(first, second)
+    return first == second
+
+
 def _treat_unknown_as_large(function: F) -> F:
     """Make a function of sizes and strides treat unknown sizes as large ones."""
 

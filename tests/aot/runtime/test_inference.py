@@ -256,7 +256,7 @@ def test_needs_grad() -> None:
     assert needs_grad(fx.GraphModule({"layer": torch.nn.Linear(3, 3)}, graph), [plain])
 
 
-def test_symbolic_sizes_are_refused() -> None:
+def test_example_inputs_that_are_symbolic_are_refused() -> None:
     class Fixed:
         def is_int(self) -> bool:
             return True

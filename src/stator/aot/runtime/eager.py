@@ -1,8 +1,13 @@
-"""The backend without code generation: runs a functional ATen graph operator by operator."""
+"""The backend without code generation: runs a functional ATen graph operator by operator.
+
+A graph with symbolic sizes gets a node that evaluates them in each call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,19 +15,80 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.ir.size_bindings import SizeBindings, evaluated, is_symbolic, read_sizes, size_bindings
+from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.runtime.below_autograd import below_autograd
+from stator.shapes.sym_node import to_expression
 
 
 def run_eagerly(graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
     """A `compile_graph` that returns the graph's own generated Python function. The function runs below autograd, so
     that its results are no views for autograd, as those of compiled kernels."""
-    forward = python_function(graph)
+    forward = python_function(with_numbers(graph))
 
-    def run(*tensors: torch.Tensor) -> Sequence[Any]:
+    def run(*values: Any) -> Sequence[Any]:
         with below_autograd():
-            return forward(*tensors)
+            return forward(*values)
 
     return run
+
+
+def with_numbers(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy of a functional graph without symbolic numbers among its arguments: its first node reads the sizes of the
+    inputs and evaluates the expressions. A graph without symbols is returned as it is."""
+    bindings = size_bindings(gm.graph)
+    if not bindings:
+        return gm
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    expressions: list[Any] = []
+    numbers: dict[Any, fx.Node] = {}
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    for node in placeholders:
+        copies[node] = graph.node_copy(node)
+    target = graph_target(_Evaluation(bindings, expressions), "evaluate_sizes")
+    source = graph.call_function(target, tuple([copies[node] for node in placeholders]))
+
+    def number(value: Any) -> fx.Node:
+        expression = to_expression(value)
+        if expression not in numbers:
+            numbers[expression] = graph.call_function(operator.getitem, (source, len(expressions)))
+            expressions.append(expression)
+        return numbers[expression]
+
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            continue
+        args, kwargs = _mapped((node.args, dict(node.kwargs)), copies, number)
+        copies[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
+        copies[node].meta.update(node.meta)
+    return PlainGraphModule(gm, graph)
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """Evaluates expressions at the sizes of the arguments."""
+
+    bindings: SizeBindings
+    expressions: list[Any]
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        sizes = read_sizes(self.bindings, arguments)
+        return [evaluated(expression, sizes) for expression in self.expressions]
+
+
+def _mapped(value: Any, copies: Mapping[fx.Node, fx.Node], number: Callable[[Any], fx.Node]) -> Any:
+    if isinstance(value, fx.Node):
+        return copies[value]
+    if is_symbolic(value):
+        if isinstance(value, (tuple, list)):
+            made = [_mapped(item, copies, number) for item in value]
+            return made if isinstance(value, list) else tuple(made)
+        if isinstance(value, dict):
+            return {name: _mapped(item, copies, number) for name, item in value.items()}
+        return number(value)
+    return fx.map_arg(value, copies.__getitem__)
 
 
 def python_function(graph: fx.GraphModule) -> Callable[..., Sequence[Any]]:

@@ -5,7 +5,8 @@ Each effect is one small closure. A graph without effects is called directly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base.registry import Registry
 from stator.graph.functionalization.views import run_step
+from stator.graph.ir.size_bindings import SizeBindings, evaluated, is_symbolic, read_sizes, size_bindings
 from stator.graph.ir.traced import (
     Fresh,
     Geometry,
@@ -27,7 +29,9 @@ from stator.graph.ir.traced import (
     ViewOfInput,
     ViewOfOutput,
     ViewOfResult,
+    ViewStep,
 )
+from stator.shapes.expr import Symbol
 
 Inner = Callable[..., Sequence[Any]]
 # make(inputs, results, made) -> one of the outputs of the user; `made` holds the outputs made before it
@@ -112,7 +116,8 @@ def with_effects(
         for index, position in traced.mutated
     )
     places = tuple([index for index, _ in traced.mutated])
-    makes = tuple(map(_make, traced.outputs, _histories(traced)))
+    bindings = size_bindings(traced.graph.graph)
+    makes = tuple([_make(*described, bindings) for described in zip(traced.outputs, _histories(traced), strict=True)])
     order = sorted(range(len(makes)), key=lambda at: _after_others(traced.outputs[at]))
     ordered = tuple([(at, makes[at]) for at in order])
     build = _builder(traced)
@@ -139,7 +144,7 @@ def with_effects(
         for at, make in ordered:
             made[at] = make(inputs, results, made)
         for change in layouts:  # layouts change last: views above are views of the original input
-            _lay_out(inputs[change.index], change)
+            _lay_out(inputs[change.index], _at_sizes(change, read_sizes(bindings, inputs)) if bindings else change)
         return build(made)
 
     return run
@@ -175,8 +180,48 @@ def _histories(traced: Traced) -> tuple[History, ...]:
     return traced.histories or (History.AMBIENT,) * len(traced.outputs)
 
 
-def _make(output: Any, history: History) -> Make:
-    make = makers[type(output)](output)
+def maker(output: Any, bindings: SizeBindings) -> Make:
+    """How an output is made. Symbolic sizes are evaluated in each call, whose inputs bind the symbols."""
+    if not bindings or not _depends_on_sizes(output):
+        return makers[type(output)](output)
+
+    def make(inputs: Sequence[torch.Tensor], results: Sequence[Any], made: list[Any]) -> Any:
+        there = _at_sizes(output, read_sizes(bindings, inputs))
+        return makers[type(there)](there)(inputs, results, made)
+
+    return make
+
+
+def _depends_on_sizes(described: Any) -> bool:
+    """Whether an output, or a layout, has symbolic sizes."""
+    if isinstance(described, OutputValue):
+        return is_symbolic(described.value)
+    geometry = getattr(described, "geometry", None)
+    return geometry is not None and (
+        is_symbolic((geometry.shape, geometry.stride, geometry.offset))
+        or any(is_symbolic((step.args, step.kwargs, step.whole and step.whole[1:3])) for step in geometry.steps)
+    )
+
+
+def _at_sizes(described: Any, sizes: Mapping[Symbol, int]) -> Any:
+    """An output or a layout with numbers for its symbolic sizes."""
+    if isinstance(described, OutputValue):
+        return OutputValue(evaluated(described.value, sizes))
+    geometry = described.geometry
+    if geometry is None:
+        return described
+    shape, stride, offset = evaluated((geometry.shape, geometry.stride, geometry.offset), sizes)
+    steps = tuple([_step_at(step, sizes) for step in geometry.steps])
+    return replace(described, geometry=Geometry(shape, stride, offset, steps))
+
+
+def _step_at(step: ViewStep, sizes: Mapping[Symbol, int]) -> ViewStep:
+    whole = step.whole and (step.whole[0], *evaluated(step.whole[1:3], sizes), step.whole[3])
+    return replace(step, args=evaluated(step.args, sizes), kwargs=evaluated(step.kwargs, sizes), whole=whole)
+
+
+def _make(output: Any, history: History, bindings: SizeBindings) -> Make:
+    make = maker(output, bindings)
     made_here = isinstance(output, (ViewOfInput, ViewOfOutput, ViewOfConstant))
     if not made_here or history in (History.AMBIENT, History.FOLLOWED):
         return make

@@ -14,14 +14,16 @@ from stator.aot.runtime.overlap_check import InputSpans, are_disjoint
 from stator.aot.runtime.replay import is_flat, with_effects
 from stator.aot.runtime.shared_memory import OverlappingInputs, RunOverlapping
 from stator.base import counters, dumps, logs
-from stator.base.errors import Unsupported
 from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.captured_tensors import captured_tensors
+from stator.graph.ir.size_bindings import has_symbols
 from stator.graph.ir.traced import Traced
 from stator.graph.printer import print_graph
+from stator.graph.tracing.symbolic_inputs import with_symbols
 from stator.graph.tracing.tracer import trace
 
-CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
+# (functional graph, a tensor or int for each placeholder) -> callable
+CompileGraph = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
 # Changes each functional graph (joint or inference) in place, once it is traced
 Rewrite = Callable[[fx.GraphModule], object]
 
@@ -40,24 +42,26 @@ def compile_inference(
     compile_graph: takes the functional ATen graph and tensors for its placeholders; returns a callable of those tensors
     that returns a tuple with one tensor per output. Without mutation and aliasing that callable itself is returned.
 
+    Where placeholders of `gm` have symbolic sizes, so has the functional graph; what is compiled then is right for all
+    sizes for which the facts of their environment hold.
+
     run_overlapping: see `shared_memory.CompileDisjoint`; by default `gm` runs eagerly.
 
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `gm` itself then.
     """
     captured = captured_tensors(gm, example_inputs) if isinstance(gm, fx.GraphModule) else []
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)] + captured
-    refuse_dynamic(example_inputs)
     with counters.timed("aot"):
-        traced, merged = _trace(gm, example_inputs, captured, tensors, keep)
+        traced, merged = _trace(gm, with_symbols(gm, example_inputs), captured, tensors, keep)
         if rewrite is not None:
             rewrite(traced.graph)
-    return compile_traced(gm, traced, len(example_inputs), tensors, captured, merged, compile_graph, run_overlapping)
+    return compile_traced(gm, traced, example_inputs, tensors, captured, merged, compile_graph, run_overlapping)
 
 
 def compile_traced(
     gm: Callable[..., Any],
     traced: Traced,
-    argument_count: int,
+    example_inputs: Sequence[Any],
     tensors: Sequence[torch.Tensor],
     captured: Sequence[torch.Tensor],
     merged: bool,
@@ -66,28 +70,19 @@ def compile_traced(
 ) -> Callable[..., Any]:
     """Compile a traced graph, where autograd has nothing to record when it runs.
 
-    tensors: those for the placeholders. merged: whether a tensor given twice is one input. The other arguments are
-    those of `compile_inference`.
+    tensors: those among the inputs, then captured ones. merged: whether a tensor given twice is one input. The other
+    arguments are those of `compile_inference`.
     """
     dumps.write("21_forward.py", lambda: print_graph(traced.graph))
     if logs.enabled("graph"):
         logs.log("graph", "forward graph:\n%s", print_graph(traced.graph))
     traced.graph.meta["mutated"] = list(traced.mutated)  # a compiler may write these itself
-    inner = compile_graph(traced.graph, tensors)
-    only_tensors = len(tensors) == argument_count and not captured
+    inner = compile_graph(traced.graph, [*tensors, *[example_inputs[at] for at in traced.numbers]])
+    only_tensors = len(tensors) == len(example_inputs) and not captured
     if only_tensors and traced.is_plain and is_flat(traced):
         return inner
     run = with_effects(traced, inner)
     return wrap(gm, traced, run, equalities_of(tensors) if merged else None, captured, run_overlapping)
-
-
-def refuse_dynamic(example_inputs: Sequence[Any]) -> None:
-    for value in example_inputs:
-        symbolic = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or (
-            isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
-        )
-        if symbolic:
-            raise Unsupported("dynamic-shape", "an input has a symbolic size; graphs are compiled for fixed sizes")
 
 
 def _trace(
@@ -146,18 +141,22 @@ def wrap(
     captured: Sequence[torch.Tensor],
     run_overlapping: RunOverlapping | None = None,
 ) -> Callable[..., Any]:
-    """Add captured tensors, drop Python numbers, and check that inputs lie and overlap as when they were traced.
+    """Add captured tensors, drop Python numbers that are constants, and check that inputs lie and overlap as when they
+    were traced.
 
-    run: takes all tensors, returns the user's result. equalities: which inputs were identical, where the graph relies
-    on that. run_overlapping: see `shared_memory.CompileDisjoint`; by default `gm` runs eagerly.
+    run: takes a value for each placeholder, returns the user's result. equalities: which inputs were identical, where
+    the graph relies on that. run_overlapping: see `shared_memory.CompileDisjoint`; by default `gm` runs eagerly.
     """
-    placed = tuple(captured)
+    placed, numbers = tuple(captured), traced.numbers
 
     def tensors_of(args: Sequence[Any]) -> list[torch.Tensor]:
         return [*[value for value in args if isinstance(value, torch.Tensor)], *placed]
 
+    def values_of(args: Sequence[Any]) -> list[Any]:
+        return [*tensors_of(args), *[args[at] for at in numbers]]
+
     def call(*args: Any) -> Any:
-        return run(tensors_of(args))
+        return run(values_of(args))
 
     def call_in_place(*args: Any) -> Any:
         tensors = tensors_of(args)
@@ -173,7 +172,7 @@ def wrap(
     inner = call
     if traced.mutated or traced.layouts:
         eagerly = _eagerly(gm)
-        inner = _checking_overlap(run_overlapping or eagerly, eagerly, traced, run, equalities, tensors_of)
+        inner = _checking_overlap(run_overlapping or eagerly, eagerly, traced, call, equalities, tensors_of)
     return call_in_place if traced.fixed_offsets else inner
 
 
@@ -192,26 +191,27 @@ def _checking_overlap(
     run_overlapping: RunOverlapping,
     eagerly: RunOverlapping,
     traced: Traced,
-    run: Callable[[Sequence[torch.Tensor]], Any],
+    run: Callable[..., Any],
     equalities: list[int] | None,
     tensors_of: Callable[[Sequence[Any]], list[torch.Tensor]],
 ) -> Callable[..., Any]:
     """`run`, where inputs overlap as when the graph was compiled; else `run_overlapping`."""
     extents: InputSpans | None = None
     written = writes_of(traced)
+    sizes_vary = has_symbols(traced.graph.graph)
 
     def call_checked(*args: Any) -> Any:
         nonlocal extents
         tensors = tensors_of(args)
-        if extents is None:
+        if extents is None or sizes_vary:
             extents = InputSpans(tensors, (index for index, _ in traced.mutated))
         if traced.layouts and equalities_of(tensors) != (equalities or list(range(len(tensors)))):
             return eagerly(written, args)  # more or fewer inputs change their layout
         if equalities is None and extents.are_disjoint(tensors):
-            return run(tensors)
+            return run(*args)
         same = equalities is None or equalities_of(tensors) == equalities
         if same and writes_are_private(traced, tensors, merged=equalities is not None):
-            return run(tensors)
+            return run(*args)
         return run_overlapping(written, args)
 
     return call_checked

@@ -90,10 +90,13 @@ class FakeMode(TorchDispatchMode):
         """Make a fake tensor, with a fresh storage unless one is given."""
         return FakeTensor(self, meta, storage, requires_grad)
 
-    def from_real(self, tensor: torch.Tensor) -> Any:
+    def from_real(self, tensor: torch.Tensor, layout: TensorMeta | None = None) -> Any:
         """Return the fake of a real tensor: always the same object, sharing a FakeStorage with fakes of overlapping
         tensors. Keeps requires_grad and is_leaf. The fake of a wrapper subclass is of its class, around fakes. Raises
-        Unsupported for layouts other than strided."""
+        Unsupported for layouts other than strided.
+
+        layout: the tensor's own, with symbolic sizes.
+        """
         if isinstance(tensor, FakeTensor):
             return tensor
         if is_wrapper_class(type(tensor)):
@@ -101,7 +104,7 @@ class FakeMode(TorchDispatchMode):
         entry = self._fakes.get(id(tensor))
         if entry is not None and entry[0]() is tensor:
             return entry[1]
-        fake = self._make_leaf(tensor, meta_of_real(tensor, lazy=True)).with_lazy_bits_of(tensor)
+        fake = self._make_leaf(tensor, layout or meta_of_real(tensor, lazy=True)).with_lazy_bits_of(tensor)
         self.remember(tensor, fake)
         return fake
 

@@ -30,7 +30,7 @@ from stator.graph.fake.writes import check_overlap, check_unwritten
 from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.schema import SchemaFacts, argument, arguments_of_twin, functional_twin, op_info
 from stator.graph.ir.traced import Geometry, NewLayout, ViewStep
-from stator.prims.layout import is_dense
+from stator.prims.layout import equal_sizes, is_dense, surely
 from stator.prims.record import TensorMeta
 
 from .functional_variants import fresh_results, synthesized_twin
@@ -86,7 +86,7 @@ EAGER_FORMS = {aten._conj.default: aten._conj_physical.default, aten._neg_view.d
 
 
 def _is_laid_out_as(meta: TensorMeta, given: TensorMeta) -> bool:
-    return (meta.shape, meta.stride, meta.offset) == (given.shape, given.stride, given.offset)
+    return equal_sizes((*meta.shape, *meta.stride, meta.offset), (*given.shape, *given.stride, given.offset))
 
 
 class FunctionalTracer(FakeMode):
@@ -133,6 +133,10 @@ class FunctionalTracer(FakeMode):
         self.input_storages[id(fake.fake_storage)] = len(self.inputs)
         self.inputs.append(fake)
         return fake
+
+    def add_number(self, number: torch.SymInt, name: str) -> None:
+        """Add a placeholder for a symbolic int. The program gets the number itself."""
+        self.graph.placeholder(name).meta["val"] = number
 
     def bind(self, fake: FakeTensor, node: fx.Node, steps: tuple[ViewStep, ...] = ()) -> FakeTensor:
         """Make `node` the value of a fake tensor. A tensor that is no view owns its storage."""
@@ -585,9 +589,10 @@ class FunctionalTracer(FakeMode):
 
 
 def same_strides(first: TensorMeta, second: TensorMeta) -> bool:
-    """Whether two layouts of one shape put every element at the same place."""
-    if first.stride == second.stride:
+    """Whether two layouts of one shape are known to put every element at the same place."""
+    if equal_sizes(first.stride, second.stride):
         return True
-    if any(size == 0 for size in first.shape):
+    if any(surely(size == 0) for size in first.shape):
         return True
-    return all(a == b or size == 1 for a, b, size in zip(first.stride, second.stride, first.shape, strict=True))
+    sizes = zip(first.stride, second.stride, first.shape, strict=True)
+    return all(surely(a == b) or surely(size == 1) for a, b, size in sizes)

@@ -32,6 +32,7 @@ from stator.graph.ir.traced import (
     ViewOfOutput,
     ViewOfResult,
 )
+from stator.prims.layout import equal_sizes, surely
 from stator.prims.record import TensorMeta
 
 from .functionalize import FunctionalTracer, same_strides
@@ -203,7 +204,7 @@ def _describe(tracer: FunctionalTracer, collected: _Outputs, leaf: Any, sharing:
             raise Unsupported("requires-grad-output", "the traced code makes a leaf that requires grad")
         position = collected.position(leaf, leaf)
         stored = leaf.node.meta["val"]
-        if stored.stride == leaf.meta.stride or not same_strides(stored, leaf.meta):
+        if equal_sizes(stored.stride, leaf.meta.stride) or not same_strides(stored, leaf.meta):
             return Fresh(position)  # elements that overlap in eager's result are separate here
         # Strides of dimensions of size one hold no meaning, but eager shows them.
         return ViewOfOutput(position, Geometry(leaf.meta.shape, leaf.meta.stride, 0))
@@ -237,7 +238,7 @@ def _spanning(candidates: Sequence[FakeTensor], storage: FakeStorage) -> FakeTen
     fits = [
         fake
         for fake in candidates
-        if fake.fake_storage is storage and not fake.steps and fake.meta.stride == storage.meta.stride
+        if fake.fake_storage is storage and not fake.steps and equal_sizes(fake.meta.stride, storage.meta.stride)
     ]
     return next((fake for fake in fits if fake.requires_grad), fits[0] if fits else None)
 
@@ -280,7 +281,9 @@ def _mutated_inputs(tracer: FunctionalTracer, collected: _Outputs) -> list[tuple
     written = {tracer.input_nodes[index] for index in changed}
     mutated = []
     for index, value in changed.items():
-        if any(stride == 0 and size > 1 for size, stride in zip(value.meta.shape, value.meta.stride, strict=True)):
+        if any(
+            surely(stride == 0) and size > 1 for size, stride in zip(value.meta.shape, value.meta.stride, strict=True)
+        ):
             raise Unsupported("overlapping-input", "the traced code writes to an input that is expanded")
         if memory_root(value.node) in written:
             # The new contents are copied into the inputs in turn: none may be read from memory that is overwritten

@@ -11,10 +11,13 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from stator.prims.layout import equal_sizes, surely
 from stator.prims.record import TensorMeta
+from stator.shapes.sym_node import to_expression
 
 from .memory import fixed_memory, memory_root
 from .schema import is_random_call
+from .size_bindings import SYMBOLIC
 
 aten = torch.ops.aten
 
@@ -89,11 +92,11 @@ def _changes_nothing(node: fx.Node) -> bool:
 
 def same_layout(first: TensorMeta, second: TensorMeta) -> bool:
     return (
-        first.shape == second.shape
-        and first.stride == second.stride
+        equal_sizes(first.shape, second.shape)
+        and equal_sizes(first.stride, second.stride)
         and first.dtype is second.dtype
         and first.device == second.device
-        and (first.offset == second.offset or second.view_of is None)
+        and (second.view_of is None or surely(first.offset == second.offset))
     )
 
 
@@ -114,5 +117,9 @@ def _key(value: Any) -> Any:
         return tuple([_key(item) for item in value])
     if isinstance(value, dict):
         return tuple([(name, _key(item)) for name, item in value.items()])
+    if isinstance(value, fx.Node):
+        return value
     # 1, 1.0 and True are equal in Python, and 0.0 equals -0.0.
-    return value if isinstance(value, fx.Node) else (type(value), repr(value) if type(value) is float else value)
+    return type(value), repr(value) if type(value) is float else to_expression(value) if type(
+        value
+    ) in SYMBOLIC else value

@@ -105,7 +105,7 @@ class ViewOfResult:
 
 @dataclass(frozen=True, slots=True)
 class OutputValue:
-    """A Python value."""
+    """A Python value; a symbolic number is evaluated in each call."""
 
     value: Any
 
@@ -128,7 +128,8 @@ Output = Fresh | InputItself | ViewOfInput | ViewOfOutput | ViewOfConstant | Sam
 class Traced:
     """A functional ATen graph with everything that its caller must replay.
 
-    graph: placeholders for `example_inputs` then `captured`, in order; a flat tuple of tensors as output.
+    graph: placeholders for the tensors of `example_inputs`, then `captured`, then symbolic ints of `example_inputs`,
+        each in order; a flat tuple of tensors as output.
     mutated: (input index, output position): the output is the new content of that input.
     outputs: one per leaf of the user's result, in the order of `spec`.
     spec: the pytree spec of the user's result (None if a graph returns a flat tuple).
@@ -137,6 +138,7 @@ class Traced:
     fixed_offsets: indices of inputs that must begin their storage, because the graph addresses memory from there.
     announced: for mutated inputs, by index, the number of version bumps: all writes except those through `.data`.
     layouts: in-place layout changes of inputs.
+    numbers: the positions of symbolic ints in `example_inputs`.
     """
 
     graph: fx.GraphModule
@@ -148,6 +150,7 @@ class Traced:
     fixed_offsets: tuple[int, ...] = ()
     announced: Mapping[int, int] = field(default_factory=dict)
     layouts: tuple[NewLayout, ...] = ()
+    numbers: tuple[int, ...] = ()
 
     @property
     def is_plain(self) -> bool:

@@ -44,7 +44,8 @@ def trace(
 ) -> Traced:
     """Trace a GraphModule of torch calls, or any callable, into a functional graph of ATen operators.
 
-    example_inputs: the arguments of `function`; the tensors among them become placeholders.
+    example_inputs: the arguments of `function`; the tensors among them become placeholders. Fakes may have symbolic
+        sizes. SymInts become placeholders behind all tensors.
     captured: tensors that `function` reaches by itself (parameters, buffers); they become further placeholders.
     keep: says which operators the backend takes whole; others are decomposed if a decomposition is known.
     merge_equal: treat a tensor that is passed twice as one input, so that a write to either is seen by both.
@@ -66,8 +67,19 @@ def trace(
         ]
         for index, tensor in enumerate(captured):
             tracer.add_input(tensor, f"captured_{index}")
+        numbers = add_numbers(tracer, leaves, names)
         with tracer:
-            return _finish(tracer, run_function(function, pytree.tree_unflatten(fakes, spec), tracer))
+            traced = _finish(tracer, run_function(function, pytree.tree_unflatten(fakes, spec), tracer))
+            traced.numbers = numbers
+            return traced
+
+
+def add_numbers(tracer: FunctionalTracer, leaves: Sequence[Any], names: Sequence[str]) -> tuple[int, ...]:
+    """Make placeholders of the symbolic ints among the inputs; returns their positions."""
+    found = tuple([at for at, leaf in enumerate(leaves) if type(leaf) is torch.SymInt])
+    for at in found:
+        tracer.add_number(leaves[at], names[at])
+    return found
 
 
 def _under_autocast(function: Callable[..., Any]) -> bool:

@@ -261,17 +261,21 @@ def slice_(self: Any, dim: int = 0, start: Any = None, end: Any = None, step: An
     return view(self, shape, stride, offset)
 
 
+# C++ says so where a slice has no end
+_TO_THE_END = torch.iinfo(torch.int64).max
+
+
 def slice_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
     """Return the bounds of a slice, clipped as in Python: 0 <= start <= end <= size."""
     start = 0 if start is None else start
-    end = size if end is None else end
+    end = size if end is None or (type(end) is int and end >= _TO_THE_END) else end
     if start < 0:
         start = start + size
         if start < 0:
             start = 0
     elif start > size:
         start = size
-    if end is not size and end != size:
+    if end is not size:
         if end < 0:
             end = end + size
         if end > size:
