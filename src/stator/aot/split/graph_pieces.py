@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
 from stator.graph.ir.graph_text import PlainGraphModule
+from stator.runtime.launch import layouts
 
 CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -199,29 +200,30 @@ def _nested(value: Any, leaves: Iterator[Any]) -> Any:
 
 def _layouts(args: Sequence[Any]) -> Any:
     """All facts of the inputs that compiled code relies on; None for inputs that cannot be compiled."""
+    nested = any(isinstance(value, (tuple, list, dict)) for value in args)
+    leaves = pytree.tree_leaves(list(args)) if nested else args
+    tensors: list[torch.Tensor] = []
     key: list[Any] = [torch.is_grad_enabled()]
-    first: dict[int, int] = {}
-    for position, value in enumerate(pytree.tree_leaves(list(args))):
-        if isinstance(value, torch.Tensor):
-            if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
+    for value in leaves:
+        kind = type(value)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            if value.layout is not torch.strided:
                 return None
-            key.append(
-                (
-                    value.dtype,
-                    value.device,
-                    value.shape,
-                    value.stride(),
-                    value.requires_grad,
-                    value.is_leaf,
-                    torch._C._dispatch_keys(value).raw_repr(),
-                    first.setdefault(id(value), position),
-                )
-            )
-        elif isinstance(value, (bool, int, float, str, torch.dtype, torch.device)) or value is None:
-            key.append(float if type(value) is float else (type(value), repr(value)))
+            tensors.append(value)
+            key.append((value.dtype, value.device, value.shape, value.requires_grad, value.is_leaf))
+        elif kind is float:
+            key.append(float)
+        elif value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
+            key.append((kind, repr(value)))
         else:
             return None
-    return (*key, str(pytree.tree_structure(list(args))))
+    key.append(layouts(tensors))
+    if len(set(map(id, tensors))) < len(tensors):
+        first: dict[int, int] = {}
+        key.append(tuple([first.setdefault(id(tensor), at) for at, tensor in enumerate(tensors)]))
+    if nested:
+        key.append(str(pytree.tree_structure(list(args))))
+    return tuple(key)
 
 
 def computes(node: fx.Node) -> bool:
