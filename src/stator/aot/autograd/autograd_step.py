@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from stator.aot.partition.forward_backward_sets import divide_joint
-from stator.aot.partition.partition import Partition, SavedInput, saved_names, split_joint
-from stator.aot.runtime.backward import CompiledBackward, CompileGraph, drop_unused_saved, is_plain, selection
+from stator.aot.partition.partition import Partition, Saved, SavedInput, saved_names, split_joint
+from stator.aot.runtime.backward import CompiledBackward, CompileGraph, drop_unused_saved, is_plain
 from stator.aot.runtime.conjugated_inputs import compile_on_memory
 from stator.aot.runtime.replaced_data import primals_on_old_memory, replaced_primals, replacement_error
 from stator.aot.runtime.saved_state import RetainedValues, note_freed, saved_values, tangents_by_saved, unchanged_inputs
@@ -81,6 +81,7 @@ class CompiledStep:
         self.behind = {one.position: one.behind for one in joint.links if not joint.is_view(one.position)}
         self.stops = tuple(dict.fromkeys(position for behind in self.behind.values() for position in behind))
         self.saved = parts.saved
+        self.value_count = joint.value_count
         self.groups = joint.groups
         self.results = [position for position in joint.results if position < joint.value_count]
         self.leads_to_made = joint.leads_to_made and not joint.groups
@@ -97,12 +98,7 @@ class CompiledStep:
             or joint.unreached
             or joint.links_effects
         )
-        self.select_saved = selection(
-            [
-                saved.index if isinstance(saved, SavedInput) else joint.primal_count + saved.position
-                for saved in parts.saved
-            ]
-        )
+        self.select_saved = _selection(parts.saved)
         self.saved_results = {saved.position for saved in parts.saved if not isinstance(saved, SavedInput)}
         self.lock = fork_safe_lock()
         self.names = saved_names(parts)
@@ -347,6 +343,15 @@ class CompiledStep:
                 f"{kind}{error}",
             )
             return None
+
+
+def _selection(
+    saved: Sequence[Saved],
+) -> Callable[[Sequence[torch.Tensor], Sequence[Any]], tuple[Any, ...]]:
+    """A function of primals and results that returns the saved ones. Written out as one expression: every forward calls
+    it."""
+    parts = [f"primals[{one.index}]" if isinstance(one, SavedInput) else f"results[{one.position}]" for one in saved]
+    return eval(f"lambda primals, results: ({''.join(part + ', ' for part in parts)})")  # type: ignore[no-any-return]
 
 
 def _compiled_for(tangent: torch.Tensor) -> tuple[bool, tuple[int, ...], int]:

@@ -38,7 +38,7 @@ class StepFunction(torch.autograd.Function):
             apart = {id(one) for one, was in zip(primals, given, strict=True) if was is not one}
         copies = {index: _before_writing(step, index, primals[index]) for index in step.mutated}
         results = step.forward(*primals)
-        values = _distinct(results[: step.joint.value_count], apart)
+        values = _distinct(results[: step.value_count], apart)
         ctx.results = () if step.groups else references_to(values, step.results)  # groups: once values have nodes
         ctx.step = step
         ctx.materialize_grads = False
@@ -50,7 +50,7 @@ class StepFunction(torch.autograd.Function):
             constant = [values[position] for position in step.constant_positions]
             ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
         if step.saved:
-            ctx.save_for_backward(*step.select_saved((*primals, *results)))
+            ctx.save_for_backward(*step.select_saved(primals, results))
         if step.placed:
             ctx.memory = memory(primals)
         # For a backward that is differentiated. Written inputs are replaced with copies, because they may get
@@ -81,16 +81,16 @@ class OrdinaryStepFunction(torch.autograd.Function):
     def forward(ctx: Any, step: CompiledStep, *primals: torch.Tensor) -> tuple[Any, ...]:
         results = step.forward(*primals)
         ctx.materialize_grads, ctx.step = False, step
-        if step.joint.value_count == 1:  # most steps, such as losses: without loops over the results
+        if step.value_count == 1:  # most steps, such as losses: without loops over the results
             value = results[0]
             values: tuple[Any, ...] = (value,)
             ctx.results = [(0, ref(value), value._version)]
         else:
-            values = _distinct(results[: step.joint.value_count])
+            values = _distinct(results[: step.value_count])
             ctx.results = references_to(values, step.results)
         ctx.primals, ctx.versions = primals, versions(primals)
         if step.saved:
-            ctx.save_for_backward(*step.select_saved((*primals, *results)))
+            ctx.to_save = step.select_saved(primals, results)  # as save_for_backward does
         if step.placed:
             ctx.memory = memory(primals)
         return values
