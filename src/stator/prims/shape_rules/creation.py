@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stator.prims.devices import as_device
-from stator.prims.layout import format_strides, is_dense, like_strides, numel, preserved_strides
+from stator.prims.layout import format_strides, holds, is_dense, like_strides, numel, preserved_strides, surely
 from stator.prims.number_ranges import check_range
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import number_dtype
@@ -255,8 +255,21 @@ def to_copy(
     return TensorMeta(shape, strides, dtype or self.dtype, self.device if device is None else as_device(device))
 
 
+def _check_source_of_copy(self: Any, src: Any) -> None:
+    """Raise eager's RuntimeError unless `src` broadcasts to the shape of `self`."""
+    missing = len(self.shape) - len(src.shape)
+    fits = missing >= 0 and all(
+        surely(own == 1) or holds(own == target) for own, target in zip(src.shape, self.shape[missing:], strict=True)
+    )
+    if not fits and numel(tuple(src.shape)) != 1:
+        raise RuntimeError(
+            f"The expanded size of the tensor {list(self.shape)} must match the existing size {list(src.shape)}"
+        )
+
+
 @shape_rule(aten.copy.default, tags=CREATION)
 def copy(self: Any, src: Any, non_blocking: bool = False) -> TensorMeta:
+    _check_source_of_copy(self, src)
     shape, strides = tuple(self.shape), self.stride()
     if any(stride == 0 and size != 1 for size, stride in zip(shape, strides, strict=True)):
         strides = preserved_strides(shape, strides)
@@ -265,14 +278,7 @@ def copy(self: Any, src: Any, non_blocking: bool = False) -> TensorMeta:
 
 @shape_rule(aten.copy_.default, tags=("inplace",))
 def copy_(self: Any, src: Any, non_blocking: bool = False) -> TensorMeta:
-    missing = len(self.shape) - len(src.shape)
-    fits = missing >= 0 and all(
-        own == 1 or own == target for own, target in zip(src.shape, self.shape[missing:], strict=True)
-    )
-    if not fits and numel(tuple(src.shape)) != 1:
-        raise RuntimeError(
-            f"The expanded size of the tensor {list(self.shape)} must match the existing size {list(src.shape)}"
-        )
+    _check_source_of_copy(self, src)
     return unchanged_argument(self)
 
 
