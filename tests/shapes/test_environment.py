@@ -43,6 +43,13 @@ def test_ranges_answer_without_a_fact() -> None:
     assert not environment.facts
 
 
+def test_products_are_compared_where_an_upper_bound_is_known() -> None:
+    """Intervals alone lose that both terms grow with b."""
+    environment, (a, b) = sizes(a=6, b=4)
+    environment.assume(compare("<=", b, 512))
+    assert environment.evaluate_static(compare(">", a * b, b)) is True
+
+
 def test_what_is_not_known_is_answered_by_the_hints_and_recorded_once() -> None:
     environment, (a, b) = sizes(a=6, b=4)
     assert environment.decide(compare(">", a, b))

@@ -228,8 +228,8 @@ class Environment:
         found = self._lower.get(expr)
         if found is None:
             low = expr.bounds(self.ranges)[0]
-            if low == -math.inf:
-                low = self._above_corner(expr)
+            if low < 0:
+                low = max(low, self._above_corner(expr))
             for known in self._about.get(expr.symbols, ()):  # known >= 0
                 gap = expr - known
                 if gap.constant is not None:
