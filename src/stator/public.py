@@ -19,6 +19,11 @@ from stator.control import set_stance as set_stance
 from stator.control import substitute_in_graph as substitute_in_graph
 from stator.dynamo.host.compile_status import is_compiling as is_compiling
 from stator.dynamo.host.debuggers import cover_lines as cover_lines
+from stator.tools.check import CheckResult as CheckResult
+from stator.tools.check import ShapeError as ShapeError
+from stator.tools.check import check as check
 from stator.tools.decompose import decompose as decompose
 from stator.tools.explain import Explanation as Explanation
 from stator.tools.explain import explain as explain
+from stator.tools.symbolic.specs import Dim as Dim
+from stator.tools.symbolic.specs import TensorSpec as TensorSpec

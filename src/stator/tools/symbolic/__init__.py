@@ -1,0 +1,1 @@
+"""Running programs on tensors without data whose sizes are symbols."""
