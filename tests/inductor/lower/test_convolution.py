@@ -68,6 +68,17 @@ def test_dense_network_stays_in_eagers_format():
     assert input_strides(lowered) == [contiguous_strides((1, 4, 9, 9))]
 
 
+def test_images_of_one_channel_have_eagers_strides_also_where_no_element_moves():
+    """The library takes the format of its results from all strides, and a result in another one would be copied."""
+    x, w = torch.randn(2, 1, 9, 9), torch.randn(6, 1, 3, 3)
+
+    def network(x, w):
+        return F.conv2d((x - x.mean((1, 2, 3), keepdim=True)).to(memory_format=torch.channels_last), w)
+
+    lowered = assert_lowers(network, x, w, library=1, tolerance=1e-4)
+    assert input_strides(lowered) == [(81, 1, 9, 1)]
+
+
 def test_patches_that_are_normalised_over_channels_come_out_in_channels_last():
     x, w = torch.randn(1, 3, 64, 64), torch.randn(6, 3, 4, 4)
 

@@ -272,7 +272,8 @@ class LoweringBuilder:
             self.realize(tensor.root)
             stored = tensor.resolved()
             if stored is not None:
-                return self.reference(tensor, stored)
+                # the library derives a memory format also from strides of dimensions of size one
+                return self.reference(tensor, stored if strides is None else replace(stored, strides=strides))
         if strides is None:
             strides = contiguous_strides(tensor.shape)
         elif not is_dense(tensor.shape, strides):
