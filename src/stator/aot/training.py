@@ -18,7 +18,7 @@ from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.captured_tensors import captured_tensors
 from stator.graph.ir.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
 from stator.graph.printer import print_graph
-from stator.graph.tracing.symbolic_inputs import refuse_symbols
+from stator.graph.tracing.symbolic_inputs import with_symbols
 
 from .autograd.autograd_step import CompiledStep
 from .autograd.step_runner import effects_left, run_step_of_shown, runner, views_of_views
@@ -68,12 +68,11 @@ def compile_training(
     """
     captured = captured_tensors(function, example_inputs) if isinstance(function, fx.GraphModule) else []
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)] + captured
-    refuse_symbols(function, "gradients of graphs with symbolic sizes")
     with counters.timed("aot"):
-        program = RetraceableProgram(function, example_inputs, captured, keep, rewrite)
+        program = RetraceableProgram(function, with_symbols(function, example_inputs), captured, keep, rewrite)
         joint = _trace(program, tensors)
     if not joint.differentiable and not shown:
-        return _compile_without_gradients(program, joint, tensors, compile_graph, run_overlapping)
+        return _compile_without_gradients(program, joint, example_inputs, tensors, compile_graph, run_overlapping)
     if leave_small and not shown and (reason := too_small(joint, len(joint.links) + len(joint.groups))):
         leave_small(reason)
         return python_function(function) if isinstance(function, fx.GraphModule) else function
@@ -86,27 +85,29 @@ def compile_training(
     ]
     _show(parts)
     compile_again = partial(compile_training, memory_budget=memory_budget)
-    step = CompiledStep(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
+    forward = compile_graph(parts.forward, [*tensors, *[example_inputs[at] for at in joint.traced.numbers]])
+    step = CompiledStep(program, joint, parts, forward, compile_graph, compile_again)
     return _run_of_shown(step, shown) if shown else _run(step, tensors, run_overlapping)
 
 
 def _compile_without_gradients(
     program: RetraceableProgram,
     joint: Joint,
+    example_inputs: Sequence[Any],
     tensors: Sequence[torch.Tensor],
     compile_graph: CompileGraph,
     run_overlapping: RunOverlapping | None,
 ) -> Callable[..., Any]:
     """Compile a trace without differentiable results: it may take gradients inside, and return views with a history."""
 
-    def compile_views(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
+    def compile_views(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         inner = compile_graph(graph, inputs)
         return views_of_views(joint, inner) if joint.links_effects else inner
 
     return compile_traced(
         program.function,
         effects_left(joint),
-        program.inputs,
+        example_inputs,
         tensors,
         program.captured,
         program.merge_equal,

@@ -12,13 +12,22 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import fx
 
 from stator.aot.partition.forward_backward_sets import divide_joint
-from stator.aot.partition.partition import Partition, Saved, SavedInput, saved_names, split_joint
+from stator.aot.partition.partition import (
+    Partition,
+    Saved,
+    SavedInput,
+    bind_free_symbols,
+    saved_names,
+    split_joint,
+)
 from stator.aot.runtime.backward import CompiledBackward, CompileGraph, drop_unused_saved, is_plain
 from stator.aot.runtime.conjugated_inputs import compile_on_memory
 from stator.aot.runtime.replaced_data import primals_on_old_memory, replaced_primals, replacement_error
 from stator.aot.runtime.saved_state import RetainedValues, note_freed, saved_values, tangents_by_saved, unchanged_inputs
+from stator.aot.runtime.symbolic_backward import SymbolicBackward
 from stator.aot.trace.batched_grads import is_batched, row_by_row
 from stator.aot.trace.input_groups import pending_values, progress_of
 from stator.aot.trace.joint import Joint, overwritten
@@ -33,7 +42,9 @@ from stator.base import counters, logs
 from stator.base.errors import CompileError, StatorError
 from stator.base.locks import fork_safe_lock
 from stator.base.signals import raised_by_signal_handler
+from stator.graph.ir.size_bindings import environment_of
 from stator.graph.subgraphs.generators import random_devices, replay_random_numbers
+from stator.shapes.expr import Symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +60,12 @@ class GradientRequest:
     by: frozenset[int] | None = None
 
 
-# The request of a twice differentiable backward, the results of the forward that it may be differentiated by, and facts
-# of its tangents
-_SecondKey = tuple[GradientRequest, tuple[int, ...], tuple[Any, ...]]
+# The request of a twice differentiable backward, the results of the forward that it may be differentiated by, facts of
+# its tangents, and the values of symbols: it is compiled for fixed sizes
+_SecondKey = tuple[GradientRequest, tuple[int, ...], tuple[Any, ...], tuple[tuple[Symbol, int], ...]]
+Backward = CompiledBackward | SymbolicBackward
+# Second derivatives that a step with symbolic sizes compiles; it runs eagerly for more sizes
+_MOST_SECOND = 8
 # compile_training itself: a backward that is differentiated is compiled like any other program
 CompileTraining = Callable[..., Callable[..., Any]]
 
@@ -97,13 +111,18 @@ class CompiledStep:
             or joint.leads_to_made
             or joint.unreached
             or joint.links_effects
+            or joint.bindings
         )
         self.select_saved = _selection(parts.saved)
         self.saved_results = {saved.position for saved in parts.saved if not isinstance(saved, SavedInput)}
+        self.number_count = len(joint.traced.numbers)
+        self.environment = environment_of(joint.graph.graph)
+        # the facts that the caller checks before the forward; later ones are checked here
+        self.guarded = 0 if self.environment is None else len(self.environment.facts)
         self.lock = fork_safe_lock()
         self.names = saved_names(parts)
-        self.whole = CompiledBackward(parts.backward, range(len(self.names)), joint.gradients, compile_graph)
-        self.backwards: dict[GradientRequest, CompiledBackward] = {GradientRequest(joint.tangents): self.whole}
+        self.whole = self._backward(parts.backward, range(len(self.names)), joint.gradients)
+        self.backwards: dict[GradientRequest, Backward] = {GradientRequest(joint.tangents): self.whole}
         self.second: dict[_SecondKey, Callable[..., Any] | None] = {}
 
     def request(
@@ -117,7 +136,12 @@ class CompiledStep:
         """For each saved value, the values whose tangents the backward combines it with, as bits."""
         return tangents_by_saved(self.parts.backward, len(self.names))
 
-    def backward_for(self, request: GradientRequest) -> CompiledBackward:
+    def _backward(self, graph: fx.GraphModule, reads: Sequence[int], gradients: Sequence[int | None]) -> Backward:
+        if self.environment is None:
+            return CompiledBackward(graph, reads, gradients, self.compile_graph)
+        return SymbolicBackward(graph, reads, gradients, self.compile_graph, self.environment, self.guarded)
+
+    def backward_for(self, request: GradientRequest) -> Backward:
         found = self.backwards.get(request)
         if found is None:
             with self.lock:
@@ -125,7 +149,7 @@ class CompiledStep:
                 self.backwards[request] = found
         return found
 
-    def _trace_backward(self, request: GradientRequest) -> CompiledBackward:
+    def _trace_backward(self, request: GradientRequest) -> Backward:
         """Trace again for other tangents, and compute the backward from the values that the forward saves anyway.
 
         A missing tangent differs from zeros: values that only it leads to get no gradient, and zero times infinity is
@@ -141,8 +165,9 @@ class CompiledStep:
         if missing:
             raise CompileError("aot", f"a backward needs {', '.join(missing)}, which the forward did not save")
         read = drop_unused_saved(parts.backward, len(names))
+        bind_free_symbols(parts.backward.graph, self.environment)
         reads = [self.names.index(names[at]) for at in read]
-        return CompiledBackward(parts.backward, reads, joint.gradients, self.compile_graph)
+        return self._backward(parts.backward, reads, joint.gradients)
 
     def _bits(self, positions: Collection[int]) -> int:
         return sum([1 << place for place, at in enumerate(self.joint.differentiable) if at in positions])
@@ -211,10 +236,16 @@ class CompiledStep:
             return self.twice_differentiable(request, step_node, present)
         if run_eagerly is not None:
             return run_eagerly(request, present)
-        backward = self.backward_for(request)
-        if kept is not None and not backward.can_run(saved):
+        backward = self._at_sizes(self.backward_for(request), step_node)
+        if backward is None or (kept is not None and not backward.can_run(saved)):
             return self.twice_differentiable(request, step_node, present)
         return backward(backward.arguments(saved, present))[1:]
+
+    def _at_sizes(self, backward: Backward, step_node: Any) -> CompiledBackward | None:
+        """The backward for the sizes of a call; None if it was traced under assumptions that these do not meet."""
+        if isinstance(backward, CompiledBackward):
+            return backward
+        return backward.at(step_node.sizes) if backward.fits(step_node.sizes) else None
 
     def _ready_to_run_eagerly(
         self, step_node: Any, moved: Sequence[int]
@@ -233,7 +264,7 @@ class CompiledStep:
         def run(request: GradientRequest, tangents: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
             by = request.by
             with replay_random_numbers(states), torch.enable_grad():
-                handles = self.program.handles(self.joint, primals)
+                handles = self.program.handles(self.joint, primals, step_node.sizes)
             for at in moved:
                 primals[at].data = given[at].detach()
             gradients = self.program.gradients(self.joint, request.positions, None, request.stops, by, (), handles)
@@ -271,8 +302,8 @@ class CompiledStep:
             raise replacement_error(step_node.primals[moved[0]])
         if not torch.is_grad_enabled():
             try:
-                backward = self.backward_for(request)
-                if backward.can_run(saved):
+                backward = self._at_sizes(self.backward_for(request), step_node)
+                if backward is not None and backward.can_run(saved):
                     return backward(backward.arguments(saved, [tangent]))[1:]
             except StatorError as error:
                 logs.warn_once(
@@ -289,13 +320,20 @@ class CompiledStep:
         linked: LinkedResults | None = step_node.linked
         results: Sequence[Reference] = step_node.results
         shown = unchanged_results(results) if again else {}
+        sizes = step_node.sizes
         gradients = partial(
-            self.program.gradients, self.joint, request.positions, request.targets, request.stops, request.by
+            self.program.gradients,
+            self.joint,
+            request.positions,
+            request.targets,
+            request.stops,
+            request.by,
+            sizes=sizes,
         )
         plain = all(map(is_plain, tangents))  # operators handle tensors that vmap batches, and subclasses
         run = None
         if plain:
-            key = request, tuple(shown), tuple([_compiled_for(tangent) for tangent in tangents])
+            key = request, tuple(shown), tuple([_compiled_for(tangent) for tangent in tangents]), tuple(sizes.items())
             run = self._compiled_gradients(key, gradients(tuple(shown)), [*primals, *tangents], len(shown))
         with replay_random_numbers(step_node.states):
             if run is not None:
@@ -311,6 +349,8 @@ class CompiledStep:
     ) -> Callable[..., Any] | None:
         if key not in self.second:
             with self.lock:
+                if len(self.second) >= _MOST_SECOND and self.environment is not None and not self.devices:
+                    return None
                 if key not in self.second:
                     self.second[key] = self._compile_gradients(gradients, arguments, shown)
         return self.second[key]

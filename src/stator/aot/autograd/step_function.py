@@ -12,6 +12,8 @@ import torch
 from stator.aot.runtime.saved_state import NOTHING_FREED
 from stator.aot.trace.input_groups import HiddenFromAutograd, nothing
 from stator.aot.trace.output_autograd_nodes import references_to, refuse_hooks
+from stator.aot.trace.retrace import NO_SIZES
+from stator.graph.ir.size_bindings import read_sizes
 from stator.graph.subgraphs.generators import states_of
 from stator.runtime.below_autograd import below_autograd
 from stator.runtime.launch import UNCHECKED_VERSION, lie_at, memory, versions
@@ -30,6 +32,9 @@ class StepFunction(torch.autograd.Function):
     def forward(ctx: Any, step: CompiledStep, *primals: torch.Tensor) -> tuple[Any, ...]:
         if step.devices:
             ctx.states = states_of(step.devices)
+        numbers: tuple[Any, ...] = ()
+        if step.number_count:
+            primals, numbers = primals[: -step.number_count], primals[-step.number_count :]
         if step.leads_to_made:
             primals = primals[:-1]
         apart: set[int] = set()  # ids of primals that autograd does not see
@@ -37,7 +42,9 @@ class StepFunction(torch.autograd.Function):
             given, primals = primals, tuple([one.tensor if type(one) is HiddenFromAutograd else one for one in primals])
             apart = {id(one) for one, was in zip(primals, given, strict=True) if was is not one}
         copies = {index: _before_writing(step, index, primals[index]) for index in step.mutated}
-        results = step.forward(*primals)
+        if step.joint.bindings:
+            ctx.sizes = read_sizes(step.joint.bindings, (*primals, *numbers))
+        results = step.forward(*primals, *numbers)
         values = _distinct(results[: step.value_count], apart)
         ctx.results = () if step.groups else references_to(values, step.results)  # groups: once values have nodes
         ctx.step = step
@@ -70,7 +77,8 @@ class StepFunction(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         del tangents, of_values
         found = step.gradients(ctx, step.request(positions, is_observed(ctx)), present)
-        return (None, *found, None) if step.leads_to_made else (None, *found)
+        others = (None,) * (step.leads_to_made + step.number_count)
+        return (None, *found, *others)
 
 
 class OrdinaryStepFunction(torch.autograd.Function):
@@ -113,7 +121,7 @@ class OrdinaryStepFunction(torch.autograd.Function):
             ctx.freed = 0, graph_task_id(), step.frees
             ctx.maybe_clear_saved_tensors()
             ctx.primals = ctx.memory = ()
-        return step.whole(arguments)  # type: ignore[return-value, arg-type]
+        return step.whole(arguments)  # type: ignore[operator, return-value, arg-type]
 
 
 def _note_hooks(step_node: Any, tensor: Any) -> None:
@@ -143,12 +151,13 @@ def _describe_nodes(node_type: Any) -> None:
 
     hooks: on results, by position. groups: nodes of the groups of inputs. value_nodes: the nodes before these, by
     position.
-    progress: of running backwards.
+    progress: of running backwards. sizes: the values of symbols.
     """
     node_type.states = node_type.memory = node_type.groups = ()
     node_type.linked = node_type.kept = None
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
     node_type.freed = NOTHING_FREED
+    node_type.sizes = NO_SIZES
     node_type._register_hook_dict = _note_hooks
     node_type.register_prehook = node_type.register_hook = refuse_hooks
 

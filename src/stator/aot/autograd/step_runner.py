@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stator.aot.runtime.replay import makers
+from stator.aot.runtime.replay import maker
 from stator.aot.trace.input_groups import HiddenFromAutograd, apply_group, dummy_leaf
 from stator.aot.trace.joint import Joint
 from stator.aot.trace.output_autograd_nodes import Link, LinkedResults, add_link_node, references_to
@@ -36,25 +36,35 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
     if step.is_ordinary and not step.joint.links:
         return partial(_apply_ordinary, step)
 
+    count = step.joint.primal_count
+
     def run(*primals: torch.Tensor) -> Sequence[Any]:
         values = _values(step, primals)
         return _tied(step, values, primals, {}) if step.joint.links else values
 
-    return run
+    def run_with_numbers(*inputs: Any) -> Sequence[Any]:
+        primals, numbers = inputs[:count], inputs[count:]
+        values = _values(step, primals, numbers)
+        return _tied(step, values, primals, {}, numbers) if step.joint.links else values
+
+    return run_with_numbers if step.number_count else run
 
 
-def _values(step: CompiledStep, primals: Sequence[torch.Tensor]) -> Sequence[Any]:
-    """The results of the step's autograd function. Its node does not lead to inputs that no value depends on."""
+def _values(step: CompiledStep, primals: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> Sequence[Any]:
+    """The results of the step's autograd function. Its node does not lead to inputs that no value depends on.
+
+    numbers: the symbolic ints among the inputs.
+    """
     if step.is_ordinary:
         return _apply_ordinary(step, *primals)  # type: ignore[no-any-return]
     if not step.joint.unreached and not step.leads_to_made:
-        return _apply(step, *primals)  # type: ignore[no-any-return]
+        return _apply(step, *primals, *numbers)  # type: ignore[no-any-return]
     arguments: list[Any] = list(primals)
     for index in step.joint.unreached:
         arguments[index] = HiddenFromAutograd(primals[index])
     if step.leads_to_made:
         arguments.append(dummy_leaf)
-    return _apply(step, *arguments)  # type: ignore[no-any-return]
+    return _apply(step, *arguments, *numbers)  # type: ignore[no-any-return]
 
 
 def run_step_of_shown(step: CompiledStep, places: Sequence[int], *tensors: torch.Tensor) -> Sequence[Any]:
@@ -67,7 +77,11 @@ def run_step_of_shown(step: CompiledStep, places: Sequence[int], *tensors: torch
 
 
 def _tied(
-    step: CompiledStep, values: Sequence[Any], primals: Sequence[torch.Tensor], shown: Mapping[int, torch.Tensor]
+    step: CompiledStep,
+    values: Sequence[Any],
+    primals: Sequence[torch.Tensor],
+    shown: Mapping[int, torch.Tensor],
+    numbers: Sequence[int] = (),
 ) -> Sequence[Any]:
     """shown: results that exist already, by position."""
     joint = step.joint
@@ -77,9 +91,9 @@ def _tied(
     seer = holder if holder is not None else values[joint.differentiable[0]] if joint.differentiable else None
     node = None if seer is None else seer.grad_fn
     if node is None:  # nothing requires grad
-        return _linked(joint, None, values, primals, shown) if joint.links_effects else values
+        return _linked(joint, None, values, primals, shown, numbers=numbers) if joint.links_effects else values
     linked = node.linked = LinkedResults(step.gradients_between)
-    seen = _linked(joint, linked, values, primals, shown, _before_groups(step, holder, primals))
+    seen = _linked(joint, linked, values, primals, shown, _before_groups(step, holder, primals), numbers)
     if step.stops:
         linked.watch({at: seen[at] for at in step.stops})
     if shown or joint.links_effects or joint.groups:
@@ -92,7 +106,8 @@ def views_of_views(joint: Joint, inner: Callable[..., Sequence[Any]]) -> Callabl
     the forward values, then these views (see `effects_left`)."""
 
     def run(*inputs: torch.Tensor) -> Sequence[Any]:
-        return tuple(_linked(joint, None, inner(*inputs), inputs, {}))
+        count = joint.primal_count
+        return tuple(_linked(joint, None, inner(*inputs), inputs[:count], {}, numbers=inputs[count:]))
 
     return run
 
@@ -104,6 +119,7 @@ def _linked(
     primals: Sequence[torch.Tensor],
     shown: Mapping[int, torch.Tensor],
     groups: _Groups = (None, {}),
+    numbers: Sequence[Any] = (),
 ) -> list[Any]:
     """The values and the views behind them as autograd knows them, made in order, each with edges to earlier ones.
     Without `linked` nothing is differentiable."""
@@ -118,7 +134,7 @@ def _linked(
         if at in shown:
             continue
         if at >= count:
-            seen[at] = _view(joint, one)(primals, seen, seen)
+            seen[at] = _view(joint, one)((*primals, *numbers), seen, seen)
             continue
         value, behind = seen[at], one.behind
         if linked is not None and (at in places or (behind and value.requires_grad)):
@@ -171,8 +187,8 @@ def _view(joint: Joint, one: Link) -> Callable[..., Any]:
             begun = base.geometry.steps
             if output.geometry.steps[: len(begun)] == begun and _place(base) == _place(output):
                 rest = replace(output.geometry, steps=output.geometry.steps[len(begun) :])
-                return makers[ViewOfOutput](ViewOfOutput(earlier, rest))
-    return makers[type(output)](output)
+                return maker(ViewOfOutput(earlier, rest), joint.bindings)
+    return maker(output, joint.bindings)
 
 
 def _place(output: ViewOfInput | ViewOfOutput) -> tuple[bool, int]:

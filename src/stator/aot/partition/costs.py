@@ -49,7 +49,11 @@ def bytes_of(node: fx.Node) -> int:
 
 def _bytes(meta: Any) -> int:
     if isinstance(meta, TensorMeta):
-        sizes = [_hint(size) for size, stride in zip(meta.shape, meta.stride, strict=True) if stride or size == 0]
+        sizes = [
+            _hint(size)
+            for size, stride in zip(meta.shape, meta.stride, strict=True)
+            if _hint(stride) or not _hint(size)
+        ]
         return math.prod(sizes) * meta.dtype.itemsize
     if isinstance(meta, (tuple, list)):
         return sum(map(_bytes, meta))
@@ -57,7 +61,10 @@ def _bytes(meta: Any) -> int:
 
 
 def _hint(size: Any) -> int:
-    return size if type(size) is int else 64
+    """The size in the example, on which the code does not rely."""
+    if type(size) is int:
+        return size
+    return size.node.hint if size.node.has_hint() else 64  # type: ignore[no-any-return]
 
 
 def is_library_call(node: fx.Node) -> bool:

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import fx
 from torch._ops import OpOverload
 
 from stator.base.errors import CompileError
 from stator.graph.ir.memory import memory_root
 from stator.graph.ir.schema import is_random_call
+from stator.graph.ir.size_bindings import has_symbols
 from stator.prims.record import TensorMeta
 
 from .costs import bytes_of
@@ -22,8 +24,8 @@ from .costs import bytes_of
 class JointGraph(Protocol):
     """The facts of a joint graph that partitioning reads.
 
-    graph: placeholders are the primals, then the tangents; the output is a flat tuple of `value_count` forward values
-    and then gradients. Nodes recorded while autograd ran have meta["backward"].
+    graph: placeholders are the primals, then symbolic ints, then the tangents; the output is a flat tuple of
+    `value_count` forward values and then gradients. Nodes recorded while autograd ran have meta["backward"].
     """
 
     @property
@@ -47,6 +49,7 @@ class ForwardBackwardSets:
 
     nodes: tuple[fx.Node, ...]
     primals: tuple[fx.Node, ...]
+    numbers: tuple[fx.Node, ...]
     tangents: tuple[fx.Node, ...]
     values: tuple[Any, ...]
     gradients: tuple[fx.Node, ...]
@@ -66,7 +69,9 @@ def divide_joint(joint: JointGraph) -> ForwardBackwardSets:
     """Tell forward from backward. Raises CompileError when a forward value depends on the backward."""
     nodes = tuple(joint.graph.graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
-    primals, tangents = placeholders[: joint.primal_count], placeholders[joint.primal_count :]
+    primals, others = placeholders[: joint.primal_count], placeholders[joint.primal_count :]
+    numbers = [node for node in others if type(node.meta["val"]) is torch.SymInt]
+    tangents = others[len(numbers) :]
     outputs: Any = nodes[-1].args[0]
     values, gradients = tuple(outputs[: joint.value_count]), tuple(outputs[joint.value_count :])
     running = [node for node in nodes if must_run(node)]
@@ -77,7 +82,8 @@ def divide_joint(joint: JointGraph) -> ForwardBackwardSets:
     for node in forward & pinned:
         raise CompileError("aot", f"a forward value depends on {node.name}, which only the backward can compute")
     backward = tuple(node for node in nodes if node in needed and node in pinned and node.op == "call_function")
-    return ForwardBackwardSets(nodes, tuple(primals), tuple(tangents), values, gradients, frozenset(forward), backward)
+    inputs = tuple(primals), tuple(numbers), tuple(tangents)
+    return ForwardBackwardSets(nodes, *inputs, values, gradients, frozenset(forward), backward)
 
 
 # Operators of a forward or backward that eager runs as fast as a compiled step, whatever their data; and operators
@@ -95,6 +101,8 @@ def too_small(joint: JointGraph, autograd_nodes: int) -> str | None:
     sides = _operators_per_side(nodes)
     if max(sides) <= _MOST_OPERATORS:
         return "one operator in the forward, and one at most in the backward"
+    if has_symbols(joint.graph.graph):
+        return None  # other calls may bring more data
     most = max(map(bytes_of, joint.graph.graph.nodes))
     sides = _operators_per_side([node for node in nodes if not _is_view(node)])
     if most > LITTLE_DATA or max(sides) > _MOST_ON_LITTLE_DATA + (autograd_nodes * _MOST_PER_NODE):

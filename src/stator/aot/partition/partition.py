@@ -4,7 +4,6 @@ budget.py decides which values are worth keeping.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,8 +17,11 @@ from stator.base.errors import CompileError
 from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.ir.memory import memory_root
-from stator.prims.layout import is_dense
+from stator.graph.ir.size_bindings import environment_of, has_symbols, size_bindings, symbols_of_graph
+from stator.prims.layout import is_dense, numel, surely
 from stator.prims.record import TensorMeta
+from stator.shapes.environment import Environment
+from stator.shapes.sym_node import to_sym_int
 
 from .budget import choose_saved
 from .forward_backward_sets import ForwardBackwardSets, JointGraph, ancestors, divide_joint, draws_numbers
@@ -52,7 +54,8 @@ class Partition:
     backward: placeholders are the saved values in the order of `saved`, then the tangents; outputs are the gradients.
     Both graphs have their name as meta["part"]. Of the backward, meta["again"] names the forward operators that it runs
     again, and meta["held"] lists the placeholders that others keep alive anyway: inputs of the forward, and tangents.
-    The placeholder of a saved value is called `saved_` and the value's name in the joint graph.
+    The placeholder of a saved value is called `saved_` and the value's name in the joint graph. Symbolic ints are the
+    last placeholders of both graphs: in the backward those symbols that its other placeholders do not bind.
     """
 
     forward: fx.GraphModule
@@ -177,6 +180,7 @@ class _Backward:
             if node not in self.made:
                 self.made[node] = self._copy(node)
         _finish(self.graph, [self.made[gradient] for gradient in self.sides.gradients])
+        bind_free_symbols(self.graph, environment_of(self.joint.graph.graph))
 
     def _needed(self) -> list[fx.Node]:
         """The nodes that the gradients need and that are not handed over, each as late as possible."""
@@ -217,7 +221,7 @@ def _forward(joint: JointGraph, sides: ForwardBackwardSets, handed: _Handover) -
     graph = AtenGraph()
     made: dict[fx.Node, fx.Node] = {}
     needed = ancestors((*(node for node, _ in handed.extra), *sides.forward))
-    needed.update(sides.primals)
+    needed.update(sides.primals, sides.numbers)
     for node in sides.nodes:
         if node in needed:
             made[node] = graph.node_copy(node, made.__getitem__)
@@ -227,8 +231,22 @@ def _forward(joint: JointGraph, sides: ForwardBackwardSets, handed: _Handover) -
     _finish(graph, outputs)
     module = _module(joint, graph, "forward")
     first = len(sides.values)
-    module.meta["free_layouts"] = frozenset(first + at for at, (_, copy) in enumerate(handed.extra) if not copy)
+    if not has_symbols(graph):  # a backward for all sizes relies on the layouts of the trace
+        module.meta["free_layouts"] = frozenset(first + at for at, (_, copy) in enumerate(handed.extra) if not copy)
     return module
+
+
+def bind_free_symbols(graph: fx.Graph, environment: Environment | None) -> None:
+    """Add an int placeholder, behind the others, for each symbol that no placeholder binds. environment: what is known
+    about the symbols; None if there are none."""
+    if environment is None:
+        return
+    free = symbols_of_graph(graph) - size_bindings(graph).keys()
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    for symbol in sorted(free, key=str):
+        with graph.inserting_after(last):
+            last = graph.placeholder(str(symbol))
+        last.meta["val"] = to_sym_int(environment, symbol)
 
 
 def _finish(graph: fx.Graph, outputs: list[Any]) -> None:
@@ -271,6 +289,6 @@ def _recover(graph: fx.Graph, node: fx.Node, shown: fx.Node) -> fx.Node:
 def _shows_everything(view: fx.Node, root: fx.Node) -> bool:
     """Whether every element of `root` can be reached through `view`, which starts at the same element."""
     one, other = view.meta["val"], root.meta["val"]
-    if one.dtype is not other.dtype or math.prod(one.shape) != math.prod(other.shape):
+    if one.dtype is not other.dtype or not surely(numel(one.shape) == numel(other.shape)):
         return False
     return is_dense(one.shape, one.stride) and is_dense(other.shape, other.stride)

@@ -26,8 +26,9 @@ from stator.graph.fake.wrapper_subclasses import WrapperGradient, is_wrapper
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
 from stator.graph.ir.captured_tensors import owned_tensors_replaced
+from stator.graph.ir.size_bindings import SizeBindings, size_bindings
 from stator.graph.ir.traced import Traced
-from stator.graph.tracing.tracer import close_graph, placeholder_names, run_function
+from stator.graph.tracing.tracer import add_numbers, close_graph, placeholder_names, run_function
 from stator.prims.layout import preserved_strides
 from stator.prims.record import TensorMeta
 
@@ -41,8 +42,9 @@ from .output_autograd_nodes import Link, gradients_between
 class Joint:
     """A functional graph of ATen operators that computes the results of a program and its gradients.
 
-    graph: placeholders are the primals (tensor inputs, then captured tensors), then the tangents; the output is a flat
-        tuple of `value_count` forward values, then the gradients. Nodes of the backward have meta["backward"].
+    graph: placeholders are the primals (tensor inputs, then captured tensors), then symbolic ints, then the tangents;
+        the output is a flat tuple of `value_count` forward values, then the gradients. Nodes of the backward have
+        meta["backward"].
     primal_count: the number of placeholders that are primals.
     value_count: the number of forward values: user outputs, bases of aliased outputs, contents of mutated inputs.
     differentiable: positions of the forward values that autograd can differentiate.
@@ -62,6 +64,7 @@ class Joint:
     None.
     traced: how the values become the results of the program, and what the program writes to.
     links_effects: whether `links` contains views, or contents written to inputs.
+    bindings: where the primals and the ints bind symbols.
     """
 
     graph: fx.GraphModule
@@ -79,8 +82,10 @@ class Joint:
     gradients: tuple[int | None, ...]
     traced: Traced
     links_effects: bool = field(init=False)
+    bindings: SizeBindings = field(init=False)
 
     def __post_init__(self) -> None:
+        self.bindings = size_bindings(self.graph.graph)
         self.links_effects = bool(self.written) or any(self.is_view(one.position) for one in self.links)
 
     def is_view(self, position: int) -> bool:
@@ -129,6 +134,7 @@ def trace_joint(
                 for index, tensor in enumerate(captured)
             }
         tracer.requiring = frozenset(index for index, primal in enumerate(primals) if primal.requires_grad)
+        numbers = add_numbers(tracer, leaves, names)
         if placed:
             stack.enter_context(owned_tensors_replaced(function, placed))
         with tracer:
@@ -137,7 +143,9 @@ def trace_joint(
                 result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
             finally:
                 torch._C._set_grad_enabled(before)
-            return _finish(tracer, primals, result, _Wanted(wanted, targets, tuple(stops), by))
+            joint = _finish(tracer, primals, result, _Wanted(wanted, targets, tuple(stops), by))
+            joint.traced.numbers = numbers
+            return joint
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,12 +14,16 @@ from torch.utils import _pytree as pytree
 from stator.graph.fake.fake_mode import FakeMode
 from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.captured_tensors import owned_tensors_replaced
+from stator.graph.ir.size_bindings import evaluated
 from stator.graph.ir.traced import Fresh, ViewOfInput, ViewOfOutput
+from stator.shapes.expr import Symbol
 
 from .batched_grads import outside_batching
 from .inference import Rewrite
 from .joint import Joint, trace_joint
 from .output_autograd_nodes import gradients_between
+
+NO_SIZES: Mapping[Symbol, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,8 @@ class TorchState:
 class RetraceableProgram:
     """A function, fake tensors in place of its inputs, and the state of torch that it runs in.
 
-    captured: tensors that the function reaches by itself. merge_equal: whether a tensor given twice is one input.
+    example_inputs: may be fakes with symbolic sizes, and symbolic ints. captured: tensors that the function reaches by
+    itself. merge_equal: whether a tensor given twice is one input.
     """
 
     def __init__(
@@ -110,6 +116,7 @@ class RetraceableProgram:
         by: frozenset[int] | None = None,
         shown: Sequence[int] = (),
         handles: Mapping[int, torch.Tensor] | None = None,
+        sizes: Mapping[Symbol, int] = NO_SIZES,
     ) -> Callable[..., tuple[torch.Tensor | None, ...]]:
         """The backward as a function that can be differentiated again.
 
@@ -117,14 +124,14 @@ class RetraceableProgram:
         returns the gradients of the primals that require grad (of `by` alone, if given) or of the forward values
         `targets`, None where the values do not depend on them; then the forward values `shown`. stops: forward values
         where gradients stop, see `output_autograd_nodes.gradients_between`. handles: the result of `self.handles` for
-        these primals, if already known.
+        these primals, if already known. sizes: the values of symbols.
         """
         given_handles = handles
         count = sum(isinstance(value, torch.Tensor) for value in self.inputs) + len(self.captured)
 
         def gradients_of(*arguments: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             primals, tangents = arguments[:count], arguments[count:]
-            handles = self.handles(joint, primals) if given_handles is None else given_handles
+            handles = self.handles(joint, primals, sizes) if given_handles is None else given_handles
             given = {id(handles[position]): tangent for position, tangent in zip(positions, tangents, strict=True)}
             with torch.enable_grad():
                 roots = [handles[position] for position in positions]
@@ -138,20 +145,26 @@ class RetraceableProgram:
 
         return gradients_of
 
-    def handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    def handles(
+        self, joint: Joint, primals: Sequence[torch.Tensor], sizes: Mapping[Symbol, int]
+    ) -> dict[int, torch.Tensor]:
         """Run the program again, in its own state of torch, on copies of what it writes to. Returns the tensors behind
         its forward values by position; views among the outputs are counted behind these."""
         with self.torch_state.restored():
-            return self._handles(joint, primals)
+            return self._handles(joint, primals, sizes)
 
-    def _handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    def _handles(
+        self, joint: Joint, primals: Sequence[torch.Tensor], sizes: Mapping[Symbol, int]
+    ) -> dict[int, torch.Tensor]:
         traced = joint.traced
         written = {index for index, _ in traced.mutated}
         placed = [primal.clone() if index in written else primal for index, primal in enumerate(primals)]
         for change in traced.layouts:
             placed[change.index] = torch.ops.aten.alias.default(placed[change.index])
         remaining = iter(placed)
-        arguments = [next(remaining) if isinstance(value, torch.Tensor) else value for value in self.inputs]
+        arguments = [
+            next(remaining) if isinstance(value, torch.Tensor) else evaluated(value, sizes) for value in self.inputs
+        ]
         owned = dict(zip(map(id, self.captured), remaining, strict=True))
         handles: dict[int, torch.Tensor] = {}
         with owned_tensors_replaced(self.function, owned):

@@ -6,7 +6,7 @@ For every floor that runs such a graph. Never here: which symbols there are, or 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import fx
 
 from stator.base.errors import CompileError
 from stator.prims.record import TensorMeta
+from stator.shapes.environment import Environment
 from stator.shapes.expr import Expr, Symbol
 from stator.shapes.floats import FloatExpr
 from stator.shapes.sym_node import to_expression
@@ -62,7 +63,7 @@ def read_sizes(bindings: SizeBindings, arguments: Sequence[Any]) -> dict[Symbol,
 
 
 def evaluated(value: Any, sizes: Mapping[Symbol, int]) -> Any:
-    """A value with numbers in place of symbolic numbers, also in tuples, lists, dicts and slices.
+    """A value with numbers in place of symbolic numbers, also in a TensorMeta, and in tuples, lists, dicts and slices.
 
     Raises CompileError for a symbol that `sizes` lacks.
     """
@@ -78,6 +79,9 @@ def evaluated(value: Any, sizes: Mapping[Symbol, int]) -> Any:
         return made if isinstance(value, list) else tuple(made)
     if isinstance(value, dict):
         return {name: evaluated(item, sizes) for name, item in value.items()}
+    if type(value) is TensorMeta:
+        shape, stride, offset = evaluated((value.shape, value.stride, value.offset), sizes)
+        return replace(value, shape=shape, stride=stride, offset=offset)
     if type(value) is slice:
         return slice(*[evaluated(part, sizes) for part in (value.start, value.stop, value.step)])
     return value
@@ -112,6 +116,17 @@ def symbols_of_graph(graph: fx.Graph) -> frozenset[Symbol]:
 def has_symbols(graph: fx.Graph) -> bool:
     """Whether a functional graph has symbolic sizes; its placeholders bind all symbols."""
     return any(is_symbolic(node.meta.get("val")) for node in graph.nodes if node.op == "placeholder")
+
+
+def environment_of(graph: fx.Graph) -> Environment | None:
+    """What is known about the symbols of a functional graph; None for a graph without symbols."""
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            value = node.meta.get("val")
+            for size in (value,) if type(value) is torch.SymInt else getattr(value, "shape", ()):
+                if is_symbolic(size):
+                    return size.node.environment  # type: ignore[no-any-return]
+    return None
 
 
 def _expressions(value: Any) -> Iterator[Any]:

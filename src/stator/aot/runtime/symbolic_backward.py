@@ -1,0 +1,163 @@
+"""A backward graph with symbolic sizes, in place of a `CompiledBackward`.
+
+It is compiled once for all sizes. Where that is impossible, or where this code relies on facts that do not hold in a
+call, it is compiled for a few sizes, and runs operator by operator for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base import counters, logs
+from stator.base.errors import MissingToolchain, StatorError
+from stator.graph.ir.aten_graph import AtenGraph
+from stator.graph.ir.graph_text import LazyGraphModule
+from stator.graph.ir.size_bindings import evaluated, symbols_of_graph
+from stator.shapes.conditions import Condition
+from stator.shapes.environment import Environment
+from stator.shapes.expr import Symbol
+
+from .backward import CompiledBackward, CompileGraph
+from .eager import run_eagerly
+
+Sizes = Mapping[Symbol, int]
+
+# Sizes that one backward is compiled for where code for all sizes cannot be used
+_MOST_FIXED = 8
+# Sizes for which the layouts of arguments are remembered
+_MOST_KNOWN = 256
+
+
+class SymbolicBackward:
+    """Like `CompiledBackward`, of a graph whose last placeholders may be ints.
+
+    environment: what is known about the symbols. guarded: how many of its facts hold in every call, because they were
+    there when the forward was compiled; later ones are checked here.
+    """
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        reads: Sequence[int],
+        gradients: Sequence[int | None],
+        compile_graph: CompileGraph,
+        environment: Environment,
+        guarded: int,
+    ) -> None:
+        self.graph, self.reads, self.gradients = graph, tuple(reads), tuple(gradients)
+        self.compile_graph, self.environment, self.guarded = compile_graph, environment, guarded
+        self.symbols = sorted(symbols_of_graph(graph.graph), key=str)
+        self.numbers = [
+            node.meta["val"]
+            for node in graph.graph.nodes
+            if node.op == "placeholder" and type(node.meta["val"]) is torch.SymInt
+        ]
+        self.traced_under = self._later_facts()
+        self.known: dict[tuple[int, ...], CompiledBackward] = {}
+        self.fixed: dict[tuple[int, ...], Callable[..., Sequence[Any]]] = {}
+        self.general: Callable[..., Sequence[Any]] | None = None
+        self.compiled_under: list[Condition] = []
+        self.tried = False
+
+    def fits(self, sizes: Sizes) -> bool:
+        """Whether the graph is right for these sizes."""
+        return _hold(self.traced_under, sizes)
+
+    def can_run(self, saved: Sequence[torch.Tensor | None]) -> bool:
+        return all(saved[index] is not None for index in self.reads)
+
+    def arguments(self, saved: list[torch.Tensor], tangents: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        read = [saved[index] for index in self.reads]
+        saved.clear()
+        return [*read, *tangents]
+
+    def at(self, sizes: Sizes) -> CompiledBackward:
+        """The backward for these sizes."""
+        key = tuple([sizes[symbol] for symbol in self.symbols])
+        found = self.known.get(key)
+        if found is None:
+            if len(self.known) == _MOST_KNOWN:
+                self.known.clear()
+            compile_there = partial(self._compile, key, dict(sizes))
+            found = CompiledBackward(at_sizes(self.graph, sizes), self.reads, self.gradients, compile_there)
+            self.known[key] = found
+        return found
+
+    def _later_facts(self) -> list[Condition]:
+        return [fact.condition for fact in self.environment.facts[self.guarded :]]
+
+    def _compile(
+        self, key: tuple[int, ...], sizes: Sizes, gm: fx.GraphModule, arguments: Sequence[torch.Tensor]
+    ) -> Callable[..., Sequence[Any]]:
+        """The code for these sizes. gm: the graph with these sizes."""
+        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        as_traced = all(
+            tensor.stride() == node.meta["val"].stride for tensor, node in zip(arguments, placeholders, strict=True)
+        )
+        numbers = evaluated(self.numbers, sizes)
+        if as_traced and not self.tried:
+            self.tried = True
+            self.general = self._compile_for_all([*arguments, *numbers])
+            self.compiled_under = self._later_facts()
+        if as_traced and self.general is not None and _hold(self.compiled_under, sizes):
+            return _with_numbers(self.general, numbers)
+        if key not in self.fixed and len(self.fixed) < _MOST_FIXED:
+            counters.count("aot_backward:fixed_sizes")
+            self.fixed[key] = self.compile_graph(gm, arguments)
+        if key in self.fixed:
+            return self.fixed[key]
+        logs.log("recompiles", "a backward was compiled for %s sizes, and runs by operators for others", _MOST_FIXED)
+        return run_eagerly(gm, arguments)
+
+    def _compile_for_all(self, arguments: Sequence[Any]) -> Callable[..., Sequence[Any]] | None:
+        self.graph.meta["boxed"] = True
+        try:
+            return self.compile_graph(self.graph, arguments)
+        except MissingToolchain:
+            raise
+        except StatorError as error:
+            logs.log("recompiles", "a backward is compiled for each of its sizes: %s", error)
+            return None
+
+
+def _with_numbers(general: Callable[..., Sequence[Any]], numbers: Sequence[int]) -> Callable[..., Sequence[Any]]:
+    """The code for all sizes as code for some."""
+    if not getattr(general, "boxed", False):
+        return lambda *tensors: general(*tensors, *numbers)
+
+    def run(arguments: list[Any]) -> Sequence[Any]:
+        arguments += numbers
+        return general(arguments)
+
+    run.boxed = True  # type: ignore[attr-defined]
+    return run
+
+
+def _hold(conditions: Iterable[Any], sizes: Sizes) -> bool:
+    try:
+        return all(condition.holds(sizes) for condition in conditions)
+    except KeyError:  # a condition about a symbol that this program does not know
+        return False
+
+
+def at_sizes(gm: fx.GraphModule, sizes: Sizes) -> fx.GraphModule:
+    """A copy of a graph with these sizes. It takes only tensors."""
+    graph = AtenGraph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if type(node.meta.get("val")) is torch.SymInt and node.op == "placeholder":
+            continue
+        args, kwargs = evaluated((node.args, dict(node.kwargs)), sizes)
+        args, kwargs = fx.map_arg((args, kwargs), copies.__getitem__)
+        copies[node] = copy = graph.create_node(node.op, node.target, args, kwargs, node.name)
+        copy.meta.update(node.meta)
+        if "val" in node.meta:
+            copy.meta["val"] = evaluated(node.meta["val"], sizes)
+    module = LazyGraphModule(gm, graph, gm._get_name())
+    module.meta.update(gm.meta)
+    return module
