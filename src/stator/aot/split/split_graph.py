@@ -17,7 +17,7 @@ from torch import fx
 from torch._ops import OpOverload, OpOverloadPacket
 
 from stator.base import counters, logs
-from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
+from stator.base.errors import MissingToolchain, StatorError, Unsupported, WrongAssumption
 from stator.graph.fake.fake_tensor import FakeTensor
 
 from .graph_pieces import SETTERS, CompileWhole, GraphPiece, PieceVersions, computes, name_of, state_put_back
@@ -26,8 +26,6 @@ from .graph_pieces import SETTERS, CompileWhole, GraphPiece, PieceVersions, comp
 _FEWEST = 4
 # Layouts of its inputs that a piece is compiled for; for others it runs operator by operator.
 _MOST_LAYOUTS = 8
-# Layouts that a piece with inputs of data-dependent sizes is compiled for.
-_MOST_SIZES = 4
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -51,7 +49,8 @@ def compile_in_pieces(gm: fx.GraphModule, example_inputs: Sequence[Any], compile
     except (MissingToolchain, WrongAssumption):
         raise
     except StatorError as error:
-        culprit = _culprit(error, nodes)
+        of_sizes = isinstance(error, Unsupported) and error.kind == "dynamic-shape"
+        culprit = None if of_sizes else _culprit(error, nodes)
         if culprit is None or _switches_by_context(gm) or _looks_at_history(nodes):
             raise
         name = name_of(culprit)
@@ -123,7 +122,7 @@ class _SplitGraph:
                 logs.log("graph_breaks", "%s runs in ATen between compiled parts of its graph", name_of(members[0]))
                 parts.append((part, part.run))
                 continue
-            versions = PieceVersions(part, compile_part, _MOST_SIZES if kind == "unknown" else _MOST_LAYOUTS)
+            versions = PieceVersions(part, compile_part, _MOST_LAYOUTS)
             if not parts:  # compile the first piece now, so that an error of the toolchain is raised now
                 versions.version_for(part.load(dict(zip(self.placeholders, example_inputs, strict=True))))
             parts.append((part, versions))
