@@ -25,5 +25,8 @@ from stator.tools.check import check as check
 from stator.tools.decompose import decompose as decompose
 from stator.tools.explain import Explanation as Explanation
 from stator.tools.explain import explain as explain
+from stator.tools.flops import FlopCount as FlopCount
+from stator.tools.flops import flops as flops
+from stator.tools.symbolic.pieces import ProgramError as ProgramError
 from stator.tools.symbolic.specs import Dim as Dim
 from stator.tools.symbolic.specs import TensorSpec as TensorSpec

@@ -142,6 +142,10 @@ class SymbolicMode(FakeMode):
             self.observe(func, args, kwargs or {}, result)
         return result
 
+    def tensors_met(self) -> list[torch.Tensor]:
+        """The real tensors that operators were given: parameters, buffers and constants of the program."""
+        return [tensor for tensor, _ in self._constants.values()]
+
     def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in SCALAR_READS and args[0].dtype is torch.bool:
             return self._truth()
