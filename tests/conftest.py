@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stator.aot.partition import forward_backward_sets
+from stator.aot.partition import call_costs
 from stator.base import counters
 from stator.base.errors import CompileError, StatorError
 from stator.dynamo import frame_compiler
@@ -17,7 +17,7 @@ from stator.dynamo.cache.graph_fallback import GraphFailure
 from stator.dynamo.ir.capture_result import CapturedFrame
 from stator.dynamo.ir.capture_verifier import verify
 
-forward_backward_sets.LITTLE_DATA = -1  # most tests of gradients use little data, which is left to eager
+call_costs.LITTLE_DATA = -1  # most tests of gradients use little data, which is left to eager
 _FAILURES = "dynamo.failures_of_graphs_alone"
 _OUR_BACKENDS = {f"backend {name!r}" for name in ("eager", "aot_eager", "inductor")}
 # kept here, not in the counters: a test may clear those

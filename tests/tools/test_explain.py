@@ -11,7 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import stator
-from stator.aot.partition import forward_backward_sets
+from stator.aot.partition import call_costs
 
 
 def breaks_twice(x: torch.Tensor) -> torch.Tensor:
@@ -42,16 +42,16 @@ def test_prints_a_report() -> None:
 
 
 def test_names_graphs_that_are_too_small_to_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward_backward_sets, "LITTLE_DATA", 1 << 15)
+    monkeypatch.setattr(call_costs, "LITTLE_DATA", 1 << 15)
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        y = (x * 2).tanh()
+        y = x.sin().tanh()
         time.sleep(0)
         return (y.sin() * x).exp() * y + y.cos()
 
     found = stator.explain(function)(torch.ones(3, requires_grad=True))
     ((number, place, reason),) = found.left_to_eager
-    assert (number, place.line) == (0, function.__code__.co_firstlineno + 1) and "forward: 2" in reason
+    assert (number, place.line) == (0, function.__code__.co_firstlineno + 1) and "in the forward" in reason
     assert f"graph 0, {place}: {reason}" in str(found)
     assert not stator.explain(function)(torch.ones(3)).left_to_eager
 

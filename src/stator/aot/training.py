@@ -22,7 +22,7 @@ from stator.graph.tracing.symbolic_inputs import with_symbols
 
 from .autograd.autograd_step import CompiledStep
 from .autograd.step_runner import effects_left, run_step_of_shown, runner, views_of_views
-from .partition.forward_backward_sets import too_small
+from .partition.call_costs import too_small
 from .partition.partition import Partition, partition
 from .runtime.eager import python_function
 from .runtime.replay import is_flat, with_effects
@@ -73,12 +73,12 @@ def compile_training(
         joint = _trace(program, tensors)
     if not joint.differentiable and not shown:
         return _compile_without_gradients(program, joint, example_inputs, tensors, compile_graph, run_overlapping)
-    if leave_small and not shown and (reason := too_small(joint, len(joint.links) + len(joint.groups))):
+    with counters.timed("partition"):
+        parts = partition(joint, memory_budget)
+    if leave_small and not shown and (reason := too_small(joint, parts, len(joint.links) + len(joint.groups))):
         leave_small(reason)
         return python_function(function) if isinstance(function, fx.GraphModule) else function
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
-    with counters.timed("partition"):
-        parts = partition(joint, memory_budget)
     differentiable = frozenset(joint.differentiable)
     parts.forward.meta["mutated"] = [
         (index, position) for index, position in joint.traced.mutated if position not in differentiable

@@ -1,4 +1,4 @@
-"""Training graphs that are too small to gain run as they are: one operator, or up to three on little data."""
+"""Training graphs that are too small to gain run as they are: one operator, or few whose calls cost little."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import stator
-from stator.aot.partition import forward_backward_sets
+from stator.aot.partition import call_costs
 from stator.base import counters
 
 
@@ -16,22 +16,35 @@ def shifted(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-def shifted_twice(x: torch.Tensor) -> torch.Tensor:
-    return ((x + 1) * 2).view(-1)
+def squares(x: torch.Tensor) -> torch.Tensor:
+    return (x * x).sum()
 
 
-def shifted_often(x: torch.Tensor) -> torch.Tensor:
-    return ((x + 1) * 2 - 3) / 4
+def shifted_thrice(x: torch.Tensor) -> torch.Tensor:
+    return (x + 1) * 2 - 3
+
+
+def product(x: torch.Tensor) -> torch.Tensor:
+    table = x.view(2, -1)
+    return table @ table.t()
 
 
 @pytest.mark.parametrize(
     ("function", "size", "left"),
-    [(shifted, 5, 1), (shifted, 10000, 1), (shifted_twice, 5, 1), (shifted_twice, 10000, 0), (shifted_often, 5, 0)],
+    [
+        (shifted, 4, 1),
+        (shifted, 10000, 1),
+        (squares, 4, 1),
+        (squares, 10000, 0),  # more data
+        (shifted_thrice, 4, 0),  # an operator of a number costs more
+        (product, 4, 1),
+        (product, 10000, 1),  # nothing to fuse
+    ],
 )
 def test_a_small_graph_is_left_to_eager(
     function: Callable[[torch.Tensor], torch.Tensor], size: int, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forward_backward_sets, "LITTLE_DATA", 1 << 15)
+    monkeypatch.setattr(call_costs, "LITTLE_DATA", 1 << 15)
     stator.reset()
     before = counters.counts["left_to_eager"]
     expected, x = (torch.arange(float(size), requires_grad=True) for _ in range(2))
@@ -52,7 +65,7 @@ def results_in_a_chain(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def test_autograd_nodes_of_results_count(
     function: Callable[..., object], left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forward_backward_sets, "LITTLE_DATA", 1 << 15)
+    monkeypatch.setattr(call_costs, "LITTLE_DATA", 1 << 15)
     stator.reset()
     before = counters.counts["left_to_eager"]
     stator.compile(function)(torch.arange(5.0, requires_grad=True))

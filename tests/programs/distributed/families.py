@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import stator
-from stator.aot.partition import forward_backward_sets
+from stator.aot.partition import call_costs
 from stator.base import counters
 
 WORLD = 2
@@ -215,6 +215,6 @@ if __name__ == "__main__":
     faulthandler.dump_traceback_later(SECONDS, exit=True)  # a hang becomes a failure that shows where
     warnings.filterwarnings("error", "stator")
     torch.set_num_threads(1)
-    forward_backward_sets.LITTLE_DATA = -1
+    call_costs.LITTLE_DATA = -1
     with process_group(int(sys.argv[2]), Path(sys.argv[3])):
         check(sys.argv[1])

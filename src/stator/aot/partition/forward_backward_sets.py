@@ -4,7 +4,7 @@ budget.py decides what is worth keeping; partition.py builds the two graphs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,10 +15,7 @@ from torch._ops import OpOverload
 from stator.base.errors import CompileError
 from stator.graph.ir.memory import memory_root
 from stator.graph.ir.schema import is_random_call
-from stator.graph.ir.size_bindings import has_symbols
 from stator.prims.record import TensorMeta
-
-from .costs import bytes_of
 
 
 class JointGraph(Protocol):
@@ -84,43 +81,6 @@ def divide_joint(joint: JointGraph) -> ForwardBackwardSets:
     backward = tuple(node for node in nodes if node in needed and node in pinned and node.op == "call_function")
     inputs = tuple(primals), tuple(numbers), tuple(tangents)
     return ForwardBackwardSets(nodes, *inputs, values, gradients, frozenset(forward), backward)
-
-
-# Operators of a forward or backward that eager runs as fast as a compiled step, whatever their data; and operators
-# besides views that eager runs as fast on tensors of at most so many bytes. A step costs about three operators' calls,
-# and two more for each autograd node of results and input groups.
-_MOST_OPERATORS, _MOST_ON_LITTLE_DATA, _MOST_PER_NODE, LITTLE_DATA = 1, 3, 2, 1 << 15
-
-
-def too_small(joint: JointGraph, autograd_nodes: int) -> str | None:
-    """Why the forward and the backward are too small for a compiled step to gain anything; None if they are not.
-
-    autograd_nodes: how many a compiled step makes besides its own.
-    """
-    nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
-    sides = _operators_per_side(nodes)
-    if max(sides) <= _MOST_OPERATORS:
-        return "one operator in the forward, and one at most in the backward"
-    if has_symbols(joint.graph.graph):
-        return None  # other calls may bring more data
-    most = max(map(bytes_of, joint.graph.graph.nodes))
-    sides = _operators_per_side([node for node in nodes if not _is_view(node)])
-    if most > LITTLE_DATA or max(sides) > _MOST_ON_LITTLE_DATA + (autograd_nodes * _MOST_PER_NODE):
-        return None
-    return (
-        f"operators in the forward: {sides[0]}, in the backward: {sides[1]}; bytes of a tensor: at most {most}; "
-        f"autograd nodes of a compiled step: {1 + autograd_nodes}"
-    )
-
-
-def _operators_per_side(nodes: Sequence[fx.Node]) -> tuple[int, int]:
-    backward = sum(map(is_backward, nodes))
-    return len(nodes) - backward, backward
-
-
-def _is_view(node: fx.Node) -> bool:
-    """Whether the node computes nothing: a view, or an item of an operator's results."""
-    return not isinstance(node.target, OpOverload) or memory_root(node) is not node
 
 
 def read_by_backward(sides: ForwardBackwardSets) -> list[fx.Node]:

@@ -1,0 +1,157 @@
+"""Decides whether a training graph on little data is too small to gain: estimates the microseconds that its calls cost,
+operator by operator and as a compiled step. What computing costs is in costs.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Number
+
+from torch import fx
+from torch._ops import OpOverload
+
+from stator.graph.ir.memory import memory_root
+from stator.graph.ir.schema import op_info
+from stator.graph.ir.size_bindings import has_symbols
+
+from .costs import bytes_of, is_library_call
+from .forward_backward_sets import JointGraph, is_backward
+from .partition import Partition, SavedInput
+
+# Above so many bytes of a tensor, fusion gains more than calls cost
+LITTLE_DATA = 1 << 15
+
+# Microseconds of one call or object of each kind. `python -m benchmarks.call_costs` measures small programs on tensors
+# of few elements, fits these numbers by least squares of relative errors, and prints this table. Only ratios matter.
+#
+# By operators, "number" is an operator of tensors and a Python number, of which ATen makes a tensor; "library" is a
+# product, a factorization or whatever else is no loop; "other" any other. "inner": an operator behind the first that a
+# call of the program made. "node": an autograd node.
+OPERATORS_FORWARD: Mapping[str, float] = {"inner": 0.2, "library": 2.3, "number": 3.0, "other": 1.7, "view": 1.4}
+OPERATORS_BACKWARD: Mapping[str, float] = {"library": 1.5, "node": 2.6, "number": 2.7, "other": 0.3, "view": 0.1}
+# Of a compiled step, "step" is its autograd function itself, "link" a further autograd node.
+STEP_FORWARD: Mapping[str, float] = {
+    "input": 0.8,
+    "library": 2.2,
+    "link": 6.7,
+    "result": 1.4,
+    "saved": 1.0,
+    "step": 2.1,
+}
+STEP_BACKWARD: Mapping[str, float] = {"gradient": 1.3, "library": 2.2, "link": 18.2, "tangent": 4.9}
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What runs in a forward and its backward, by kind: operator by operator, and as a compiled step."""
+
+    operators_forward: Counter[str]
+    operators_backward: Counter[str]
+    step_forward: Counter[str]
+    step_backward: Counter[str]
+
+    def by_operators(self) -> tuple[float, float]:
+        """Microseconds of the forward and of the backward, operator by operator."""
+        return _cost(self.operators_forward, OPERATORS_FORWARD), _cost(self.operators_backward, OPERATORS_BACKWARD)
+
+    def as_step(self) -> tuple[float, float]:
+        """Microseconds of the forward and of the backward of a compiled step."""
+        return _cost(self.step_forward, STEP_FORWARD), _cost(self.step_backward, STEP_BACKWARD)
+
+
+def too_small(joint: JointGraph, parts: Partition, autograd_nodes: int) -> str | None:
+    """Why the forward and the backward are too small for a compiled step to gain anything; None if they are not.
+
+    autograd_nodes: how many a compiled step makes besides its own.
+    """
+    nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
+    backward = sum(map(is_backward, nodes))
+    if len(nodes) - backward <= 1 and backward <= 1:
+        return "one operator in the forward, and one at most in the backward"
+    loops = [is_backward(node) for node in nodes if not _is_view(node) and not is_library_call(node)]
+    nothing_to_fuse = loops in ([], [True])  # one in the backward: a sum of gradients
+    if not nothing_to_fuse and has_symbols(joint.graph.graph):
+        return None  # other calls may bring more data
+    if (0 if nothing_to_fuse else max(map(bytes_of, joint.graph.graph.nodes))) > LITTLE_DATA:
+        return None
+    calls = count_calls(joint, parts, autograd_nodes)
+    if gains(calls):
+        return None
+    by_operators, as_step = calls.by_operators(), calls.as_step()
+    return (
+        f"calls of its operators take about {by_operators[0]:.0f} us in the forward and {by_operators[1]:.0f} us in "
+        f"the backward, those of a compiled step {as_step[0]:.0f} us and {as_step[1]:.0f} us"
+    )
+
+
+def gains(calls: Calls) -> bool:
+    """Whether a compiled step costs less than calls of the operators: in the forward, which may run alone, and in
+    all."""
+    by_operators, as_step = calls.by_operators(), calls.as_step()
+    return as_step[0] <= by_operators[0] and sum(as_step) <= sum(by_operators)
+
+
+def count_calls(joint: JointGraph, parts: Partition, autograd_nodes: int) -> Calls:
+    """autograd_nodes: how many a compiled step makes besides its own."""
+    nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
+    saved_inputs = sum(isinstance(one, SavedInput) for one in parts.saved)
+    step_forward = Counter(
+        step=1,
+        input=joint.primal_count,
+        result=joint.value_count,
+        saved=len(parts.forward.graph.find_nodes(op="output")[0].args[0]) - joint.value_count,
+        saved_input=saved_inputs,
+        library=_library_calls(parts.forward.graph),
+        link=autograd_nodes,
+    )
+    step_backward = Counter(
+        step=1,
+        tangent=len(parts.backward.graph.find_nodes(op="placeholder")) - len(parts.saved),
+        saved=len(parts.saved),
+        gradient=len(set(parts.backward.graph.find_nodes(op="output")[0].all_input_nodes)),
+        library=_library_calls(parts.backward.graph),
+        link=autograd_nodes,
+    )
+    forward = [node for node in nodes if not is_backward(node)]
+    operators_forward = Counter(map(_kind, _first_of_calls(forward)))
+    operators_forward["inner"] = len(forward) - operators_forward.total()
+    operators_backward = Counter(_kind(node) for node in nodes if is_backward(node))
+    operators_backward["node"] = len(forward) - operators_forward["inner"]
+    return Calls(operators_forward, operators_backward, step_forward, step_backward)
+
+
+def _first_of_calls(nodes: Iterable[fx.Node]) -> list[fx.Node]:
+    """The operators, without those behind the first that one call of the program made: parts of its decomposition."""
+    found = []
+    before: fx.Node | None = None
+    for node in nodes:
+        origin = node.meta.get("origin")
+        if origin is None or origin is not before or is_library_call(node):
+            found.append(node)
+        before = origin
+    return found
+
+
+def _cost(counts: Mapping[str, int], table: Mapping[str, float]) -> float:
+    return sum(table.get(kind, 0.0) * count for kind, count in counts.items())
+
+
+def _kind(node: fx.Node) -> str:
+    if _is_view(node):
+        return "view"
+    if is_library_call(node):
+        return "library"
+    assert isinstance(node.target, OpOverload)
+    of_number = "pointwise" in op_info(node.target).record.tags and any(isinstance(one, Number) for one in node.args)
+    return "number" if of_number else "other"
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether the node computes nothing: a view, or an item of an operator's results."""
+    return not isinstance(node.target, OpOverload) or memory_root(node) is not node
+
+
+def _library_calls(graph: fx.Graph) -> int:
+    return sum(node.op == "call_function" and is_library_call(node) for node in graph.nodes)
