@@ -59,7 +59,8 @@ def compile(
     hooks, `.to`, `.train`, deepcopy and pickling behave as before, and parameters are shared with the original.
 
     fullgraph: raise when the whole call cannot be one graph, instead of running parts of it eagerly.
-    dynamic: True asks for code for all sizes; sizes are specialised at present, and a warning says so once.
+    dynamic: None makes a size a symbol when it has changed between calls, so that one version serves all further sizes;
+        True makes all sizes symbols from the first call, False none (docs/dynamic-sizes.md).
     backend: a name from `list_backends()`, or a callable `(gm: fx.GraphModule, example_inputs: list[Tensor])` that
         returns a callable from the same inputs to a tuple or list. Backends written for torch.compile work unchanged.
     mode, options: for built-in backends see `stator.base.config`; other backends get them as keyword arguments.
@@ -92,12 +93,7 @@ def _check(
     if dynamic is not None and not isinstance(dynamic, bool):
         raise UsageError(f"dynamic must be True, False or None, not {dynamic!r}")
     resolved, chosen = resolve_backend(backend, mode, options)
-    if dynamic:
-        logs.warn_once(
-            "api.dynamic",
-            "stator.compile(dynamic=True): sizes are specialised in this version; a call with new sizes compiles again",
-        )
-    settings = Settings(resolved, backend_name(backend), fullgraph, chosen)
+    settings = Settings(resolved, backend_name(backend), fullgraph, chosen, dynamic=dynamic)
     return lambda: FrameCompiler(settings)
 
 

@@ -22,17 +22,19 @@ Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a `stator.compile` call. `on_captured` receives each captured frame before the backend receives
-    its graph."""
+    its graph. `dynamic`: see `stator.compile`."""
 
     backend: Backend
     backend_name: str = "eager"
     fullgraph: bool = False
     options: Options = field(default_factory=Options)
     on_captured: Callable[[CapturedFrame], None] | None = None
+    dynamic: bool | None = None
 
 
 def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Callable[..., Any] | None:
-    """The backend's callable for the graph, or None without a graph. Raises CompileError if the backend fails."""
+    """The backend's callable for the graph, or None without a graph. Raises CompileError if the backend fails, and
+    Unsupported("dynamic-shape") if it cannot compile a graph with symbols for sizes of inputs."""
     graph = captured.graph
     if graph is None:
         return None
@@ -48,7 +50,7 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
         logs.warn_once("toolchain", f"stator: captured graphs run eagerly, operation by operation: {error}")
         return graph.forward
     except Unsupported as error:
-        if settings.fullgraph:
+        if settings.fullgraph or refuses_symbols(error, captured):
             raise
         counters.count("refused_graphs")
         logs.warn_once(
@@ -70,6 +72,11 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
             hint="a backend is (gm, example_inputs) -> callable; return gm.forward to run the graph as it is",
         )
     return compiled
+
+
+def refuses_symbols(error: Unsupported, captured: CapturedFrame) -> bool:
+    """Whether the backend refused a graph because sizes of its inputs are symbols."""
+    return error.kind == "dynamic-shape" and captured.sizes is not None and bool(captured.sizes.sources)
 
 
 def first_place(captured: CapturedFrame) -> UserPlace:

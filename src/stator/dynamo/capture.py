@@ -56,16 +56,18 @@ def capture(
     fullgraph: bool = False,
     unknown_sizes: bool = True,
     kernels_warn: bool = True,
+    dynamic: bool | None = None,
 ) -> CapturedFrame:
     """Execute `function` symbolically on `arguments` (parameter name -> object, as bound for the frame), once.
 
     unknown_sizes: operators whose result size depends on data stay in the graph; otherwise the graph ends before them.
     kernels_warn: the backend runs torch's kernels, which warn by themselves.
+    dynamic: all sizes of inputs are symbols (True), or none (False), or those that changed between calls (None).
 
     Raises Retry if the frame has to be captured again; Unsupported if nothing can be captured soundly, or, with
     fullgraph, if the whole frame cannot be one graph. Any other exception is a defect of stator.
     """
-    attempt = _Attempt(function, arguments, assumptions, unknown_sizes, fullgraph, kernels_warn)
+    attempt = _Attempt(function, arguments, assumptions, unknown_sizes, fullgraph, kernels_warn, dynamic)
     try:
         captured = attempt.run()
     except Retry as retry:
@@ -110,6 +112,7 @@ class _Attempt:
         unknown_sizes: bool = True,
         fullgraph: bool = False,
         kernels_warn: bool = True,
+        dynamic: bool | None = None,
     ) -> None:
         self.function = function
         self.arguments = arguments
@@ -117,6 +120,7 @@ class _Attempt:
         self.unknown_sizes = unknown_sizes
         self.fullgraph = fullgraph
         self.kernels_warn = kernels_warn
+        self.dynamic = dynamic
         self.entry_state = TorchState.now()
         self.running: Sequence[Frame] = ()  # the symbolic frames at the end of the attempt
         self.handled = sys.exception()  # the program's exception: stator handles none here
@@ -127,7 +131,7 @@ class _Attempt:
         return self.assumptions.end.reason
 
     def run(self) -> CapturedFrame:
-        context = FrameCapture(self.function, self.assumptions)
+        context = FrameCapture(self.function, self.assumptions, self.dynamic)
         context.recorder.mode.keeps_unknown_sizes = self.unknown_sizes
         context.recorder.fullgraph = self.fullgraph
         context.recorder.kernels_warn = self.kernels_warn
@@ -362,6 +366,7 @@ class _Attempt:
             context.recorder.side_effects(),
             list(context.draws),
             runs_original=reconstructor is None,
+            sizes=context.recorder.numbers.inputs,
         )
 
     def _handled_before(self, frame: Frame) -> Recipe | None:

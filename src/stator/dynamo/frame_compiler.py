@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -18,7 +18,7 @@ from stator.base.errors import CompileError, Unsupported
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.capture_verifier import verify
 
-from .backend import Settings, compile_graph
+from .backend import Settings, compile_graph, refuses_symbols
 from .bytecode import decode, instructions_text
 from .cache.compiled_frames import InnerCache, Install, frame_name, make_cache
 from .cache.entry import CompiledFrame, is_entry, make_entry, make_hook_callback
@@ -72,6 +72,8 @@ class FrameCompiler:
         self._resumed: dict[tuple[int, int, ResumePoint, bool], Any] = {}
         # codes with a frame that failed after is_compiling() had answered True
         self._fails_when_compiling: WeakSet[CodeType] = WeakSet()
+        # codes whose graphs the backend cannot compile with symbols for sizes, and why
+        self._keeps_sizes: WeakKeyDictionary[CodeType, str] = WeakKeyDictionary()
         self._places: Counter[CodeType] = Counter()  # resume points by code
         self._joined: dict[tuple[int, int], Any] = {}  # by the ids of the outer and the inner continuation
         self._joined_places: Counter[CodeType] = Counter()  # resume points inside a call, by code
@@ -133,7 +135,7 @@ class FrameCompiler:
                     if gains:
                         if settings.on_captured is not None:
                             settings.on_captured(captured)
-                        graph = compile_graph(captured, settings, name)
+                        graph = self._compile_graph(captured, name, assumptions)
                         emitted = self._emit(captured, graph, name, assumptions, bound, of_module=module is not None)
                     if emitted is not None and captured.runs_original and self._goes_on_apart(code):
                         return install(CompiledFrame((), emitted, last_resort=True), assumptions)
@@ -147,12 +149,31 @@ class FrameCompiler:
                 except Retry as retry:
                     assumptions = retry.after(assumptions)
 
+    def _compile_graph(
+        self, captured: CapturedFrame, name: str, assumptions: CaptureAssumptions
+    ) -> Callable[..., Any] | None:
+        """The backend's callable. A graph with symbols that the backend cannot compile is captured again without."""
+        try:
+            return compile_graph(captured, self.settings, name)
+        except Unsupported as error:
+            if not refuses_symbols(error, captured):
+                raise
+            self._keeps_sizes[captured.code] = error.reason
+            counters.count("dynamo.refused_symbols")
+            logs.log("recompiles", "%s is compiled for these sizes alone: %s", name, error.reason)
+            raise Retry(assumptions.with_fixed_sizes(error.reason)) from None
+
     def _with_lasting(self, assumptions: CaptureAssumptions, code: CodeType) -> CaptureAssumptions:
         """The assumptions, extended by facts from captures of other frames."""
         if resumption_of(code) is None:
             self._fails_when_compiling.discard(code)
         told = user_code(code) not in self._fails_when_compiling
-        return replace(assumptions, called_apart=frozenset(self._called_apart), says_compiling=told)
+        return replace(
+            assumptions,
+            called_apart=frozenset(self._called_apart),
+            says_compiling=told,
+            fixed_sizes=self._keeps_sizes.get(code, ""),
+        )
 
     def _module_among(self, bound: Mapping[str, Any]) -> Any:
         """The compiled module, if it is among the frame's arguments."""
@@ -173,6 +194,7 @@ class FrameCompiler:
                     fullgraph=self.settings.fullgraph,
                     unknown_sizes=unknown_sizes,
                     kernels_warn=self.settings.backend_name != "inductor",
+                    dynamic=self.settings.dynamic,
                 )
         except Unsupported as error:
             if resumption_of(function.__code__) is None:
@@ -207,6 +229,8 @@ class FrameCompiler:
         so that the version does not keep such a class alive."""
         keep = self.settings.options.guard_filter_fn
         guards = captured.guards
+        if captured.sizes is not None:
+            guards = [*guards, *captured.sizes.guards()]
         if free:
             guards = [guard for guard in guards if not is_in_local_class(guard.source)]
         return guards if keep is None else kept_guards(guards, keep, captured.function, bound)

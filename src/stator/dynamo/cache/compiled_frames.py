@@ -39,7 +39,7 @@ from stator.dynamo.host.trusted_builtins import builtins_are_unchanged
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.resume import closure_of, resumption_of
 
-from .dynamic_sources import changed_members, changed_numbers, members
+from .dynamic_sources import changed_members, changed_numbers, changed_sizes, members, tensors
 from .specialization_owner import NOBODY, NotedOwner, Owner, first_instance, owner_of
 
 
@@ -180,6 +180,7 @@ class CacheMiss:
         self.failures = 0
         self.made_for: dict[int, NotedOwner] = {}  # by the id of a version
         self.changing: Counter[Source] = Counter()  # sources that changed, with the number of changes
+        self.met: set[Source] = set()  # sources of tensors of earlier versions
         self.lost: list[Any] = []  # guards of the first versions that were dropped because an object of theirs died
         self.unused = 0  # versions in a row that compiled nothing and were dropped before a second call
         self.given_up: list[NotedOwner] = []
@@ -205,6 +206,7 @@ class CacheMiss:
         self.made_for.clear()
         self.given_up.clear()
         self.changing.clear()
+        self.met.clear()
         self.lost.clear()
         self.unused = 0
         self.failures = 0
@@ -289,6 +291,8 @@ class CacheMiss:
             if failure is not None:
                 reasons.append((failure[0], describe_failure(version.detail, failure)))
                 changed |= changed_numbers(version.detail, failure, function, values)
+                changed |= changed_sizes(version.detail, failure, function, values)
+                self.met |= tensors(version.detail)
                 if self._was_made_for(owner, version) or not owner.receives(self.receiver):
                     changed |= changed_members(version.detail, failure, function, values)
         if len(self.lost) == _MOST_LOST:  # the program creates the frame's objects for each call
@@ -308,7 +312,8 @@ class CacheMiss:
             with ExitStack() as stack:
                 for around in around_compilations:
                     stack.enter_context(around())
-                version = self.compile_frame(function, bound, CaptureAssumptions(dict(self.changing)), install)
+                known = CaptureAssumptions(dict(self.changing), frozenset(self.met))
+                version = self.compile_frame(function, bound, known, install)
         except Exception as error:
             if self._is_first_call_of_lazy_module(error):
                 return None

@@ -1,9 +1,9 @@
-"""Python numbers, parameters and buffers that differ between the calls of a frame, by source. Failed guards reveal
-them. No torch here."""
+"""Python numbers, sizes of tensors, parameters and buffers that differ between the calls of a frame, by source. Failed
+guards reveal them. No torch here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from stator.dynamo.guards.data_guards import DataFact
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree
-from stator.dynamo.guards.source import CallSource, Source
+from stator.dynamo.guards.source import CallSource, SizeSource, Source
 from stator.dynamo.ir.resume import closure_of
 
 
@@ -45,6 +45,34 @@ def changed_members(
     if failure[0] >= 0 and not guards[failure[0]].movable:
         return set()
     return {guard.source for guard in guards if guard.movable and _holds_another(guard, function, values)}
+
+
+# the dimensions at which a tensor's sizes differ from those of a guard; registered by tensor_guards' user, entry.py
+SizeComparison = Callable[[Any, object], "list[int] | None"]
+compare_sizes: list[SizeComparison] = []
+
+
+def changed_sizes(
+    guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
+) -> set[Source]:
+    """The sources of sizes that differ from those that a version with failed guards relied on; empty if the version was
+    made for other objects. Parameters and buffers count as objects."""
+    if failure[0] < 0 or guards[failure[0]].kind in (GuardKind.IS, GuardKind.CODE):
+        return set()
+    fixed = members(guards)
+    found: set[Source] = set()
+    for guard in guards:
+        if guard.kind is not GuardKind.TENSOR or guard.source in fixed:
+            continue
+        why = _tree([guard], function).explain(values, function)
+        dims = compare_sizes[0](guard.expected, why[1]) if why is not None and len(why) > 1 else None
+        found.update(SizeSource(guard.source, dim) for dim in dims or ())
+    return found
+
+
+def tensors(guards: Sequence[Guard]) -> set[Source]:
+    """The sources of all tensors that a version relied on."""
+    return {guard.source for guard in guards if guard.kind is GuardKind.TENSOR}
 
 
 def members(guards: Sequence[Guard]) -> set[Source]:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from stator.base.config import Options
-from stator.dynamo.guards import tensor_guards as tensor_guards  # registers the guards on tensors and torch's state
+from stator.dynamo.guards import size_guards as size_guards  # registers the guards on sizes
+from stator.dynamo.guards import tensor_guards  # registers the guards on tensors and torch's state
 from stator.dynamo.guards.type_only_guards import TENSORS
 from stator.dynamo.host import debuggers as debuggers  # tells the C code which trace functions belong to debuggers
 from stator.dynamo.host.code_marks import code_marks
@@ -26,6 +27,7 @@ from stator.dynamo.host.trusted_builtins import builtins_are_unchanged
 from stator.dynamo.ir.torch_state import modes_restored_on_interrupt, without_saved_tensor_hooks
 
 from .compiled_frames import CacheMiss, CompiledFrame, CompileFrame, around_compilations, make_cache, reset
+from .dynamic_sources import compare_sizes
 
 __all__ = [
     "CompileFrame",
@@ -108,6 +110,7 @@ def _hide_from_torch_compile(code: CodeType) -> None:
 
 
 TENSORS.append(torch.Tensor)
+compare_sizes.append(tensor_guards.changed_sizes)
 OF_C.append(type(torch._C._SDPBackend))  # the metaclass of classes made in C++
 code_marks.append(_hide_from_torch_compile)
 around_compilations.append(modes_restored_on_interrupt)

@@ -22,6 +22,7 @@ from stator.dynamo.guards.source import (
     LocalSource,
     ModuleGlobalSource,
     ReadSource,
+    SizeSource,
     TypeSource,
 )
 from stator.dynamo.host.numpy_scalars import with_fresh_tuples
@@ -124,6 +125,14 @@ def _item(writer: Writer, source: ItemSource) -> None:
         writer.builder.item()
     else:
         writer.builder.call(2)
+
+
+@sources.register(SizeSource)
+def _size(writer: Writer, source: SizeSource) -> None:
+    writer.builder.const_callee(support.size)
+    writer.load_source(source.base)
+    writer.builder.const(source.dim)
+    writer.builder.call(2)
 
 
 @sources.register(TypeSource)

@@ -168,6 +168,9 @@ static int fill_check(GuardTree *tree, Check *check, PyObject *payload)
         return check->expected ? 0 : -1;
     case CHECK_STATE:
         return fill_state_check(check, payload);
+    case CHECK_SIZES:
+        check->sizes = guard_size_check_make(payload, tree->saved_count);
+        return check->sizes ? 0 : -1;
     default:
         check->expected = Py_NewRef(payload);
         return 0;
@@ -180,6 +183,8 @@ static void check_release(Check *check)
     Py_CLEAR(check->expected);
     guard_tensor_check_free(check->tensor);
     check->tensor = NULL;
+    guard_size_check_free(check->sizes);
+    check->sizes = NULL;
     PyMem_Free(check->state);
     check->state = NULL;
 }
@@ -220,7 +225,8 @@ static PyObject *tree_add_check(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "iiOn", &node, &kind, &payload, &guard) || !valid_node(tree, node)) {
         return NULL;
     }
-    if (kind < 0 || kind >= CHECK_COUNT || kind == CHECK_SAME || kind == CHECK_DISTINCT) {
+    if (kind < 0 || kind >= CHECK_COUNT || kind == CHECK_SAME || kind == CHECK_DISTINCT
+        || kind == CHECK_SIZES) {
         PyErr_SetString(PyExc_ValueError, "bad check");
         return NULL;
     }
@@ -252,6 +258,22 @@ static PyObject *tree_add_relation(PyObject *self, PyObject *args)
         return NULL;
     }
     int check = new_check(tree, kind, slots, guard);
+    if (check < 0) {
+        return NULL;
+    }
+    link_check(tree, &tree->first_relation, &tree->last_relation, check);
+    Py_RETURN_NONE;
+}
+
+static PyObject *tree_add_sizes(PyObject *self, PyObject *args)
+{
+    GuardTree *tree = (GuardTree *)self;
+    PyObject *payload;
+    Py_ssize_t guard;
+    if (!PyArg_ParseTuple(args, "O!n", &PyTuple_Type, &payload, &guard)) {
+        return NULL;
+    }
+    int check = new_check(tree, CHECK_SIZES, payload, guard);
     if (check < 0) {
         return NULL;
     }
@@ -320,6 +342,9 @@ static int tree_traverse(PyObject *self, visitproc visit, void *arg)
     for (int i = 0; i < tree->check_count; i++) {
         Py_VISIT(tree->checks[i].identity.reference);
         Py_VISIT(tree->checks[i].expected);
+        if (tree->checks[i].sizes) {
+            Py_VISIT(tree->checks[i].sizes->predicate);
+        }
     }
     return 0;
 }
@@ -364,6 +389,7 @@ static PyMethodDef tree_methods[] = {
     {"save", tree_save, METH_O, "save(node) -> slot that keeps its value for relations and calls"},
     {"add_check", tree_add_check, METH_VARARGS, "add_check(node, kind, payload, guard)"},
     {"add_relation", tree_add_relation, METH_VARARGS, "add_relation(kind, slots, guard)"},
+    {"add_sizes", tree_add_sizes, METH_VARARGS, "add_sizes((inputs, program, predicate or None), guard)"},
     {"check", tree_check, METH_VARARGS, "check(locals, function) -> do all guards hold?"},
     {"explain", tree_explain, METH_VARARGS, "explain(locals, function) -> None, (guard, found) or (guard,): unreadable"},
     {0},
@@ -428,6 +454,7 @@ static struct {
 int stator_guards_add_to(PyObject *module)
 {
     if (dict_states_ready() < 0 || guard_values_add_to(module) < 0 || guard_tensors_add_to(module) < 0
+        || guard_sizes_add_to(module) < 0
         || PyModule_AddType(module, &GuardTreeType) < 0) {
         return -1;
     }

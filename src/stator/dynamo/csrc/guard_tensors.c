@@ -27,14 +27,27 @@ int guard_tensor_holds(TensorCheck const *check, PyObject *tensor)
     }
     int64_t const *sizes = stator_tensor_sizes(&layout, impl), *strides = stator_tensor_strides(&layout, impl);
     for (int i = 0; i < check->ndim; i++) {
-        if ((check->relied_sizes[i] >= 0 && sizes[i] != check->relied_sizes[i])
-            || (check->relied_strides[i] >= 0 && strides[i] != check->relied_strides[i])) {
+        int64_t size = check->relied_sizes[i], stride = check->relied_strides[i];
+        if (size >= 0 ? sizes[i] != size : size == -2 && sizes[i] < 2) {
+            return 0;
+        }
+        if (stride >= 0 ? strides[i] != stride : stride != -1 && strides[i] != sizes[-2 - stride] * strides[-2 - stride]) {
             return 0;
         }
     }
     int requires_grad = stator_tensor_requires_grad(&layout, impl);
     return requires_grad == check->requires_grad
         || (requires_grad < 0 && requires_grad_by_getter(check, tensor, check->requires_grad));
+}
+
+int guard_tensor_size(PyObject *tensor, int dim, int64_t *size)
+{
+    char const *impl = layout.valid ? stator_tensor_impl(&layout, tensor) : NULL;
+    if (!impl || dim >= stator_tensor_ndim(&layout, impl)) {
+        return 0;
+    }
+    *size = stator_tensor_sizes(&layout, impl)[dim];
+    return 1;
 }
 
 void guard_tensor_check_free(TensorCheck *check)
@@ -45,16 +58,16 @@ void guard_tensor_check_free(TensorCheck *check)
     }
 }
 
-/* Reads (size or None, ...) into relied[0..ndim). */
-static int relied_from_tuple(PyObject *tuple, int64_t *relied)
+/* Reads numbers of at least `low` into relied[0..ndim); see TensorCheck for the negative ones. */
+static int relied_from_tuple(PyObject *tuple, int64_t *relied, int64_t low)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
-        PyObject *item = PyTuple_GET_ITEM(tuple, i);
-        relied[i] = item == Py_None ? -1 : PyLong_AsLongLong(item);
-        if (relied[i] < 0 && item != Py_None) {
-            if (!PyErr_Occurred()) {
-                PyErr_SetString(PyExc_ValueError, "sizes and strides are not negative");
-            }
+        relied[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+        if (relied[i] < low) {
+            PyErr_SetString(PyExc_ValueError, "a size or stride that no tensor has");
             return -1;
         }
     }
@@ -98,7 +111,8 @@ TensorCheck *guard_tensor_check_make(PyObject *payload)
     check->device = device;
     check->keysets[0] = keyset;
     check->keysets[1] = other;
-    if (relied_from_tuple(shape, check->relied_sizes) < 0 || relied_from_tuple(stride, check->relied_strides) < 0) {
+    if (relied_from_tuple(shape, check->relied_sizes, -2) < 0
+        || relied_from_tuple(stride, check->relied_strides, -1 - ndim) < 0) {
         guard_tensor_check_free(check);
         return NULL;
     }

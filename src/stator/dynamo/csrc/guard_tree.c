@@ -194,6 +194,9 @@ static int all_distinct(Run *run, PyObject *slots)
 
 static int relation_holds(Run *run, Check const *check)
 {
+    if (check->kind == CHECK_SIZES) {
+        return guard_sizes_hold(check->sizes, run->saved);
+    }
     if (PyTuple_GET_SIZE(check->expected) > 2) {
         return all_distinct(run, check->expected);
     }
@@ -201,12 +204,21 @@ static int relation_holds(Run *run, Check const *check)
     return one && other && (one == other) == (check->kind == CHECK_SAME);
 }
 
+static int sizes_failed(Run *run, Check const *check)
+{
+    PyObject *found = run->failure ? guard_sizes_found(check->sizes, run->saved) : NULL;
+    failed(run, check->guard, found);
+    Py_XDECREF(found);
+    return 0;
+}
+
 int guard_relations_hold(Run *run)
 {
     for (int at = run->tree->first_relation; at >= 0; at = run->tree->checks[at].next) {
         Check const *check = &run->tree->checks[at];
         if (!relation_holds(run, check)) {
-            return failed(run, check->guard, saved_at(run, check->expected, 0));
+            return check->kind == CHECK_SIZES ? sizes_failed(run, check)
+                                              : failed(run, check->guard, saved_at(run, check->expected, 0));
         }
     }
     return 1;

@@ -1,5 +1,5 @@
 /* The data of a guard tree and the functions shared by its parts: guard_values.c (constants and containers),
- * guard_tensors.c, guard_tree.c (evaluation), guard_build.c (construction, the Python type). */
+ * guard_tensors.c, guard_sizes.c, guard_tree.c (evaluation), guard_build.c (construction, the Python type). */
 #ifndef STATOR_GUARDS_H
 #define STATOR_GUARDS_H
 
@@ -41,6 +41,7 @@ typedef enum {
     CHECK_PREDICATE,
     CHECK_CALLBACKS,
     CHECK_LOOKUPS, /* results of attribute lookups in a class */
+    CHECK_SIZES,   /* facts about sizes of saved tensors and about saved ints */
     CHECK_COUNT,
 } CheckKind;
 
@@ -55,8 +56,42 @@ typedef struct {
     uint16_t dtype, device;
     int8_t requires_grad, is_subclass;
     int ndim;
-    int64_t *relied_sizes, *relied_strides; /* in one block: ndim each, -1 for any number */
+    /* in one block, ndim each. -1: any number. Size -2: at least 2. Stride -2 - d: size times stride of dimension d */
+    int64_t *relied_sizes, *relied_strides;
 } TensorCheck;
+
+/* Operations of the stack machine of a size check. CONSTANT and INPUT have an operand, the next word of the program. */
+typedef enum {
+    SIZE_CONSTANT,
+    SIZE_INPUT,
+    SIZE_ADD,
+    SIZE_MULTIPLY,
+    SIZE_QUOTIENT, /* rounds towards minus infinity, as Python does */
+    SIZE_REMAINDER,
+    SIZE_LEAST,
+    SIZE_LARGEST,
+    SIZE_IS_ZERO,
+    SIZE_IS_NOT_ZERO,
+    SIZE_IS_NOT_NEGATIVE,
+    SIZE_AND,
+    SIZE_OR,
+    SIZE_RELY, /* the check fails if the number is zero */
+    SIZE_OP_COUNT,
+} SizeOp;
+
+enum { SIZE_MOST_INPUTS = 128, SIZE_MOST_STACK = 64 };
+
+typedef struct {
+    int slot; /* of a saved tensor or int */
+    int dim;  /* of the tensor; -1: an int */
+} SizeInput;
+
+typedef struct {
+    SizeInput *inputs;
+    int64_t *program;
+    PyObject *predicate; /* owned: decides the rest, given a tuple of the numbers; or NULL */
+    int input_count, length;
+} SizeCheck;
 
 typedef struct {
     CheckKind kind;
@@ -70,6 +105,7 @@ typedef struct {
      * last held, 0: never */
     Py_ssize_t number;
     TensorCheck *tensor;
+    SizeCheck *sizes;
     StateSnapshot *state;
 } Check;
 
@@ -185,6 +221,19 @@ int guard_values_add_to(PyObject *module);
 TensorCheck *guard_tensor_check_make(PyObject *payload);
 void guard_tensor_check_free(TensorCheck *check);
 int guard_tensor_holds(TensorCheck const *check, PyObject *tensor);
+/* Whether the object is a tensor with this dimension, whose size is stored. Runs no user code. */
+int guard_tensor_size(PyObject *tensor, int dim, int64_t *size);
 int guard_tensors_add_to(PyObject *module);
+
+/* ---- sizes (guard_sizes.c) ---- */
+
+/* payload: ((slot, dim or -1), ...), (words of the program...), predicate or None */
+SizeCheck *guard_size_check_make(PyObject *payload, int saved_count);
+void guard_size_check_free(SizeCheck *check);
+int guard_sizes_hold(SizeCheck const *check, PyObject *const *saved);
+/* A new tuple of the numbers that the check reads; NULL (perhaps with an exception) if they cannot be read. */
+PyObject *guard_sizes_found(SizeCheck const *check, PyObject *const *saved);
+PyObject *guard_sizes_tuple(int64_t const *numbers, int count);
+int guard_sizes_add_to(PyObject *module);
 
 #endif

@@ -20,6 +20,7 @@ from stator.base.errors import Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.host.numpy_scalars import is_numpy_bool, plain_converter
+from stator.dynamo.ir.capture_assumptions import NO_ASSUMPTIONS, CaptureAssumptions
 from stator.dynamo.ir.capture_result import GraphInput, SideEffects
 from stator.dynamo.ir.reconstruct_ir import Load
 from stator.dynamo.values.base import NotConstant, Value, cannot_rebuild, unsupported
@@ -69,7 +70,9 @@ class NotATensorCall(Exception):
 class GraphBuilder:
     """The graph under construction. `graph` is the current target of nodes: the root, or an open subgraph."""
 
-    def __init__(self, context: CaptureContext) -> None:
+    def __init__(
+        self, context: CaptureContext, assumptions: CaptureAssumptions = NO_ASSUMPTIONS, dynamic: bool | None = None
+    ) -> None:
         self.context = context
         self.root = self.graph = fx.Graph()
         self.open: list[Subgraph] = []
@@ -91,7 +94,7 @@ class GraphBuilder:
         self.input_values: list[TensorValue] = []
         self.nested_inputs: list[TensorValue] = []
         self.op_count = 0
-        self.numbers = NumberNodes(self)
+        self.numbers = NumberNodes(self, assumptions, dynamic)
         self.by_fake: dict[int, TensorValue] = {}
         self.owners: dict[int, Any] = {}  # by id of the plain tensor of an input: the input, of a tensor subclass
         self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
@@ -120,12 +123,16 @@ class GraphBuilder:
     def new_placeholder(self, text: str, example: Any) -> fx.Node:
         """A placeholder behind the existing placeholders and before all other nodes."""
         name = self._input_name(text)
-        last, first = self._last_placeholder, next(iter(self.root.nodes), None)
-        with self.root.inserting_after(last) if last is not None else self.root.inserting_before(first):
+        with self.behind_placeholders():
             node = self.root.placeholder(name)
         node.meta["example_value"] = example
         self._last_placeholder = node
         return node
+
+    def behind_placeholders(self) -> Any:
+        """A block in which new nodes of the root stand behind the placeholders and before all other nodes."""
+        last, first = self._last_placeholder, next(iter(self.root.nodes), None)
+        return self.root.inserting_after(last) if last is not None else self.root.inserting_before(first)
 
     def unfix_input(self, value: TensorValue) -> None:
         for at, entry in enumerate(self.inputs):
@@ -145,9 +152,17 @@ class GraphBuilder:
         if value.node.graph is self.graph:
             return value.node
         self.check_reachable(value)
-        if is_wrapper(value.fake) or not has_fixed_sizes(value.fake):
+        if is_wrapper(value.fake) or not self._fix_sizes(value.fake):
             raise unsupported("data-dependent-value", f"{value.describe(self.context)} in a part of the graph")
         return self.open[-1].lift(value)
+
+    def _fix_sizes(self, fake: torch.Tensor) -> bool:
+        """Rely on the sizes of a tensor, as parts of the graph do. False: some are known only when the graph runs."""
+        numbers = (*fake.shape, *fake.stride())
+        for number in numbers:
+            if type(number) is torch.SymInt and number.node.has_hint():
+                self.numbers.fixed(number)
+        return all(type(number) is int or number.node.has_hint() for number in numbers)
 
     # -- parts that are graphs of their own --
     @contextmanager
@@ -215,12 +230,16 @@ class GraphBuilder:
         node_args, fake_args = self._lower_all(args)
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
         asked, answered = self.mode.times, self.numbers.unknown.answered
+        facts = self.numbers.fact_count
         result = self.run_fake(run, target, fake_args, fake_kwargs)
         changed = [value for value, version in self.used if version_of(value.fake) != version]
         if self.taken_numbers and self._numbers_decide_gradients(target, kwargs, result, changed):
             for number in self.taken_numbers:
                 number.constant()
-        if any(number.is_fixed for number in self.taken_numbers):  # the operator needed the value
+        if self.numbers.any:
+            self.numbers.settle()
+        # the operator needed a value
+        if any(number.is_fixed for number in self.taken_numbers) or self.numbers.fact_count != facts:
             node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
         if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
@@ -403,6 +422,7 @@ class GraphBuilder:
 
     def wrap_input(self, value: TensorValue) -> TensorValue:
         self.by_fake[id(value.fake)] = value
+        self.numbers.note_input(value)
         return value
 
     def finish(self, outputs: list[TensorValue]) -> fx.GraphModule | None:

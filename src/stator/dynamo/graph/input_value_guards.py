@@ -15,6 +15,7 @@ from stator.dynamo.cache.dynamic_sources import contents, contents_source
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.values.base import unsupported
+from stator.dynamo.values.tensors.tensor import has_fixed_sizes
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor
 from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of
 
@@ -32,7 +33,9 @@ _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uin
 def follow_contents(context: CaptureContext, value: TensorValue) -> None:
     """Give an input's fake the input's contents, if the input is small and its contents did not change often."""
     tensor: torch.Tensor = value.obj  # type: ignore[assignment]
-    if is_wrapper(tensor) or not 0 < tensor.numel() <= _LARGEST or tensor.requires_grad or tensor.is_complex():
+    if is_wrapper(tensor) or not has_fixed_sizes(value.fake):
+        return
+    if not 0 < tensor.numel() <= _LARGEST or tensor.requires_grad or tensor.is_complex():
         return
     # single numbers outside of buffers are counters more often than sizes
     if not _is_buffer(value.source) and (not tensor.dim() or tensor.dtype not in _WHOLE):

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from stator.dynamo.guards.source import SizeSource
+from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.capture_result import GraphInput
+from stator.dynamo.ir.input_sizes import InputSizes
 from stator.dynamo.ir.reconstruct_ir import Load, Recipe
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -36,6 +39,8 @@ from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
 from stator.shapes.extrema import Max, Min
 from stator.shapes.floats import OPERATIONS, ROUNDINGS, FloatExpr, Rounded
 from stator.shapes.sym_node import to_expression
+
+from .size_recipes import size_recipe
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -64,22 +69,45 @@ def may_be_read(context: CaptureContext, tensor: TensorValue, listed: bool = Fal
 class NumberNodes:
     """The number nodes of one graph builder. `unknown`: the symbols and the known facts about them."""
 
-    def __init__(self, recorder: Any) -> None:
+    def __init__(self, recorder: Any, assumptions: CaptureAssumptions, dynamic: bool | None) -> None:
         self.recorder = recorder
         self.unknown = UnknownSizes()
+        self.unknown.environment.locate = recorder.context.place
+        dynamic = False if assumptions.fixed_sizes else dynamic
+        self.inputs = InputSizes(self.unknown.environment, dynamic, assumptions.changes, assumptions.met)
         self.any = False  # is there a symbol?
         self.checked = False  # does the graph check a fact about symbols?
         self._origins: dict[Symbol, Callable[[], fx.Node]] = {}
         self._nodes: dict[Any, fx.Node] = {}
         self._tensors: dict[int, tuple[SymbolicNumber, TensorValue]] = {}
         self._facts = 0  # number of facts checked so far
+        self._taken: dict[Symbol, SymbolicNumber] = {}  # ints of the program that are symbols
 
     def forget(self) -> None:
         """Break the reference cycles at the end of the capture."""
         self._origins.clear()
         self._tensors.clear()
+        self._taken.clear()
+        self.unknown.environment.locate = None
 
     # -- origins --
+
+    def note_input(self, value: TensorValue) -> None:
+        """Note symbols that are sizes of an input."""
+        for dim, size in enumerate(value.fake.shape):
+            symbol = to_expression(size)
+            if type(symbol) is Symbol and symbol not in self._origins:
+                self.any = True
+                self._origins[symbol] = lambda dim=dim: self._size_of_input(value, dim)  # type: ignore[misc]
+
+    def _size_of_input(self, value: TensorValue, dim: int) -> fx.Node:
+        recorder = self.recorder
+        tensor = recorder.node_of(value)
+        with recorder.behind_placeholders():
+            made: fx.Node = recorder.root.call_method("size", (tensor, dim))
+        made.meta["place"] = recorder.context.place()
+        made.meta["example_value"] = value.fake.shape[dim]
+        return made
 
     def note_sizes(self, fake: torch.Tensor, node: fx.Node) -> None:
         """Note symbols that are sizes of a new tensor."""
@@ -189,8 +217,8 @@ class NumberNodes:
         recorder = self.recorder
         whole = type(origin.plain_example) is int
         if origin.fixed or not (recorder.takes_ints if whole else recorder.takes_floats):
-            constant = _relied_on(value, origin)
-            return constant, constant
+            number = self.symbol_of(value)
+            return (number, number) if type(number) is not torch.SymInt else (self.node(number), number)
         recorder.taken_numbers.append(value)
         if value.node is None:
             value.node = self._placeholder(str(origin.source), origin.plain_example, Load(origin.plain_source))
@@ -198,12 +226,59 @@ class NumberNodes:
         number = Number(ask=lambda: _relied_on(value, origin), whole=whole)
         return node, torch.SymInt(number) if whole else torch.SymFloat(number)
 
+    def symbol_of(self, value: SymbolicNumber) -> Any:
+        """An int or float of the program as a symbol on which sizes may depend, or its value under a guard."""
+        origin = value.origin
+        assert type(origin) is FromInput
+        number = None
+        if type(origin.example) is int and not origin.fixed and self.recorder.graph is self.recorder.root:
+            number = self.inputs.number(origin.source, origin.example)
+        if number is None:
+            return _relied_on(value, origin)
+        symbol = to_expression(number)
+        if symbol not in self._taken:
+            self.any = True
+            self._taken[symbol] = value
+            self._origins[symbol] = lambda: self._number_of_input(origin, number)
+        return number
+
+    def _number_of_input(self, origin: FromInput, number: Any) -> fx.Node:
+        node = self.recorder.new_placeholder(str(origin.source), number)
+        self.recorder.inputs.append(GraphInput(node.name, Load(origin.source), origin.example))
+        return node  # type: ignore[no-any-return]
+
+    def settle(self) -> None:
+        """Guard ints of the program that an operator has made constants. Raises Unsupported for those that change in
+        nearly every call."""
+        for symbol, value in self._taken.items():
+            if self.unknown.environment.simplify(symbol).constant is not None:
+                value.constant()
+
     def _placeholder(self, name: str, example: float, recipe: Recipe) -> fx.Node:
         """A Python number as an input of the graph."""
         node = self.recorder.new_placeholder(name, example)
         node.meta["number"] = True
         self.recorder.inputs.append(GraphInput(node.name, recipe, example))
         return node
+
+    def ahead(self, number: Any) -> Recipe | None:
+        """How code around the graph computes a number from inputs. None if captured code changed the layout of an
+        input that it depends on."""
+        value = self._simplified(number)
+        if any(map(self._is_changed, getattr(value, "symbols", ()))):
+            return None
+        return size_recipe(value, self.inputs.sources)
+
+    def _is_changed(self, symbol: Symbol) -> bool:
+        """Whether captured code gave the tensor that had this size another size there."""
+        source = self.inputs.sources[symbol]
+        if not isinstance(source, SizeSource):
+            return False
+        for value in self.recorder.input_values:
+            if value.source == source.base:
+                sizes = value.fake.shape
+                return source.dim >= len(sizes) or self._simplified(sizes[source.dim]) is not self._simplified(symbol)
+        return False
 
     # -- as nodes --
 
@@ -217,7 +292,13 @@ class NumberNodes:
 
     def _simplified(self, number: Any) -> Any:
         value = to_expression(number)
+        if self.recorder.graph is not self.recorder.root and hasattr(value, "symbols") and self.inputs.are_inputs(value):
+            return self.fixed(number)
         return self.unknown.environment.simplify(value) if isinstance(value, Expr) else value
+
+    def fixed(self, number: Any) -> Any:
+        """The value of a number that depends on inputs alone, recorded as a fact."""
+        return _CONSTANTS[type(number)](number)
 
     def tensor(self, value: SymbolicNumber) -> TensorValue:
         """The number as a tensor of no dimension."""
@@ -312,6 +393,10 @@ class NumberNodes:
 
     # -- checks --
 
+    @property
+    def fact_count(self) -> int:
+        return len(self.unknown.environment.facts)
+
     def check_facts(self, *, all_known: bool = True) -> None:
         """Add checks to the graph for the facts that capture relied on since the last check. Without `all_known`: stops
         at facts about numbers of the operator that is being recorded.
@@ -324,7 +409,8 @@ class NumberNodes:
             if not all_known and not condition.symbols <= self._origins.keys():
                 return
             self._facts += 1
-            self._check(condition)
+            if not self.inputs.are_inputs(condition):
+                self._check(condition)
 
     def rely_on(self, condition: Value, wanted: bool = True, kind: str = "RuntimeError") -> None:
         """Let the graph fail if a truth known only at run time is not `wanted`. `kind`: the program's own error there,
@@ -366,6 +452,7 @@ def _relied_on(value: SymbolicNumber, origin: FromInput) -> Any:
     return origin.plain_example
 
 
+_CONSTANTS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _BUILDERS: dict[type, Callable[[NumberNodes, Any], Any]] = {
     Symbol: NumberNodes._symbol,
     FloorDiv: NumberNodes._quotient,

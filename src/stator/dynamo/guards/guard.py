@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stator.base.errors import UserPlace
+from stator.shapes.conditions import Condition
+from stator.shapes.expr import Symbol
 
 from .source import Source
 
@@ -33,6 +35,7 @@ class GuardKind(enum.Enum):
     LOOKUPS = "lookups"
     # no weak reference to x has a callback, or expected(x), a predicate that looks at the callbacks, holds
     CALLBACKS = "callbacks"
+    SIZES = "sizes"  # expected is a SizeFacts; the source only names the guard
     PREDICATE = "predicate"  # expected is a Python callable (x) -> bool; the slow last resort
 
 
@@ -50,6 +53,25 @@ class Lookup:
         return self.name if self.found is not None or self.owner is not None else f"no {self.name}"
 
 
+class FreeSize(enum.Enum):
+    """The size of a dimension that no guard on the tensor fixes."""
+
+    AT_LEAST_TWO = "*"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentOf:
+    """The stride that equals the size times the stride of dimension `dim`."""
+
+    dim: int
+
+    def __str__(self) -> str:
+        return f"extent of {self.dim}"
+
+
 @dataclass(frozen=True, slots=True)
 class TensorGuard:
     """Metadata of a tensor that compiled code relies on. None at a position of `shape` or `stride`: any number.
@@ -60,10 +82,31 @@ class TensorGuard:
     python_type: type
     dtype: Any
     device: Any
-    shape: tuple[int | None, ...]
-    stride: tuple[int | None, ...]
+    shape: tuple[int | FreeSize | None, ...]
+    stride: tuple[int | ExtentOf | None, ...]
     requires_grad: bool
     dispatch_keys: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedFact:
+    """A condition on sizes, and the user's line that needed it (None: the backend)."""
+
+    condition: Condition
+    place: UserPlace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SizeFacts:
+    """Facts about the numbers at `sources`: sizes of tensors (SizeSource) and ints. `symbols`: their names in the facts,
+    in the same order."""
+
+    symbols: tuple[Symbol, ...]
+    sources: tuple[Source, ...]
+    facts: tuple[GuardedFact, ...]
+
+    def __str__(self) -> str:
+        return " and ".join(str(fact.condition) for fact in self.facts)
 
 
 @dataclass(frozen=True, slots=True)

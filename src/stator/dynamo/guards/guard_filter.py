@@ -34,6 +34,7 @@ _TYPES = {
     GuardKind.SAME: "DUPLICATE_INPUT",
     GuardKind.GLOBAL_STATE: "GLOBAL_STATE",
     GuardKind.LOOKUPS: "CLASS_MATCH",
+    GuardKind.SIZES: "SHAPE_ENV",
     GuardKind.PREDICATE: "LAMBDA_GUARD",
     GuardKind.CALLBACKS: "LAMBDA_GUARD",
 }

@@ -226,6 +226,17 @@ class CallSource(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class SizeSource(Source):
+    """The size of a dimension of the tensor `base`."""
+
+    base: Source
+    dim: int
+
+    def __str__(self) -> str:
+        return f"{self.base}.size({self.dim})"
+
+
+@dataclass(frozen=True, slots=True)
 class ReadSource(CallSource):
     """An unnamed part of an object, read by a function; a number there may change from call to call."""
 

@@ -17,7 +17,7 @@ from stator.dynamo.host.torch_overrides import plain_requires_grad, plain_tensor
 from stator.runtime import tensor_impl
 
 from .global_state import install_probes, is_ordinary, read_global_state
-from .guard import GlobalState, Guard, GuardKind, TensorGuard
+from .guard import ExtentOf, FreeSize, GlobalState, Guard, GuardKind, TensorGuard
 from .guard_tree import GuardTreeBuilder, ObjectName, brief, checkers, describers, register_plain_type
 
 _TORCH_S = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -91,9 +91,24 @@ def _check_tensor(builder: GuardTreeBuilder, guard: Guard) -> None:
         builder.check(guard, _native.CHECK_TYPE, expected.python_type)
         builder.check(guard, _native.CHECK_PREDICATE, _has_metadata(expected))
         return
-    metadata = (tuple(expected.shape), tuple(expected.stride), expected.requires_grad)
+    sizes, strides = (tuple(map(_native_number, numbers)) for numbers in (expected.shape, expected.stride))
+    metadata = (sizes, strides, expected.requires_grad)
     is_subclass = expected.python_type not in _TORCH_S
     builder.check(guard, _native.CHECK_TENSOR, (expected.python_type, (*metadata, *codes, is_subclass)))
+
+
+def _native_number(number: int | FreeSize | ExtentOf | None) -> int:
+    """A size or stride as csrc/guard_tensors.c takes it."""
+    if number is None:
+        return -1
+    if isinstance(number, FreeSize):
+        return -2
+    return -2 - number.dim if isinstance(number, ExtentOf) else number
+
+
+def may_read_sizes(kind: type) -> bool:
+    """Whether guards can read the sizes of tensors of this class, so that the sizes may be symbols."""
+    return not _has_dispatch(kind) and _install_layout()
 
 
 def _has_metadata(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
@@ -160,17 +175,45 @@ def _describe_tensor(guard: Guard, found: object) -> str:
     changes = [
         f"{field} {_shown(old)} became {_shown(new)}"
         for field in ("dtype", "device", "shape", "stride", "requires_grad")
-        if not _agrees(old := getattr(expected, field), new := getattr(now, field))
+        if not _agrees(old := _fixed(expected, field, now), new := getattr(now, field))
     ]
     if not changes:
         changes = [f"dispatch keys became {torch._C._dispatch_keys(found)}"]
     return "tensor " + ", ".join(changes)
 
 
+def _fixed(expected: TensorGuard, field: str, now: TensorGuard) -> Any:
+    """A field of the guard, with numbers in place of strides that follow from the sizes of `now`."""
+    found = getattr(expected, field)
+    if field != "stride" or len(found) != len(now.shape):
+        return found
+    return tuple(_extent(now, one.dim) if isinstance(one, ExtentOf) else one for one in found)
+
+
+def _extent(now: TensorGuard, dim: int) -> Any:
+    return now.shape[dim] * now.stride[dim]  # type: ignore[operator]
+
+
 def _agrees(expected: object, found: object) -> bool:
     if isinstance(expected, tuple) and isinstance(found, tuple):
-        return len(expected) == len(found) and all(a is None or a == b for a, b in zip(expected, found, strict=True))
+        return len(expected) == len(found) and all(map(_number_agrees, expected, found))
     return expected == found
+
+
+def _number_agrees(expected: object, found: Any) -> bool:
+    return expected is None or (found >= 2 if expected is FreeSize.AT_LEAST_TWO else expected == found)
+
+
+def changed_sizes(expected: TensorGuard, tensor: object) -> list[int] | None:
+    """The dimensions whose sizes differ from those that the guard relies on, if nothing but sizes and strides may
+    differ; else None."""
+    if type(tensor) is not expected.python_type or not isinstance(tensor, torch.Tensor):
+        return None
+    now = tensor_guard(tensor)
+    mine, other = (dataclasses.replace(one, shape=(), stride=(), dispatch_keys=None) for one in (expected, now))
+    if mine != other or len(expected.shape) != len(now.shape):
+        return None
+    return [dim for dim, size in enumerate(expected.shape) if type(size) is int and size != now.shape[dim]]
 
 
 def _shown(value: object) -> str:

@@ -69,7 +69,7 @@ _STATIC_STORES = ("_parameters", "_buffers")
 class FrameCapture:
     """The state of one attempt to capture a frame."""
 
-    def __init__(self, function: FunctionType, assumptions: CaptureAssumptions) -> None:
+    def __init__(self, function: FunctionType, assumptions: CaptureAssumptions, dynamic: bool | None = None) -> None:
         self.function = function
         self.assumptions = assumptions
         self.asked_whether_compiling = False
@@ -85,7 +85,7 @@ class FrameCapture:
         self.real_cells: dict[int, CellValue] = {}
         self.generators: list[GeneratorValue] = []
         self.live_iterators: dict[int, LiveIterator] = {}
-        self.recorder = GraphBuilder(self)
+        self.recorder = GraphBuilder(self, assumptions, dynamic)
         self.entering_module = 0  # frames of a module call that the next frame skips
         self.changing = assumptions.seen_changes()
         self.expected: set[Source] = set()  # sources of numbers that will change

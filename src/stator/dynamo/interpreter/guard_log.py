@@ -16,9 +16,11 @@ from stator.dynamo.guards.guard import Guard, GuardKind, Lookup, TensorGuard
 from stator.dynamo.guards.source import ConstantSource, ModuleGlobalSource, Source
 from stator.dynamo.host.iterator_state import keys_in_order
 from stator.dynamo.host.naming import full_name
+from stator.dynamo.ir.input_sizes import guarded_layout
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.constants import SourcedConstant
 from stator.dynamo.values.objects import ObjectValue
+from stator.prims.record import TensorMeta
 
 from . import wrapping
 
@@ -41,14 +43,16 @@ class GuardLog:
         if not isinstance(source, ConstantSource):
             self.made.append(Guard(source, kind, expected, self._place()))
 
-    def tensor(self, source: Source, tensor: torch.Tensor, kind: type) -> None:
-        """Rely on the metadata of a tensor of class `kind`."""
+    def tensor(self, source: Source, tensor: torch.Tensor, kind: type, layout: TensorMeta | None = None) -> None:
+        """Rely on the metadata of a tensor of class `kind`. `layout`: its layout, if some of its sizes are symbols."""
+        has_strides = tensor.layout in (torch.strided, torch.jagged)
+        shape, stride = guarded_layout(tensor, layout) if has_strides else (tensor.shape, ())
         expected = TensorGuard(
             kind,
             tensor.dtype,
             tensor.device,
-            _fixed(tensor.shape),
-            _fixed(tensor.stride()) if tensor.layout in (torch.strided, torch.jagged) else (),
+            _fixed(shape),
+            _fixed(stride),
             tensor.requires_grad,
             torch._C._dispatch_keys(tensor).raw_repr() if tensor.is_conj() or tensor.is_neg() else None,
         )
@@ -138,4 +142,4 @@ def _is_key_constant(key: Any) -> bool:
 
 def _fixed(sizes: Iterable[Any]) -> tuple[Any, ...]:
     """Sizes, with None for those of a nested tensor, which stand for the tensor of its lengths."""
-    return tuple([size if type(size) is int else None for size in sizes])
+    return tuple([None if isinstance(size, torch.SymInt) else size for size in sizes])

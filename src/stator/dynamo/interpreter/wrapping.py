@@ -219,12 +219,13 @@ def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -
     plain = obj if plain_class else plain_tensor(obj)
     if plain.is_nested and not wraps:  # such a nested tensor has no sizes to compare
         raise unsupported("tensor-layout", "a nested tensor")
-    context.guards.tensor(source, plain, type(obj))
+    layout = context.recorder.numbers.inputs.layout(obj, source) if plain_class and not wraps else None
+    context.guards.tensor(source, plain, type(obj), layout)
     if wraps:
         _guard_parts(context, obj, source)
     elif not plain_class:
         return TensorSubclassValue(type(obj), None, obj, source)
-    value = TensorValue(context.recorder.mode.from_real(obj), None, source, obj, type(obj))
+    value = TensorValue(context.recorder.mode.from_real(obj, layout), None, source, obj, type(obj))
     if plain.is_nested:
         context.recorder.nested_inputs.append(value)
     follow_contents(context, value)

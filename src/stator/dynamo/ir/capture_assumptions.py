@@ -30,7 +30,9 @@ class GraphEnd:
 class CaptureAssumptions:
     """The assumptions of one capture attempt.
 
-    changes: sources whose numbers, contents or tensors differ from call to call, with the number of changes seen.
+    changes: sources whose numbers, sizes, contents or tensors differ from call to call, with the number of changes seen.
+    met: sources of the tensors that earlier versions relied on.
+    fixed_sizes: why sizes are constants in this capture, however often they changed; empty if they may be symbols.
     relies_on_changes: the graph must not end, so it specializes on those numbers however often they changed.
     called_apart: code of functions at whose call a graph without operators ends, rather than inside of the function;
         also code that resumes several frames, whose outermost frame is left at its call.
@@ -43,6 +45,8 @@ class CaptureAssumptions:
     """
 
     changes: Mapping[Source, int] = field(default_factory=dict)
+    met: frozenset[Source] = frozenset()
+    fixed_sizes: str = ""
     relies_on_changes: bool = False
     called_apart: frozenset[CodeType] = frozenset()
     nested: bool = True
@@ -63,7 +67,8 @@ class CaptureAssumptions:
     def _knowledge(self) -> tuple[int, ...]:
         end = (0, 0) if self.end is None else (1, -self.end.step)
         answered = self.error_when_compiling is not None
-        return len(self.failed_guards), self.relies_on_changes, not self.nested, answered, *end
+        fixed = bool(self.fixed_sizes)
+        return len(self.failed_guards), fixed, self.relies_on_changes, not self.nested, answered, *end
 
     def ending(self, end: GraphEnd) -> CaptureAssumptions:
         """The assumptions with this graph end. After many moves back, the next end is searched by halves."""
@@ -71,6 +76,9 @@ class CaptureAssumptions:
         if moved >= _STEPS_BACK:
             end = replace(end, step=end.half_way)
         return replace(self, end=end, moved_back=moved)
+
+    def with_fixed_sizes(self, reason: str) -> CaptureAssumptions:
+        return replace(self, fixed_sizes=reason, end=None, moved_back=0)
 
     def not_saying_compiling(self, end: GraphEnd) -> CaptureAssumptions:
         return replace(self, says_compiling=False, error_when_compiling=end)

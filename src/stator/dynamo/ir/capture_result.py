@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo.guards.guard import Guard
 
+from .input_sizes import InputSizes
 from .reconstruct_ir import Effect, RaisedAt, Recipe
 
 if TYPE_CHECKING:
@@ -154,3 +155,4 @@ class CapturedFrame:
     side_effects: SideEffects = SideEffects()
     draws: list[Recipe] = field(default_factory=list)  # objects that are made in this order before the graph runs
     runs_original: bool = False
+    sizes: InputSizes | None = None  # the symbols in the graph; the backend may add facts about them

@@ -225,7 +225,7 @@ def _of_sizes(context: CaptureContext, function: Any, args: list[Value]) -> Valu
     target = _OF_SYMBOLS.get(function)
     if target is None or len(args) != (1 if function in _OF_ONE else 2):  # round() to digits, or an error
         return None
-    numbers = [arg.origin.number if is_open(arg) and type(arg.origin) is FromSizes else arg.constant() for arg in args]
+    numbers = [_over_symbols(context, arg) for arg in args]
     if function in _CHOICES and len({arg.python_type(context) for arg in args}) > 1:
         raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
     if target in _DIVISIONS and not bool(numbers[1] != 0):  # a condition of the graph, unless the divisor is known
@@ -236,6 +236,13 @@ def _of_sizes(context: CaptureContext, function: Any, args: list[Value]) -> Valu
     if result is None:
         return None
     return number_value(result) if is_symbolic(result) else ConstantValue(result)
+
+
+def _over_symbols(context: CaptureContext, value: Value) -> Any:
+    if not is_open(value):
+        return value.constant()
+    origin = value.origin
+    return origin.number if type(origin) is FromSizes else context.recorder.numbers.symbol_of(value)
 
 
 # ---- floats and truths in tensors ----

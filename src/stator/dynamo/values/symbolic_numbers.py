@@ -66,10 +66,15 @@ class FromRandom:
 
 @dataclass(slots=True, eq=False)
 class FromSizes:
-    """A number computed from data-dependent sizes and from ints in tensors. `number`: a SymInt, SymFloat or SymBool
-    over symbols of the capture."""
+    """A number computed from sizes, from ints in tensors and from ints of the program. `number`: a SymInt, SymFloat or
+    SymBool over symbols of the capture."""
 
     number: Any
+
+    @property
+    def has_example(self) -> bool:
+        """Whether it depends on inputs alone, so that its value in this call answers questions about it."""
+        return bool(self.number.node.has_hint())
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +130,8 @@ class SymbolicNumber(Value):
     # -- the value of an input --
     def constant(self) -> Any:
         origin = self.origin
+        if type(origin) is FromSizes and origin.has_example:
+            return _KINDS[type(origin.number)](origin.number)  # records a fact
         if type(origin) is not FromInput:
             raise NotConstant
         if not origin.fixed:
@@ -141,7 +148,7 @@ class SymbolicNumber(Value):
     real = constant
 
     def is_constant(self) -> bool:
-        return type(self.origin) is FromInput
+        return not is_known_when_the_graph_runs(self)
 
     def key(self, context: CaptureContext) -> Any:
         return self._as_constant(context, "as a key, or a member of a set").value
@@ -150,7 +157,7 @@ class SymbolicNumber(Value):
         return self._as_constant(context, f"and its attribute {name!r}").get_attr(context, name)
 
     def _as_constant(self, context: CaptureContext, what: str) -> ConstantValue:
-        if type(self.origin) is not FromInput:
+        if is_known_when_the_graph_runs(self):
             raise unsupported("data-dependent-value", f"{self.describe(context)} {what}")
         return ConstantValue(self.constant())
 
@@ -186,6 +193,10 @@ class SymbolicNumber(Value):
             return ConstantRecipe(origin.example) if origin.fixed else Load(origin.source)
         if type(origin) is FromRandom:
             return origin.recipe
+        if type(origin) is FromSizes and origin.has_example:
+            made = reconstructor.context.recorder.numbers.ahead(origin.number)
+            if made is not None:
+                return made
         held = origin.tensor if type(origin) is FromTensor else reconstructor.context.recorder.numbers.tensor(self)
         return CallRecipe(ConstantRecipe(torch.Tensor.item), [reconstructor.recipe(held)])
 
@@ -202,6 +213,13 @@ def is_open_input(value: Value) -> bool:
 
 def is_known_when_the_graph_runs(value: Value) -> bool:
     """Whether this is a number that no guard can read."""
+    if type(value) is not SymbolicNumber or type(value.origin) is FromInput:
+        return False
+    return type(value.origin) is not FromSizes or not value.origin.has_example
+
+
+def is_computed_by_the_graph(value: Value) -> bool:
+    """Whether operators of the graph take this number as a node that computes it."""
     return type(value) is SymbolicNumber and type(value.origin) is not FromInput
 
 
@@ -214,8 +232,10 @@ def example_of(value: SymbolicNumber | ConstantValue) -> Any:
 
 
 def known_truth(condition: Any) -> bool | None:
-    """The value of a bool, or of a torch.SymBool if it is known."""
-    return condition if type(condition) is bool else condition.node.environment.evaluate_static(condition.node.value)
+    """The value of a bool, or of a torch.SymBool if it is known. The examples of inputs decide, and become facts."""
+    if type(condition) is bool or condition.node.has_hint():
+        return bool(condition)
+    return condition.node.environment.evaluate_static(condition.node.value)  # type: ignore[no-any-return]
 
 
 def is_symbolic(number: Any) -> bool:

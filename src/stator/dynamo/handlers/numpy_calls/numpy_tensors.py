@@ -12,7 +12,7 @@ from stator.dynamo.interpreter.calling import calls, tensor_methods
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue
-from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
+from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph
 from stator.dynamo.values.tensors.arrays import ArrayValue, array_of_tensor
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
 
@@ -83,7 +83,7 @@ def _of_numbers(context: CaptureContext, data: Value, kwargs: dict[str, Value]) 
             return None
         numbers = [one for items in lists for one in items]
     kinds = {number.python_type(context) for number in numbers}
-    if not any(map(is_known_when_the_graph_runs, numbers)) or not kinds <= _EXACT.keys():
+    if not any(map(is_computed_by_the_graph, numbers)) or not kinds <= _EXACT.keys():
         return None
     if not kwargs.keys() <= {"dtype", "device"}:
         return None
@@ -107,7 +107,7 @@ _EXACT: dict[type, torch.dtype] = {float: torch.float64, int: torch.int64, bool:
 def _of_number(context: CaptureContext, number: Value, wanted: torch.dtype) -> Value:
     """A tensor without dimensions, by conversions that take every value that eager takes."""
     kind = number.python_type(context)
-    if kind is bool and is_known_when_the_graph_runs(number):
+    if kind is bool and is_computed_by_the_graph(number):
         held = context.recorder.numbers.tensor(number)
         return context.record_method("to", [held], {"device": _CPU, "dtype": ConstantValue(wanted), "copy": _YES})
     exact = ConstantValue(_EXACT[kind])

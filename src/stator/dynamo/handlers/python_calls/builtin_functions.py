@@ -32,7 +32,7 @@ from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue,
 from stator.dynamo.values.number_arithmetic import may_be_checked
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.partials import PartialValue
-from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
+from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_methods import rely_on_method
@@ -472,7 +472,7 @@ def _is_better(context: CaptureContext, found: Value, measure: Value, best: Valu
 def _is_of_unknown(context: CaptureContext, *numbers: Value) -> bool:
     """Whether these are whole numbers that the graph has to compare, because it computes at least one of them."""
     whole = all(one.python_type(context) is int for one in numbers)
-    return whole and any(map(is_known_when_the_graph_runs, numbers))
+    return whole and any(map(is_computed_by_the_graph, numbers))
 
 
 @calls(max)

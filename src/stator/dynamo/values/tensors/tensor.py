@@ -19,7 +19,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import MISSING, is_data_descriptor, lookup_in_class, set_through
-from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
+from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph
 from stator.graph.fake.wrapper_subclasses import is_wrapper
 from stator.runtime.freed_history import with_freed_history
 from stator.runtime.view_origins import view_creation_of, with_view_creation
@@ -341,9 +341,9 @@ class TensorValue(Value):
         if not self.fake.dim():
             raise context.raised(TypeError, "len() of a 0-d tensor")
         length = self.fake.shape[0]
-        if type(length) is not int:
+        if type(length) is not int and not length.node.has_hint():
             raise unsupported("data-dependent-value", f"the length of {self.describe(context)}")
-        return length
+        return int(length)
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
         rely_on_method(context, self.cls, "__iter__")
@@ -412,19 +412,19 @@ def _indexed(context: CaptureContext, tensor: TensorValue, key: Value) -> tuple[
     among the indices, and selects by numbers first. Index None: all elements."""
     items = [context.realized(item) for item in key.items] if isinstance(key, TupleValue) else [key]
     read = [_with_numbers(context, item) for item in items]
-    if not any(is_known_when_the_graph_runs(item) for item in read):
+    if not any(is_computed_by_the_graph(item) for item in read):
         same = all(one is other for one, other in zip(items, read, strict=True))
         return tensor, key if same else TupleValue(read) if isinstance(key, TupleValue) else read[0]
     spans = [_dimensions(item) for item in read]
     dim, selected = 0, []
     for item, span in zip(read, spans, strict=True):
-        if is_known_when_the_graph_runs(item):
+        if is_computed_by_the_graph(item):
             selected.append((dim, item))
         dim += tensor.fake.dim() - sum(filter(None, spans)) if span is None else span
     made: Value = tensor
     for at, item in reversed(selected):
         made = context.record_method("select", [made, ConstantValue(at), item], {})
-    rest = [item for item in read if not is_known_when_the_graph_runs(item)]
+    rest = [item for item in read if not is_computed_by_the_graph(item)]
     return made, TupleValue(rest) if rest else None
 
 

@@ -1,0 +1,228 @@
+"""Sizes and ints of inputs as symbols with example values: which of them are symbols, the layouts made of them, and the
+facts about them that the compiled frame relies on.
+
+A size is a symbol if it differed between calls. Each size has a symbol of its own: that two of them are equal is a fact
+like others, relied on where the program needs it. Never here: numbers that only the running graph knows, and nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stator.base.errors import UserPlace
+from stator.dynamo.guards.guard import ExtentOf, FreeSize, Guard, GuardedFact, GuardKind, SizeFacts
+from stator.dynamo.guards.source import FunctionSource, ItemSource, SizeSource, Source
+from stator.dynamo.guards.tensor_guards import may_read_sizes
+from stator.prims.record import TensorMeta
+from stator.shapes.conditions import Comparison, compare
+from stator.shapes.environment import SMALLEST_SIZE, Environment
+from stator.shapes.expr import Expr, Symbol
+from stator.shapes.sym_node import to_sym_int
+
+_MOST_IN_A_GUARD = 64  # symbols
+
+
+@dataclass(slots=True)
+class InputSizes:
+    """The symbols of one capture: `sources` tells what each stands for.
+
+    dynamic: the user's choice: True makes all sizes symbols, False none, None those that change. changed: sources that
+        differed between calls. met: tensors of earlier versions.
+    """
+
+    environment: Environment
+    dynamic: bool | None = None
+    changed: Collection[Source] = ()
+    met: Collection[Source] = ()
+    sources: dict[Symbol, Source] = field(default_factory=dict)
+    _by_source: dict[Source, Symbol] = field(default_factory=dict)
+
+    # -- symbols --
+
+    def layout(self, tensor: torch.Tensor, source: Source) -> TensorMeta | None:
+        """The layout of an input with symbols in it; None if all of its sizes are constants."""
+        if self.dynamic is False or not may_read_sizes(type(tensor)):
+            return None
+        if isinstance(tensor, torch.nn.Parameter) or _is_member(source) or tensor.layout is not torch.strided:
+            return None
+        dims = [dim for dim, size in enumerate(tensor.shape) if self._is_symbol(source, dim, size)]
+        if not dims:
+            return None
+        shape = tuple(
+            self._size(SizeSource(source, dim), size) if dim in dims else size for dim, size in enumerate(tensor.shape)
+        )
+        extents = extents_of(tensor.shape, tensor.stride())
+        strides: dict[int, Any] = {}
+        for dim in _innermost_first(tensor.stride()):
+            inner = extents[dim]
+            strides[dim] = tensor.stride(dim) if inner is None else shape[inner] * strides[inner]
+        stride = tuple(strides[dim] for dim in range(len(shape)))
+        return TensorMeta(shape, stride, tensor.dtype, tensor.device, tensor.storage_offset())
+
+    def _is_symbol(self, source: Source, dim: int, size: int) -> bool:
+        if size < SMALLEST_SIZE:
+            return False
+        if self.dynamic or SizeSource(source, dim) in self.changed:
+            return True
+        return source not in self.met and self._any_changed
+
+    @property
+    def _any_changed(self) -> bool:
+        return any(type(source) is SizeSource for source in self.changed)
+
+    def _size(self, source: SizeSource, size: int) -> Any:
+        return to_sym_int(self.environment, self._symbol(source, size))
+
+    def _symbol(self, source: Source, example: int) -> Symbol:
+        found = self._by_source.get(source)
+        if found is None:
+            found = self.environment.symbol(f"s{len(self.sources)}", example, SMALLEST_SIZE)
+            self._by_source[source], self.sources[found] = found, source
+        return found
+
+    def number(self, source: Source, example: int) -> Any:
+        """A symbol for an int of the program on which sizes depend; None if it has to be a constant."""
+        if self.dynamic is False or not SMALLEST_SIZE <= example < 1 << 62:
+            return None
+        return to_sym_int(self.environment, self._symbol(source, example))
+
+    def are_inputs(self, value: Any) -> bool:
+        """Whether an expression or condition depends on these symbols alone."""
+        return bool(value.symbols <= self.sources.keys())
+
+    # -- facts --
+
+    def guards(self) -> list[Guard]:
+        """Guards on the facts that capture, or the backend, relied on, as few as possible."""
+        known = list(dict.fromkeys(self._ranges())) + list(dict.fromkeys(self._relations()))
+        return [self._guard(part) for part in _in_parts(known)]
+
+    def _guard(self, facts: Sequence[GuardedFact]) -> Guard:
+        symbols = tuple(sorted({one for fact in facts for one in _symbols(fact)}, key=list(self.sources).index))
+        sources = tuple(self.sources[symbol] for symbol in symbols)
+        place = next((fact.place for fact in facts if fact.place is not None), None)
+        return Guard(FunctionSource(), GuardKind.SIZES, SizeFacts(symbols, sources, tuple(facts)), place)
+
+    def _ranges(self) -> Iterator[GuardedFact]:
+        """The ends of the ranges, as far as the guards on tensors do not check them."""
+        environment = self.environment
+        for symbol, source in self.sources.items():
+            if environment.simplify(symbol).constant is not None:
+                continue
+            low, high = environment.ranges[symbol]
+            if low > SMALLEST_SIZE or type(source) is not SizeSource:
+                yield GuardedFact(compare(">=", symbol, int(low)), self._place_of_end(symbol, int(low) - 1))
+            if high < math.inf:
+                yield GuardedFact(compare("<=", symbol, int(high)), self._place_of_end(symbol, int(high) + 1))
+
+    def _place_of_end(self, symbol: Symbol, beyond: int) -> UserPlace | None:
+        """The line of the fact that excludes this number."""
+        for fact in self.environment.facts:
+            if fact.condition.symbols == {symbol} and not fact.condition.holds({symbol: beyond}):
+                return fact.origin  # type: ignore[no-any-return]
+        return None
+
+    def _relations(self) -> Iterator[GuardedFact]:
+        """The facts that do not follow from the ranges."""
+        environment = self.environment
+        for fact in environment.facts:
+            if not self.are_inputs(fact.condition):
+                continue  # the graph checks it
+            if _is_equation(fact.condition):
+                yield GuardedFact(fact.condition, fact.origin)
+                continue
+            condition = fact.condition.substitute(environment.replacements)
+            if _follows(condition, environment):
+                continue
+            yield GuardedFact(condition, fact.origin)
+
+    def specialized(self) -> list[tuple[Source, int, UserPlace | None]]:
+        """The symbols for which the facts leave one value, with the line that needed it."""
+        found = []
+        for symbol, number in self.environment.constants().items():
+            if symbol in self.sources:
+                about = (fact for fact in self.environment.facts if symbol in fact.condition.symbols)
+                place = next((fact.origin for fact in about if _is_equation(fact.condition)), None)
+                found.append((self.sources[symbol], number, place))
+        return found
+
+
+def _symbols(fact: GuardedFact) -> frozenset[Symbol]:
+    return fact.condition.symbols  # type: ignore[union-attr]
+
+
+def _is_equation(condition: Any) -> bool:
+    return isinstance(condition, Comparison) and condition.relation == "=="
+
+
+def _follows(condition: Any, environment: Environment) -> bool:
+    """Whether a condition, in which known symbols are replaced, holds for all sizes in the ranges."""
+    if isinstance(condition, bool):
+        return condition
+    if not isinstance(condition, Comparison) or not isinstance(condition.expr, Expr):
+        return False
+    low, high = environment.simplify(condition.expr).bounds(environment.ranges)
+    if condition.relation == ">=":
+        return low >= 0
+    return condition.relation == "!=" and (low > 0 or high < 0)
+
+
+def _in_parts(facts: Sequence[GuardedFact]) -> Iterator[list[GuardedFact]]:
+    """The facts in parts that a guard can take."""
+    part: list[GuardedFact] = []
+    symbols: frozenset[Symbol] = frozenset()
+    for fact in facts:
+        if part and len(symbols | _symbols(fact)) > _MOST_IN_A_GUARD:
+            yield part
+            part, symbols = [], frozenset()
+        part.append(fact)
+        symbols |= _symbols(fact)
+    if part:
+        yield part
+
+
+def _is_member(source: Source) -> bool:
+    """Whether this is the source of a parameter or buffer of a module."""
+    return (
+        isinstance(source, ItemSource)
+        and isinstance(source.base, ItemSource)
+        and source.base.key in ("_buffers", "_parameters")
+    )
+
+
+# ---- strides ----
+
+
+def _innermost_first(strides: Sequence[int]) -> list[int]:
+    return sorted(range(len(strides)), key=lambda dim: (strides[dim], -dim))
+
+
+def extents_of(shape: Sequence[int], strides: Sequence[int]) -> list[int | None]:
+    """For each dimension, the next inner dimension, if the stride is that dimension's size times its stride, as in
+    dense layouts of any order."""
+    found: list[int | None] = [None] * len(shape)
+    inner: int | None = None
+    for dim in _innermost_first(strides):
+        if inner is not None and strides[inner] and strides[dim] == shape[inner] * strides[inner]:
+            found[dim] = inner
+        if shape[dim] > 1 or inner is None:
+            inner = dim
+    return found
+
+
+def guarded_layout(tensor: torch.Tensor, layout: TensorMeta | None) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The sizes and strides of a tensor for a guard: what the symbolic layout leaves free, or computes, is marked."""
+    if layout is None:
+        return tuple(tensor.shape), tensor.stride()
+    shape = tuple(size if type(size) is int else FreeSize.AT_LEAST_TWO for size in layout.shape)
+    extents = extents_of(tensor.shape, tensor.stride())
+    stride = tuple(
+        number if type(number) is int else ExtentOf(extents[dim])  # type: ignore[arg-type]
+        for dim, number in enumerate(layout.stride)
+    )
+    return shape, stride
