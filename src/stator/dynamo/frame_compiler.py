@@ -160,6 +160,10 @@ class FrameCompiler:
                 raise
             self._keeps_sizes[captured.code] = error.reason
             counters.count("dynamo.refused_symbols")
+            if self.settings.dynamic:
+                refused = f"the backend {self.settings.backend_name!r} refused symbols for its sizes: {error.reason}"
+                text = f"stator: {name} is compiled for each size anew, in spite of dynamic=True: {refused}"
+                logs.warn_once(f"dynamo.refused_symbols:{name}", text)
             logs.log("recompiles", "%s is compiled for these sizes alone: %s", name, error.reason)
             raise Retry(assumptions.with_fixed_sizes(error.reason)) from None
 

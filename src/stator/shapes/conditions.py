@@ -56,6 +56,9 @@ class _Compound:
     def symbols(self) -> frozenset[Symbol]:
         return frozenset().union(*(part.symbols for part in self.parts))
 
+    def substitute(self, replacements: Mapping[Symbol, ExprLike]) -> Any:
+        return type(self)(tuple(part.substitute(replacements) for part in self.parts))
+
     def __str__(self) -> str:
         return "(" + f" {self.word} ".join(map(str, self.parts)) + ")"
 

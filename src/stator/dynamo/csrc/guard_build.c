@@ -277,6 +277,7 @@ static PyObject *tree_add_sizes(PyObject *self, PyObject *args)
     if (check < 0) {
         return NULL;
     }
+    tree->checks_sizes = 1;
     link_check(tree, &tree->first_relation, &tree->last_relation, check);
     Py_RETURN_NONE;
 }

@@ -513,10 +513,8 @@ static void write_node(Writer *writer, int node, PyObject *value, Known known)
 /* Relations between unchanged values still hold, except those of sizes: a tensor may be resized. Calls take saved values. */
 static int needs_relations(GuardTree const *tree, Memo const *memo)
 {
-    for (int at = tree->first_relation; at >= 0; at = tree->checks[at].next) {
-        if (tree->checks[at].kind == CHECK_SIZES) {
-            return 1;
-        }
+    if (tree->checks_sizes) {
+        return 1;
     }
     for (int i = 0; i < tree->saved_count; i++) {
         if (!memo->saved[i]) {

@@ -134,6 +134,7 @@ typedef struct {
     Check *checks;
     int node_count, check_count, node_capacity, check_capacity, saved_count;
     int first_relation, last_relation; /* checks between saved values */
+    int checks_sizes;                  /* whether one of them is CHECK_SIZES */
     PyObject *invalidated;             /* called when an object held weakly dies, or NULL */
     PyObject *weakrefs;
     Memo *memo;        /* of the last evaluation that succeeded, or NULL (guard_memo.c) */

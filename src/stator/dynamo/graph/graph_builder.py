@@ -31,7 +31,7 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic, number_value
-from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
+from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.fake.wrapper_subclasses import has_own_functions, is_wrapper, storages_of, version_of
 from stator.graph.ir.graph_text import LazyGraphModule

@@ -292,7 +292,11 @@ class NumberNodes:
 
     def _simplified(self, number: Any) -> Any:
         value = to_expression(number)
-        if self.recorder.graph is not self.recorder.root and hasattr(value, "symbols") and self.inputs.are_inputs(value):
+        if (
+            self.recorder.graph is not self.recorder.root
+            and hasattr(value, "symbols")
+            and self.inputs.are_inputs(value)
+        ):
             return self.fixed(number)
         return self.unknown.environment.simplify(value) if isinstance(value, Expr) else value
 

@@ -98,8 +98,8 @@ class GuardedFact:
 
 @dataclass(frozen=True, slots=True)
 class SizeFacts:
-    """Facts about the numbers at `sources`: sizes of tensors (SizeSource) and ints. `symbols`: their names in the facts,
-    in the same order."""
+    """Facts about the numbers at `sources`: sizes of tensors (SizeSource) and ints. `symbols`: their names in the
+    facts, in the same order."""
 
     symbols: tuple[Symbol, ...]
     sources: tuple[Source, ...]

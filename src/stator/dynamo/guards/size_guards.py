@@ -1,5 +1,5 @@
-"""Guards on facts about sizes: programs for the stack machine of csrc/guard_sizes.c, and the text of failures. The choice
-of the facts is graph/input_sizes.py's."""
+"""Guards on facts about sizes: programs for the stack machine of csrc/guard_sizes.c, and the text of failures.
+ir/input_sizes.py chooses the facts."""
 
 from __future__ import annotations
 

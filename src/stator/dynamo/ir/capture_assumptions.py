@@ -30,7 +30,8 @@ class GraphEnd:
 class CaptureAssumptions:
     """The assumptions of one capture attempt.
 
-    changes: sources whose numbers, sizes, contents or tensors differ from call to call, with the number of changes seen.
+    changes: sources whose numbers, sizes, contents or tensors differ from call to call, with the number of changes
+        seen.
     met: sources of the tensors that earlier versions relied on.
     fixed_sizes: why sizes are constants in this capture, however often they changed; empty if they may be symbols.
     relies_on_changes: the graph must not end, so it specializes on those numbers however often they changed.

@@ -109,16 +109,23 @@ class InputSizes:
         return Guard(FunctionSource(), GuardKind.SIZES, SizeFacts(symbols, sources, tuple(facts)), place)
 
     def _ranges(self) -> Iterator[GuardedFact]:
-        """The ends of the ranges, as far as the guards on tensors do not check them."""
+        """The values and ends of the ranges, as far as the guards on tensors do not check them."""
         environment = self.environment
         for symbol, source in self.sources.items():
-            if environment.simplify(symbol).constant is not None:
+            number = environment.simplify(symbol).constant
+            if number is not None:
+                yield GuardedFact(compare("==", symbol, number), self._place_of_value(symbol))
                 continue
             low, high = environment.ranges[symbol]
             if low > SMALLEST_SIZE or type(source) is not SizeSource:
                 yield GuardedFact(compare(">=", symbol, int(low)), self._place_of_end(symbol, int(low) - 1))
             if high < math.inf:
                 yield GuardedFact(compare("<=", symbol, int(high)), self._place_of_end(symbol, int(high) + 1))
+
+    def _place_of_value(self, symbol: Symbol) -> UserPlace | None:
+        """The line of the fact that left one value."""
+        about = (fact for fact in self.environment.facts if symbol in fact.condition.symbols)
+        return next((fact.origin for fact in about if _is_equation(fact.condition)), None)
 
     def _place_of_end(self, symbol: Symbol, beyond: int) -> UserPlace | None:
         """The line of the fact that excludes this number."""
@@ -133,7 +140,7 @@ class InputSizes:
         for fact in environment.facts:
             if not self.are_inputs(fact.condition):
                 continue  # the graph checks it
-            if _is_equation(fact.condition):
+            if _is_equation(fact.condition) and len(fact.condition.symbols) > 1:
                 yield GuardedFact(fact.condition, fact.origin)
                 continue
             condition = fact.condition.substitute(environment.replacements)
@@ -146,9 +153,7 @@ class InputSizes:
         found = []
         for symbol, number in self.environment.constants().items():
             if symbol in self.sources:
-                about = (fact for fact in self.environment.facts if symbol in fact.condition.symbols)
-                place = next((fact.origin for fact in about if _is_equation(fact.condition)), None)
-                found.append((self.sources[symbol], number, place))
+                found.append((self.sources[symbol], number, self._place_of_value(symbol)))
         return found
 
 
@@ -169,6 +174,8 @@ def _follows(condition: Any, environment: Environment) -> bool:
     low, high = environment.simplify(condition.expr).bounds(environment.ranges)
     if condition.relation == ">=":
         return low >= 0
+    if condition.relation == "==":
+        return low == high == 0
     return condition.relation == "!=" and (low > 0 or high < 0)
 
 

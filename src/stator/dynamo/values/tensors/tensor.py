@@ -340,7 +340,7 @@ class TensorValue(Value):
         rely_on_method(context, self.cls, "__len__")
         if not self.fake.dim():
             raise context.raised(TypeError, "len() of a 0-d tensor")
-        length = self.fake.shape[0]
+        length: Any = self.fake.shape[0]
         if type(length) is not int and not length.node.has_hint():
             raise unsupported("data-dependent-value", f"the length of {self.describe(context)}")
         return int(length)

@@ -1,0 +1,325 @@
+"""Sizes of inputs that change between calls: one compilation for many sizes, and what makes another one necessary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+import stator
+
+SIZES = (5, 7, 9, 11)
+
+
+class Graphs:
+    """A backend that runs each graph as it is, and keeps it."""
+
+    def __init__(self) -> None:
+        self.made: list[fx.GraphModule] = []
+
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.made.append(graph)
+        return graph.forward
+
+    def input_shapes(self) -> list[str]:
+        """The input shapes of the latest graph."""
+        nodes = self.made[-1].graph.find_nodes(op="placeholder")
+        examples = [node.meta["example_value"] for node in nodes]
+        return [str(getattr(example, "shape", example)) for example in examples]
+
+
+def compilations(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], **options: Any) -> Graphs:
+    """Call compiled and plain function with each of the arguments, and compare results."""
+    graphs = Graphs()
+    compiled = stator.compile(function, backend=graphs, fullgraph=True, **options)
+    for arguments in calls:
+        torch.testing.assert_close(compiled(*arguments), function(*arguments), rtol=0, atol=0)
+    return graphs
+
+
+def of_sizes(*sizes: int, rest: tuple[int, ...] = (4,)) -> list[tuple[Any, ...]]:
+    return [(torch.randn(size, *rest),) for size in sizes]
+
+
+def size_as_operand(x):
+    return x * x.shape[0] + x.size(0) + len(x) + x.numel() + x.size()[-2]
+
+
+def contiguous_views(x):
+    return x.reshape(-1), x.view(x.shape[0], 2, -1), x.flatten(), x.t(), x.unsqueeze(1).expand(-1, 3, -1)
+
+
+def slices(x):
+    return x[1:], x[: x.shape[0] // 2], x[-1], x[:, None], x[x.shape[0] - 2]
+
+
+def factories(x):
+    return torch.arange(x.shape[0]), torch.zeros(x.shape), x.new_ones(x.size(0), 2), torch.ones_like(x)
+
+
+def returned_numbers(x):
+    n = x.shape[0]
+    return x + 1, n, n * 2 + 1, n // 2, n % 3, -n, max(n, 3), min(n, 100), n / 2, math.floor(n * 0.5)
+
+
+def reductions(x):
+    return x.sum(), x.mean(0), x.softmax(0), x.cumsum(0), x.sum() / x.shape[0]
+
+
+def products(x):
+    return x @ x.t(), x.t() @ x, torch.einsum("ij,kj->ik", x, x)
+
+
+def joined(x):
+    return torch.cat([x, x]), torch.stack([x, x + 1]), torch.cat([x, x.new_zeros(2, 4)])
+
+
+def split(x):
+    return x.chunk(2, dim=1), x.unsqueeze(0).transpose(0, 1), torch.nn.functional.pad(x, (1, 1))
+
+
+def attention(x):
+    y = x.unsqueeze(0).unsqueeze(0)
+    mask = torch.ones(x.shape[0], x.shape[0], dtype=torch.bool).tril()
+    return torch.nn.functional.scaled_dot_product_attention(y, y, y, attn_mask=mask)
+
+
+def normalized(x):
+    return torch.nn.functional.layer_norm(x, (4,)), torch.nn.functional.gelu(x)
+
+
+def changes_its_input(x):
+    y = x.clone()
+    y[0] = 1
+    y[1:].add_(2)
+    return y
+
+
+USES = (
+    size_as_operand,
+    contiguous_views,
+    slices,
+    factories,
+    returned_numbers,
+    reductions,
+    products,
+    joined,
+    split,
+    attention,
+    normalized,
+    changes_its_input,
+)
+
+
+@pytest.mark.parametrize("function", USES, ids=lambda function: function.__name__)
+def test_many_sizes_need_two_compilations(function):
+    assert len(compilations(function, of_sizes(*SIZES)).made) == 2
+
+
+@pytest.mark.parametrize("function", USES, ids=lambda function: function.__name__)
+def test_dynamic_true_needs_one_compilation(function):
+    assert len(compilations(function, of_sizes(*SIZES), dynamic=True).made) == 1
+
+
+def test_dynamic_false_compiles_for_each_size():
+    graphs = compilations(lambda x: x + 1, of_sizes(*SIZES), dynamic=False)
+    assert len(graphs.made) == len(SIZES)
+
+
+def test_only_the_changed_dimension_is_a_symbol():
+    graphs = compilations(lambda x: x + 1, of_sizes(*SIZES))
+    assert graphs.input_shapes() == ["torch.Size([s0, 4])"]
+
+
+def test_zero_and_one_have_versions_of_their_own():
+    def shape_of(x):
+        return x + 1, x.shape[0]
+
+    assert len(compilations(shape_of, of_sizes(5, 7, 1, 0, 9, 1, 0)).made) == 4
+
+
+def test_a_branch_on_a_size_has_a_version_for_each_way():
+    def branch(x):
+        return x + 1 if x.shape[0] > 8 else x - 1
+
+    assert len(compilations(branch, of_sizes(5, 6, 7, 9, 10, 8, 100)).made) == 3
+
+
+def test_equal_sizes_are_a_fact_only_where_they_have_to_be():
+    def apart(x, y):
+        return x + 1, y + 1
+
+    def together(x, y):
+        return x + y
+
+    calls = [(torch.randn(n), torch.randn(n)) for n in SIZES]
+    other = [(torch.randn(3), torch.randn(6))]
+    assert len(compilations(apart, [*calls, *other]).made) == 2
+    assert len(compilations(together, calls).made) == 2
+
+
+def test_a_broken_relation_compiles_again():
+    def ratio(x, y):
+        return x.sum() + y.sum() if x.shape[0] == y.shape[0] else x.sum() - y.sum()
+
+    def pair(n, m):
+        return torch.randn(n), torch.randn(m)
+
+    assert len(compilations(ratio, [pair(5, 5), pair(6, 6), pair(7, 7), pair(6, 8), pair(9, 3)]).made) == 3
+
+
+def test_divisibility_is_a_fact():
+    def halves(x):
+        return x.view(2, -1) + 1 if x.shape[0] % 2 == 0 else x + 1
+
+    calls = of_sizes(4, 6, 8, 5, 7, 10, rest=())
+    assert len(compilations(halves, calls).made) == 3
+
+
+def test_an_int_argument_on_which_sizes_depend_is_a_symbol():
+    def positions(x, n):
+        return torch.arange(n) + x.sum(), x.expand(n, 4), x[:, :n]
+
+    calls = [(torch.randn(1, 4), n) for n in (5, 7, 9, 11)]
+    graphs = compilations(positions, calls)
+    assert len(graphs.made) == 2
+    assert "s0" in graphs.input_shapes()
+
+
+def test_a_tensor_that_appears_later_has_symbols_at_once():
+    def with_cache(x, cache):
+        return x + 1 if cache is None else torch.cat([cache, x])
+
+    calls = [(torch.randn(5, 4), None), (torch.randn(6, 4), None)]
+    calls += [(torch.randn(2, 4), torch.randn(n, 4)) for n in SIZES]
+    assert len(compilations(with_cache, calls).made) == 3
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda n: torch.randn(n, 3).t(),
+        lambda n: torch.randn(2, 3, n, n + 1).to(memory_format=torch.channels_last),
+        lambda n: torch.randn(n, 2, n + 2).permute(2, 0, 1),
+        lambda n: torch.randn(n, 8)[:, 1:5],
+        lambda n: torch.randn(n).expand(3, n),
+    ],
+)
+def test_strides_follow_from_sizes(layout):
+    def form(x):
+        return x + 1, (x * 2).stride(), x.is_contiguous(), x.contiguous().view(-1)
+
+    assert len(compilations(form, [(layout(n),) for n in SIZES]).made) == 2
+
+
+def test_another_layout_of_equal_sizes_compiles_again():
+    def form(x):
+        return (x + 1).stride()
+
+    calls = [*of_sizes(*SIZES), *[(torch.randn(4, n).t(),) for n in SIZES]]
+    assert len(compilations(form, calls).made) <= 4
+
+
+def test_a_size_as_the_length_of_a_loop_is_a_constant():
+    def loop(x):
+        for at in range(x.shape[0]):
+            x = x + at
+        return x
+
+    assert len(compilations(loop, of_sizes(2, 3, 4)).made) == 3
+
+
+def test_a_resized_tensor_is_checked_again():
+    def facts(x):
+        return x + 1 if x.shape[0] > 6 else x - 1
+
+    compiled = stator.compile(facts, backend="eager")
+    for size in (5, 7, 8):
+        compiled(torch.ones(size))
+    x = torch.ones(8)
+    for _ in range(4):
+        compiled(x)
+    x.resize_(4)
+    assert compiled(x).tolist() == [0.0] * 4
+
+
+def test_sizes_live_at_a_break_come_from_the_inputs():
+    def broken(x):
+        n = x.shape[0] * 2
+        y = x + n
+        stator.graph_break()
+        return y * n
+
+    graphs = Graphs()
+    compiled = stator.compile(broken, backend=graphs)
+    for (x,) in of_sizes(*SIZES):
+        torch.testing.assert_close(compiled(x), broken(x))
+    assert len(graphs.made) == 4
+    assert not any("scalar_tensor" in str(graph.graph) for graph in graphs.made)
+
+
+def test_sizes_of_parameters_are_constants():
+    layer = torch.nn.Linear(4, 3)
+
+    def call(x):
+        return layer(x)
+
+    graphs = compilations(call, of_sizes(*SIZES), dynamic=True)
+    assert sorted(graphs.input_shapes()) == ["torch.Size([3, 4])", "torch.Size([3])", "torch.Size([s0, s1])"]
+
+
+def test_gradients_of_many_sizes():
+    def loss(x):
+        return (x * x.shape[0]).pow(2).sum()
+
+    graphs = Graphs()
+    compiled = stator.compile(loss, backend=graphs)
+    for size in SIZES:
+        x, y = (torch.ones(size, 4, requires_grad=True) for _ in range(2))
+        compiled(x).backward()
+        loss(y).backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert len(graphs.made) == 2
+
+
+def test_a_backend_that_refuses_symbols_gets_graphs_without():
+    seen = []
+
+    def backend(graph, inputs):
+        shapes = [node.meta["example_value"].shape for node in graph.graph.find_nodes(op="placeholder")]
+        if any(type(size) is torch.SymInt for shape in shapes for size in shape):
+            raise stator.Unsupported("dynamic-shape", "sizes have to be numbers")
+        seen.append(shapes)
+        return graph.forward
+
+    compiled = stator.compile(lambda x: x + 1, backend=backend, fullgraph=True)
+    for (x,) in of_sizes(*SIZES):
+        torch.testing.assert_close(compiled(x), x + 1)
+    assert len(seen) == len(SIZES)
+
+
+def test_facts_of_the_backend_become_guards():
+    built = []
+
+    def backend(graph, inputs):
+        (node,) = graph.graph.find_nodes(op="placeholder")
+        size = node.meta["example_value"].shape[0]
+        multiple = type(size) is torch.SymInt and bool(size % 4 == 0)
+        built.append(multiple)
+        return graph.forward
+
+    compiled = stator.compile(lambda x: x + 1, backend=backend)
+    for (x,) in of_sizes(5, 8, 12, 7, 16, 9):
+        compiled(x)
+    assert built == [False, True, False]
+
+
+def test_a_range_of_one_size_is_checked():
+    def few(x):
+        return x.sum() if x.shape[0] > 2 else x.prod()
+
+    assert len(compilations(few, [(torch.randn(n),) for n in (1, 2, 3, 4, 2, 9)]).made) == 3
