@@ -27,6 +27,8 @@ from stator.tools.explain import Explanation as Explanation
 from stator.tools.explain import explain as explain
 from stator.tools.flops import FlopCount as FlopCount
 from stator.tools.flops import flops as flops
+from stator.tools.memory import MemoryUse as MemoryUse
+from stator.tools.memory import memory as memory
 from stator.tools.symbolic.pieces import ProgramError as ProgramError
 from stator.tools.symbolic.specs import Dim as Dim
 from stator.tools.symbolic.specs import TensorSpec as TensorSpec

@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch._ops import OpOverload
 
 from stator.shapes.expr import as_expr
 from stator.shapes.sym_node import to_expression
 
 from .symbolic.condition_text import text_of
-from .symbolic.gradients import run_backward
+from .symbolic.gradients import ForwardOrigins, run_backward
 from .symbolic.pieces import Pieces, conditions_of, evaluated
 from .symbolic.places import current_module
 from .symbolic.program import Program, Run, SymbolicMode
@@ -136,7 +135,7 @@ class _Counting:
     def __init__(self, mode: SymbolicMode, program: Program, registry: Mapping[Any, Any], backward: bool) -> None:
         self.mode, self.program, self.registry, self.backward = mode, program, registry, backward
         self.counts = _Counts()
-        self.module_of_node: dict[int, str] = {}
+        self.modules = ForwardOrigins(self._module, "")
 
     def __call__(self, args: Any, kwargs: Any) -> tuple[_Counts, Any]:
         self.mode.observe = self.count
@@ -149,10 +148,7 @@ class _Counting:
         return self.counts, result
 
     def count(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        node = torch._C._current_autograd_node()
-        newest = torch.autograd._get_sequence_nr() - 1  # of the node of this operator, if it has one
-        if node is None and newest not in self.module_of_node:
-            self.module_of_node[newest] = self._module()
+        module = self.modules.of_this_operator()
         formula = self.registry.get(func.overloadpacket)
         name = str(func.overloadpacket)
         if formula is None:
@@ -160,7 +156,6 @@ class _Counting:
                 self.counts.uncounted[name] += 1
             return
         count = to_expression(formula(*args, **kwargs, out_val=result))
-        module = self._module() if node is None else self.module_of_node.get(node._sequence_nr(), "")
         self._add(self.counts.by_operator, name, count)
         parts = module.split(".") if module else []
         for end in range(len(parts) + 1):

@@ -76,7 +76,8 @@ class FakeMode(TorchDispatchMode):
         self.over = False
         self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
         self._wrappers: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
-        self._storages: weakref.WeakValueDictionary[int, _SharedStorage] = weakref.WeakValueDictionary()
+        # fakes of overlapping real tensors find each other
+        self._storages: weakref.WeakValueDictionary[int, FakeStorage] = weakref.WeakValueDictionary()
         self._constants: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
 
     @classmethod
@@ -138,7 +139,7 @@ class FakeMode(TorchDispatchMode):
         address = tensor.untyped_storage()._cdata
         shared = self._storages.get(address)
         if shared is None or shared.meta.dtype is not meta.dtype:
-            shared = self._storages[address] = _SharedStorage(meta)
+            shared = self._storages[address] = FakeStorage(meta)
         # Never make an inference tensor: these can be neither viewed nor written outside of inference mode. The C guard
         # is used, here and elsewhere, because an interrupt in the Python `__exit__` of torch.inference_mode would leave
         # the guard, and its grad mode, active as long as the traceback lives.
@@ -460,12 +461,6 @@ def _is_small(meta: TensorMeta) -> bool:
     if meta.device.type != "cpu" or any(isinstance(size, SYMBOLIC) for size in meta.shape):
         return False
     return int(numel(meta.shape)) <= CONSTANT_LIMIT
-
-
-class _SharedStorage(FakeStorage):
-    """A FakeStorage that a mode references weakly, so that fakes of overlapping real tensors find each other."""
-
-    __slots__ = ("__weakref__",)
 
 
 # Operators that read the number in a tensor.

@@ -82,7 +82,7 @@ class FakeStorage:
         number of writes that do not bump autograd's version counter.
     """
 
-    __slots__ = ("meta", "node", "tracked", "unannounced", "version")
+    __slots__ = ("__weakref__", "meta", "node", "tracked", "unannounced", "version")
 
     def __init__(self, meta: TensorMeta) -> None:
         self.meta = meta

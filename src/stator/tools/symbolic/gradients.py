@@ -5,12 +5,32 @@ Never here: what is counted meanwhile.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
 
 from .program import Program, SymbolicMode
+
+T = TypeVar("T")
+
+
+class ForwardOrigins(Generic[T]):
+    """Where operators come from, by `here`; those of the backward from where their forward operator ran."""
+
+    def __init__(self, here: Callable[[], T], unknown: T) -> None:
+        self.here, self.unknown = here, unknown
+        self._of_node: dict[int, T] = {}
+
+    def of_this_operator(self) -> T:
+        """Called in each operator, because an autograd node is known by its number when its operator runs."""
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            return self._of_node.get(node._sequence_nr(), self.unknown)
+        origin = self.here()
+        self._of_node.setdefault(torch.autograd._get_sequence_nr() - 1, origin)
+        return origin
 
 
 def run_backward(mode: SymbolicMode, program: Program, arguments: Any, result: Any) -> tuple[torch.Tensor, ...]:

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base.errors import StatorError, Unsupported, UsageError, UserPlace
 from stator.base.signals import raised_by_signal_handler
-from stator.graph.fake.fake_mode import SCALAR_READS, FakeMode, FakeTensor
+from stator.graph.fake.fake_mode import SCALAR_READS, FakeMode, FakeStorage, FakeTensor
 from stator.graph.fake.unknown_sizes import UnknownSizes
 from stator.graph.operators import autograd_formulas as autograd_formulas  # registers its handlers
 from stator.graph.operators import foreach_writes as foreach_writes  # registers its handlers
@@ -132,6 +132,7 @@ class SymbolicMode(FakeMode):
         self.environment = self.unknown.environment = _SymbolicEnvironment()
         self.values = values
         self.truths: dict[Symbol, UserPlace | None] = {}
+        self._from_before: set[int] = set()
         self.observe: Callable[[OpOverload, tuple[Any, ...], dict[str, Any], Any], None] | None = None
 
     def __torch_dispatch__(
@@ -145,6 +146,12 @@ class SymbolicMode(FakeMode):
     def tensors_met(self) -> list[torch.Tensor]:
         """The real tensors that operators were given: parameters, buffers and constants of the program."""
         return [tensor for tensor, _ in self._constants.values()]
+
+    def is_from_before(self, storage: FakeStorage) -> bool:
+        """Whether this is the memory of a real tensor that operators were given."""
+        if len(self._constants) != len(self._from_before):
+            self._from_before = {id(fake.fake_storage) for _, fake in self._constants.values()}
+        return id(storage) in self._from_before
 
     def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in SCALAR_READS and args[0].dtype is torch.bool:
