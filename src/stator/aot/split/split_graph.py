@@ -19,6 +19,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, Unsupported, WrongAssumption
 from stator.graph.fake.fake_tensor import FakeTensor
+from stator.graph.tracing.symbolic_inputs import symbolic_placeholders
 
 from .graph_pieces import SETTERS, CompileWhole, GraphPiece, PieceVersions, computes, name_of, state_put_back
 
@@ -49,8 +50,9 @@ def compile_in_pieces(gm: fx.GraphModule, example_inputs: Sequence[Any], compile
     except (MissingToolchain, WrongAssumption):
         raise
     except StatorError as error:
-        of_sizes = isinstance(error, Unsupported) and error.kind == "dynamic-shape"
-        culprit = None if of_sizes else _culprit(error, nodes)
+        if symbolic_placeholders(gm):  # the graph may compile with fixed sizes
+            raise Unsupported("dynamic-shape", str(error)) from error
+        culprit = _culprit(error, nodes)
         if culprit is None or _switches_by_context(gm) or _looks_at_history(nodes):
             raise
         name = name_of(culprit)

@@ -100,6 +100,8 @@ class SymbolicInputs:
         running: ExprLike = 1
         for dim in sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), tensor.shape[dim], -dim)):
             if tensor.shape[dim] == 1:
+                if self.environment.hint(running) == tensor.stride(dim):
+                    found[dim] = running
                 continue
             if self.environment.hint(running) != tensor.stride(dim):
                 return list(tensor.stride())
