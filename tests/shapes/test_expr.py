@@ -153,7 +153,8 @@ def test_nested_divisions_merge_without_ranges():
 def test_coefficients():
     expr = 32 * i + (j // 4) + i * k + 7
     assert (32 * i + (j // 4) + 7).coefficient(i) == 32
-    assert expr.coefficient(i) is None
+    assert expr.coefficient(i) is k + 32
+    assert (expr * i).coefficient(i) is None
     assert expr.coefficient(j) is None
     assert (i + 1).coefficient(j) == 0
     assert expr.offset == 7

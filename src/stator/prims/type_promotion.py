@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+from stator.shapes.expr import Expr
+from stator.shapes.floats import FloatExpr
+
 
 class Kind(enum.Enum):
     """How an operator turns the common dtype of its operands into the dtype of its result."""
@@ -53,9 +56,9 @@ def number_dtype(value: Any) -> torch.dtype:
     """Return the dtype of a Python (or symbolic) number among tensors."""
     if isinstance(value, (bool, torch.SymBool)):
         return torch.bool
-    if isinstance(value, (int, torch.SymInt)):
+    if isinstance(value, (int, torch.SymInt, Expr)):
         return torch.int64
-    if isinstance(value, (float, torch.SymFloat)):
+    if isinstance(value, (float, torch.SymFloat, FloatExpr)):
         return torch.get_default_dtype()
     if isinstance(value, complex):
         return COMPLEX_OF_REAL[torch.get_default_dtype()]

@@ -300,7 +300,7 @@ class Environment:
             return
         (symbol,) = expr.symbols
         factor = expr.coefficient(symbol)
-        if not factor or symbol in self.replacements:
+        if not factor or not isinstance(factor, int) or symbol in self.replacements:
             return
         low, high = self._range(symbol)
         if factor > 0:
@@ -313,7 +313,7 @@ class Environment:
         """c*s + k != 0 at an end of the range moves that end."""
         (symbol,) = expr.symbols
         factor = expr.coefficient(symbol)
-        if not factor or expr.offset % factor:
+        if not factor or not isinstance(factor, int) or expr.offset % factor:
             return
         value = -expr.offset // factor
         low, high = self._range(symbol)

@@ -103,16 +103,20 @@ class Expr:
         last = self._terms[-1] if self._terms else None
         return last[1] if last and not last[0] else 0
 
-    def coefficient(self, symbol: Symbol) -> int | None:
-        """The integer c with self == c*symbol + (an expression free of symbol); None if there is no such c."""
+    def coefficient(self, symbol: Symbol) -> ExprLike | None:
+        """The c with self == c*symbol + (an expression free of symbol), an int if it is one; None if there is no c free
+        of symbol."""
         if symbol not in self.symbols:
             return 0
-        found = None
+        found: ExprLike | None = None
         for monomial, value in self._terms:
             if len(monomial) == 1 and monomial[0] is symbol:
-                found = value
+                found = value if found is None else found + value
             elif any(symbol in atom.symbols for atom in monomial):
-                return None
+                others = tuple([atom for atom in monomial if symbol not in atom.symbols])
+                if len(others) + 1 != len(monomial) or symbol not in monomial:
+                    return None
+                found = from_sorted(((others, value),)) + (0 if found is None else found)
         return found
 
     def substitute(self, replacements: Mapping[Symbol, ExprLike]) -> Expr:
@@ -370,7 +374,7 @@ def floor_div(numerator: ExprLike, denominator: ExprLike) -> Expr:
     """numerator // denominator in canonical form: exact parts are divided out, nested divisions merged."""
     top, bottom = as_expr(numerator), as_int(denominator)
     if bottom is None:
-        quotient, rest = _divided(top, denominator)  # type: ignore[arg-type]
+        quotient, rest = divided(top, denominator)  # type: ignore[arg-type]
         return quotient if rest is ZERO else quotient + FloorDiv._of(rest, denominator)
     if bottom == 0:
         raise ZeroDivisionError(f"{numerator} // 0")
@@ -395,7 +399,7 @@ def modulo(numerator: ExprLike, denominator: ExprLike) -> Expr:
     """numerator % denominator in canonical form: multiples are dropped, common factors pulled out."""
     top, bottom = as_expr(numerator), as_int(denominator)
     if bottom is None:
-        rest = _divided(top, denominator)[1]  # type: ignore[arg-type]
+        rest = divided(top, denominator)[1]  # type: ignore[arg-type]
         return ZERO if rest is ZERO else Mod._of(rest, denominator)
     if bottom == 0:
         raise ZeroDivisionError(f"{numerator} % 0")
@@ -425,8 +429,8 @@ def _without_inner_mods(expr: Expr, bottom: int) -> Expr:
     return expr
 
 
-def _divided(top: Expr, bottom: Expr) -> tuple[Expr, Expr]:
-    """(q, r) with top == q*bottom + r, for a divisor with symbols."""
+def divided(top: Expr, bottom: Expr) -> tuple[Expr, Expr]:
+    """(q, r) with top == q*bottom + r, by division of polynomials."""
     if top is bottom:
         return ONE, ZERO
     quotient, rest = divide(top._terms, bottom._terms)

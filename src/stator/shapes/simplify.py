@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .expr import (
+    ZERO,
     Atom,
     Expr,
     ExprLike,
@@ -18,6 +19,7 @@ from .expr import (
     as_expr,
     as_int,
     constant,
+    divided,
     divided_terms,
     floor_div,
     from_terms,
@@ -33,10 +35,21 @@ def simplify(expr: ExprLike, ranges: Ranges) -> Expr:
     expr = as_expr(expr)
     if not expr.symbols:
         return expr
+    if isinstance(ranges, SymbolicRanges):
+        found = ranges.simplified.get(expr)
+        if found is None:
+            found = ranges.simplified[expr] = _simplified(expr, ranges)
+        return found
     signature = tuple([ranges.get(symbol, UNBOUNDED) for symbol in _ordered_symbols(expr)])
     cached = expr._simplified
     if cached is not None and cached[0] == signature:
         return cached[1]
+    result = _simplified(expr, ranges)
+    expr._simplified = (signature, result)
+    return result
+
+
+def _simplified(expr: Expr, ranges: Ranges) -> Expr:
     total: dict[Monomial, int] = {}
     for monomial, value in expr._terms:
         if len(monomial) == 1:
@@ -46,9 +59,7 @@ def simplify(expr: ExprLike, ranges: Ranges) -> Expr:
             for atom in monomial:
                 product = product * _under(atom, ranges)
             accumulate(total, product._terms, 1)
-    result = _recombined(from_terms(total))
-    expr._simplified = (signature, result)
-    return result
+    return _recombined(from_terms(total))
 
 
 def _under(atom: Atom, ranges: Ranges) -> Expr:
@@ -60,6 +71,120 @@ def _under(atom: Atom, ranges: Ranges) -> Expr:
 def loop_ranges(variables: Iterable[Symbol], sizes: Iterable[int]) -> dict[Symbol, tuple[Bound, Bound]]:
     """Ranges of loop variables from 0 to size - 1 (an empty loop counts as one iteration)."""
     return {symbol: (0, max(size - 1, 0)) for symbol, size in zip(variables, sizes, strict=True)}
+
+
+class SymbolicRanges(dict[Symbol, tuple[Bound, Bound]]):
+    """Ranges of loop variables and of the symbolic sizes of loops.
+
+    `extents`: a loop variable lies between 0 and its extent, exclusively. `proves` says whether facts about sizes imply
+    that an expression over sizes is not negative.
+    """
+
+    __slots__ = ("extents", "loops", "proves", "simplified")
+
+    def __init__(self, sizes: Ranges, proves: Callable[[Expr], bool]) -> None:
+        super().__init__(sizes)
+        self.extents: dict[Symbol, Expr] = {}
+        self.loops: set[Symbol] = set()
+        self.proves = proves
+        self.simplified: dict[Expr, Expr] = {}
+
+    def add_loop(self, symbol: Symbol, extent: ExprLike) -> None:
+        """A further loop variable. An empty loop counts as one iteration."""
+        self.loops.add(symbol)
+        if isinstance(extent, Expr):
+            self.extents[symbol] = extent
+            self[symbol] = 0, max(extent.bounds(self)[1] - 1, 0)
+        else:
+            self[symbol] = 0, max(extent - 1, 0)
+
+    def is_size(self, expr: Expr) -> bool:
+        """True if the expression depends on sizes alone."""
+        return self.loops.isdisjoint(expr.symbols) and expr.symbols <= self.keys()
+
+    def copy(self) -> SymbolicRanges:
+        made = SymbolicRanges(self, self.proves)
+        made.extents.update(self.extents)
+        made.loops.update(self.loops)
+        return made
+
+
+def add_loop(ranges: dict[Symbol, tuple[Bound, Bound]], symbol: Symbol, extent: ExprLike) -> None:
+    """Add a variable between 0 and its extent, exclusively. An empty loop counts as one iteration."""
+    if isinstance(ranges, SymbolicRanges):
+        ranges.add_loop(symbol, extent)
+    else:
+        ranges[symbol] = 0, max(as_expr(extent).offset - 1, 0)
+
+
+def lies_below(expr: Expr, bottom: ExprLike, ranges: Ranges) -> bool:
+    """True if 0 <= expr < bottom for all values within the ranges."""
+    return expr.bounds(ranges)[0] >= 0 and stays_below(expr, bottom, ranges)
+
+
+def stays_below(expr: Expr, bottom: ExprLike, ranges: Ranges) -> bool:
+    """True if expr < bottom for all values within the ranges."""
+    if not isinstance(bottom, Expr):
+        return _bounds(expr, ranges)[1] < bottom
+    if not isinstance(ranges, SymbolicRanges):
+        return bool((bottom - expr).bounds(ranges)[0] >= 1)
+    most = _largest(expr, ranges)
+    return most is not None and ranges.proves(bottom - most - 1)
+
+
+def _largest(expr: Expr, ranges: SymbolicRanges) -> Expr | None:
+    """An upper bound in terms of sizes alone; None if none is found."""
+    total: Expr = ZERO
+    for monomial, value in expr._terms:
+        product: Expr = constant(value)
+        for atom in monomial:
+            limit = _limit(atom, ranges, upper=value > 0)
+            if limit is None or (len(monomial) > 1 and atom.bounds(ranges)[0] < 0):
+                return None
+            product = product * limit
+        total = total + product
+    return total
+
+
+def _limit(atom: Atom, ranges: SymbolicRanges, upper: bool) -> ExprLike | None:
+    """A bound of an atom in terms of sizes: an upper or a lower one."""
+    if ranges.is_size(atom):
+        return atom
+    if isinstance(atom, Symbol) and upper and atom in ranges.extents:
+        return ranges.extents[atom] - 1
+    low, high = atom.bounds(ranges)
+    if upper and high == math.inf and isinstance(atom, FloorDiv):
+        top, bottom = _largest(atom.numerator, ranges), atom.denominator
+        if top is not None and as_expr(bottom).bounds(ranges)[0] >= 1:
+            return simplify(floor_div(top, bottom), ranges)
+    if upper and high == math.inf and isinstance(atom, Mod) and as_expr(atom.denominator).bounds(ranges)[0] >= 1:
+        return atom.denominator - 1
+    found = high if upper else low
+    return int(found) if math.isfinite(found) else None
+
+
+def _bounds(expr: Expr, ranges: Ranges) -> tuple[Bound, Bound]:
+    """Inclusive bounds, also from symbolic extents of loops."""
+    low, high = expr.bounds(ranges)
+    if high == math.inf and isinstance(ranges, SymbolicRanges):
+        most = _largest(expr, ranges)
+        if most is not None and most is not expr:
+            high = most.bounds(ranges)[1]
+    return low, high
+
+
+def _split_symbolic(top: Expr, bottom: Expr, ranges: Ranges) -> tuple[Expr, Expr, Expr, Expr] | None:
+    """(coarse, coarse bottom, fine, step) with top == coarse*step + fine, bottom == coarse bottom * step, and fine
+    within [0, step): the fine part does not matter to the quotient."""
+    content = math.gcd(*(value for _, value in bottom._terms))
+    common = set.intersection(*(set(monomial) for monomial, _ in bottom._terms))
+    for step in (constant(content), *sorted(common, key=sort_key)):
+        if step.constant == 1 or step is bottom:
+            continue
+        coarse, fine = divided(top, step)
+        if coarse is not ZERO and lies_below(fine, step, ranges):
+            return coarse, divided(bottom, step)[0], fine, step
+    return None
 
 
 def _ordered_symbols(expr: Expr) -> list[Symbol]:
@@ -107,13 +232,20 @@ def _symbol(atom: Symbol, ranges: Ranges) -> Expr:
 
 def _floor_division(atom: FloorDiv, ranges: Ranges) -> Expr:
     top, bottom = _simplified_parts(atom, ranges)
+    if isinstance(bottom, Expr):
+        quotient, rest = divided(top, bottom)
+        if rest is ZERO or lies_below(rest, bottom, ranges):
+            return quotient
+        split = _split_symbolic(rest, bottom, ranges)
+        if split is not None:
+            return quotient + simplify(floor_div(split[0], split[1]), ranges)
     if not isinstance(bottom, int) or bottom <= 0:
         result = floor_div(top, bottom)
         low, high = result.bounds(ranges)
         return constant(int(low)) if low == high else result
     quotient, rest = divided_terms(top, bottom)
     for whole, left in ((quotient, rest), _nearest_division(quotient, rest, bottom)):
-        low, high = (floor_by(bound, bottom) for bound in left.bounds(ranges))
+        low, high = (floor_by(bound, bottom) for bound in _bounds(left, ranges))
         if low == high:
             return whole + int(low)
     for step in _steps(rest, bottom):
@@ -126,6 +258,13 @@ def _floor_division(atom: FloorDiv, ranges: Ranges) -> Expr:
 
 def _remainder(atom: Mod, ranges: Ranges) -> Expr:
     top, bottom = _simplified_parts(atom, ranges)
+    if isinstance(bottom, Expr):
+        rest = divided(top, bottom)[1]
+        if rest is ZERO or lies_below(rest, bottom, ranges):
+            return rest
+        split = _split_symbolic(rest, bottom, ranges)
+        if split is not None:
+            return simplify(modulo(split[0], split[1]), ranges) * split[3] + split[2]
     if not isinstance(bottom, int) or bottom <= 0:
         result = modulo(top, bottom)
         if isinstance(result, Mod) and isinstance(bottom, Expr):
@@ -135,7 +274,7 @@ def _remainder(atom: Mod, ranges: Ranges) -> Expr:
         return result
     quotient, rest = divided_terms(top, bottom)
     for _, left in ((quotient, rest), _nearest_division(quotient, rest, bottom)):
-        low, high = (floor_by(bound, bottom) for bound in left.bounds(ranges))
+        low, high = (floor_by(bound, bottom) for bound in _bounds(left, ranges))
         if low == high:
             return left - int(low) * bottom
     for step in _steps(rest, bottom):
