@@ -11,16 +11,22 @@ import itertools
 import mmap
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from .below_autograd import below_autograd
+from .placement import Piece, padded, place
 
 # One intermediate: (offset in bytes, size, stride, dtype).
 Slot = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
+# The same with the number of a piece of memory in front, in which the offset counts
+SizedSlot = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
+
 _ALIGNMENT = 64
+_KEPT_SIZES = 16  # combinations of sizes for which a block keeps a program's tensors
 _HUGE_PAGE = 2 << 20
 idle: deque[Block] = deque(maxlen=16)  # at most so many idle blocks are kept
 _tokens = itertools.count()
@@ -36,7 +42,7 @@ class Block:
     def __init__(self) -> None:
         self.bytes = 0
         self.memory: torch.Tensor | None = None
-        self.tensors: dict[int, tuple[torch.Tensor, ...]] = {}
+        self.tensors: dict[Any, tuple[torch.Tensor, ...]] = {}
         self.context = below_autograd()  # making one takes longer than entering it
 
 
@@ -62,6 +68,40 @@ class ArenaUser:
         return made
 
 
+class SizedArenaUser:
+    """The demand of memory of a program whose sizes change between calls.
+
+    `pieces(*sizes)` gives (first step, last step, bytes) of each piece of memory, `tensors(*sizes)` the slots, with
+    offsets within a piece. In a block that `fit` has prepared, `tensors[(user.token, *sizes)]` are the slots.
+    """
+
+    __slots__ = ("__weakref__", "pieces", "tensors", "token")
+
+    def __init__(self, pieces: Callable[..., list[Piece]], tensors: Callable[..., list[SizedSlot]]) -> None:
+        self.pieces, self.tensors = pieces, tensors
+        self.token = next(_tokens)
+        weakref.finalize(self, _forget, self.token)
+
+    def fit(self, block: Block, *sizes: int) -> tuple[torch.Tensor, ...]:
+        """Return the tensors of the slots in a block that this program has not used with these sizes before."""
+        pieces = [(start, end, padded(max(size, 0))) for start, end, size in self.pieces(*sizes)]
+        offsets, needed = place(pieces)
+        _needs[self.token] = max(needed, _needs.get(self.token, 0))
+        if block.memory is None or block.bytes < needed:
+            block.bytes = max(_needs.values())
+            block.memory = _reserve(block.bytes)
+            block.tensors.clear()
+        known = [key for key in block.tensors if type(key) is tuple and key[0] == self.token]
+        for key in known[: len(known) + 1 - _KEPT_SIZES]:
+            del block.tensors[key]
+        slots = [
+            (offsets[piece] + offset, size, stride, dtype)
+            for piece, offset, size, stride, dtype in self.tensors(*sizes)
+        ]
+        made = block.tensors[self.token, *sizes] = _make_tensors(block.memory, slots)
+        return made
+
+
 def clear() -> None:
     """Return all idle blocks to the system."""
     idle.clear()
@@ -76,7 +116,8 @@ def _forget(token: int) -> None:
     _needs.pop(token, None)
     most = max(_needs.values(), default=0)
     for block in list(idle):
-        block.tensors.pop(token, None)
+        for key in [key for key in block.tensors if key == token or (type(key) is tuple and key[0] == token)]:
+            del block.tensors[key]
         if block.bytes > most and block in idle:
             idle.remove(block)
 

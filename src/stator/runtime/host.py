@@ -14,10 +14,11 @@ from stator.base import logs
 from stator.base.errors import VerificationError
 
 from . import launch
-from .arena import ArenaUser, Slot
+from .arena import ArenaUser, SizedArenaUser, Slot
 from .ownership import memory_reuser
 
 Size = tuple[int, ...]
+_MOST_SIZES = 1024
 
 _FUNCTIONS = torch._C._VariableFunctions
 
@@ -47,8 +48,8 @@ class Binder:
     ) -> None:
         self._kernels, self._constants, self._objects = kernels, constants, objects
 
-    def kernel(self, symbol: str, count: int, small: bool = False) -> Callable[..., None]:
-        return launch.make_kernel(self._kernels[symbol], count, symbol, small=small)
+    def kernel(self, symbol: str, count: int, small: bool = False, sizes: int = 0) -> Callable[..., None]:
+        return launch.make_kernel(self._kernels[symbol], count, symbol, small=small, sizes=sizes)
 
     def constant(self, name: str) -> torch.Tensor:
         return self._constants[name]
@@ -93,6 +94,22 @@ class Binder:
 
         return launch.make_layout_check(self.template(size, stride, dtype, device), repair)
 
+    def sized_layout_check(
+        self, name: str, dtype: torch.dtype, repaired: set[str]
+    ) -> Callable[[torch.Tensor, Size, Size], torch.Tensor]:
+        """Return the layout check for a library result of changing sizes: called with the result, its promised size and
+        its promised stride; see `layout_check`."""
+
+        def check(result: torch.Tensor, size: Size, stride: Size) -> torch.Tensor:
+            if result.shape == size and result.stride() == stride and result.dtype is dtype:
+                return result
+            return conform(result, name, size, stride, dtype, None, repaired)
+
+        return check
+
+    sized_arena = staticmethod(SizedArenaUser)
+    seen_sizes = staticmethod(lambda: SeenSizes())
+
     def arena(self, size: int, slots: Sequence[Slot]) -> ArenaUser:
         return ArenaUser(size, slots)
 
@@ -102,6 +119,15 @@ class Binder:
     def view(self, base: torch.Tensor, size: Size, stride: Size, offset: int) -> torch.Tensor:
         """Return a view relative to the start of `base`."""
         return torch.as_strided(base, size, stride, base.storage_offset() + offset)
+
+
+class SeenSizes(set[tuple[int, ...]]):
+    """The sizes that a program has run with; forgotten when there are many."""
+
+    def add(self, sizes: tuple[int, ...]) -> None:
+        if len(self) >= _MOST_SIZES:
+            self.clear()
+        super().add(sizes)
 
 
 def _overload(name: str) -> Any:

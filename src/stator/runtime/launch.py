@@ -41,15 +41,15 @@ def native() -> bool:
     return _launch is not None
 
 
-def make_kernel(address: int, count: int, name: str, *, small: bool = False) -> Callable[..., None]:
-    """Return a callable that runs the kernel at `address` on `count` tensors (ABI in kernel_abi.md).
+def make_kernel(address: int, count: int, name: str, *, small: bool = False, sizes: int = 0) -> Callable[..., None]:
+    """Return a callable that runs the kernel at `address` on `count` tensors and `sizes` ints (ABI in kernel_abi.md).
 
     small: keep the interpreter lock, because the kernel is very short. The callable raises IndexError if the kernel met
         an index out of range, TypeError for wrong arguments, RuntimeError for a tensor without memory.
     """
     if _launch is not None:
-        return _launch.Kernel(address, count, name, small)
-    return CtypesKernel(address, count, name)
+        return _launch.Kernel(address, count, name, small, sizes)
+    return CtypesKernel(address, count, name, sizes)
 
 
 def make_static_view(
@@ -109,16 +109,22 @@ _thread = threading.local()
 class CtypesKernel:
     """`_launch.Kernel` without the C extension."""
 
-    __slots__ = ("count", "function", "name")
+    __slots__ = ("count", "function", "name", "sizes")
 
-    def __init__(self, address: int, count: int, name: str) -> None:
-        self.function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
-        self.count = count
+    def __init__(self, address: int, count: int, name: str, sizes: int = 0) -> None:
+        parameters = [ctypes.c_void_p] * (2 if sizes else 1)
+        self.function = ctypes.CFUNCTYPE(None, *parameters)(address)
+        self.count, self.sizes = count, sizes
         self.name = name
 
-    def __call__(self, *tensors: torch.Tensor) -> None:
-        if len(tensors) != self.count:
-            raise TypeError(f"kernel {self.name} takes {self.count} tensors, not {len(tensors)}")
+    def __call__(self, *arguments: Any) -> None:
+        if len(arguments) != self.count + self.sizes:
+            expected = f"{self.count} tensors" + (f" and {self.sizes} sizes" if self.sizes else "")
+            raise TypeError(f"kernel {self.name} takes {expected}, not {len(arguments)} arguments")
+        tensors, numbers = arguments[: self.count], arguments[self.count :]
+        if any(not -(2**63) <= number < 2**63 for number in numbers):
+            raise OverflowError(f"a size of kernel {self.name} does not fit in 64 bits")
+        sizes = (ctypes.c_int64 * max(self.sizes, 1))(*numbers)
         error = (ctypes.c_int64 * 3)()
         pointers = (ctypes.c_void_p * (self.count + 1))()
         for i, tensor in enumerate(tensors):
@@ -132,7 +138,8 @@ class CtypesKernel:
         if not getattr(_thread, "ready", False):
             torch.get_num_threads()  # torch sets OpenMP's number of threads lazily, per thread
             _thread.ready = True
-        self.function(ctypes.addressof(pointers))
+        given = (ctypes.addressof(sizes),) if self.sizes else ()
+        self.function(ctypes.addressof(pointers), *given)
         if error[0]:
             raise IndexError(
                 f"index {error[1]} is out of bounds for dimension with size {error[2]} (in kernel {self.name})"

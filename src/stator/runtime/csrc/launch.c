@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #define INLINE_ARGUMENTS 48
+#define MOST_SIZES 64
 
 static PyObject *data_ptr;            /* torch.Tensor.data_ptr: reads an address without a calibrated layout */
 static PyObject *as_strided;          /* torch.as_strided */
@@ -69,8 +70,8 @@ static int address_quickly(PyObject *tensor, void **address)
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    void (*function)(void *const *);
-    Py_ssize_t count;
+    void *function; /* void(void *const *), or with sizes void(void *const *, int64_t const *) */
+    Py_ssize_t count, sizes;
     int small; /* so short that releasing the interpreter lock would cost more than it gains */
     PyObject *name;
 } Kernel;
@@ -88,17 +89,43 @@ static PyObject *raise_no_memory(Kernel *self, Py_ssize_t position)
     return NULL;
 }
 
+static void run(Kernel const *self, void *const *pointers, int64_t const *sizes)
+{
+    if (self->sizes) {
+        ((void (*)(void *const *, int64_t const *))self->function)(pointers, sizes);
+    } else {
+        ((void (*)(void *const *))self->function)(pointers);
+    }
+}
+
+/* Convert size arguments. -1: an exception, such as an OverflowError for a size of more than 64 bits. */
+static int read_sizes(Kernel const *self, PyObject *const *args, int64_t *sizes)
+{
+    for (Py_ssize_t i = 0; i < self->sizes; ++i) {
+        sizes[i] = PyLong_AsLongLong(args[i]);
+        if (sizes[i] == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static PyObject *Kernel_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Kernel *self = (Kernel *)callable;
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     void *inline_pointers[INLINE_ARGUMENTS + 1];
     void **pointers = inline_pointers;
-    int64_t error[3] = {0, 0, 0};
+    int64_t error[3] = {0, 0, 0}, sizes[MOST_SIZES];
     PyObject *result = NULL;
 
-    if (count != self->count || (kwnames && PyTuple_GET_SIZE(kwnames))) {
-        PyErr_Format(PyExc_TypeError, "kernel %U takes %zd tensors, not %zd", self->name, self->count, count);
+    if (count != self->count + self->sizes || (kwnames && PyTuple_GET_SIZE(kwnames))) {
+        PyErr_Format(PyExc_TypeError, "kernel %U takes %zd tensors and %zd sizes, not %zd arguments", self->name,
+                     self->count, self->sizes, count);
+        return NULL;
+    }
+    count = self->count;
+    if (read_sizes(self, args + count, sizes) < 0) {
         return NULL;
     }
     if (count > INLINE_ARGUMENTS) {
@@ -126,10 +153,10 @@ static PyObject *Kernel_call(PyObject *callable, PyObject *const *args, size_t n
         goto done;
     }
     if (self->small) {
-        self->function(pointers);
+        run(self, pointers, sizes);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        self->function(pointers);
+        run(self, pointers, sizes);
         Py_END_ALLOW_THREADS
     }
     result = error[0] ? raise_index_error(self, error) : Py_NewRef(Py_None);
@@ -142,12 +169,16 @@ done:
 
 static PyObject *Kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"address", "count", "name", "small", NULL};
+    static char *names[] = {"address", "count", "name", "small", "sizes", NULL};
     unsigned long long address;
-    Py_ssize_t count;
+    Py_ssize_t count, sizes = 0;
     PyObject *name;
     int small = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KnU|p", names, &address, &count, &name, &small)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KnU|pn", names, &address, &count, &name, &small, &sizes)) {
+        return NULL;
+    }
+    if (sizes < 0 || sizes > MOST_SIZES) {
+        PyErr_Format(PyExc_ValueError, "a kernel takes at most %d sizes", MOST_SIZES);
         return NULL;
     }
     if (!address || count < 0) {
@@ -161,8 +192,9 @@ static PyObject *Kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     Kernel *self = (Kernel *)type->tp_alloc(type, 0);
     if (self) {
         self->vectorcall = Kernel_call;
-        self->function = (void (*)(void *const *))(uintptr_t)address;
+        self->function = (void *)(uintptr_t)address;
         self->count = count;
+        self->sizes = sizes;
         self->small = small;
         self->name = Py_NewRef(name);
     }
@@ -178,13 +210,13 @@ static void Kernel_dealloc(PyObject *object)
 static PyObject *Kernel_repr(PyObject *object)
 {
     Kernel *self = (Kernel *)object;
-    return PyUnicode_FromFormat("<kernel %U of %zd tensors at %p>", self->name, self->count, (void *)self->function);
+    return PyUnicode_FromFormat("<kernel %U of %zd tensors at %p>", self->name, self->count, self->function);
 }
 
 static PyTypeObject KernelType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stator.runtime._launch.Kernel",
-    .tp_doc = PyDoc_STR("Kernel(address, count, name, small=False): call a generated kernel on `count` tensors."),
+    .tp_doc = PyDoc_STR("Kernel(address, count, name, small=False, sizes=0): call a generated kernel on `count` tensors and `sizes` ints."),
     .tp_basicsize = sizeof(Kernel),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Kernel, vectorcall),

@@ -586,6 +586,19 @@ INLINE int threads_for(int64_t work) {
     return (int)(wanted < most ? wanted : most);
 }
 
+// A thread's scratch row whose length is known only when the kernel runs: `count` elements, and room for a whole vector
+template <class T> struct scratch {
+    void *const memory;
+    T *const data;
+    explicit scratch(int64_t count)
+        : memory(__builtin_malloc((count + LANES) * sizeof(T) + 64)), data((T *)(((uint64_t)memory + 63) & ~(uint64_t)63)) {
+        if (!memory) __builtin_abort();
+    }
+    scratch(const scratch &) = delete;
+    ~scratch() { __builtin_free(memory); }
+    T &operator[](int64_t at) const { return data[at]; }
+};
+
 // LANES values that are `stride` elements apart
 template <class P> INLINE auto load_strided(const P *p, int64_t stride, int n) {
     decltype(load(p)) r{};
