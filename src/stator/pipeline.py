@@ -23,7 +23,7 @@ from stator.graph.subgraphs.subgraph_ops import SubgraphKey, subgraph_of
 from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
-from stator.inductor.passes import run_passes
+from stator.inductor.passes import run_passes, with_expressions
 from stator.inductor.program import (
     order_for_memory,
     plan,
@@ -162,11 +162,13 @@ def compile_graph(
         raise Unsupported("dynamic-shape", "kernels are compiled for fixed sizes")
     if options.verify:
         graph_verifier.verify(gm)
+    given = gm
     with counters.timed("lower"):
+        gm, sizes = with_expressions(gm)
         gm = run_passes(gm, options.exact_rounding)
     _compile_parts(gm, options)
     with counters.timed("lower"):
-        lowered = lower(gm, options.exact_rounding)
+        lowered = lower(gm, options.exact_rounding, sizes)
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))
     if options.verify:
         verify_lowered(lowered)
@@ -192,7 +194,7 @@ def compile_graph(
         if "part" in gm.meta:
             program = reuse_dead_memory(program, _held(gm, program.inputs))
     if predict or "part" in gm.meta:
-        _predict_memory(gm, program)
+        _predict_memory(given, program)
     dumps.write("50_program.txt", lambda: print_program(program))
     if options.verify:
         verify_program(program)
@@ -237,7 +239,7 @@ def _show_schedule(scheduled: Schedule) -> None:
 
 def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> dict[str, KernelSource]:
     groups = [step for step in scheduled.steps if isinstance(step, Group)]
-    return {group.name: cpp.print_kernel(group, lowered.buffers, options) for group in groups}
+    return {group.name: cpp.print_kernel(group, lowered.buffers, options, lowered.sizes) for group in groups}
 
 
 def _held(gm: fx.GraphModule, inputs: Sequence[str]) -> set[str]:

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from stator.graph.ir.size_bindings import SizeBindings
+
 from .loops.body import LoopBody
+from .sizes import NUMBERS_ONLY, SizeKnowledge
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +21,11 @@ class Layout:
     The `offset` of an input is its start in its storage. Loop indices and the offset of a View count from there.
     """
 
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[Any, ...]  # ints, or expressions over the symbols of the graph
+    stride: tuple[Any, ...]
     dtype: torch.dtype
     device: torch.device
-    offset: int = 0
+    offset: Any = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class Loops:
 @dataclass(frozen=True, slots=True)
 class Extern:
     """A library call. `args` and `kwargs` follow the operator's schema. A buffer appears as a str (its name) or a View;
-    every other argument appears as itself, nested in lists and tuples as the operator expects.
+    every other argument appears as itself (a symbolic size as an expression), nested in lists and tuples as the
+    operator expects.
 
     style "out": call `target(..., out=buffer)` with a preallocated output of exactly the given layout;
     style "returns": the call allocates its own outputs. `outputs` names each output, None where it is unused.
@@ -88,7 +92,8 @@ class Lowered:
 
     nodes are in a valid order of execution. outputs: buffer names, Views, or plain Python values, in the graph's order.
     mutated: pairs (input, output position). That output holds the new content of that input; the program may write the
-    content into the input itself.
+    content into the input itself. size_bindings: the inputs that tell the values of symbols; an int among the inputs
+    has no buffer.
     """
 
     buffers: dict[str, Buffer]
@@ -96,3 +101,5 @@ class Lowered:
     inputs: list[str]
     outputs: list[Any]
     mutated: tuple[tuple[str, int], ...] = ()
+    sizes: SizeKnowledge = NUMBERS_ONLY
+    size_bindings: SizeBindings = field(default_factory=dict)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stator.shapes.expr import Expr, Symbol
+from stator.shapes.expr import Expr, ExprLike, Symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class IndexRef:
     position: int
 
 
-Argument = Ref | IndexRef | int | float | bool | str | torch.dtype | None
+Argument = Ref | IndexRef | Expr | int | float | bool | str | torch.dtype | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Op:
       welford(value: Ref) -> use get(Ref, 0|1|2) for mean, m2 (sum of squared deviations), count
       get(Ref, int)                              component of a multi-valued result
       constant(value, dtype), index_value(IndexRef, dtype), to_dtype(Ref, dtype), bitcast(Ref, dtype)
-      indirect(Ref, size: int, check: bool) -> the value as an index, which index expressions contain as the Symbol
-          "indirect{position}"; negative values wrap by `size`, out-of-range values are an IndexError when `check`
+      indirect(Ref, size: int or Expr, check: bool) -> the value as an index, which index expressions contain as the
+          Symbol "indirect{position}"; negatives wrap by `size`, out-of-range values are an IndexError when `check`
       random(seed: Ref, stream: Ref, draw: int, IndexRef)   seed and stream: int64, equal in all iterations
       normal(bits: Ref)
       everything else: elementwise on Refs (add, mul, where, exp, ...)
@@ -66,8 +66,8 @@ class LoopBody:
     """
 
     vars: tuple[Symbol, ...]
-    ranges: tuple[int, ...]
+    ranges: tuple[ExprLike, ...]
     reduction_vars: tuple[Symbol, ...]
-    reduction_ranges: tuple[int, ...]
+    reduction_ranges: tuple[ExprLike, ...]
     indices: tuple[Expr, ...]
     ops: tuple[Op, ...]

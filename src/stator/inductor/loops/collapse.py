@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from stator.shapes.expr import ZERO, Expr, FloorDiv, Mod, Symbol
-from stator.shapes.simplify import loop_ranges, simplify
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.shapes.expr import ZERO, Expr, ExprLike, FloorDiv, Mod, Symbol, from_sorted, modulo
+from stator.shapes.simplify import add_loop, simplify
 
 from .body import LoopBody
 
 
-def collapse(body: LoopBody) -> LoopBody:
+def collapse(body: LoopBody, sizes: SizeKnowledge = NUMBERS_ONLY) -> LoopBody:
     """Drop loops of one iteration and merge contiguous neighbours, outer and reduced loops apart."""
     indices = body.indices
     variables, ranges, indices = _merge(body.vars, body.ranges, indices)
@@ -18,21 +19,21 @@ def collapse(body: LoopBody) -> LoopBody:
     if body.reduction_vars and not reduced:
         # reduce() needs a loop to reduce over, even a loop of one iteration
         reduced, reduced_ranges = body.reduction_vars[-1:], body.reduction_ranges[-1:]
-    limits = loop_ranges((*variables, *reduced), (*ranges, *reduced_ranges))
+    limits = sizes.ranges((*variables, *reduced), (*ranges, *reduced_ranges))
     for at, op in enumerate(body.ops):
         if op.name == "indirect":
-            limits[Symbol(f"indirect{at}")] = (0, max(op.args[1] - 1, 0))  # type: ignore[operator]
+            add_loop(limits, Symbol(f"indirect{at}"), op.args[1])  # type: ignore[arg-type]
     simplified = tuple(simplify(index, limits) for index in indices)
     return LoopBody(variables, ranges, reduced, reduced_ranges, simplified, body.ops)
 
 
 def _merge(
-    variables: tuple[Symbol, ...], ranges: tuple[int, ...], indices: tuple[Expr, ...]
-) -> tuple[tuple[Symbol, ...], tuple[int, ...], tuple[Expr, ...]]:
+    variables: tuple[Symbol, ...], ranges: tuple[ExprLike, ...], indices: tuple[Expr, ...]
+) -> tuple[tuple[Symbol, ...], tuple[ExprLike, ...], tuple[Expr, ...]]:
     single = {symbol: ZERO for symbol, size in zip(variables, ranges, strict=True) if size == 1}
     if single:
         indices = tuple(index.substitute(single) for index in indices)
-    kept: list[tuple[Symbol, int]] = []
+    kept: list[tuple[Symbol, ExprLike]] = []
     for inner, size in zip(reversed(variables), reversed(ranges), strict=True):
         if inner in single:
             continue
@@ -48,32 +49,39 @@ def _merge(
     return tuple(symbol for symbol, _ in kept), tuple(size for _, size in kept), indices
 
 
-def _moves_as_one(index: Expr, outer: Symbol, inner: Symbol, extent: int) -> bool:
+def _moves_as_one(index: Expr, outer: Symbol, inner: Symbol, extent: ExprLike) -> bool:
     """True if `index` is a function of extent*outer + inner."""
     return _excess(index, outer, inner, extent) == 0
 
 
-def _excess(index: Expr, outer: Symbol, inner: Symbol, extent: int) -> int | None:
+def _excess(index: Expr, outer: Symbol, inner: Symbol, extent: ExprLike) -> ExprLike | None:
     """The e with index == f(extent*outer + inner) + e*outer, where f is index with outer = 0; None if there is none."""
     if outer not in index.symbols and inner not in index.symbols:
         return 0
-    excess = 0
+    excess: ExprLike = 0
     for monomial, value in index.terms().items():
         if not any(outer in atom.symbols or inner in atom.symbols for atom in monomial):
             continue
+        factor: ExprLike = value
         if len(monomial) != 1:
-            return None
+            moving = [atom for atom in monomial if outer in atom.symbols or inner in atom.symbols]
+            if len(moving) != 1:
+                return None
+            factor = from_sorted(((tuple([atom for atom in monomial if atom is not moving[0]]), value),))
+            monomial = tuple(moving)
         atom = monomial[0]
         if atom is outer:
-            excess += value
+            excess = excess + factor
         elif atom is inner:
-            excess -= extent * value
-        elif isinstance(atom, FloorDiv | Mod) and isinstance(atom.denominator, int):
+            excess = excess - extent * factor
+        elif isinstance(atom, FloorDiv | Mod):
+            if isinstance(atom.denominator, Expr) and not atom.denominator.symbols.isdisjoint((outer, inner)):
+                return None
             inside = _excess(atom.numerator, outer, inner, extent)
-            if inside is None or inside % atom.denominator:
+            if inside is None or modulo(inside, atom.denominator) != 0:
                 return None
             if isinstance(atom, FloorDiv):
-                excess += value * (inside // atom.denominator)
+                excess = excess + factor * (inside // atom.denominator)
         else:
             return None
     return excess

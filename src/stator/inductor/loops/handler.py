@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from stator.shapes.expr import Expr, ExprLike, Ranges, Symbol, constant
-from stator.shapes.intervals import Bound
-from stator.shapes.simplify import loop_ranges, simplify
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.shapes.expr import Expr, ExprLike, Symbol, as_expr
+from stator.shapes.simplify import add_loop, lies_below, simplify
 
 from .body import IndexRef, LoopBody, Op, Ref
 from .folding import Number, arithmetic, as_dtype, fold, is_exact_conversion
@@ -30,9 +30,12 @@ class LoopRecorder:
     `memo` to evaluate a shared closure once.
     """
 
-    def __init__(self, dtype_of: Callable[[str], torch.dtype], ranges: Ranges) -> None:
+    def __init__(
+        self, dtype_of: Callable[[str], torch.dtype], ranges: dict[Symbol, Any], sizes: SizeKnowledge = NUMBERS_ONLY
+    ) -> None:
         self._dtype_of = dtype_of
-        self.ranges: dict[Symbol, tuple[Bound, Bound]] = dict(ranges)
+        self.ranges = ranges.copy()
+        self.sizes = sizes
         self.ops: list[Op] = []
         self._numbers: dict[object, Ref] = {}
         self.indices: list[Expr] = []
@@ -84,6 +87,12 @@ class LoopRecorder:
         value = as_dtype(value, dtype)
         # repr distinguishes 0.0 from -0.0 and 1 from True, and makes NaN equal to itself
         return self._append("constant", (value, dtype), dtype, key=(repr(value), dtype))
+
+    def number(self, value: Number | Expr, dtype: torch.dtype) -> Ref:
+        """A constant, or a size as a number of `dtype`."""
+        if not isinstance(value, Expr):
+            return self.constant(value, dtype)
+        return self.to_dtype(self.index_value(value, torch.int64), dtype)
 
     def to_dtype(self, value: Ref, dtype: torch.dtype) -> Ref:
         operation = self.ops[value.position]
@@ -143,23 +152,26 @@ class LoopRecorder:
         finally:
             self.mask = outer
 
-    def indirect(self, value: Ref, size: int, check: bool = True) -> Expr:
+    def indirect(self, value: Ref, size: ExprLike, check: bool = True) -> Expr:
         """The value as an index: a Symbol with the range [0, size), or the index expression behind the value."""
         operation = self.ops[value.position]
-        if operation.name == "constant" and -size <= operation.args[0] < size:  # type: ignore[operator]
-            return constant(int(operation.args[0]) % size)  # type: ignore[arg-type]
+        if operation.name == "constant" and self._lies_within(operation.args[0], size):
+            number: Any = operation.args[0]
+            return as_expr(number if number >= 0 else number + size)
         if operation.name == "index_value":
             expr = self.indices[operation.args[0].position]  # type: ignore[union-attr]
-            low, high = expr.bounds(self.ranges)
-            if low >= 0 and high < size:
+            if lies_below(expr, size, self.ranges):
                 return expr
         if self.mask is not None:
             # The bounds check must not fail for masked-off lanes.
             value = self.elementwise("where", self.mask, value, self.constant(0, self.dtype(value)))
         result = self._append(INDIRECT, (value, size, check), torch.int64)
         symbol = Symbol(f"{INDIRECT}{result.position}")
-        self.ranges[symbol] = (0, max(size - 1, 0))
+        add_loop(self.ranges, symbol, size)
         return symbol
+
+    def _lies_within(self, number: Any, size: ExprLike) -> bool:
+        return self.sizes.known(">", size, number) and self.sizes.known(">=", number, -size)
 
     def reduce(self, kind: str, value: Ref) -> Ref:
         if kind not in REDUCTIONS:
@@ -221,14 +233,15 @@ _GIVES_BOOL = frozenset(name for name, info in VOCABULARY.items() if info.result
 def freeze(
     function: Callable[[Any], None],
     variables: tuple[Symbol, ...],
-    ranges: tuple[int, ...],
+    ranges: tuple[ExprLike, ...],
     reduction_variables: tuple[Symbol, ...],
-    reduction_ranges: tuple[int, ...],
+    reduction_ranges: tuple[ExprLike, ...],
     dtype_of: Callable[[str], torch.dtype],
+    sizes: SizeKnowledge = NUMBERS_ONLY,
 ) -> LoopBody:
     """Record `function(ops)`, which must end in stores, as a loop body without dead operations."""
-    limits = loop_ranges((*variables, *reduction_variables), (*ranges, *reduction_ranges))
-    recorder = LoopRecorder(dtype_of, limits)
+    limits = sizes.ranges((*variables, *reduction_variables), (*ranges, *reduction_ranges))
+    recorder = LoopRecorder(dtype_of, limits, sizes)
     function(recorder)
     indices, ops = _without_dead_code(recorder.indices, recorder.ops)
     return LoopBody(variables, ranges, reduction_variables, reduction_ranges, indices, ops)

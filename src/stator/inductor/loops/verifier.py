@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NoReturn
 
 import torch
@@ -17,11 +17,14 @@ from .vocabulary import ELEMENTWISE, NORMAL_DTYPES, REDUCTIONS, STORE_MODES, VOC
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def verify_body(body: LoopBody, dtype_of: Callable[[str], torch.dtype]) -> None:
-    """Check the names, arities, references, dtypes and index symbols of a body. `dtype_of` gives a buffer's dtype."""
+def verify_body(
+    body: LoopBody, dtype_of: Callable[[str], torch.dtype], sizes: Collection[Symbol] = ()
+) -> None:  # fmt: skip
+    """Check the names, arities, references, dtypes and index symbols of a body. `dtype_of` gives a buffer's dtype,
+    `sizes` are the symbols of sizes."""
     if len(body.vars) != len(body.ranges) or len(body.reduction_vars) != len(body.reduction_ranges):
         _fail(body, None, "variables and ranges differ in number")
-    symbols = {*body.vars, *body.reduction_vars}
+    symbols = {*body.vars, *body.reduction_vars, *sizes}
     for position, op in enumerate(body.ops):
         info = VOCABULARY.get(op.name)
         if info is None:

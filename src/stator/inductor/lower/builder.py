@@ -5,8 +5,7 @@ The interface of lowerings. Knows no operator; thresholds are in heuristics.py.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,14 +16,8 @@ from stator.inductor.buffers import Buffer, Extern, Layout, Loops, View
 from stator.inductor.loops.body import LoopBody, Ref
 from stator.inductor.loops.collapse import collapse
 from stator.inductor.loops.handler import freeze
-from stator.prims.layout import (
-    broadcast_shapes,
-    contiguous_strides,
-    elementwise_strides,
-    is_dense,
-    may_overlap,
-    preserved_strides,
-)
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, Sizes, product
+from stator.prims.layout import broadcast_shapes, contiguous_strides, may_overlap
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import ExprLike, Symbol
 
@@ -35,9 +28,11 @@ _REDUCTION_SYMBOLS = tuple(Symbol(f"r{at}") for at in range(16))
 
 
 class LoweringBuilder:
-    """Collects buffers and nodes. `node`, `origin` (its name), `target` and `meta` are the FX node being lowered."""
+    """Collects buffers and nodes. `node`, `origin` (its name), `target` and `meta` are the FX node being lowered;
+    `sizes` knows about symbolic sizes."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: SizeKnowledge = NUMBERS_ONLY) -> None:
+        self.sizes = sizes
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Loops | Extern] = []
         self.inputs: list[str] = []
@@ -68,10 +63,12 @@ class LoweringBuilder:
         """An int64 in memory, so that kernels that differ only in this number are one. Equal names mean equal
         numbers."""
         if name in self.buffers:
-            return Tensor((), torch.int64, device, Stored(name, ()))
+            return Tensor((), torch.int64, device, Stored(name, ()), sizes=self.sizes)
         return self._add(name, (), (), torch.int64, device, "constant", value=value)
 
-    def new_buffer(self, shape: Sequence[int], strides: Strides, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def new_buffer(
+        self, shape: Sequence[ExprLike], strides: Strides, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
         """Uninitialised memory. The caller must emit a node that fills it."""
         name = f"buf{self._count}"
         self._count += 1
@@ -80,16 +77,16 @@ class LoweringBuilder:
     def _add(
         self,
         name: str,
-        shape: tuple[int, ...],
+        shape: Sizes,
         strides: Strides,
         dtype: torch.dtype,
         device: torch.device,
         kind: str,
         value: Any = None,
-        offset: int = 0,
+        offset: ExprLike = 0,
     ) -> Tensor:
         self.buffers[name] = Buffer(name, Layout(shape, strides, dtype, device, offset), kind, value)
-        return Tensor(shape, dtype, device, Stored(name, strides))
+        return Tensor(shape, dtype, device, Stored(name, strides), sizes=self.sizes)
 
     def dtype_of(self, buffer: str) -> torch.dtype:
         return self.buffers[buffer].layout.dtype
@@ -100,7 +97,7 @@ class LoweringBuilder:
         self,
         inner: Callable[[Any, Index], Ref],
         operands: Sequence[Tensor],
-        shape: Sequence[int],
+        shape: Sequence[ExprLike],
         dtype: torch.dtype,
         device: torch.device,
         *,
@@ -111,8 +108,8 @@ class LoweringBuilder:
         work = frozenset((self.origin,)).union(*[operand.work for operand in operands])
         reads = frozenset[str]().union(*[operand.reads for operand in operands])
         heavy = heavy or any(operand.heavy for operand in operands)
-        strides, deviates = follow_layout(shape, operands)
-        return Tensor(shape, dtype, device, Computed(inner, work, reads, heavy), strides, deviates)
+        strides, deviates = follow_layout(shape, operands, self.sizes)
+        return Tensor(shape, dtype, device, Computed(inner, work, reads, heavy), strides, deviates, sizes=self.sizes)
 
     def pointwise(
         self,
@@ -124,13 +121,15 @@ class LoweringBuilder:
     ) -> Tensor:
         """`function(ops, *values)` for operands broadcast against each other. The function returns a value of
         `dtype`."""
-        shape: tuple[int, ...] = ()
-        for operand in operands:
-            shape = broadcast_shapes(shape, operand.shape)
+        shape = self.broadcast(operand.shape for operand in operands)
         plans = [_broadcast_plan(operand.shape, shape) for operand in operands]
         for operand, plan in zip(operands, plans, strict=True):
             unevaluated = operand.heavy and operand.reads and operand.resolved() is None
-            if plan is not None and unevaluated and 1 < operand.numel < math.prod(shape):
+            if (
+                plan is not None
+                and unevaluated
+                and 1 < self.sizes.hint(operand.numel) < self.sizes.hint(product(shape))
+            ):
                 self.realize(operand)  # else every element along the broadcast dimensions would compute it again
         pairs = list(zip(operands, plans, strict=True))
 
@@ -138,6 +137,18 @@ class LoweringBuilder:
             return function(ops, *[t.load(ops, index if plan is None else _planned(index, plan)) for t, plan in pairs])
 
         return self.computed(inner, operands, shape, dtype, operands[0].device, heavy=heavy)
+
+    def broadcast(self, shapes: Iterable[Sizes]) -> Sizes:
+        """The common shape of operands. Sizes that differ as expressions are equal by the rules of broadcasting."""
+        common: Sizes = ()
+        for shape in shapes:
+            if self.sizes.environment is None:
+                common = broadcast_shapes(common, shape)
+            elif shape != common:
+                missing = len(common) - len(shape)
+                pairs = zip((1,) * -missing + common, (1,) * missing + shape, strict=True)
+                common = tuple([b if a == 1 or (b != 1 and isinstance(b, int)) else a for a, b in pairs])
+        return common
 
     # ---- realising
 
@@ -148,7 +159,7 @@ class LoweringBuilder:
             return stored
         source = tensor.source
         if isinstance(source, Viewed):
-            if source.base.numel <= tensor.numel:
+            if self.sizes.hint(source.base.numel) <= self.sizes.hint(tensor.numel):
                 self.realize(source.base)
                 return tensor.resolved()
             return self.materialize(tensor)
@@ -157,7 +168,7 @@ class LoweringBuilder:
     def materialize(self, tensor: Tensor, strides: Strides | None = None) -> Stored:
         """Store the tensor in a buffer of its own with these strides (its own layout by default)."""
         if strides is None:
-            strides = preserved_strides(tensor.shape, tensor.strides)
+            strides = self.sizes.preserved_strides(tensor.shape, tensor.strides)
         target = self.new_buffer(tensor.shape, strides, tensor.dtype, tensor.device)
         self.store(target, tensor)
         tensor.source, tensor.strides = target.source, strides
@@ -172,7 +183,7 @@ class LoweringBuilder:
     def store(self, target: Tensor, value: Tensor) -> None:
         """Emit loops that write `value` into `target`: a buffer or a part of one, of equal shape."""
         memory: Stored = target.source  # type: ignore[assignment]
-        order = loop_order(target.shape, memory.strides)
+        order = self.loop_order(target.shape, memory.strides)
         variables, index = loop_variables(order, target.shape)
 
         def body(ops: Any) -> None:
@@ -185,11 +196,15 @@ class LoweringBuilder:
         self,
         body: Callable[[Any], None],
         variables: tuple[Symbol, ...],
-        ranges: tuple[int, ...],
+        ranges: Sizes,
         reduced: tuple[Symbol, ...] = (),
-        reduced_ranges: tuple[int, ...] = (),
+        reduced_ranges: Sizes = (),
     ) -> LoopBody:
-        return collapse(freeze(body, variables, ranges, reduced, reduced_ranges, self.dtype_of))
+        return collapse(freeze(body, variables, ranges, reduced, reduced_ranges, self.dtype_of, self.sizes), self.sizes)
+
+    def loop_order(self, shape: Sizes, strides: Strides) -> list[int]:
+        """Dimensions of more than one element, the largest stride (the outermost loop) first."""
+        return loop_order(shape, self.sizes.hints(strides))
 
     def emit(self, outputs: tuple[str, ...], body: LoopBody, work: frozenset[str]) -> None:
         self.nodes.append(Loops(outputs, body, tuple(sorted(work | {self.origin}))))
@@ -198,7 +213,7 @@ class LoweringBuilder:
         """Materialise several tensors of equal shape and layout in a single pass."""
         targets = [self.new_buffer(value.shape, value.strides, value.dtype, value.device) for value in values]
         shape, strides = values[0].shape, values[0].strides
-        order = loop_order(shape, strides)
+        order = self.loop_order(shape, strides)
         variables, index = loop_variables(order, shape)
         names = [target.source.buffer for target in targets]  # type: ignore[union-attr]
 
@@ -219,7 +234,7 @@ class LoweringBuilder:
         self,
         compute: Callable[[Any, Index], Sequence[Ref]],
         operands: Sequence[Tensor],
-        shape: Sequence[int],
+        shape: Sequence[ExprLike],
         dims: Sequence[int],
         dtypes: Sequence[torch.dtype],
     ) -> list[Tensor]:
@@ -229,7 +244,7 @@ class LoweringBuilder:
         """
         shape, reduced = tuple(shape), set(dims)
         kept_shape = tuple(1 if dim in reduced else size for dim, size in enumerate(shape))
-        hint, _ = follow_layout(shape, operands)
+        hint = self.sizes.hints(follow_layout(shape, operands, self.sizes)[0])
         order = sorted(
             (dim for dim, size in enumerate(shape) if size != 1 or dim in reduced), key=lambda dim: -hint[dim]
         )
@@ -276,8 +291,8 @@ class LoweringBuilder:
                 return self.reference(tensor, stored if strides is None else replace(stored, strides=strides))
         if strides is None:
             strides = contiguous_strides(tensor.shape)
-        elif not is_dense(tensor.shape, strides):
-            strides = preserved_strides(tensor.shape, strides)
+        elif not self.sizes.is_dense(tensor.shape, strides):
+            strides = self.sizes.preserved_strides(tensor.shape, strides)
         if isinstance(tensor.source, Computed):
             tensor.deviates = tensor.deviates or not same_strides(tensor.shape, tensor.strides, strides)
             return self.reference(tensor, self.materialize(tensor, strides))
@@ -313,7 +328,7 @@ class LoweringBuilder:
         Raises CompileError for a layout that no operator can give; the operator's shape rule is then wrong.
         """
         for meta in metas:
-            if meta is not None and may_overlap(meta.shape, meta.stride):
+            if meta is not None and may_overlap(self.sizes.hints(meta.shape), self.sizes.hints(meta.stride)):
                 raise CompileError(
                     "inductor",
                     f"the shape rule of {target} gives {list(meta.shape)} "
@@ -339,17 +354,17 @@ class LoweringBuilder:
         self.nodes.append(Extern((), target, tuple(args), kwargs, "mutates", (), (self.origin,)))
 
 
-def follow_layout(shape: tuple[int, ...], operands: Sequence[Tensor]) -> tuple[Strides, bool]:
+def follow_layout(shape: Sizes, operands: Sequence[Tensor], sizes: SizeKnowledge) -> tuple[Strides, bool]:
     """Strides of a result, and whether they deviate from eager's: the layout of an operand of full shape that lowering
     has chosen, else eager's."""
     for operand in operands:
         if operand.deviates and operand.shape == shape:
-            return preserved_strides(shape, operand.strides), True
+            return sizes.preserved_strides(shape, operand.strides), True
     fitting = [(operand.shape, operand.strides) for operand in operands if len(operand.shape) <= len(shape)]
-    return elementwise_strides(shape, fitting), False
+    return sizes.elementwise_strides(shape, fitting), False
 
 
-def loop_variables(order: Sequence[int], shape: Sequence[int]) -> tuple[tuple[Symbol, ...], Index]:
+def loop_variables(order: Sequence[int], shape: Sequence[ExprLike]) -> tuple[tuple[Symbol, ...], Index]:
     """Loop symbols, outermost first, for dimensions in the given `order`, and the index tuple of these symbols."""
     index: list[ExprLike] = [0] * len(shape)
     for at, dim in enumerate(order):
@@ -357,7 +372,7 @@ def loop_variables(order: Sequence[int], shape: Sequence[int]) -> tuple[tuple[Sy
     return _LOOP_SYMBOLS[: len(order)], tuple(index)
 
 
-def loop_order(shape: Sequence[int], strides: Strides) -> list[int]:
+def loop_order(shape: Sequence[ExprLike], strides: Sequence[int]) -> list[int]:
     """Dimensions of more than one element, the largest stride (the outermost loop) first."""
     return sorted((dim for dim, size in enumerate(shape) if size != 1), key=lambda dim: -strides[dim])
 
@@ -369,28 +384,29 @@ def linear(memory: Stored, index: Index) -> ExprLike:
     return position
 
 
-def dense_like(shape: Sequence[int], strides: Strides) -> Strides:
+def dense_like(shape: Sequence[ExprLike], strides: Sequence[int]) -> Strides:
     """Dense strides of `shape`, with dimensions in the order of the given strides."""
     return _dense_in_order(tuple(shape), sorted(range(len(shape)), key=lambda dim: -strides[dim]))
 
 
-def same_strides(shape: Sequence[int], first: Strides, second: Strides) -> bool:
+def same_strides(shape: Sequence[ExprLike], first: Strides, second: Strides) -> bool:
     """True if both address equal elements. Strides of dimensions of size one, or of empty tensors, do not matter."""
     if first == second or 0 in shape:
         return True
     return all(a == b or size == 1 for size, a, b in zip(shape, first, second, strict=True))
 
 
-def _dense_in_order(shape: tuple[int, ...], order: Sequence[int]) -> Strides:
-    strides = [1] * len(shape)
-    running = 1
+def _dense_in_order(shape: Sizes, order: Sequence[int]) -> Strides:
+    strides: list[ExprLike] = [1] * len(shape)
+    running: ExprLike = 1
     for dim in reversed(order):
         strides[dim] = running
-        running *= max(shape[dim], 1)
+        if shape[dim] != 0:
+            running = running * shape[dim]
     return tuple(strides)
 
 
-def _broadcast_plan(own: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...] | None:
+def _broadcast_plan(own: Sizes, shape: Sizes) -> tuple[int, ...] | None:
     """For each own dimension the position of the full index to take (-1: zero); None when nothing changes."""
     if own == shape:
         return None

@@ -11,7 +11,7 @@ from torch import fx
 from stator.base.counters import count
 from stator.base.errors import CompileError
 from stator.graph.ir.memory import addresses_storage
-from stator.prims.layout import contiguous_strides, preserved_strides
+from stator.prims.layout import contiguous_strides
 from stator.prims.record import TensorMeta
 
 from .builder import LoweringBuilder, same_strides
@@ -38,7 +38,7 @@ def _of_copy(view: TensorMeta) -> TensorMeta:
 
 
 def _laid_out(builder: LoweringBuilder, found: Tensor, view: TensorMeta) -> Tensor:
-    strides = preserved_strides(view.shape, view.stride)
+    strides = builder.sizes.preserved_strides(view.shape, view.stride)
     return found if same_strides(view.shape, strides, found.strides) else builder.copy(found, strides)
 
 

@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from stator.base.errors import CompileError, StatorError
+from stator.base.errors import CompileError, StatorError, Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.tracing.functional import trace_operator
 from stator.inductor.buffers import Lowered, View
-from stator.prims.layout import is_dense
+from stator.inductor.passes.symbolic_sizes import described_graph
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.prims.record import TensorMeta, record
 from stator.prims.rule_checks import place_of, raised_at
+from stator.shapes.expr import Expr
 
 from .builder import LoweringBuilder, same_strides
 from .exact import exact_lowering
@@ -42,23 +44,25 @@ _PLAIN_DTYPES = frozenset(
 )
 
 
-def lower(gm: fx.GraphModule, exact: bool = False) -> Lowered:
-    """Lower a functional ATen graph with `meta["val"]` on its nodes. Raises CompileError naming the node.
+def lower(gm: fx.GraphModule, exact: bool = False, sizes: SizeKnowledge = NUMBERS_ONLY) -> Lowered:
+    """Lower a functional ATen graph with `meta["val"]` on its nodes. Raises CompileError naming the node,
+    and Unsupported for lowerings that do not serve symbolic sizes.
 
+    sizes: what is known about the expressions in place of sizes; without it, all sizes are numbers.
     exact: only operators with bits that IEEE 754 fixes become loops; ATen is called for all others.
 
     Optional entries of `gm.meta`: "mutated" has (input index, output position) for each output that is an input's new
     content; "free_layouts" has the positions of outputs that may have other strides than eager's; "given_strides" has
     the strides of the first inputs, where they may differ from those in their nodes' metas.
     """
-    return _GraphLowering(gm, exact).run()
+    return _GraphLowering(gm, exact, sizes).run()
 
 
 class _GraphLowering:
-    def __init__(self, gm: fx.GraphModule, exact: bool) -> None:
+    def __init__(self, gm: fx.GraphModule, exact: bool, sizes: SizeKnowledge) -> None:
         self.gm = gm
         self.exact = exact
-        self.builder = LoweringBuilder()
+        self.builder = LoweringBuilder(sizes)
         self.values: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
         self.outputs: list[Any] = []
@@ -79,17 +83,26 @@ class _GraphLowering:
                 text = f"lowering of {node.format_node()} failed: {type(error).__name__}: {error}"
                 raised = raised_at(error)
                 text = f"{text}\n  {raised}" if raised is not None else text
+                if self.builder.sizes.environment is not None:
+                    raise Unsupported("dynamic-shape", text, place=node.meta.get("place")) from error
                 raise CompileError("inductor", text, place=node.meta.get("place")) from error
         builder = self.builder
         mutated = tuple([(builder.inputs[index], position) for index, position in self.gm.meta.get("mutated", ())])
-        return Lowered(builder.buffers, builder.nodes, builder.inputs, self.outputs, mutated)
+        bindings = self.gm.meta.get("size_bindings", {})
+        return Lowered(builder.buffers, builder.nodes, builder.inputs, self.outputs, mutated, builder.sizes, bindings)
 
     def placeholder(self, node: fx.Node) -> None:
         meta = node.meta["val"]
+        if isinstance(meta, int | Expr) and self.builder.sizes.environment is not None:
+            self.builder.inputs.append(f"in_{node.name}")
+            self.values[node] = meta
+            return
         if not isinstance(meta, TensorMeta):
             raise CompileError("inductor", f"the graph's input {node.name} is {meta!r}, not a tensor")
         given = self.gm.meta.get("given_strides", ())
         at = len(self.builder.inputs)
+        if at < len(given) and self.builder.sizes.environment is not None:
+            given = ()
         deviates = at < len(given) and not same_strides(meta.shape, given[at], meta.stride)
         if deviates:
             meta = replace(meta, stride=given[at])
@@ -147,18 +160,25 @@ class _GraphLowering:
         try:
             module = trace_operator(
                 target,
-                fx.map_arg(node.args, _meta),
-                fx.map_arg(node.kwargs, _meta),
+                self.symbolic_arguments(node.args),
+                self.symbolic_arguments(node.kwargs),
                 keep=lambda part: part not in self.decomposing and can_lower(part),
             )
             if any(part.target is target for part in module.graph.nodes):
                 return NotImplemented
+            module = described_graph(module, self.builder.sizes)
             return self.lower_inline(
                 node, module, [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             )
         finally:
             self.decomposing.discard(target)
             self.begin_node(node)
+
+    def symbolic_arguments(self, arguments: Any) -> Any:
+        """Arguments for tracing: metas of tensors, with symbolic numbers."""
+        sizes = self.builder.sizes
+        metas = fx.map_arg(arguments, _meta)
+        return metas if sizes.environment is None else tree_map(sizes.symbolic, metas)
 
     def lower_inline(self, node: fx.Node, module: fx.GraphModule, inputs: Sequence[Tensor]) -> Any:
         """Lower a graph in place of one node, and return the values of its output node."""
@@ -192,7 +212,7 @@ class _GraphLowering:
             return value
         if free and value.deviates:
             planned = value.planned()
-            if planned is not None and is_dense(meta.shape, planned[0]):
+            if planned is not None and self.builder.sizes.is_dense(meta.shape, planned[0]):
                 meta = replace(meta, stride=planned[0])
         self.builder.origin = node.name
         if value.copies:

@@ -8,7 +8,7 @@ from stator.inductor.loops.printer import dtype_name, print_body
 
 def print_lowered(lowered: Lowered) -> str:
     """Print one block per node, headed by the buffers that it fills and its graph nodes."""
-    given = [lowered.buffers[name] for name in lowered.inputs]
+    given = [lowered.buffers[name] for name in lowered.inputs if name in lowered.buffers]
     given += [buffer for buffer in lowered.buffers.values() if buffer.kind == "constant"]
     blocks = ["\n".join(f"{buffer.kind} {_buffer(buffer)}" for buffer in given)]
     blocks += [_node(node, lowered) for node in lowered.nodes]
@@ -30,7 +30,7 @@ def _buffer(buffer: Buffer) -> str:
 
 
 def _layout(layout: Layout) -> str:
-    offset = f" offset {layout.offset}" if layout.offset else ""
+    offset = f" offset {layout.offset}" if layout.offset != 0 else ""
     return f"{dtype_name(layout.dtype)}{list(layout.size)} strides {list(layout.stride)}{offset}"
 
 

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
-from stator.prims.layout import contiguous_strides, preserved_strides
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, product
+from stator.prims.layout import contiguous_strides
 from stator.shapes.expr import ExprLike, Ranges
 
 Index = tuple[ExprLike, ...]
-Strides = tuple[int, ...]
+Strides = tuple[ExprLike, ...]
 Remap = Callable[[Index, Ranges], Index]
 # (strides, offset) of the base to (strides, offset) of the view, or None when strides cannot express it
-Relayout = Callable[[Strides, int], "tuple[Strides, int] | None"]
+Relayout = Callable[[Strides, ExprLike], "tuple[Strides, ExprLike] | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Stored:
 
     buffer: str
     strides: Strides
-    offset: int = 0
+    offset: ExprLike = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +54,24 @@ class Viewed:
 
 class Tensor:
     """A value of the graph. `strides` is its present or future layout in memory. `deviates`: this layout is not
-    eager's, because lowering chose a layout upstream that consumers should follow.
+    eager's, because lowering chose a layout upstream that consumers should follow. `sizes` knows about symbolic sizes.
     """
 
-    __slots__ = ("deviates", "device", "dtype", "shape", "source", "strides")
+    __slots__ = ("deviates", "device", "dtype", "shape", "sizes", "source", "strides")
 
     def __init__(
         self,
-        shape: Sequence[int],
+        shape: Sequence[ExprLike],
         dtype: torch.dtype,
         device: torch.device,
         source: Stored | Computed | Viewed,
         strides: Strides | None = None,
         deviates: bool = False,
+        *,
+        sizes: SizeKnowledge = NUMBERS_ONLY,
     ) -> None:
-        self.shape = tuple(shape)
+        self.shape: tuple[Any, ...] = tuple(shape)
+        self.sizes = sizes
         self.dtype, self.device, self.source = dtype, device, source
         if strides is None:
             strides = source.strides if isinstance(source, Stored) else contiguous_strides(self.shape)
@@ -79,11 +83,8 @@ class Tensor:
         return len(self.shape)
 
     @property
-    def numel(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+    def numel(self) -> Any:
+        return product(self.shape)
 
     def load(self, ops: Any, index: Index) -> Ref:
         """The element at an index, as a value of the handler `ops`."""
@@ -111,7 +112,7 @@ class Tensor:
             return None if base is None or layout is None else Stored(base.buffer, *layout)
         return source if isinstance(source, Stored) else None
 
-    def planned(self) -> tuple[Strides, int] | None:
+    def planned(self) -> tuple[Strides, ExprLike] | None:
         """Strides and offset of the view over present or future memory; None when strides cannot express it."""
         source = self.source
         if isinstance(source, Stored):
@@ -119,7 +120,7 @@ class Tensor:
         if isinstance(source, Viewed):
             base = source.base.planned()
             return None if base is None else source.relayout(*base)
-        return preserved_strides(self.shape, self.strides), 0
+        return self.sizes.preserved_strides(self.shape, self.strides), 0
 
     @property
     def copies(self) -> bool:
@@ -151,20 +152,21 @@ class Tensor:
         return isinstance(source, Computed) and source.heavy
 
 
-def view(base: Tensor, shape: Sequence[int], remap: Remap, relayout: Relayout) -> Tensor:
+def view(base: Tensor, shape: Sequence[ExprLike], remap: Remap, relayout: Relayout) -> Tensor:
     """A view. It becomes plain memory when strides can express it."""
     stored = base.source
     if isinstance(stored, Stored):
         layout = relayout(stored.strides, stored.offset)
         if layout is not None:
-            return Tensor(shape, base.dtype, base.device, Stored(stored.buffer, *layout), deviates=base.deviates)
+            place = Stored(stored.buffer, *layout)
+            return Tensor(shape, base.dtype, base.device, place, deviates=base.deviates, sizes=base.sizes)
     hint = relayout(base.strides, 0)
     strides = hint[0] if hint else None
     deviates = base.deviates and hint is not None
-    return Tensor(shape, base.dtype, base.device, Viewed(base, remap, relayout), strides, deviates)
+    return Tensor(shape, base.dtype, base.device, Viewed(base, remap, relayout), strides, deviates, sizes=base.sizes)
 
 
 def cloned(base: Tensor, strides: Strides) -> Tensor:
     """A clone: equal elements, laid out by `strides` if they are ever stored."""
     source = Viewed(base, lambda index, ranges: index, lambda own, offset: (own, offset), copies=True)
-    return Tensor(base.shape, base.dtype, base.device, source, strides, base.deviates)
+    return Tensor(base.shape, base.dtype, base.device, source, strides, base.deviates, sizes=base.sizes)

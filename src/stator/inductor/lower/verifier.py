@@ -7,8 +7,8 @@ from typing import Any
 from stator.base.errors import VerificationError
 from stator.inductor.buffers import Extern, Layout, Loops, Lowered, View
 from stator.inductor.loops.verifier import verify_body
-from stator.shapes.expr import Symbol
-from stator.shapes.simplify import loop_ranges
+from stator.shapes.expr import Expr, Symbol
+from stator.shapes.simplify import add_loop, lies_below
 
 from .printer import print_lowered
 
@@ -36,23 +36,40 @@ class _Check:
         self.arguments(self.lowered.outputs, "the outputs")
 
     def loops(self, node: Loops) -> None:
-        verify_body(node.body, lambda name: self.known(name, node).dtype)
+        verify_body(node.body, lambda name: self.known(name, node).dtype, self.lowered.size_bindings)
         body = node.body
-        ranges = loop_ranges((*body.vars, *body.reduction_vars), (*body.ranges, *body.reduction_ranges))
+        ranges = self.lowered.sizes.ranges((*body.vars, *body.reduction_vars), (*body.ranges, *body.reduction_ranges))
         empty = 0 in body.ranges or 0 in body.reduction_ranges
         for at, op in enumerate(body.ops):
             if op.name == "indirect":
-                ranges[Symbol(f"indirect{at}")] = (0, max(op.args[1] - 1, 0))  # type: ignore[operator]
+                add_loop(ranges, Symbol(f"indirect{at}"), op.args[1])  # type: ignore[arg-type]
             if op.name == "load" and op.args[0] not in self.filled and op.args[0] not in node.outputs:
                 self.fail(node, f"reads {op.args[0]}, which nothing has filled")
             if op.name == "store" and op.args[0] not in node.outputs:
                 self.fail(node, f"stores to {op.args[0]}, which is not among its outputs")
             masked = op.name in ("load", "store") and op.args[2 if op.name == "load" else 4] is not None
             if op.name in ("load", "store") and not masked and not empty:
-                low, high = body.indices[op.args[1].position].bounds(ranges)  # type: ignore[union-attr]
+                index = body.indices[op.args[1].position]  # type: ignore[union-attr]
                 size = extent(self.known(op.args[0], node))  # type: ignore[arg-type]
-                if low < 0 or high >= size:
+                if self.escapes(index, size, node, ranges):
+                    low, high = index.bounds(ranges)
                     self.fail(node, f"%{at} reaches {low}..{high} of {op.args[0]}, which has {size} elements")
+
+    def escapes(self, index: Expr, size: Any, node: Loops, ranges: dict[Symbol, Any]) -> bool:
+        """True if an index surely leaves the buffer. What is open for symbolic sizes is tried in the example."""
+        if lies_below(index, size, ranges):
+            return False
+        sizes, body = self.lowered.sizes, node.body
+        if sizes.environment is None:
+            return True
+        example = {symbol: sizes.hint(symbol) for symbol in sizes.environment.ranges}
+        loops = zip((*body.vars, *body.reduction_vars), (*body.ranges, *body.reduction_ranges), strict=True)
+        limits = {symbol: (0, max(sizes.hint(extent) - 1, 0)) for symbol, extent in loops}
+        for at, op in enumerate(body.ops):
+            if op.name == "indirect":
+                limits[Symbol(f"indirect{at}")] = (0, max(sizes.hint(op.args[1]) - 1, 0))  # type: ignore[arg-type]
+        low, high = index.substitute(example).bounds(limits)
+        return low < 0 or high >= sizes.hint(size)
 
     def extern(self, node: Extern) -> None:
         self.arguments(node.args, node)
@@ -70,7 +87,8 @@ class _Check:
                 layout = argument.layout
                 base = self.known(argument.base, where)
                 self.is_filled(argument.base, where)
-                if 0 not in layout.size and layout.offset + extent(layout) > extent(base):
+                reaches = self.lowered.sizes.hint(layout.offset + extent(layout))
+                if 0 not in layout.size and reaches > self.lowered.sizes.hint(extent(base)):
                     self.fail(where, f"a view reaches beyond {argument.base}: {layout}")
             elif isinstance(argument, str) and argument in self.lowered.buffers:
                 self.is_filled(argument, where)
@@ -91,7 +109,7 @@ class _Check:
         raise VerificationError(f"lowered graph: {text} {reason}\n{print_lowered(self.lowered)}")
 
 
-def extent(layout: Layout) -> int:
+def extent(layout: Layout) -> Any:
     """The number of elements from the first to the last that a layout reaches, both included."""
     if 0 in layout.size:
         return 0

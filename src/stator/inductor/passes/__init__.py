@@ -12,6 +12,7 @@ from .accumulation import accumulate_into_sums, accumulate_products
 from .common_subexpressions import merge_common_subexpressions
 from .constants import fold_constants
 from .no_ops import drop_no_ops
+from .symbolic_sizes import with_expressions
 
 Pass = Callable[[fx.GraphModule], fx.GraphModule]
 
@@ -50,4 +51,5 @@ __all__ = [
     "fold_constants",
     "merge_common_subexpressions",
     "run_passes",
+    "with_expressions",
 ]

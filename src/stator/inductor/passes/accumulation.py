@@ -86,7 +86,7 @@ _ACCUMULATED = (torch.float32, torch.float64)
 
 def _is_transposed(matrix: Any) -> bool:
     meta = matrix.meta.get("val") if isinstance(matrix, fx.Node) else None
-    return isinstance(meta, TensorMeta) and meta.stride[0] == 1 and meta.shape[0] > 1
+    return isinstance(meta, TensorMeta) and meta.stride[0] == 1 and meta.shape[0] not in (0, 1)
 
 
 def _adds_rows_to_zeros(node: Any) -> bool:

@@ -6,12 +6,15 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from stator.graph.ir.cleanup import remove_dead
 from stator.graph.ir.memory import output_memory
 from stator.graph.ir.schema import is_random_call
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
+from stator.shapes.expr import Expr
+from stator.shapes.floats import FloatExpr
 
 # A constant occupies memory for good and is read at each use; index arithmetic in a loop costs next to nothing.
 MAX_ELEMENTS = 1 << 18
@@ -57,9 +60,12 @@ def _constant_nodes(graph: fx.Graph) -> dict[fx.Node, int]:
 
 
 def _is_exact(node: fx.Node) -> bool:
-    """True if every process computes equal values (uninitialised memory differs) and the size is small enough."""
+    """True if every process computes equal values (uninitialised memory differs), for all sizes of inputs, and the size
+    is small enough."""
     name = str(node.target)
     meta: TensorMeta = node.meta["val"]
+    if any(isinstance(value, Expr | FloatExpr) for value in tree_leaves((node.args, node.kwargs, meta.shape))):
+        return False
     return "empty" not in name and meta.device.type == "cpu" and numel(meta.shape) <= MAX_ELEMENTS
 
 

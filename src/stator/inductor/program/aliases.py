@@ -7,14 +7,21 @@ from typing import Any
 
 from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.schedule.groups import Group
+from stator.inductor.sizes import SizeKnowledge
 
 
-def layout_bytes(layout: Layout) -> int:
-    """Bytes from the start of the memory to the end of the last element, the layout's offset included."""
+def layout_bytes(layout: Layout) -> Any:
+    """Bytes from the start of the memory to the end of the last element, the layout's offset included: an int, or an
+    expression over sizes."""
     if 0 in layout.size:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True))
     return (layout.offset + last + 1) * layout.dtype.itemsize
+
+
+def typical_bytes(layout: Layout, sizes: SizeKnowledge) -> int:
+    """`layout_bytes` in the example."""
+    return sizes.hint(layout_bytes(layout))
 
 
 def buffers_in(value: Any, buffers: Mapping[str, Buffer]) -> Iterator[str]:

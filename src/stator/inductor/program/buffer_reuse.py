@@ -47,13 +47,15 @@ def reuse_dead_memory(program: Program, held: Collection[str] = ()) -> Program:
 
 
 def _own_blocks(program: Program, held: Collection[str]) -> dict[str, int]:
-    """The sizes of the CPU buffers that have memory of their own outside of the arena."""
+    """The sizes of the CPU buffers that have memory of their own outside of the arena. Without those of symbolic
+    size."""
     placed = {entry.name for entry in plan_arena(program).placed}
-    names = [name for name in program.inputs if program.boxed and name not in held]
+    names = [name for name in program.tensor_inputs if program.boxed and name not in held]
     for step in program.steps:
         if isinstance(step, (Allocate, Reuse, ReuseIfUnshared)) and step.name not in placed:
             names.append(step.name)
         elif isinstance(step, Call) and step.extern.style == "returns" and not may_alias_arguments(step.extern):
             names += [name for name in step.extern.outputs if name is not None]
     layouts = {name: program.buffers[name].layout for name in names}
-    return {name: layout_bytes(layout) for name, layout in layouts.items() if layout.device.type == "cpu"}
+    found = {name: layout_bytes(layout) for name, layout in layouts.items() if layout.device.type == "cpu"}
+    return {name: size for name, size in found.items() if isinstance(size, int)}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from stator.inductor.buffers import Buffer
 from stator.inductor.loops.body import IndexRef, LoopBody, Op
 from stator.inductor.schedule.groups import Group
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 
 from .aliases import layout_bytes
 
 
-def may_overwrite(group: Group, old: Buffer, new: Buffer) -> bool:
+def may_overwrite(group: Group, old: Buffer, new: Buffer, sizes: SizeKnowledge = NUMBERS_ONLY) -> bool:
     """True if `new` may take over the memory of `old`, which `group` reads and nothing reads afterwards.
 
     The proof: the iteration that writes an element also reads it, and reads it first. All accesses to both buffers have
@@ -30,7 +31,7 @@ def may_overwrite(group: Group, old: Buffer, new: Buffer) -> bool:
             at = body.indices[_index_position(op)]
             if index is None:
                 index, loops = at, (body.vars, body.ranges)
-            if at is not index or loops != (body.vars, body.ranges) or not _plain(body, op):
+            if at is not index or loops != (body.vars, body.ranges) or not _plain(body, op, sizes):
                 return False
             if op.name == "load" and (stored or name == new.name):
                 return False
@@ -53,8 +54,8 @@ def _index_position(op: Op) -> int:
     return index.position
 
 
-def _plain(body: LoopBody, op: Op) -> bool:
+def _plain(body: LoopBody, op: Op, sizes: SizeKnowledge) -> bool:
     """True without reduction loops and accumulating stores, with an index over the parallel loops alone."""
     index = body.indices[_index_position(op)]
     accumulates = op.name == "store" and len(op.args) > 3 and op.args[3] is not None
-    return not body.reduction_vars and not accumulates and index.symbols <= set(body.vars)
+    return not body.reduction_vars and not accumulates and sizes.loops_in(index) <= set(body.vars)

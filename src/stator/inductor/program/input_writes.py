@@ -12,7 +12,7 @@ from dataclasses import replace
 from stator.inductor.buffers import Buffer, Extern, Lowered
 from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
 from stator.inductor.schedule.groups import Group, Schedule
-from stator.prims.layout import may_overlap
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, Symbol
 
 from .aliases import AliasAnalysis, buffers_in, reads_of, writes_of
@@ -43,6 +43,7 @@ class _Uses:
 
     def __init__(self, lowered: Lowered, schedule: Schedule) -> None:
         self.buffers: Mapping[str, Buffer] = lowered.buffers
+        self.sizes = lowered.sizes
         self.steps = schedule.steps
         memory = AliasAnalysis(lowered.buffers, schedule.steps)
         self.own = memory.is_own
@@ -81,7 +82,7 @@ class _Uses:
             made.dtype,
             made.device,
         )
-        if not same or made.offset or may_overlap(given.size, given.stride):
+        if not same or made.offset != 0 or self.sizes.may_overlap(given.size, given.stride):
             return False
         if self.returned[new] != 1 or self.returned[old]:
             return False
@@ -90,10 +91,10 @@ class _Uses:
 
     def _same_element(self, position: int, old: str, name: str, new: str) -> bool:
         step = self.steps[position]
-        return not isinstance(step, Extern) and name == old and writes_where_it_read(step, old, new)
+        return not isinstance(step, Extern) and name == old and writes_where_it_read(step, old, new, self.sizes)
 
 
-def writes_where_it_read(group: Group, old: str, new: str) -> bool:
+def writes_where_it_read(group: Group, old: str, new: str, sizes: SizeKnowledge = NUMBERS_ONLY) -> bool:
     """True if the kernel reads every element of `old` before it writes the element of `new` at the same address.
 
     The proof: all accesses to both have one common index, any two iterations with an access differ in that index, and
@@ -121,7 +122,7 @@ def writes_where_it_read(group: Group, old: str, new: str) -> bool:
                 return False  # masked, or combined with the memory's content
             if op.name == "store":
                 write_run = run
-    if index is None or write_run < 0 or not _is_injective(index, outer, inner, group):
+    if index is None or write_run < 0 or not _is_injective(sizes.loops_in(index), outer, inner, group):
         return False
     return index.symbols.isdisjoint(inner) or write_run == runs.last
 
@@ -134,15 +135,17 @@ def _loops(group: Group) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...]]:
     return symbols[:shared], symbols[shared:]
 
 
-def _is_injective(index: Expr, outer: tuple[Symbol, ...], inner: tuple[Symbol, ...], group: Group) -> bool:
+def _is_injective(
+    varies: frozenset[Symbol], outer: tuple[Symbol, ...], inner: tuple[Symbol, ...], group: Group
+) -> bool:
     """Stores to a buffer never meet, so the loops that an index varies with take each of its values once. The index
     must vary with all shared loops, with all inner loops or none, and with nothing but loops."""
-    varies = index.symbols
     if not varies <= {*outer, *inner}:
         return False
     inside = varies & set(inner)
-    return all(symbol in varies for symbol, size in zip(outer, group.ranges, strict=True) if size > 1) and (
-        not inside or all(symbol in varies for symbol, size in zip(inner, group.inner_ranges, strict=True) if size > 1)
+    return all(symbol in varies for symbol, size in zip(outer, group.ranges, strict=True) if size not in (0, 1)) and (
+        not inside
+        or all(symbol in varies for symbol, size in zip(inner, group.inner_ranges, strict=True) if size not in (0, 1))
     )
 
 

@@ -8,18 +8,19 @@ counted once no other move lowers the peak.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
+from typing import Any
 
 import torch
 
 from stator.graph.ir.schema import is_random_call
 from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View
 from stator.inductor.schedule.groups import Group, Schedule
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, ceil_div, product
 from stator.prims.layout import contiguous_strides
 
-from .aliases import AliasAnalysis, buffers_in, layout_bytes, reads_of, writes_of
+from .aliases import AliasAnalysis, buffers_in, layout_bytes, reads_of, typical_bytes, writes_of
 
 # A move must save this share of the bytes of inputs and results; a smaller gain is not worth another order
 _LEAST_SHARE = 0.0005
@@ -56,13 +57,16 @@ class _Order:
         self.place = list(range(count))
         self.changed = False
         memory = AliasAnalysis(lowered.buffers, schedule.steps)
-        self.sizes = {name: layout_bytes(buffer.layout) for name, buffer in lowered.buffers.items()}
+        knowledge = self.knowledge = lowered.sizes
+        self.sizes = {name: typical_bytes(buffer.layout, knowledge) for name, buffer in lowered.buffers.items()}
         computed = {
             name for name, buffer in lowered.buffers.items() if buffer.kind == "computed" and memory.is_own(name)
         }
         returned = {root for name in buffers_in(lowered.outputs, lowered.buffers) for root in memory.roots(name)}
         self.mortal = (computed | freed) - returned
-        self.least = max(1, int(_LEAST_SHARE * sum(self.sizes[name] for name in {*lowered.inputs, *returned})))
+        self.least = max(
+            1, int(_LEAST_SHARE * sum(self.sizes[name] for name in {*lowered.inputs, *returned} & self.sizes.keys()))
+        )
         self.reads = [_roots(memory, reads_of(step, lowered.buffers)) for step in schedule.steps]
         self.writes = [_roots(memory, writes_of(step)) for step in schedule.steps]
         self.users: dict[str, list[int]] = {}
@@ -90,7 +94,7 @@ class _Order:
 
     def count_scratch(self) -> bool:
         """Count the scratch memory of library calls. False if that does not change the peak."""
-        self.scratch = [scratch_bytes(step, self.buffers) for step in self.all_steps]
+        self.scratch = [scratch_bytes(step, self.buffers, self.knowledge) for step in self.all_steps]
         if not any(self.scratch):
             return False
         before, (self.alive, self.most) = max(self.most), self._walk(self.steps, self.alive[0])
@@ -208,21 +212,21 @@ class _Order:
 _LANES = 16  # channels in a block of oneDNN's layouts
 
 
-def scratch_bytes(step: Group | Extern, buffers: Mapping[str, Buffer]) -> int:
+def scratch_bytes(step: Group | Extern, buffers: Mapping[str, Buffer], sizes: SizeKnowledge = NUMBERS_ONLY) -> int:
     """A rough count of the bytes that a library allocates for itself during a call. Known only for gradients of
     convolutions of contiguous images by kernels of more than one element: copies in oneDNN's layouts."""
     if not isinstance(step, Extern) or step.target is not torch.ops.aten.convolution_backward.default:
         return 0
     layouts = [part.layout if isinstance(part, View) else buffers[part].layout for part in step.args[:3]]
     weight = layouts[2].size
-    if layouts[1].stride != contiguous_strides(layouts[1].size) or math.prod(weight[2:]) == 1:
+    if layouts[1].stride != contiguous_strides(layouts[1].size) or product(weight[2:]) == 1:
         return 0
-    return sum(_in_blocks(layout) for layout in layouts[:2]) + layout_bytes(layouts[2])
+    return sizes.hint(sum(_in_blocks(layout) for layout in layouts[:2]) + layout_bytes(layouts[2]))
 
 
-def _in_blocks(images: Layout) -> int:
+def _in_blocks(images: Layout) -> Any:
     batch, channels, *positions = images.size
-    return batch * -(-channels // _LANES) * _LANES * math.prod(positions) * images.dtype.itemsize
+    return batch * ceil_div(channels, _LANES) * _LANES * product(positions) * images.dtype.itemsize
 
 
 def _bytes_kept(last_touches: Iterable[tuple[int, int]], place: int) -> int:

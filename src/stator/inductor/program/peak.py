@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from .aliases import layout_bytes
+from .aliases import typical_bytes
 from .arena import plan_arena
 from .steps import Allocate, Call, Free, Program, Reuse, ReuseIfUnshared
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """bytes: the most bytes alive at one time, the arena included. arena: the bytes of the arena alone."""
+    """bytes: the most bytes alive at one time, the arena included. arena: the bytes of the arena alone. Both are those
+    of the example where sizes are symbolic."""
 
     bytes: int
     arena: int
@@ -30,10 +31,10 @@ def predict_peak(program: Program, held: Collection[str] = ()) -> Peak:
 
 def bytes_alive(program: Program, held: Collection[str] = ()) -> tuple[list[int], int]:
     """The bytes outside of the arena while each step runs (after it, for a Free), and the bytes of the arena."""
-    sizes = {name: layout_bytes(buffer.layout) for name, buffer in program.buffers.items()}
+    sizes = {name: typical_bytes(buffer.layout, program.sizes) for name, buffer in program.buffers.items()}
     arena = plan_arena(program)
     placed = {entry.name for entry in arena.placed}
-    alive = {name: sizes[name] for name in program.inputs if program.boxed and name not in held}
+    alive = {name: sizes[name] for name in program.tensor_inputs if program.boxed and name not in held}
     total = sum(alive.values())
     found = []
     for step in program.steps:

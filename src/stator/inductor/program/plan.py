@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from stator.base.errors import CompileError, VerificationError
 from stator.inductor.buffers import Buffer, Extern, Lowered
 from stator.inductor.schedule.groups import Group, Schedule
+from stator.shapes.expr import ExprLike
 
-from .aliases import AliasAnalysis, buffers_in, layout_bytes, reads_of, writes_of
+from .aliases import AliasAnalysis, buffers_in, layout_bytes, reads_of, typical_bytes, writes_of
 from .arena import plan_arena, size_threshold
 from .in_place import may_overwrite
 from .steps import Allocate, Call, Free, KernelSource, Launch, Program, ReturnValues, Reuse, Step
@@ -49,7 +50,8 @@ def plan(
     program = _plan(*parts, reuse, boxed, None)
     if arena_share is None:
         return program
-    others = sum(layout_bytes(lowered.buffers[name].layout) for name in {*lowered.inputs, *program.escaping})
+    names = {*program.tensor_inputs, *program.escaping}
+    others = sum(typical_bytes(lowered.buffers[name].layout, lowered.sizes) for name in names)
     if others >= _NO_ARENA_FROM:
         return _plan(*parts, reuse, boxed, 0)
     most = max(_LEAST_ARENA, int(arena_share * others))
@@ -78,7 +80,7 @@ def _plan(
             known = used.setdefault(kernel.symbol, kernel)
             if known.source != kernel.source:
                 raise VerificationError(f"two different kernels are both called {kernel.symbol}")
-            planner.launch(position, step, kernel.symbol)
+            planner.launch(position, step, kernel)
         else:
             planner.call(position, step)
     planner.steps.append(ReturnValues(tuple(lowered.outputs)))
@@ -93,6 +95,8 @@ def _plan(
         escaping=frozenset(planner.returned - planner.given),
         boxed=boxed,
         heap_from=heap_from,
+        sizes=lowered.sizes,
+        size_bindings=lowered.size_bindings,
     )
 
 
@@ -114,6 +118,7 @@ class _Planner:
 
     def __init__(self, lowered: Lowered, schedule: Schedule, reuse: bool, boxed: bool, heap_from: int | None) -> None:
         self.buffers = lowered.buffers
+        self.sizes = lowered.sizes
         self.memory = AliasAnalysis(lowered.buffers, schedule.steps)
         self.reuse = reuse
         self.heap_from = heap_from
@@ -129,18 +134,19 @@ class _Planner:
             if ours and name not in self.returned and not writes_an_input:
                 self.dying[position].append(name)
         if boxed:
-            unread = [name for name in lowered.inputs if name not in self.last_use and name not in self.returned]
+            used = self.last_use.keys() | self.returned
+            unread = [name for name in lowered.inputs if name in self.buffers and name not in used]
             self.steps += [Free(name) for name in unread]
         self.allocated: set[str] = set()  # by Allocate or Reuse
         self.made: set[str] = set()  # results of library calls
-        self.dead: dict[str, int] = {}  # free for reuse: name -> bytes of the whole block
-        self.block_bytes: dict[str, int] = {}
+        self.dead: dict[str, ExprLike] = {}  # free for reuse: name -> bytes of the whole block
+        self.block_bytes: dict[str, ExprLike] = {}
 
-    def launch(self, position: int, group: Group, symbol: str) -> None:
+    def launch(self, position: int, group: Group, kernel: KernelSource) -> None:
         in_place = self._overwritten_by(position, group) if self.reuse else {}
         for name in group.writes:
             self._allocate(name, in_place.get(name))
-        self.steps.append(Launch(symbol, (*group.reads, *group.writes)))
+        self.steps.append(Launch(kernel.symbol, (*group.reads, *group.writes), kernel.sizes))
         self._free_dead(position, kept=set(in_place.values()))
 
     def call(self, position: int, extern: Extern) -> None:
@@ -163,7 +169,7 @@ class _Planner:
             for old in dying:
                 if old in chosen.values() or (new in self.returned and not self._may_be_returned(old, new)):
                     continue
-                if may_overwrite(group, self.buffers[old], self.buffers[new]):
+                if may_overwrite(group, self.buffers[old], self.buffers[new], self.sizes):
                     chosen[new] = old
                     break
         return chosen
@@ -195,16 +201,19 @@ class _Planner:
         if not self.reuse or name in self.returned or self._on_heap(need):
             return None
         device = self.buffers[name].layout.device
+        most = _LARGEST_WASTE * self.sizes.hint(need)
         fitting = [
-            (bytes_, -order, old)
+            (self.sizes.hint(bytes_), -order, old)
             for order, (old, bytes_) in enumerate(self.dead.items())
-            if need <= bytes_ <= _LARGEST_WASTE * need and self.buffers[old].layout.device == device
+            if self.sizes.known("<=", need, bytes_)
+            and self.sizes.hint(bytes_) <= most
+            and self.buffers[old].layout.device == device
         ]
         # the smallest; among equals the buffer that died last, which is still in the processor's cache
         return min(fitting)[2] if fitting else None
 
-    def _on_heap(self, size: int) -> bool:
-        return self.heap_from is not None and size >= self.heap_from
+    def _on_heap(self, size: ExprLike) -> bool:
+        return self.heap_from is not None and self.sizes.hint(size) >= self.heap_from
 
     def _free_dead(self, position: int, kept: set[str]) -> None:
         for name in self.dying[position]:

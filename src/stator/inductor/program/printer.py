@@ -6,7 +6,7 @@ from typing import Any
 
 from stator.inductor.buffers import Layout, View
 
-from .aliases import layout_bytes
+from .aliases import typical_bytes
 from .arena import plan_arena
 from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared
 
@@ -31,12 +31,12 @@ def peak_bytes(program: Program) -> int:
     peak = 0
     for step in program.steps:
         if isinstance(step, Allocate) and step.name not in program.escaping:
-            live[step.name] = layout_bytes(step.layout)
+            live[step.name] = typical_bytes(step.layout, program.sizes)
         elif isinstance(step, ReuseIfUnshared) and step.name in program.escaping:
             live.pop(step.old, None)
         elif isinstance(step, ReuseIfUnshared):
             live.pop(step.old, None)
-            live[step.name] = layout_bytes(step.layout)
+            live[step.name] = typical_bytes(step.layout, program.sizes)
         elif isinstance(step, Reuse) and step.old in live:
             live[step.name] = live.pop(step.old)
         elif isinstance(step, Free):
@@ -46,7 +46,7 @@ def peak_bytes(program: Program) -> int:
 
 
 def layout_text(layout: Layout) -> str:
-    offset = f" at {layout.offset}" if layout.offset else ""
+    offset = f" at {layout.offset}" if layout.offset != 0 else ""
     return f"{str(layout.dtype).removeprefix('torch.')}{list(layout.size)} stride {list(layout.stride)}{offset}"
 
 
@@ -74,7 +74,7 @@ def _line(step: Any) -> str:
         case Free():
             return f"free     {step.name}"
         case Launch():
-            return f"launch   {step.kernel}({', '.join(step.args)})"
+            return f"launch   {step.kernel}({', '.join([*step.args, *map(str, step.sizes)])})"
         case ReturnValues():
             return f"return   {', '.join(_argument(value) for value in step.values)}"
     assert isinstance(step, Call)

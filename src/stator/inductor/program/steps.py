@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from stator.graph.ir.size_bindings import SizeBindings
 from stator.inductor.buffers import Buffer, Extern, Layout
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.shapes.expr import ExprLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,11 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Run a generated kernel on buffers (reads then writes; ABI in runtime/kernel_abi.md)."""
+    """Run a generated kernel on buffers (reads then writes) and sizes; ABI in runtime/kernel_abi.md."""
 
     kernel: str
     args: tuple[str, ...]
+    sizes: tuple[ExprLike, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +67,14 @@ Step = Allocate | Reuse | ReuseIfUnshared | Free | Launch | Call | ReturnValues
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """One generated kernel. `source` is self-contained text with the entry point `symbol`; identical text is shared."""
+    """One generated kernel. `source` is self-contained text with the entry point `symbol`; identical text is shared.
+    `sizes`: the values of its size arguments."""
 
     name: str
     symbol: str
     source: str
     language: str  # "cpp" or "triton"
+    sizes: tuple[ExprLike, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +86,11 @@ class Program:
     static_inputs: frozenset[str] = frozenset()  # inputs that are nearly always the same tensor: parameters, buffers
     escaping: frozenset[str] = frozenset()  # computed buffers with memory that the caller receives
     boxed: bool = False  # inputs come in one list, which is emptied, and are freed after their last use
-    heap_from: int | None = None  # intermediates of this many bytes or more are not in the arena
+    heap_from: int | None = None  # intermediates of this many bytes (in the example) or more are not in the arena
+    sizes: SizeKnowledge = NUMBERS_ONLY
+    size_bindings: SizeBindings = field(default_factory=dict)
+
+    @property
+    def tensor_inputs(self) -> tuple[str, ...]:
+        """The inputs that are no sizes."""
+        return tuple([name for name in self.inputs if name in self.buffers])

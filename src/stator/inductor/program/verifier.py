@@ -5,7 +5,7 @@ from __future__ import annotations
 from stator.base.errors import VerificationError
 from stator.inductor.buffers import Buffer
 
-from .aliases import buffers_in, layout_bytes
+from .aliases import buffers_in, layout_bytes, typical_bytes
 from .arena import ArenaLayout, plan_arena
 from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared, Step
 
@@ -22,7 +22,9 @@ def verify_program(program: Program) -> None:
 
 def verify_arena(program: Program, layout: ArenaLayout) -> None:
     """Raise VerificationError when two live buffers overlap in the arena, or a buffer does not fit in the arena."""
-    placed = {entry.name: (entry.offset, entry.offset + layout_bytes(entry.layout)) for entry in layout.placed}
+    placed = {
+        entry.name: (entry.offset, entry.offset + typical_bytes(entry.layout, program.sizes)) for entry in layout.placed
+    }
     alive: set[str] = set()
     for position, step in enumerate(program.steps):
         if isinstance(step, (Allocate, Reuse)) and step.name in placed:
@@ -88,9 +90,7 @@ class _State:
         self.alive.discard(step.old)
         self.lent.add(step.old)
         self.allocated.discard(step.old)
-        if layout_bytes(step.layout) > layout_bytes(
-            self.program.buffers[step.old].layout
-        ) and not self._fits_original_block(step):
+        if not self._fits(step, step.old) and not self._fits_original_block(step):
             raise VerificationError(f"{step.name} needs more bytes than {step.old} has")
         self._begin(step.name)
 
@@ -108,14 +108,20 @@ class _State:
     def _is_whole(self, step: Reuse) -> bool:
         """True if `old` has memory of its own, outside of the arena, and exactly the layout that `name` needs."""
         from_size, before = self.program.heap_from, self.program.buffers[step.old].layout
-        return from_size is not None and layout_bytes(before) >= from_size and before == step.layout
+        return (
+            from_size is not None and typical_bytes(before, self.program.sizes) >= from_size and before == step.layout
+        )
+
+    def _fits(self, step: Reuse, name: str) -> bool:
+        need, given = layout_bytes(step.layout), layout_bytes(self.program.buffers[name].layout)
+        return self.program.sizes.known("<=", need, given)
 
     def _fits_original_block(self, step: Reuse) -> bool:
         """True if the block behind `old`, which an earlier and larger buffer may have begun, is large enough."""
         parents = {reuse.name: reuse.old for reuse in self.program.steps if isinstance(reuse, Reuse)}
         name: str | None = step.old
         while name is not None:
-            if layout_bytes(step.layout) <= layout_bytes(self.program.buffers[name].layout):
+            if self._fits(step, name):
                 return True
             name = parents.get(name)
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from stator.inductor.buffers import Buffer, Extern, Loops, View
 from stator.inductor.loops.body import IndexRef
 from stator.inductor.loops.vocabulary import HEAVY
-from stator.shapes.expr import Expr
+from stator.inductor.sizes import product
+from stator.shapes.expr import Expr, ExprLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LoopSummary:
     writes: frozenset[str]
     reduces: bool
     positions: bool  # has an argmax or argmin
-    iterations: int
+    iterations: ExprLike
     operations: int
     heavy: int
 
@@ -59,7 +59,7 @@ def summarize(node: Loops) -> LoopSummary:
         frozenset([access.buffer for access in stores]),
         bool(body.reduction_vars),
         positions,
-        math.prod(body.ranges) * math.prod(body.reduction_ranges),
+        product(body.ranges) * product(body.reduction_ranges),
         len(body.ops),
         heavy,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stator.inductor.sizes import SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike, Symbol
 
 from .space import FreshSymbols, Loop, LoopOverlay, Space, contiguous_walk, overlay, split_loops
@@ -34,19 +35,21 @@ class _Side:
     rest_inner: tuple[Loop, ...]
 
 
-def fuse_spaces(first: Space, second: Space, laid: LoopOverlay, names: FreshSymbols) -> FusedSpace | None:
+def fuse_spaces(
+    first: Space, second: Space, laid: LoopOverlay, names: FreshSymbols, knowledge: SizeKnowledge
+) -> FusedSpace | None:
     """None where the spaces do not fit: the second neither runs through a loop of the first nor reduces over it, or
     their rows have different shapes."""
     sizes = {loop.symbol: loop.size for pair in laid.pairs for loop in pair}
     sizes |= {loop.symbol: loop.size for loop in (*laid.rest_first, *laid.rest_second)}
     partner = {b.symbol: a for a, b in laid.pairs}
-    one = _side(first, laid.first, sizes, {a.symbol for a, _ in laid.pairs})
-    other = _side(second, laid.second, sizes, partner.keys())
+    one = _side(first, laid.first, sizes, {a.symbol for a, _ in laid.pairs}, knowledge)
+    other = _side(second, laid.second, sizes, partner.keys(), knowledge)
     renamed: Replacements = {b: a.symbol for b, a in partner.items()}
     if one.rest_outer:
         return None
     if one.inner:
-        return _onto_rows(one, other, laid, renamed, names)
+        return _onto_rows(one, other, laid, renamed, names, knowledge)
     if other.inner:
         space = _feeding_rows(one, other, renamed)
     else:
@@ -54,15 +57,21 @@ def fuse_spaces(first: Space, second: Space, laid: LoopOverlay, names: FreshSymb
     return None if space is None else FusedSpace(space, laid.first, compose(laid.second, renamed))
 
 
-def _side(space: Space, replacements: Replacements, sizes: dict[Symbol, int], paired: Iterable[Symbol]) -> _Side:
-    outer, inner = (split_loops(loops, replacements, sizes) for loops in (space.outer, space.inner))
+def _side(
+    space: Space,
+    replacements: Replacements,
+    sizes: dict[Symbol, ExprLike],
+    paired: Iterable[Symbol],
+    knowledge: SizeKnowledge,
+) -> _Side:
+    outer, inner = (split_loops(loops, replacements, sizes, knowledge) for loops in (space.outer, space.inner))
     paired = set(paired)
     rest_outer, rest_inner = (tuple([loop for loop in loops if loop.symbol not in paired]) for loops in (outer, inner))
     return _Side(outer, inner, rest_outer, rest_inner)
 
 
 def _onto_rows(
-    one: _Side, other: _Side, laid: LoopOverlay, renamed: Replacements, names: FreshSymbols
+    one: _Side, other: _Side, laid: LoopOverlay, renamed: Replacements, names: FreshSymbols, knowledge: SizeKnowledge
 ) -> FusedSpace | None:
     """The first group has rows. The second runs over rows and elements, reduces over the elements, or runs over
     rows."""
@@ -75,12 +84,12 @@ def _onto_rows(
         if not one.rest_inner:
             return None
         # the rows are paired already; pair their elements in order
-        more = overlay(contiguous_walk(one.rest_inner), contiguous_walk(rest), names)
+        more = overlay(contiguous_walk(one.rest_inner), contiguous_walk(rest), names, knowledge)
         if more is None or more.rest_first or more.rest_second:
             return None
         sizes = {loop.symbol: loop.size for pair in more.pairs for loop in pair}
-        inner = split_loops(inner, more.first, sizes)
-        other_inner = split_loops(other_inner, more.second, sizes)
+        inner = split_loops(inner, more.first, sizes, knowledge)
+        other_inner = split_loops(other_inner, more.second, sizes, knowledge)
         replace_first = compose(replace_first, more.first)
         replace_second = compose(replace_second, more.second)
         renamed = {**renamed, **{b.symbol: a.symbol for a, b in more.pairs}}

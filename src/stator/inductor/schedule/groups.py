@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from stator.inductor.buffers import Extern, Loops
 
@@ -20,11 +21,11 @@ class Group:
 
     name: str
     members: tuple[Loops, ...]
-    ranges: tuple[int, ...]
+    ranges: tuple[Any, ...]
     internal: frozenset[str]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    inner_ranges: tuple[int, ...] = ()
+    inner_ranges: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

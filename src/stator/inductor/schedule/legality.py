@@ -7,11 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, product
 from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol
 
 from .accesses import LoopSummary
 from .fused_space import fuse_spaces
 from .space import FreshSymbols, Loop, Member, Space, contiguous_walk, overlay, space_index, strides
+
+Walk = list[tuple[ExprLike, Loop]]  # loops with their strides
 
 
 @dataclass(slots=True)
@@ -28,9 +31,9 @@ class FusionCandidate:
     widest: Expr | None = None  # the access that walks along the most loops
     lanes: frozenset[Symbol] = frozenset()  # loops along which a store over all loops is contiguous
 
-    def accesses(self, kind: str, buffer: str) -> Iterator[Expr]:
+    def accesses(self, kind: str, buffer: str, knowledge: SizeKnowledge) -> Iterator[Expr]:
         """The indices of all plain accesses to a buffer, in the space's symbols."""
-        ranges = self.space.ranges()
+        ranges = self.space.ranges(knowledge)
         for member, facts in zip(self.members, self.facts, strict=True):
             if buffer in (facts.reads if kind == "loads" else facts.writes):
                 for access in getattr(facts, kind):
@@ -46,25 +49,31 @@ class Fusion:
     members: list[Member]
     facts: list[LoopSummary]
     flow: frozenset[str]  # buffers that the first writes and the second reads
-    paired: int  # iterations of the loops that were paired through memory
+    paired: ExprLike  # iterations of the loops that were paired through memory
     widest: Expr | None
     lanes_first: frozenset[Symbol]
     lanes_second: frozenset[Symbol]
 
 
-def fuse(first: FusionCandidate, second: FusionCandidate, sizes: dict[str, int], names: FreshSymbols) -> Fusion | None:
+def fuse(
+    first: FusionCandidate,
+    second: FusionCandidate,
+    sizes: dict[str, int],
+    names: FreshSymbols,
+    knowledge: SizeKnowledge = NUMBERS_ONLY,
+) -> Fusion | None:
     """Lay `second` over `first`, which runs before it; None when the fusion is illegal. `sizes`: elements of each
-    buffer."""
+    buffer, in the example."""
     flow = first.writes & second.reads
     if not _memory_allows(first, second):
         return None
-    through = _common_walk(first, second, flow, sizes)
+    through = _common_walk(first, second, flow, sizes, knowledge)
     if through is None:
         return None
-    laid = overlay(*through, names)
+    laid = overlay(*through, names, knowledge)
     if laid is None:
         return None
-    joint = fuse_spaces(first.space, second.space, laid, names)
+    joint = fuse_spaces(first.space, second.space, laid, names, knowledge)
     if joint is None:
         return None
     space, replace_first, replace_second = joint.space, joint.first, joint.second
@@ -72,22 +81,20 @@ def fuse(first: FusionCandidate, second: FusionCandidate, sizes: dict[str, int],
         return None  # a later phase would read memory again that an earlier phase has overwritten
     members_first = _moved(first.members, replace_first)
     members_second = _moved(second.members, replace_second)
-    if not _flows_in_place(first, second, members_first, members_second, space, flow):
+    if not _flows_in_place(first, second, members_first, members_second, space, flow, knowledge):
         return None
     members = members_first + members_second
     facts = first.facts + second.facts
     if not _keeps_position_order(members, facts, space):
         return None
-    paired = 1
-    for loop, _ in laid.pairs:
-        paired *= loop.size
+    paired = product(loop.size for loop, _ in laid.pairs)
     return Fusion(
         space,
         members,
         facts,
         frozenset(flow),
         paired,
-        _wider(_replaced(first.widest, replace_first), _replaced(second.widest, replace_second)),
+        _wider(_replaced(first.widest, replace_first), _replaced(second.widest, replace_second), knowledge),
         _replaced_lanes(first.lanes, replace_first),
         _replaced_lanes(second.lanes, replace_second),
     )
@@ -105,19 +112,23 @@ def _memory_allows(first: FusionCandidate, second: FusionCandidate) -> bool:
 
 
 def _common_walk(
-    first: FusionCandidate, second: FusionCandidate, flow: set[str], sizes: dict[str, int]
-) -> tuple[list[tuple[int, Loop]], list[tuple[int, Loop]]] | None:
+    first: FusionCandidate,
+    second: FusionCandidate,
+    flow: set[str],
+    sizes: dict[str, int],
+    knowledge: SizeKnowledge,
+) -> tuple[Walk, Walk] | None:
     """The walks of both groups through a buffer that both access. The walks show which loops correspond."""
-    best: tuple[int, list[tuple[int, Loop]], list[tuple[int, Loop]]] | None = None
+    best: tuple[int, Walk, Walk] | None = None
     shared = flow or (first.reads & second.reads)
     for buffer in sorted(shared, key=lambda name: (-sizes[name], name)):
-        walk_first = _walk(first, "stores" if buffer in flow else "loads", buffer)
-        walk_second = _walk(second, "loads", buffer)
+        walk_first = _walk(first, "stores" if buffer in flow else "loads", buffer, knowledge)
+        walk_second = _walk(second, "loads", buffer, knowledge)
         if walk_first is None or walk_second is None:
             if buffer in flow:
                 return None
             continue
-        covered = sum(loop.size for _, loop in walk_first) + sum(loop.size for _, loop in walk_second)
+        covered = sum(knowledge.hint(loop.size) for _, loop in (*walk_first, *walk_second))
         if best is None or covered > best[0]:
             best = (covered, walk_first, walk_second)
     if best is None:
@@ -127,41 +138,43 @@ def _common_walk(
     return best[1], best[2]
 
 
-def _walk(candidate: FusionCandidate, kind: str, buffer: str) -> list[tuple[int, Loop]] | None:
-    widest: list[tuple[int, Loop]] | None = None
-    for index in candidate.accesses(kind, buffer):
-        found = strides(index, candidate.space.loops)
+def _walk(candidate: FusionCandidate, kind: str, buffer: str, knowledge: SizeKnowledge) -> Walk | None:
+    widest: Walk | None = None
+    for index in candidate.accesses(kind, buffer, knowledge):
+        found = strides(index, candidate.space.loops, knowledge)
         if found is not None and (widest is None or len(found) > len(widest)):
             widest = found
     return widest
 
 
-def single_node_candidate(space: Space, member: Member, facts: LoopSummary) -> FusionCandidate:
+def single_node_candidate(
+    space: Space, member: Member, facts: LoopSummary, knowledge: SizeKnowledge
+) -> FusionCandidate:
     """A group of one node."""
-    ranges = space.ranges()
+    ranges = space.ranges(knowledge)
     widest: Expr | None = None
     lanes: set[Symbol] = set()
     for access in facts.stores:
         index = space_index(access.index, member, ranges)
-        walk = strides(index, space.loops)
+        walk = strides(index, space.loops, knowledge)
         if walk is not None:
-            widest = _wider(widest, index)
+            widest = _wider(widest, index, knowledge)
             if walk and walk[0][0] == 1 and len(walk) == len(space.loops):
                 lanes.add(walk[0][1].symbol)
-    if widest is None or len(widest.symbols) < len(space.loops):
+    if widest is None or len(knowledge.loops_in(widest)) < len(space.loops):
         for access in facts.loads:
             index = space_index(access.index, member, ranges)
-            if strides(index, space.loops) is not None:
-                widest = _wider(widest, index)
+            if strides(index, space.loops, knowledge) is not None:
+                widest = _wider(widest, index, knowledge)
     return FusionCandidate(
         space, [member], [facts], set(facts.reads), set(facts.writes), widest=widest, lanes=frozenset(lanes)
     )
 
 
-def _wider(one: Expr | None, other: Expr | None) -> Expr | None:
+def _wider(one: Expr | None, other: Expr | None, knowledge: SizeKnowledge) -> Expr | None:
     if one is None or other is None:
         return other if one is None else one
-    return other if len(other.symbols) > len(one.symbols) else one
+    return other if len(knowledge.loops_in(other)) > len(knowledge.loops_in(one)) else one
 
 
 def _replaced(index: Expr | None, replacements: dict[Symbol, ExprLike]) -> Expr | None:
@@ -200,11 +213,12 @@ def _flows_in_place(
     members_second: list[Member],
     space: Space,
     flow: set[str],
+    knowledge: SizeKnowledge,
 ) -> bool:
     """True if every element that flows is read by the iteration that wrote it."""
     if not flow:
         return True
-    ranges = space.ranges()
+    ranges = space.ranges(knowledge)
     written: dict[str, Expr] = {}
     for member, facts in zip(members_first, first.facts, strict=True):
         if facts.writes & flow:
@@ -226,7 +240,7 @@ def _flows_in_place(
 def _injective(index: Expr, space: Space, inner: set[Symbol]) -> bool:
     """True if each iteration that makes a value stores it to an element of its own; a row's value ignores inner
     loops."""
-    missing = [loop for loop in space.outer if loop.size > 1 and loop.symbol not in index.symbols]
+    missing = [loop for loop in space.outer if loop.size not in (0, 1) and loop.symbol not in index.symbols]
     return not missing
 
 
@@ -246,7 +260,7 @@ def _keeps_position_order(members: list[Member], all_facts: list[LoopSummary], s
     return True
 
 
-def _flat(loops: list[tuple[ExprLike, int]]) -> Expr:
+def _flat(loops: list[tuple[ExprLike, ExprLike]]) -> Expr:
     total: Expr = ZERO
     for where, size in loops:
         total = total * size + where

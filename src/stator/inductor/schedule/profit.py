@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from stator.inductor.lower.heuristics import LARGE_TABLE
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, product
 
 from .legality import Fusion, FusionCandidate
 from .space import strides
@@ -36,15 +36,17 @@ def is_profitable(
     fusion: Fusion,
     sizes: Mapping[str, int],
     readers: Mapping[str, int],
+    knowledge: SizeKnowledge = NUMBERS_ONLY,
 ) -> bool:
+    """Judges by the sizes of the example."""
     buffers = first.reads | first.writes | second.reads | second.writes
     if len(buffers) > MAX_BUFFERS:
         return False
-    if not fusion.flow and not _siblings(first, second, fusion, sizes):
+    if not fusion.flow and not _siblings(first, second, fusion, sizes, knowledge):
         return False
-    if fusion.space.inner and not _rows_fit(first, second, fusion):
+    if fusion.space.inner and not _rows_fit(first, second, fusion, knowledge):
         return False
-    if fusion.flow and _fills_a_table(second, sizes):
+    if fusion.flow and _fills_a_table(second, sizes, knowledge):
         return False
     if _chooses_places(first) and _chooses_places(second):
         return False  # a kernel whose sums go to the rows of one number shares rows between threads, without atomics
@@ -55,35 +57,41 @@ def _chooses_places(group: FusionCandidate) -> bool:
     return any(not access.plain for facts in group.facts for access in facts.stores)
 
 
-def _fills_a_table(second: FusionCandidate, sizes: Mapping[str, int]) -> bool:
+def _fills_a_table(second: FusionCandidate, sizes: Mapping[str, int], knowledge: SizeKnowledge) -> bool:
     """True if rows are added to a much larger table. Filling the table takes longer than storing the rows, and with the
     rows stored their operands can die before the table is filled."""
     return any(
-        not access.plain and sizes[access.buffer] >= LARGE_TABLE * facts.iterations
+        not access.plain and sizes[access.buffer] >= LARGE_TABLE * knowledge.hint(facts.iterations)
         for facts in second.facts
         for access in facts.stores
     )
 
 
-def _siblings(first: FusionCandidate, second: FusionCandidate, fusion: Fusion, sizes: Mapping[str, int]) -> bool:
+def _siblings(
+    first: FusionCandidate,
+    second: FusionCandidate,
+    fusion: Fusion,
+    sizes: Mapping[str, int],
+    knowledge: SizeKnowledge,
+) -> bool:
     """Without a value that flows, fusion pays when both groups read the same large buffer in the same loops."""
-    total = math.prod(loop.size for loop in fusion.space.loops)
+    total = product(loop.size for loop in fusion.space.loops)
     if fusion.paired != total:
         return False
     shared = sum(sizes[name] for name in first.reads & second.reads)
-    return 2 * shared >= total
+    return 2 * shared >= knowledge.hint(total)
 
 
-def _rows_fit(first: FusionCandidate, second: FusionCandidate, fusion: Fusion) -> bool:
+def _rows_fit(first: FusionCandidate, second: FusionCandidate, fusion: Fusion, knowledge: SizeKnowledge) -> bool:
     space = fusion.space
-    row = math.prod(loop.size for loop in space.inner)
-    rows = math.prod(loop.size for loop in space.outer)
+    row = knowledge.hint(product(loop.size for loop in space.inner))
+    rows = knowledge.hint(product(loop.size for loop in space.outer))
     if 1 < rows < MIN_ROWS and row * rows > LONG_WORK:
         return False
     if not first.space.inner and not second.space.inner and row < MIN_ROW:
         return False  # both are pointwise, so rows exist only because of this fusion
     single_phase = not first.space.inner and second.space.inner  # the first only feeds the reduction
-    along = _rows_are_contiguous(fusion)
+    along = _rows_are_contiguous(fusion, knowledge)
     if not first.space.inner and not second.space.inner and not along:
         return False
     if single_phase and len(space.outer) == len(second.space.outer):
@@ -91,9 +99,9 @@ def _rows_fit(first: FusionCandidate, second: FusionCandidate, fusion: Fusion) -
     return row <= (MAX_ROW if along else MAX_COLUMN)
 
 
-def _rows_are_contiguous(fusion: Fusion) -> bool:
+def _rows_are_contiguous(fusion: Fusion, knowledge: SizeKnowledge) -> bool:
     """True if the inner loops walk through neighbouring elements of the widest access."""
-    walk = strides(fusion.widest, fusion.space.loops) if fusion.widest is not None else None
+    walk = strides(fusion.widest, fusion.space.loops, knowledge) if fusion.widest is not None else None
     return bool(walk) and walk[0][1] in fusion.space.inner  # type: ignore[index]
 
 

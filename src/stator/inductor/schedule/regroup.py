@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stator.inductor.loops.body import Op
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import ExprLike, Symbol
 
 from .groups import Group
@@ -11,8 +12,10 @@ from .reindex import INNER, OUTER, collapse_group, substitute_loops
 from .space import Loop, Space, strides
 
 
-def make_group(name: str, candidate: FusionCandidate, internal: frozenset[str]) -> Group:
-    space = _in_memory_order(candidate)
+def make_group(
+    name: str, candidate: FusionCandidate, internal: frozenset[str], knowledge: SizeKnowledge = NUMBERS_ONLY
+) -> Group:
+    space = _in_memory_order(candidate, knowledge)
     names: dict[Symbol, ExprLike] = {}
     for loops, symbols in ((space.outer, OUTER), (space.inner, INNER)):
         for loop, symbol in zip(loops, symbols, strict=False):
@@ -33,8 +36,8 @@ def make_group(name: str, candidate: FusionCandidate, internal: frozenset[str]) 
             spaces = (outer + inner, outer_sizes + inner_sizes, (), ())
         else:
             spaces = (outer, outer_sizes, (), ())
-        members.append(substitute_loops(member.node, where, *spaces))
-    changed, ranges, inner_ranges = collapse_group(members, len(outer))
+        members.append(substitute_loops(member.node, where, *spaces, knowledge))
+    changed, ranges, inner_ranges = collapse_group(members, len(outer), knowledge)
     reads: dict[str, None] = {}
     writes: dict[str, None] = {}
     for node in changed:
@@ -43,11 +46,11 @@ def make_group(name: str, candidate: FusionCandidate, internal: frozenset[str]) 
     return Group(name, changed, ranges, internal, tuple(reads), tuple(writes), inner_ranges)
 
 
-def _in_memory_order(candidate: FusionCandidate) -> Space:
+def _in_memory_order(candidate: FusionCandidate, knowledge: SizeKnowledge) -> Space:
     """Sort the loops by the strides of the widest access."""
     space = candidate.space
-    best = (strides(candidate.widest, space.loops) if candidate.widest is not None else None) or []
-    rank = {loop.symbol: step for step, loop in best}
+    best = (strides(candidate.widest, space.loops, knowledge) if candidate.widest is not None else None) or []
+    rank = {loop.symbol: knowledge.hint(step) for step, loop in best}
     keep_inner = any(facts.positions for facts in candidate.facts)  # argmax counts positions in the order of its loops
 
     def order(loops: tuple[Loop, ...]) -> tuple[Loop, ...]:

@@ -54,7 +54,8 @@ class _Scheduler:
         self.lowered, self.options = lowered, options
         self.names = FreshSymbols()
         self.buffers: dict[str, Buffer] = lowered.buffers
-        self.sizes = {name: math.prod(buffer.layout.size) for name, buffer in self.buffers.items()}
+        self.knowledge = lowered.sizes
+        self.sizes = {name: math.prod(self.knowledge.hints(b.layout.size)) for name, b in self.buffers.items()}
         self.steps: list[ScheduleStep] = []
         self.by_rank: list[ScheduleStep | None] = []  # None in place of a merged step
         self.writers: dict[str, list[ScheduleStep]] = {}  # by memory owner
@@ -79,7 +80,7 @@ class _Scheduler:
                 steps.append(step.content)
             elif used_outside[step]:  # else nothing reads its results
                 internal = frozenset(step.content.writes - used_outside[step])
-                steps.append(make_group(f"kernel{at}", step.content, internal))
+                steps.append(make_group(f"kernel{at}", step.content, internal, self.knowledge))
         return Schedule(tuple(steps))
 
     def _count_reads(self) -> None:
@@ -127,13 +128,13 @@ class _Scheduler:
 
     def _add_loops(self, position: int, node: Loops) -> None:
         facts = summarize(node)
-        space, member = space_of(node, self.names)
-        content = single_node_candidate(space, member, facts)
+        space, member = space_of(node, self.names, self.knowledge)
+        content = single_node_candidate(space, member, facts, self.knowledge)
         content.mutates = {self.owners[name] for name in facts.writes if self.owners[name] != name}
         content.touches = {self.owners[name] for name in facts.reads}
         step = self._new_step(content, position, self._needs(facts.reads, facts.writes))
         self._record(step, facts.reads, facts.writes)
-        if self.options.fusion and facts.iterations:
+        if self.options.fusion and facts.iterations != 0:
             self._grow(step, facts.reads)
         for name in facts.reads:
             self.sharers.setdefault(name, []).append(step)
@@ -162,8 +163,8 @@ class _Scheduler:
         assert isinstance(first, FusionCandidate) and isinstance(second, FusionCandidate)
         if exceeds_limits(first, second):
             return False
-        fusion = fuse(first, second, self.sizes, self.names)
-        if fusion is None or not is_profitable(first, second, fusion, self.sizes, self.read_count):
+        fusion = fuse(first, second, self.sizes, self.names, self.knowledge)
+        if fusion is None or not is_profitable(first, second, fusion, self.sizes, self.read_count, self.knowledge):
             return False
         if self._reaches(earlier, step) or self._follows(earlier, step):
             return False

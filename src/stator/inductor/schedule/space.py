@@ -8,9 +8,11 @@ own loop variables are expressions in the space's symbols.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from stator.inductor.buffers import Loops
-from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol, constant
+from stator.inductor.sizes import SizeKnowledge
+from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol, as_expr, constant
 from stator.shapes.simplify import simplify
 
 
@@ -28,7 +30,7 @@ class FreshSymbols:
 @dataclass(frozen=True, slots=True)
 class Loop:
     symbol: Symbol
-    size: int
+    size: ExprLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +51,17 @@ class Space:
     def loops(self) -> tuple[Loop, ...]:
         return self.outer + self.inner
 
-    def ranges(self) -> dict[Symbol, tuple[int, int]]:
-        return {loop.symbol: (0, max(loop.size - 1, 0)) for loop in self.loops}
+    def ranges(self, sizes: SizeKnowledge) -> dict[Symbol, Any]:
+        return sizes.ranges([loop.symbol for loop in self.loops], [loop.size for loop in self.loops])
 
 
-def space_of(node: Loops, names: FreshSymbols) -> tuple[Space, Member]:
+def space_of(node: Loops, names: FreshSymbols, sizes: SizeKnowledge) -> tuple[Space, Member]:
     """The space of a single node: reduced loops are inner, all others are outer."""
     body = node.body
     where: dict[Symbol, ExprLike] = {}
     boundaries = _boundaries(body.indices)
-    outer = _loops(body.vars, body.ranges, where, boundaries, names)
-    inner = _loops(body.reduction_vars, body.reduction_ranges, where, boundaries, names)
+    outer = _loops(body.vars, body.ranges, where, boundaries, names, sizes)
+    inner = _loops(body.reduction_vars, body.reduction_ranges, where, boundaries, names, sizes)
     if body.reduction_vars and not inner:
         symbol = names.fresh()  # a reduction over one element stays a reduction
         where[body.reduction_vars[-1]] = symbol
@@ -69,20 +71,21 @@ def space_of(node: Loops, names: FreshSymbols) -> tuple[Space, Member]:
 
 def _loops(
     symbols: tuple[Symbol, ...],
-    sizes: tuple[int, ...],
+    ranges: tuple[ExprLike, ...],
     where: dict[Symbol, ExprLike],
-    boundaries: dict[Symbol, set[int]],
+    boundaries: dict[Symbol, set[ExprLike]],
     names: FreshSymbols,
+    sizes: SizeKnowledge,
 ) -> tuple[Loop, ...]:
     found: list[Loop] = []
-    for symbol, size in zip(symbols, sizes, strict=True):
+    for symbol, size in zip(symbols, ranges, strict=True):
         if size == 1:
             where[symbol] = constant(0)
             continue
         total: ExprLike = 0
         parts = []
-        step = 1
-        for boundary in (*_nested_divisors(boundaries.get(symbol, set()), size), size):
+        step: ExprLike = 1
+        for boundary in (*_nested_divisors(boundaries.get(symbol, set()), size, sizes), size):
             loop = Loop(names.fresh(), boundary // step)
             parts.append(loop)
             total = loop.symbol * step + total
@@ -92,40 +95,41 @@ def _loops(
     return tuple(found)
 
 
-def _boundaries(indices: tuple[Expr, ...]) -> dict[Symbol, set[int]]:
+def _boundaries(indices: tuple[Expr, ...]) -> dict[Symbol, set[ExprLike]]:
     """For each loop the divisors in divisions and remainders of it. Splitting the loop there leaves plain walks."""
-    found: dict[Symbol, set[int]] = {}
+    found: dict[Symbol, set[ExprLike]] = {}
     pending = [atom for index in indices for atom in index.atoms if not isinstance(atom, Symbol)]
     while pending:
         atom = pending.pop()
         if isinstance(atom, FloorDiv | Mod):
             place = _loop_over_divisor(atom.numerator)
-            if place is not None and isinstance(atom.denominator, int):
+            if place is not None and place[0] not in as_expr(atom.denominator).symbols:
                 found.setdefault(place[0], set()).add(place[1] * atom.denominator)
             pending += [inner for inner in atom.numerator.atoms if not isinstance(inner, Symbol)]
     return found
 
 
-def _loop_over_divisor(numerator: Expr) -> tuple[Symbol, int] | None:
+def _loop_over_divisor(numerator: Expr) -> tuple[Symbol, ExprLike] | None:
     """(loop, k) when the numerator is loop // k."""
     if isinstance(numerator, Symbol):
         return numerator, 1
-    if isinstance(numerator, FloorDiv) and isinstance(numerator.denominator, int):
+    if isinstance(numerator, FloorDiv):
         inner = _loop_over_divisor(numerator.numerator)
         return (inner[0], inner[1] * numerator.denominator) if inner else None
     return None
 
 
-def _nested_divisors(boundaries: set[int], size: int) -> list[int]:
+def _nested_divisors(boundaries: set[ExprLike], size: ExprLike, sizes: SizeKnowledge) -> list[ExprLike]:
     """The boundaries that divide each other and the size, ascending."""
-    found: list[int] = []
-    for boundary in sorted(boundaries):
-        if 1 < boundary < size and size % boundary == 0 and boundary % (found[-1] if found else 1) == 0:
+    found: list[ExprLike] = []
+    for boundary in sorted(boundaries, key=sizes.hint):
+        within = boundary != size and 1 < sizes.hint(boundary) < sizes.hint(size)
+        if within and sizes.divides(boundary, size) and sizes.divides(found[-1] if found else 1, boundary):
             found.append(boundary)
     return found
 
 
-def space_index(index: Expr, member: Member, ranges: dict[Symbol, tuple[int, int]]) -> Expr:
+def space_index(index: Expr, member: Member, ranges: dict[Symbol, Any]) -> Expr:
     """A member's index in terms of the space's symbols."""
     found = member.known.get(index)
     if found is None:
@@ -133,16 +137,16 @@ def space_index(index: Expr, member: Member, ranges: dict[Symbol, tuple[int, int
     return found
 
 
-def strides(index: Expr, loops: tuple[Loop, ...]) -> list[tuple[int, Loop]] | None:
+def strides(index: Expr, loops: tuple[Loop, ...], sizes: SizeKnowledge) -> list[tuple[ExprLike, Loop]] | None:
     """(stride, loop) of the loops that an index walks along, smallest stride first; None if the walk is not linear."""
     found = []
     for loop in loops:
         step = index.coefficient(loop.symbol)
-        if step is None or step < 0:
+        if step is None or not sizes.known(">=", step, 0):
             return None
-        if step:
+        if step != 0:
             found.append((step, loop))
-    found.sort(key=lambda pair: pair[0])
+    found.sort(key=lambda pair: sizes.hint(pair[0]))
     return found
 
 
@@ -159,7 +163,12 @@ class LoopOverlay:
     second: dict[Symbol, ExprLike]
 
 
-def overlay(first: list[tuple[int, Loop]], second: list[tuple[int, Loop]], names: FreshSymbols) -> LoopOverlay | None:
+def overlay(
+    first: list[tuple[ExprLike, Loop]],
+    second: list[tuple[ExprLike, Loop]],
+    names: FreshSymbols,
+    sizes: SizeKnowledge,
+) -> LoopOverlay | None:
     """Pair the loops of two walks through the same memory. A loop is split where the other walk has a boundary."""
     a, b = list(reversed(first)), list(reversed(second))  # smallest stride last, as stacks
     result = LoopOverlay([], [], [], {}, {})
@@ -170,20 +179,20 @@ def overlay(first: list[tuple[int, Loop]], second: list[tuple[int, Loop]], names
         (step_a, loop_a), (step_b, loop_b) = a.pop(), b.pop()
         if step_a != step_b:
             return None
-        if loop_a.size < loop_b.size:
-            if loop_b.size % loop_a.size:
-                return None
+        if loop_a.size == loop_b.size:
+            result.pairs.append((loop_a, loop_b))
+        elif 0 in (loop_a.size, loop_b.size):
+            return None
+        elif sizes.divides(loop_a.size, loop_b.size):
             low, high = _split(loop_b, loop_a.size, owner, pieces_second, names)
             b.append((step_b * low.size, high))
             result.pairs.append((loop_a, low))
-        elif loop_b.size < loop_a.size:
-            if loop_a.size % loop_b.size:
-                return None
+        elif sizes.divides(loop_b.size, loop_a.size):
             low, high = _split(loop_a, loop_b.size, owner, pieces_first, names)
             a.append((step_a * low.size, high))
             result.pairs.append((low, loop_b))
         else:
-            result.pairs.append((loop_a, loop_b))
+            return None
     result.rest_first = [loop for _, loop in a]
     result.rest_second = [loop for _, loop in b]
     result.first = _replacements(pieces_first)
@@ -192,7 +201,7 @@ def overlay(first: list[tuple[int, Loop]], second: list[tuple[int, Loop]], names
 
 
 def _split(
-    loop: Loop, size: int, owner: dict[Symbol, Symbol], pieces: dict[Symbol, list[Loop]], names: FreshSymbols
+    loop: Loop, size: ExprLike, owner: dict[Symbol, Symbol], pieces: dict[Symbol, list[Loop]], names: FreshSymbols
 ) -> tuple[Loop, Loop]:
     """Split a loop into its fast `size` iterations and the slow rest."""
     whole = owner.get(loop.symbol, loop.symbol)
@@ -209,25 +218,29 @@ def _replacements(pieces: dict[Symbol, list[Loop]]) -> dict[Symbol, ExprLike]:
     found: dict[Symbol, ExprLike] = {}
     for symbol, parts in pieces.items():
         total: ExprLike = 0
-        step = 1
+        step: ExprLike = 1
         for part in parts:
             total = part.symbol * step + total
-            step *= part.size
+            step = step * part.size
         found[symbol] = total
     return found
 
 
-def contiguous_walk(loops: list[Loop] | tuple[Loop, ...]) -> list[tuple[int, Loop]]:
+def contiguous_walk(loops: list[Loop] | tuple[Loop, ...]) -> list[tuple[ExprLike, Loop]]:
     """The walk through consecutive elements along these loops, outermost first."""
-    found, step = [], 1
+    found: list[tuple[ExprLike, Loop]] = []
+    step: ExprLike = 1
     for loop in reversed(loops):
         found.append((step, loop))
-        step *= loop.size
+        step = step * loop.size
     return found
 
 
 def split_loops(
-    loops: tuple[Loop, ...], replacements: dict[Symbol, ExprLike], sizes: dict[Symbol, int]
+    loops: tuple[Loop, ...],
+    replacements: dict[Symbol, ExprLike],
+    sizes: dict[Symbol, ExprLike],
+    knowledge: SizeKnowledge,
 ) -> tuple[Loop, ...]:
     """Replace each split loop by its pieces, slowest first."""
     found: list[Loop] = []
@@ -237,8 +250,10 @@ def split_loops(
             found.append(loop)
             continue
         assert isinstance(expr, Expr)
+        pieces = [symbol for symbol in expr.symbols if symbol in sizes]
         parts = sorted(
-            ((expr.coefficient(symbol), symbol) for symbol in expr.symbols), key=lambda part: -(part[0] or 0)
+            ((expr.coefficient(symbol), symbol) for symbol in pieces),
+            key=lambda part: -knowledge.hint(0 if part[0] is None else part[0]),
         )
         found += [Loop(symbol, sizes[symbol]) for _, symbol in parts]
     return tuple(found)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from stator.shapes.expr import Expr
+
 from .kernel import Kernel
 from .phases import PhasePlan
 from .types import KIND
@@ -42,10 +44,10 @@ def plan_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan, parallel: bo
     reduces = [kernel.values[position] for position in plan.phases[0].reduces]
     if not reduces or any(value.args[0].startswith("arg") or not value.loops & bit for value in reduces):
         return None
-    size = kernel.sizes[order.vector]
+    size = kernel.typical[order.vector]
     vectors = math.ceil(size / _LANES)
     width = max(1, min(_WIDEST, _ACCUMULATORS // len(reduces), vectors))
-    others = math.prod(kernel.sizes[loop] for loop in order.outer[:-1])
+    others = math.prod(kernel.typical[loop] for loop in order.outer[:-1])
     if parallel and others * vectors // width < _ENOUGH:
         split = _split(kernel, order, [value.dtype for value in reduces], others, size)
         if split is not None:
@@ -59,8 +61,11 @@ def _split(
     kernel: Kernel, order: LoopOrder, dtypes: list[torch.dtype], others: int, size: int
 ) -> tuple[int, int] | None:
     """The longest inner loop and its number of parts; None where a part is not worth a thread."""
-    longest = max(order.inner, key=lambda loop: kernel.sizes[loop])
-    parts = min(_PARTS, kernel.sizes[longest] // _MIN_ROWS)
+    assert order.vector is not None
+    longest = max(order.inner, key=lambda loop: kernel.typical[loop])
+    parts = min(_PARTS, kernel.typical[longest] // _MIN_ROWS)
+    if isinstance(kernel.sizes[order.vector], Expr):
+        return None  # the parts' results may not fit on the stack
     plain = all(KIND[dtype] in ("f32", "f64", "i32", "i64") for dtype in dtypes)
     random = any(value.name == "random" for value in kernel.values)
     if others > 1 or parts < 2 or not plain or random or size * len(dtypes) > _MAX_PARTIAL:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 
 from .column_plan import ColumnPlan
 from .emit import Emitter
+from .loop_sizes import part_bounds, parts, rest, work
 from .partial_sums import emit_in_parts
 from .types import KIND, SCALAR, VECTOR, identity
 
@@ -39,14 +40,14 @@ def _over_blocks(emitter: Emitter, width: int, body: Callable[[int], None], shar
     """`body(vectors)` for all columns: whole blocks, then single vectors, then the rest of a vector."""
     order = emitter.order
     assert order.vector is not None
-    name, size = f"{emitter.kernel.loops[order.vector].name}b", emitter.kernel.sizes[order.vector]
+    name, size = f"{emitter.kernel.loops[order.vector].name}b", emitter.kernel.size(order.vector)
     shared = shared and emitter.parallel_at == len(order.outer) - 1
     if shared:
         emitter.line("#pragma omp for schedule(static) nowait")
     step = f"{width} * LANES"
     with emitter.block(f"for (int64_t {name} = 0; {name} <= {size} - {step}; {name} += {step})"):
         body(width)
-    if size % (width * _LANES) == 0:
+    if emitter.kernel.knowledge.divides(width * _LANES, emitter.kernel.sizes[order.vector]):
         return
     if width > 1:
         if shared:
@@ -54,10 +55,10 @@ def _over_blocks(emitter: Emitter, width: int, body: Callable[[int], None], shar
         start = f"{size} / ({step}) * ({step})"
         with emitter.block(f"for (int64_t {name} = {start}; {name} <= {size} - LANES; {name} += LANES)"):
             body(1)
-    if size % _LANES:
+    if not emitter.kernel.fills_lanes(order.vector):
         if shared:
             emitter.line("#pragma omp single nowait")
-        with emitter.block(f"if (constexpr int n = {size} % LANES)"):
+        with emitter.block(f"if ({rest(emitter.kernel, order.vector)})"):
             emitter.line(f"const int64_t {name} = {size} / LANES * LANES;")
             emitter.lanes = "n"
             body(1)
@@ -160,17 +161,16 @@ def _in_parts(emitter: Emitter, columns: ColumnPlan, split: int) -> None:
     """Split the rows into parts, which threads share, and then add up the results of the parts."""
     kernel, reduces = emitter.kernel, emitter.plan.phases[0].reduces
     assert emitter.order.vector is not None
-    size, rows = kernel.sizes[emitter.order.vector], kernel.sizes[split]
-    chunk = math.ceil(rows / columns.parts)
-    parts = math.ceil(rows / chunk)
+    size = kernel.typical[emitter.order.vector]
+    chunk, count = parts(kernel, split, columns.parts, 1)
     name = f"{kernel.loops[emitter.order.vector].name}b"
     for position in reduces:
         kind = KIND[emitter.dtype(kernel.values[position].args[1].position)]
-        emitter.line(f"alignas(64) {SCALAR[kind]} part{position}[{parts}][{math.ceil(size / _LANES) * _LANES}];")
-    emitter.line(f"#pragma omp parallel for schedule(static) num_threads(threads_for({emitter._work()}ll))")
-    with emitter.block(f"for (int64_t part = 0; part < {parts}; ++part)"):
-        emitter.line(f"const int64_t begin = part * {chunk};")
-        emitter.line(f"const int64_t end = begin + {chunk} < {rows} ? begin + {chunk} : {rows};")
+        emitter.line(f"alignas(64) {SCALAR[kind]} part{position}[{count}][{math.ceil(size / _LANES) * _LANES}];")
+    emitter.line(f"#pragma omp parallel for schedule(static) num_threads(threads_for({work(kernel)}))")
+    with emitter.block(f"for (int64_t part = 0; part < {count}; ++part)"):
+        for text in part_bounds(kernel, split, chunk):
+            emitter.line(text)
 
         def one_part(width: int) -> None:
             emitter.bounds = (split, "begin", "end")
@@ -191,7 +191,7 @@ def _in_parts(emitter: Emitter, columns: ColumnPlan, split: int) -> None:
                 at = f"[{name} + b * LANES]"
                 emitter.line(f"{VECTOR[kind]} a{position} = load((const {SCALAR[kind]} *)&part{position}[0]{at});")
                 emitter.line(
-                    f"for (int part = 1; part < {parts}; ++part) a{position} = "
+                    f"for (int part = 1; part < {count}; ++part) a{position} = "
                     f"{emitter.combining(value.args[0])}(a{position}, "
                     f"load((const {SCALAR[kind]} *)&part{position}[part]{at}));"
                 )

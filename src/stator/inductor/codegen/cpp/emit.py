@@ -11,22 +11,22 @@ import torch
 
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
-from stator.inductor.loops.vocabulary import HEAVY, ORDERED_STORE_MODES
-from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
+from stator.inductor.loops.vocabulary import ORDERED_STORE_MODES
+from stator.inductor.sizes import product
+from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol
 
 from .column_plan import plan_columns
 from .indices import VectorIndexContext, fits_32_bits, print_index, print_vector_index
 from .kernel import CppValue, Kernel, Store, narrowed_by_stores
+from .loop_sizes import may_suit_threads, part_bounds, parts, rest, suits_threads, work
 from .partial_sums import emit_in_parts, part_depth
 from .phases import Phase, PhasePlan, plan_phases
 from .row_sums import own_rows, row_of_sums, skip_of_others
 from .several_accumulators import emit_with_several
-from .types import KIND, SCALAR, VECTOR, identity, literal
+from .types import COMBINE, KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
 from .vectorize import LoopOrder, tiled_load
 
-# With fewer elements of simple work than this, one thread is faster: a parallel region costs some microseconds
-_SERIAL_WORK = 32768
 _PLENTY = 64  # iterations of a loop that give every thread work
 _PARTS = 64  # parts of a reduction to a single row: fixed, so that the result does not depend on the thread count
 
@@ -58,8 +58,8 @@ class Emitter:
         self.width = 1  # the number of accumulators for each value
         self.part_depth = part_depth(kernel, order)
         self.in_part: frozenset[int] = frozenset()  # sums that currently go to a partial accumulator
-        self.owned = None if order.vector is None or self._work() <= _SERIAL_WORK else row_of_sums(kernel)
-        self.columns = plan_columns(kernel, order, self.plan, self._work() > _SERIAL_WORK)
+        self.owned = None if order.vector is None or not may_suit_threads(self.kernel) else row_of_sums(kernel)
+        self.columns = plan_columns(kernel, order, self.plan, may_suit_threads(self.kernel))
         self.parallel_at = self._parallel_loop()
         self.split = self._split_reduction()
         streams = dict.fromkeys(value.args[:3] for value in kernel.values if value.name == "random")
@@ -85,13 +85,14 @@ class Emitter:
         if self.parallel_at is None and self.owned is None:
             self._region()
         else:
-            self.line(f"#pragma omp parallel num_threads(threads_for({self._work()}ll))")
+            self.line(f"#pragma omp parallel num_threads(threads_for({work(self.kernel)}))")
             with self.block(""):
                 self._region()
         return self.lines
 
     def _region(self) -> None:
         self._random_blocks()
+        self._scratch_rows(before_loops=True)
         if self.owned is not None:
             self.lines += ["    " * self.depth + text for text in own_rows(self.kernel, self.owned)]
         elif self.order.vector is None and any(store.mode == "add" for store in self.kernel.stores):
@@ -105,15 +106,14 @@ class Emitter:
 
     # ---- loops ------------------------------------------------------------------------------------
 
-    def _work(self) -> int:
-        kernel = self.kernel
-        each = sum(8 if value.name in HEAVY else 1 for value in kernel.values if value.name != "constant")
-        return math.prod(kernel.sizes) * max(1, each // 4)
-
     def _parallel_loop(self) -> int | None:
         """The position in the outer order of the loop that threads share."""
-        sizes = [self.kernel.sizes[loop] for loop in self.order.outer]
-        if not sizes or self._work() <= _SERIAL_WORK or any(s.mode in ORDERED_STORE_MODES for s in self.kernel.stores):
+        sizes = [self.kernel.typical[loop] for loop in self.order.outer]
+        if (
+            not sizes
+            or not may_suit_threads(self.kernel)
+            or any(s.mode in ORDERED_STORE_MODES for s in self.kernel.stores)
+        ):
             return None
         if self.owned is not None or (self.columns is not None and self.columns.split is not None):
             return None
@@ -130,7 +130,7 @@ class Emitter:
         positions = any(value.name == "reduce" and value.args[0].startswith("arg") for value in self.kernel.values)
         unusual = any(store.mode is not None for store in self.kernel.stores)
         return bool(
-            not self.order.outer and self.order.inner and self._work() > _SERIAL_WORK and not positions and not unusual
+            not self.order.outer and self.order.inner and suits_threads(self.kernel) and not positions and not unusual
         )
 
     def _outer(self, depth: int) -> None:
@@ -159,7 +159,8 @@ class Emitter:
         return max((at + 1 for at, loop in enumerate(self.order.outer) if value.loops & (1 << loop)), default=0)
 
     def _loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
-        name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
+        name, size = self.kernel.loops[loop].name, self.kernel.size(loop)
+        whole = self.kernel.fills_lanes(loop)
         pragma = "#pragma omp for schedule(static) nowait"
         if self.bounds is not None and self.bounds[0] == loop:
             self._part_loop(loop, body)
@@ -173,17 +174,17 @@ class Emitter:
             with self.block(f"for (int64_t {name} = 0; {name} < {size}; ++{name})"):
                 body()
             return
-        if size > 16 or size % 16 == 0:
+        if whole or isinstance(self.kernel.sizes[loop], Expr) or self.kernel.typical[loop] > 16:
             if shared:
                 self.line(pragma)
-            limit = f"{size}" if size % 16 == 0 else f"{size} / LANES * LANES"
+            limit = size if whole else f"{size} / LANES * LANES"
             with self.block(f"for (int64_t {name} = 0; {name} < {limit}; {name} += LANES)"):
                 body()
-            if size % 16 == 0:
+            if whole:
                 return
             if shared:
                 self.line("#pragma omp single nowait")
-            head = f"if (constexpr int n = {size} % LANES)"
+            head = f"if ({rest(self.kernel, loop)})"
             with self.block(head):
                 self.line(f"const int64_t {name} = {size} / LANES * LANES;")
                 self._with_lanes("n", body)
@@ -194,10 +195,13 @@ class Emitter:
             self.line(f"const int n = {size} - {name} < LANES ? {size} - {name} : LANES;")
             self._with_lanes("n", body)
 
+    def size_text(self, size: ExprLike) -> str:
+        return self.kernel.text(size) if not isinstance(size, Expr) else f"(int64_t){self.kernel.text(size)}"
+
     def _part_loop(self, loop: int, body: Callable[[], None]) -> None:
         """A loop from `begin` to `end`. Parts are whole vectors, except for the last."""
         assert self.bounds is not None
-        name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
+        name = self.kernel.loops[loop].name
         _, begin, end = self.bounds
         if loop != self.order.vector:
             with self.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"):
@@ -206,19 +210,19 @@ class Emitter:
         self.line(f"const int64_t whole = {begin} + ({end} - {begin}) / LANES * LANES;")
         with self.block(f"for (int64_t {name} = {begin}; {name} < whole; {name} += LANES)"):
             body()
-        if size % 16:
+        if not self.kernel.fills_lanes(loop):
             with self.block(f"if (const int n = (int)({end} - whole))"):
                 self.line(f"const int64_t {name} = whole;")
                 self._with_lanes("n", body)
 
     def _tile_loop(self, loop: int, body: Callable[[], None], shared: bool) -> None:
         """Blocks of LANES iterations. Loads that are contiguous along this loop are transposed, a block at a time."""
-        symbol, size = self.kernel.loops[loop], self.kernel.sizes[loop]
+        symbol, size = self.kernel.loops[loop], self.kernel.size(loop)
         name = symbol.name
         if shared:
             self.line("#pragma omp for schedule(static) nowait")
         with self.block(f"for (int64_t {name}b = 0; {name}b < {size}; {name}b += LANES)"):
-            whole = size % 16 == 0
+            whole = self.kernel.fills_lanes(loop)
             if not whole:
                 self.line(f"const int m = {size} - {name}b < LANES ? {size} - {name}b : LANES;")
             rows = "LANES" if whole else "m"
@@ -226,7 +230,7 @@ class Emitter:
                 value = self.kernel.values[position]
                 if self._is_tiled(value):
                     start = value.args[1].substitute({symbol: Symbol(f"{name}b")})
-                    step = start.coefficient(self.lane_symbol)
+                    step = self.size_text(start.coefficient(self.lane_symbol))
                     self.line(f"{VECTOR[KIND[value.dtype]]} tile{position}[LANES];")
                     self.line(
                         f"load_tile(tile{position}, {self._at(value.args[0], start)}, {step}, {self.lanes}, {rows});"
@@ -247,7 +251,7 @@ class Emitter:
 
     def _phases(self) -> None:
         plan = self.plan
-        self._scratch_rows()
+        self._scratch_rows(before_loops=False)
         stores = list(plan.outside_stores)
         self._after_reductions(0, stores)
         for number, phase in enumerate(plan.phases):
@@ -264,15 +268,20 @@ class Emitter:
             if store.phase == phase:
                 self._store(store)
 
-    def _scratch_rows(self) -> None:
-        inner = math.prod(self.kernel.sizes[self.kernel.outer :])
-        for phase in self.plan.phases:
-            for position in phase.keeps:
-                kind = KIND[self.kernel.values[position].dtype]
-                if self.order.vector is not None and self.order.vector < self.kernel.outer:
-                    self.line(f"{VECTOR[kind] if self._is_vector(position) else SCALAR[kind]} row{position}[{inner}];")
-                else:
-                    self.line(f"alignas(64) {SCALAR[kind]} row{position}[{inner} + LANES];")
+    def _scratch_rows(self, before_loops: bool) -> None:
+        """Declare the rows: on the stack inside of the loops; before the loops, on the heap, if their length varies."""
+        inner = product(self.kernel.sizes[self.kernel.outer :])
+        if isinstance(inner, Expr) is not before_loops:
+            return
+        for position in [position for phase in self.plan.phases for position in phase.keeps]:
+            vectors = self._rows_are_vectors() and self._is_vector(position)
+            kind = (VECTOR if vectors else SCALAR)[KIND[self.kernel.values[position].dtype]]
+            if before_loops:
+                self.line(f"scratch<{kind}> row{position}({self.kernel.text(inner)});")
+            elif self._rows_are_vectors():
+                self.line(f"{kind} row{position}[{inner}];")
+            else:
+                self.line(f"alignas(64) {kind} row{position}[{inner} + LANES];")
 
     def _phase(self, phase: Phase) -> None:
         if self.split:
@@ -286,15 +295,14 @@ class Emitter:
 
     def _split_phase(self, phase: Phase) -> None:
         first = self.order.inner[0]
-        size, grain = self.kernel.sizes[first], 16 if first == self.order.vector else 1
-        chunk = math.ceil(math.ceil(size / _PARTS) / grain) * grain
-        parts = math.ceil(size / chunk)
+        grain = 16 if first == self.order.vector else 1
+        chunk, count = parts(self.kernel, first, _PARTS, grain)
         for position in phase.reduces:
-            self.line(f"{SCALAR[KIND[self.dtype(position)]]} part{position}[{parts}];")
-        self.line(f"#pragma omp parallel for schedule(static) num_threads(threads_for({self._work()}ll))")
-        with self.block(f"for (int64_t part = 0; part < {parts}; ++part)"):
-            self.line(f"const int64_t begin = part * {chunk};")
-            self.line(f"const int64_t end = begin + {chunk} < {size} ? begin + {chunk} : {size};")
+            self.line(f"{SCALAR[KIND[self.dtype(position)]]} part{position}[{count}];")
+        self.line(f"#pragma omp parallel for schedule(static) num_threads(threads_for({work(self.kernel)}))")
+        with self.block(f"for (int64_t part = 0; part < {count}; ++part)"):
+            for text in part_bounds(self.kernel, first, chunk):
+                self.line(text)
             self._random_blocks()
             for position in phase.reduces:
                 self._accumulator(position)
@@ -308,8 +316,8 @@ class Emitter:
             kind = self.kernel.values[position].args[0]
             name = f"t{position}"
             self.line(f"{SCALAR[KIND[self.dtype(position)]]} {name} = part{position}[0];")
-            combined = f"{_COMBINE[kind]}({name}, part{position}[part])"
-            self.line(f"for (int64_t part = 1; part < {parts}; ++part) {name} = {combined};")
+            combined = f"{COMBINE[kind]}({name}, part{position}[part])"
+            self.line(f"for (int64_t part = 1; part < {count}; ++part) {name} = {combined};")
 
     def _inner(self, depth: int, phase: Phase) -> None:
         inner = self.order.inner
@@ -372,27 +380,29 @@ class Emitter:
     def index_number(self, index: Expr, vector: bool) -> str:
         ranges = self.kernel.ranges
         if not vector:
-            return f"(int64_t)({print_index(index, ranges)})"
+            return f"(int64_t)({print_index(index, ranges, self.kernel.arguments)})"
         # divisions of 32-bit numbers have vector instructions
         narrow = any(isinstance(atom, FloorDiv | Mod) for atom in index.atoms) and fits_32_bits(index, ranges)
-        text = print_vector_index(index, VectorIndexContext(self.lane_symbol, self.vector_indirect, ranges, narrow))
+        text = print_vector_index(index, self._vector_context(narrow))
         return f"convert_i64({text})" if narrow else text
 
     def _positions(self, index: Expr) -> str:
         """One offset for each lane, for gathers and scatters."""
         ranges = self.kernel.ranges
-        return print_vector_index(
-            index, VectorIndexContext(self.lane_symbol, self.vector_indirect, ranges, fits_32_bits(index, ranges))
-        )
+        return print_vector_index(index, self._vector_context(fits_32_bits(index, ranges)))
 
-    def _step(self, index: Expr) -> int | None:
-        """The distance in elements from one lane to the next; None when it is not constant."""
+    def _vector_context(self, narrow: bool) -> VectorIndexContext:
+        kernel = self.kernel
+        return VectorIndexContext(self.lane_symbol, self.vector_indirect, kernel.ranges, narrow, kernel.arguments)
+
+    def _step(self, index: Expr) -> ExprLike | None:
+        """The distance in elements from one lane to the next; None when it varies."""
         if not index.symbols.isdisjoint(self.vector_indirect):
             return None
         return index.coefficient(self.lane_symbol) if self.lane_symbol is not None else 0
 
     def _at(self, buffer: str, index: Expr) -> str:
-        text = print_index(index, self.kernel.ranges)
+        text = print_index(index, self.kernel.ranges, self.kernel.arguments)
         return f"{self.pointers[buffer]} + {text}" if text != "0" else self.pointers[buffer]
 
     def load(self, value: CppValue, vector: bool) -> str:
@@ -411,7 +421,7 @@ class Emitter:
         if step == 1:
             read = f"load_masked({self._at(buffer, index)}, {lanes}, {self.lanes})"
         elif step is not None:
-            read = f"load_strided({self._at(buffer, index)}, {step}, {lanes}, {self.lanes})"
+            read = f"load_strided({self._at(buffer, index)}, {self.size_text(step)}, {lanes}, {self.lanes})"
         else:
             read = f"gather({self.pointers[buffer]}, {self._positions(index)}, {lanes}, {self.lanes})"
         return f"select({lanes}, {read}, splat({neutral}))"
@@ -423,9 +433,9 @@ class Emitter:
         key = f"{self.operand(seed.position, False)}, {self.operand(stream.position, False)}, {draw}"
         blocks = self.random_blocks[value.args[:3]]
         if not vector:
-            return f"random_one({blocks}, {key}, {print_index(index, self.kernel.ranges)})"
+            return f"random_one({blocks}, {key}, {print_index(index, self.kernel.ranges, self.kernel.arguments)})"
         if self._step(index) == 1:
-            return f"random_run({blocks}, {key}, {print_index(index, self.kernel.ranges)})"
+            return f"random_run({blocks}, {key}, {print_index(index, self.kernel.ranges, self.kernel.arguments)})"
         return f"random_lanes({key}, {self.index_number(index, True)})"
 
     def _varies(self, index: Expr) -> bool:
@@ -438,7 +448,7 @@ class Emitter:
         if step == 1:
             return f"load({self._at(buffer, index)}{self._tail()})"
         if step is not None:
-            return f"load_strided({self._at(buffer, index)}, {step}, {self.lanes})"
+            return f"load_strided({self._at(buffer, index)}, {self.size_text(step)}, {self.lanes})"
         return f"gather({self.pointers[buffer]}, {self._positions(index)}, {self.lanes})"
 
     def _tail(self) -> str:
@@ -446,16 +456,17 @@ class Emitter:
 
     def _store(self, store: Store) -> None:
         vector = bool(store.loops & self.vector_bit)
+        step = self._step(store.index)
         target = self._at(store.buffer, store.index)
         value = self.operand(store.value, vector)
         if store.mode is not None or store.mask is not None:
             self._unusual_store(store, target, value)
         elif not vector:
             self.line(f"store_one({target}, {value});")
-        elif self._step(store.index) == 1:
+        elif step == 1:
             self.line(f"store({target}, {value}{self._tail()});")
-        elif self._step(store.index):
-            self.line(f"store_strided({target}, {self._step(store.index)}, {value}, {self.lanes});")
+        elif step is not None and step != 0:
+            self.line(f"store_strided({target}, {self.size_text(step)}, {value}, {self.lanes});")
         else:
             index = self._positions(store.index)
             self.line(f"scatter({self.pointers[store.buffer]}, {index}, {value}, {self.lanes});")
@@ -479,11 +490,15 @@ class Emitter:
     # ---- scratch rows -----------------------------------------------------------------------------
 
     def _row(self, position: int) -> str:
+        return f"row{position}[{self._inner_position()}]"
+
+    def _inner_position(self) -> str:
+        """The number of an iteration of the inner loops."""
         flat = ""
         for loop in range(self.kernel.outer, len(self.kernel.loops)):
-            name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
+            name, size = self.kernel.loops[loop].name, self.kernel.size(loop)
             flat = f"({flat}) * {size} + {name}" if flat else name
-        return f"row{position}[{flat}]"
+        return flat
 
     def _rows_are_vectors(self) -> bool:
         return self.order.vector is not None and self.order.vector < self.kernel.outer
@@ -501,7 +516,8 @@ class Emitter:
             tail = self._tail() if self.split else ""
             self.line(f"store(&{self._row(position)}, t{position}{tail});")
         else:
-            self.line(f"store_strided(&{self._row(position)}, {self._row_step()}, t{position}, {self.lanes});")
+            step = self.size_text(self._row_step())
+            self.line(f"store_strided(&{self._row(position)}, {step}, t{position}, {self.lanes});")
 
     def _fetch(self, position: int) -> None:
         kind = KIND[self.kernel.values[position].dtype]
@@ -512,13 +528,13 @@ class Emitter:
         elif self._row_step() == 1:
             text = f"load((const {SCALAR[kind]} *)&{row})"
         else:
-            text = f"load_strided((const {SCALAR[kind]} *)&{row}, {self._row_step()}, {self.lanes})"
+            text = f"load_strided((const {SCALAR[kind]} *)&{row}, {self.size_text(self._row_step())}, {self.lanes})"
         self.line(f"const {VECTOR[kind] if vector else SCALAR[kind]} t{position} = {text};")
 
-    def _row_step(self) -> int:
+    def _row_step(self) -> ExprLike:
         """The distance in a scratch row between neighbouring lanes."""
         assert self.order.vector is not None
-        return math.prod(self.kernel.sizes[self.order.vector + 1 :])
+        return product(self.kernel.sizes[self.order.vector + 1 :])
 
     # ---- reductions -------------------------------------------------------------------------------
 
@@ -541,7 +557,7 @@ class Emitter:
 
     def combining(self, kind: str) -> str:
         """The function that combines two results of a reduction."""
-        return _COMBINE[kind]
+        return COMBINE[kind]
 
     def _accumulate(self, position: int) -> None:
         value = self.kernel.values[position]
@@ -553,15 +569,12 @@ class Emitter:
             return
         if wide and self._lanes_reduced() and self.lanes != "LANES":
             operand = f"select(first_lanes({self.lanes}), {operand}, splat({identity(kind, self.dtype(source))}))"
-        function = _COMBINE[kind]
+        function = COMBINE[kind]
         accumulator = f"{'part_' if position in self.in_part else ''}a{position}{self.slot}"
         self.line(f"{accumulator} = {function}({accumulator}, {operand});")
 
     def _accumulate_position(self, position: int, kind: str, operand: str, wide: bool) -> None:
-        flat = ""
-        for loop in range(self.kernel.outer, len(self.kernel.loops)):
-            name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
-            flat = f"({flat}) * {size} + {name}" if flat else name
+        flat = self._inner_position()
         if self._lanes_reduced():
             index, valid = f"arange_i64({flat}, 1)", f"first_lanes({self.lanes})"
         else:
@@ -583,14 +596,3 @@ class Emitter:
             if KIND[source] != KIND[value.dtype]:
                 raise CompileError("inductor", f"reduction {kind} of {source} to {value.dtype}")
         self.line(f"const {register} t{position} = {text};")
-
-
-_COMBINE = {
-    "sum": "op_add",
-    "prod": "op_mul",
-    "max": "op_maximum",
-    "min": "op_minimum",
-    "any": "op_bitwise_or",
-    "all": "op_bitwise_and",
-    "xor_sum": "op_bitwise_xor",
-}

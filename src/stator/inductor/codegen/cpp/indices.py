@@ -1,4 +1,5 @@
-"""Prints index expressions as C++: int64_t for scalars, vi64 for vectors of lanes."""
+"""Prints index expressions as C++: int64_t for scalars, vi64 for vectors of lanes. Symbolic sizes are arguments of the
+kernel."""
 
 from __future__ import annotations
 
@@ -6,15 +7,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stator.base.errors import CompileError
-from stator.shapes.expr import Atom, Expr, FloorDiv, Mod, Ranges, Symbol
+from stator.shapes.expr import Atom, Expr, ExprLike, FloorDiv, Mod, Ranges, Symbol
 from stator.shapes.extrema import Max, Min
+from stator.shapes.simplify import SymbolicRanges
 
 
-def print_index(expr: Expr, ranges: Ranges) -> str:
-    """A scalar expression. Symbols appear under their own names."""
+class SizeArguments:
+    """The size arguments of a kernel, in order of their first use: the parts of indices that no loop changes. Kernels
+    of equal structure get equal text, whatever their sizes are called."""
+
+    def __init__(self) -> None:
+        self.names: dict[Atom, str] = {}
+
+    def name(self, atom: Atom) -> str:
+        return self.names.setdefault(atom, f"s{len(self.names)}")
+
+
+def is_size(atom: Expr, ranges: Ranges) -> bool:
+    """True if no loop changes the expression."""
+    return isinstance(ranges, SymbolicRanges) and ranges.is_size(atom)
+
+
+def print_size(size: ExprLike, ranges: Ranges, sizes: SizeArguments) -> str:
+    """A size as an operand."""
+    if not isinstance(size, Expr):
+        return str(size)
+    text = print_index(size, ranges, sizes)
+    return text if isinstance(size, Atom) else f"({text})"
+
+
+def print_index(expr: Expr, ranges: Ranges, sizes: SizeArguments) -> str:
+    """A scalar expression. Loop variables appear under their own names."""
     text = ""
     for monomial, value in expr.terms().items():
-        factors = [_atom(atom, ranges) for atom in monomial]
+        if len(monomial) > 1:  # sizes come first, so that their product is computed before the loops
+            monomial = tuple(sorted(monomial, key=lambda atom: not is_size(atom, ranges)))
+        factors = [_atom(atom, ranges, sizes) for atom in monomial]
         if abs(value) != 1 or not factors:
             factors.insert(0, f"{abs(value)}ll" if abs(value) >= 2**31 else str(abs(value)))
         sign = ("-" if value < 0 else "") if not text else (" - " if value < 0 else " + ")
@@ -22,19 +50,21 @@ def print_index(expr: Expr, ranges: Ranges) -> str:
     return text or "0"
 
 
-def _atom(atom: Atom, ranges: Ranges) -> str:
+def _atom(atom: Atom, ranges: Ranges, sizes: SizeArguments) -> str:
+    if is_size(atom, ranges):
+        return sizes.name(atom)
     if isinstance(atom, Symbol):
         return atom.name
     if isinstance(atom, FloorDiv | Mod):
-        top, bottom = print_index(atom.numerator, ranges), _constant(atom)
+        top, bottom = print_index(atom.numerator, ranges, sizes), print_size(atom.denominator, ranges, sizes)
         if atom.numerator.bounds(ranges)[0] >= 0:
             return f"(({top}) {'/' if isinstance(atom, FloorDiv) else '%'} {bottom})"
         return f"op_{'floor_div' if isinstance(atom, FloorDiv) else 'mod'}((int64_t)({top}), (int64_t){bottom})"
     if isinstance(atom, Min | Max):
         function = "op_minimum" if isinstance(atom, Min) else "op_maximum"
-        text = f"(int64_t)({print_index(atom.args[0], ranges)})"
+        text = f"(int64_t)({print_index(atom.args[0], ranges, sizes)})"
         for arg in atom.args[1:]:
-            text = f"{function}({text}, (int64_t)({print_index(arg, ranges)}))"
+            text = f"{function}({text}, (int64_t)({print_index(arg, ranges, sizes)}))"
         return text
     raise CompileError("inductor", f"cannot print the index expression {atom}")
 
@@ -49,6 +79,7 @@ class VectorIndexContext:
     vectors: Mapping[Symbol, str]
     ranges: Ranges
     narrow: bool
+    sizes: SizeArguments
 
     @property
     def scalar(self) -> str:
@@ -77,11 +108,12 @@ def fits_32_bits(expr: Expr, ranges: Ranges) -> bool:
 
 def print_vector_index(expr: Expr, lanes: VectorIndexContext) -> str:
     """One index for each lane."""
-    scalar, ranges = lanes.scalar, lanes.ranges
+    scalar, ranges, sizes = lanes.scalar, lanes.ranges, lanes.sizes
     if lanes.symbol is not None and expr.symbols.isdisjoint(lanes.vectors):
         step = expr.coefficient(lanes.symbol)
         if step is not None:
-            return f"arange_{'i32' if lanes.narrow else 'i64'}({print_index(expr, ranges)}, {step})"
+            start, distance = print_index(expr, ranges, sizes), print_size(step, ranges, sizes)
+            return f"arange_{'i32' if lanes.narrow else 'i64'}({start}, {distance})"
     scalars: list[str] = []
     text = ""
     for monomial, value in expr.terms().items():
@@ -96,7 +128,7 @@ def print_vector_index(expr: Expr, lanes: VectorIndexContext) -> str:
         else:
             product = [
                 *([str(value)] if value != 1 or not monomial else []),
-                *(_atom(atom, ranges) for atom in monomial),
+                *(_atom(atom, ranges, sizes) for atom in monomial),
             ]
             scalars.append("*".join(product))
     if scalars:
@@ -112,9 +144,14 @@ def _vector_atom(atom: Atom, lanes: VectorIndexContext) -> str:
             return f"convert_i32({name})" if lanes.narrow else name
         if atom is lanes.symbol:
             return f"arange_{'i32' if lanes.narrow else 'i64'}({atom.name}, 1)"
-        return f"splat(({lanes.scalar}){atom.name})"
+        return f"splat(({lanes.scalar}){_atom(atom, lanes.ranges, lanes.sizes)})"
+    if not lanes.vary(atom):
+        return f"splat(({lanes.scalar}){_atom(atom, lanes.ranges, lanes.sizes)})"
+    if isinstance(atom, FloorDiv | Mod) and isinstance(atom.denominator, Expr):
+        parts = [print_vector_index(part, lanes) for part in (atom.numerator, atom.denominator)]
+        return f"op_{'floor_div' if isinstance(atom, FloorDiv) else 'mod'}({', '.join(parts)})"
     if isinstance(atom, FloorDiv | Mod):
-        top, bottom = print_vector_index(atom.numerator, lanes), _constant(atom)
+        top, bottom = print_vector_index(atom.numerator, lanes), str(atom.denominator)
         if atom.numerator.bounds(lanes.ranges)[0] >= 0:
             return f"index_{'div' if isinstance(atom, FloorDiv) else 'mod'}<{bottom}>({top})"
         function = "op_floor_div" if isinstance(atom, FloorDiv) else "op_mod"
@@ -126,9 +163,3 @@ def _vector_atom(atom: Atom, lanes: VectorIndexContext) -> str:
             text = f"{function}({text}, {print_vector_index(arg, lanes)})"
         return text
     raise CompileError("inductor", f"cannot print the index expression {atom}")
-
-
-def _constant(atom: FloorDiv | Mod) -> int:
-    if not isinstance(atom.denominator, int):
-        raise CompileError("inductor", f"division by a symbolic size in the index {atom}", hint="use static shapes")
-    return atom.denominator

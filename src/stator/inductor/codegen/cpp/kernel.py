@@ -6,7 +6,6 @@ two sums. Every value knows the loops it varies with and its phase. Nothing is p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +16,11 @@ from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
 from stator.inductor.loops.body import IndexRef, LoopBody, Ref
 from stator.inductor.schedule.groups import Group
-from stator.shapes.expr import Expr, Symbol
-from stator.shapes.intervals import Bound
-from stator.shapes.simplify import loop_ranges
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, Sizes, product
+from stator.shapes.expr import Expr, ExprLike, Symbol
+from stator.shapes.simplify import add_loop
+
+from .indices import SizeArguments, print_size
 
 
 @dataclass(slots=True)
@@ -51,14 +52,18 @@ class Store:
 
 @dataclass(slots=True)
 class Kernel:
-    """`loops[:outer]` are shared by all members; `loops[outer:]` are the inner loops, run once per phase."""
+    """`loops[:outer]` are shared by all members; `loops[outer:]` are the inner loops, run once per phase. `typical`:
+    the loops' sizes in the example, for all decisions about speed."""
 
     loops: tuple[Symbol, ...]
-    sizes: tuple[int, ...]
+    sizes: Sizes
     outer: int
+    typical: tuple[int, ...]
+    knowledge: SizeKnowledge
+    arguments: SizeArguments = field(default_factory=SizeArguments)
     values: list[CppValue] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
-    ranges: dict[Symbol, tuple[Bound, Bound]] = field(default_factory=dict)
+    ranges: dict[Symbol, Any] = field(default_factory=dict)
     indirect: dict[Symbol, int] = field(default_factory=dict)
 
     @property
@@ -72,6 +77,22 @@ class Kernel:
         last = [s.phase for s in self.stores if s.loops & inner]
         last += [self.values[v.args[1].position].phase for v in self.values if v.name == "reduce"]
         return max(last) + 1 if last else 0
+
+    def text(self, size: ExprLike) -> str:
+        """A size as an operand in C++."""
+        return print_size(size, self.ranges, self.arguments)
+
+    def size(self, loop: int) -> str:
+        return self.text(self.sizes[loop])
+
+    def fills_lanes(self, loop: int) -> bool:
+        """True if the loop runs through whole vectors alone, of any number of lanes."""
+        return self.knowledge.divides(16, self.sizes[loop])
+
+    def step(self, index: Expr, loop: int) -> int | None:
+        """The distance in memory between iterations of a loop, in the example; None when it varies."""
+        found = index.coefficient(self.loops[loop])
+        return None if found is None else self.knowledge.hint(found)
 
     def loops_of(self, index: Expr) -> int:
         bits = 0
@@ -119,15 +140,15 @@ def narrowed_by_stores(kernel: Kernel, buffers: Mapping[str, Buffer]) -> set[int
     return stored - read
 
 
-def merge(group: Group, buffers: Mapping[str, Buffer]) -> Kernel:
+def merge(group: Group, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge = NUMBERS_ONLY) -> Kernel:
     """Merge the members' bodies, in order. Raises CompileError for contents that a schedule must not have."""
     first = next((m.body for m in group.members if m.body.reduction_vars or len(m.body.vars) > len(group.ranges)), None)
     body = first or group.members[0].body
     shared = len(group.ranges)
     loops = (*body.vars, *body.reduction_vars)
     sizes = (*body.ranges, *body.reduction_ranges)
-    kernel = Kernel(loops, sizes, shared)
-    kernel.ranges = loop_ranges(loops, sizes)
+    kernel = Kernel(loops, sizes, shared, knowledge.hints(sizes), knowledge)
+    kernel.ranges = knowledge.ranges(loops, sizes)
     merger = _Merger(kernel, group.internal)
     for member in group.members:
         merger.add(member.body)
@@ -176,7 +197,7 @@ class _Merger:
                     symbol = Symbol(f"indirect{position}")
                     renamed[Symbol(f"indirect{at}")] = symbol
                     kernel.indirect[symbol] = position
-                    kernel.ranges[symbol] = (0, max(args[1] - 1, 0))
+                    add_loop(kernel.ranges, symbol, args[1])
                 positions.append(position)
 
     def value(self, name: str, args: tuple[Any, ...], dtype: torch.dtype) -> int:
@@ -231,8 +252,11 @@ class _Merger:
         """The mean, then squared deviations from the mean. Two passes over a row in cache are faster than one pass with
         a division in each step, and more exact. The deviations' sum corrects both (Chan, Golub and LeVeque, 1983)."""
         kernel = self.kernel
-        number = math.prod(kernel.sizes[kernel.outer :])
-        count = self.value("constant", (float(number), dtype), dtype)
+        number = product(kernel.sizes[kernel.outer :])
+        if isinstance(number, Expr):
+            count = self.value("index_value", (number, dtype), dtype)
+        else:
+            count = self.value("constant", (float(number), dtype), dtype)
         total = self.value("reduce", ("sum", value), dtype)
         mean = self.value("div", (Ref(total), Ref(count)), dtype)
         deviation = self.value("sub", (value, Ref(mean)), dtype)

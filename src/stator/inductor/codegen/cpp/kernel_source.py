@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from stator.base.config import Options
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import Group
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.shapes.expr import Expr
 
 from .columns import ColumnEmitter
-from .kernel import merge
+from .kernel import Kernel, merge
 from .types import memory_type
 from .vectorize import choose_order
 
 _DEFAULT = Options()
 
 
-def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options = _DEFAULT) -> KernelSource:
+def print_kernel(
+    group: Group,
+    buffers: Mapping[str, Buffer],
+    options: Options = _DEFAULT,
+    knowledge: SizeKnowledge = NUMBERS_ONLY,
+) -> KernelSource:
     """C++ text of a group. Groups that differ only in names give identical text. Raises CompileError for operations
     that C++ kernels cannot compute."""
     for member in group.members:
         for op in member.body.ops:
             if op.dtype is not None:
                 memory_type(op.dtype)
-    kernel = merge(group, buffers)
+    kernel = merge(group, buffers, knowledge)
     if 0 in kernel.sizes[kernel.outer :]:
         raise CompileError("inductor", "a reduction over no elements reached code generation")
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
@@ -37,6 +44,7 @@ def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options =
     emitter = ColumnEmitter(kernel, choose_order(kernel, options.vectorize), pointers, buffers)
     # An empty loop must print nothing: values hoisted out of it would be loaded anyway.
     body = [] if 0 in kernel.sizes else emitter.emit()
+    body = [*_leave_empty_loops(kernel), *body] if body else []
     aliased = _aliased(group, buffers, in_place)
     lines = []
     for at, name in enumerate((*group.reads, *group.writes)):
@@ -49,9 +57,19 @@ def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options =
         lines.append(f"    {constness}{kind} *{restrict} {pointers[name]} = ({constness}{kind} *)pointers[{at}];")
     if emitter.uses_error:
         lines.append(f"    int64_t *error = (int64_t *)pointers[{len(group.reads) + len(group.writes)}];")
-    text = "\n".join(["(void *const *pointers) {", *lines, *body, "}", ""])
+    names = kernel.arguments.names
+    lines += [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate(names.values())]
+    parameters = "void *const *pointers, int64_t const *sizes" if names else "void *const *pointers"
+    text = "\n".join([f"({parameters}) {{", *lines, *body, "}", ""])
     symbol = f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    return KernelSource(group.name, symbol, f'extern "C" void {symbol}{text}', "cpp")
+    return KernelSource(group.name, symbol, f'extern "C" void {symbol}{text}', "cpp", tuple(names))
+
+
+def _leave_empty_loops(kernel: Kernel) -> Iterator[str]:
+    """Text that leaves the kernel where a loop may be empty for some sizes."""
+    for loop in range(kernel.outer):
+        if isinstance(kernel.sizes[loop], Expr) and not kernel.knowledge.known(">", kernel.sizes[loop], 0):
+            yield f"    if ({kernel.size(loop)} <= 0) return;"
 
 
 def _aliased(group: Group, buffers: Mapping[str, Buffer], in_place: Mapping[str, str]) -> set[str]:

@@ -11,6 +11,8 @@ from typing import Protocol
 
 import torch
 
+from stator.shapes.expr import Expr
+
 from .column_plan import ColumnPlan
 from .kernel import Kernel
 from .phases import Phase
@@ -45,7 +47,7 @@ class PartialSumContext(Protocol):
 
 def part_depth(kernel: Kernel, order: LoopOrder) -> int | None:
     """The depth of the inner loop with runs (or pieces of runs) that make partial sums; None for short sums."""
-    trips = [math.ceil(kernel.sizes[at] / (_LANES if at == order.vector else 1)) for at in order.inner]
+    trips = [_trips(kernel, at, order) for at in order.inner]
     if math.prod(trips) <= _LONG:
         return None
     length = 1
@@ -54,6 +56,13 @@ def part_depth(kernel: Kernel, order: LoopOrder) -> int | None:
         if length >= _PART // 4:
             return depth
     return 0
+
+
+def _trips(kernel: Kernel, loop: int, order: LoopOrder) -> int:
+    """The iterations of a loop. A loop of symbolic size may be long."""
+    if isinstance(kernel.sizes[loop], Expr):
+        return max(kernel.typical[loop], 2 * _LONG)
+    return math.ceil(kernel.typical[loop] / (_LANES if loop == order.vector else 1))
 
 
 def emit_in_parts(printer: PartialSumContext, depth: int, phase: Phase, run: Callable[[], None]) -> None:
@@ -65,12 +74,12 @@ def emit_in_parts(printer: PartialSumContext, depth: int, phase: Phase, run: Cal
     loop = printer.order.inner[depth]
     size, name = printer.kernel.sizes[loop], printer.kernel.loops[loop].name
     step = _PART * (_LANES if loop == printer.order.vector else 1)
-    if size <= 2 * step:
+    if not isinstance(size, Expr) and size <= 2 * step:
         with printer.block(""):
             _one_part(printer, sums, run)
         return
     before = printer.bounds
-    first, last = before[1:] if before is not None and before[0] == loop else ("0", str(size))
+    first, last = before[1:] if before is not None and before[0] == loop else ("0", printer.kernel.text(size))
     begin, end = f"{name}_begin", f"{name}_end"
     with printer.block(f"for (int64_t {begin} = {first}; {begin} < {last}; {begin} += {step})"):
         printer.line(f"const int64_t {end} = {begin} + {step} < {last} ? {begin} + {step} : {last};")

@@ -56,7 +56,7 @@ def plan_phases(kernel: Kernel, innermost: int | None, lanes_across_rows: bool) 
             outside_stores.append(store)
     first: dict[int, int] = {}  # maps an inner value to the first phase that computes it
     kept: set[int] = set()
-    elements = math.prod(kernel.sizes[kernel.outer :]) * (16 if lanes_across_rows else 1)
+    elements = math.prod(kernel.typical[kernel.outer :]) * (16 if lanes_across_rows else 1)
     free = SCRATCH_BYTES
     outside: set[int] = set()
     for number, phase in enumerate(phases):

@@ -8,6 +8,8 @@ import functools
 import operator
 from collections.abc import Iterator
 
+from stator.shapes.expr import Expr
+
 from .kernel import Kernel
 
 _LANES = 16  # shorter rows make poor vectors
@@ -34,7 +36,7 @@ def loop_along_rows(kernel: Kernel) -> int | None:
     varying = functools.reduce(operator.or_, (kernel.values[kernel.indirect[symbol]].loops for symbol in symbols))
     for loop in reversed(range(kernel.outer)):
         steps = {index.coefficient(kernel.loops[loop]) for index in indices}
-        if not varying & (1 << loop) and steps == {1} and kernel.sizes[loop] >= _LANES:
+        if not varying & (1 << loop) and steps == {1} and kernel.typical[loop] >= _LANES:
             return loop
     return None
 
@@ -42,8 +44,9 @@ def loop_along_rows(kernel: Kernel) -> int | None:
 def own_rows(kernel: Kernel, row: int) -> Iterator[str]:
     """Text that gives each thread a range of the rows."""
     size = kernel.values[row].args[1]
+    number = kernel.text(size) if isinstance(size, Expr) else f"{size}ll"
     for name, part in (("own_begin", "omp_get_thread_num()"), ("own_end", "(omp_get_thread_num() + 1)")):
-        yield f"const int64_t {name} = {size}ll * {part} / omp_get_num_threads();"
+        yield f"const int64_t {name} = {number} * {part} / omp_get_num_threads();"
 
 
 def skip_of_others(row: int) -> str:

@@ -43,11 +43,11 @@ def emit_with_several(
     loop = inner[depth]
     kinds = {kernel.values[position].args[0] for position in phase.reduces}
     suits = bool(kinds) and kinds <= {"max", "min"} and not phase.keeps and printer.columns is None
-    if not suits or depth != len(inner) - 1 or loop != printer.order.vector or kernel.sizes[loop] < _LEAST:
+    if not suits or depth != len(inner) - 1 or loop != printer.order.vector or kernel.typical[loop] < _LEAST:
         run()
         return
     name, before = kernel.loops[loop].name, printer.bounds
-    first, last = before[1:] if before is not None and before[0] == loop else ("0", str(kernel.sizes[loop]))
+    first, last = before[1:] if before is not None and before[0] == loop else ("0", kernel.size(loop))
     step, rest = f"({_COUNT} * LANES)", f"{name}_rest"
     with printer.block(""):
         for position in phase.reduces:

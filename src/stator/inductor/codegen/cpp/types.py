@@ -97,3 +97,15 @@ def identity(kind: str, dtype: torch.dtype) -> str:
         "argmin": high,
     }
     return literal(neutral[kind], dtype)
+
+
+# the functions that combine two results of a reduction
+COMBINE = {
+    "sum": "op_add",
+    "prod": "op_mul",
+    "max": "op_maximum",
+    "min": "op_minimum",
+    "any": "op_bitwise_or",
+    "all": "op_bitwise_and",
+    "xor_sum": "op_bitwise_xor",
+}

@@ -13,7 +13,7 @@ import torch
 from stator.base.errors import CompileError
 from stator.base.registry import Registry
 from stator.inductor.loops.vocabulary import ELEMENTWISE
-from stator.shapes.expr import Expr
+from stator.shapes.expr import Expr, ExprLike
 
 from .kernel import CppValue
 from .types import KIND, NARROW, literal
@@ -31,6 +31,8 @@ class CppContext(Protocol):
     def random(self, value: CppValue, vector: bool) -> str: ...
 
     def index_number(self, index: Expr, vector: bool) -> str: ...
+
+    def size_text(self, size: ExprLike) -> str: ...
 
     lanes: str
     narrows: bool  # False where the store of the value narrows it
@@ -136,6 +138,7 @@ def _bitcast(context: CppContext, value: CppValue, vector: bool) -> str:
 @PRINTERS.register("indirect")
 def _indirect(context: CppContext, value: CppValue, vector: bool) -> str:
     source, size, check = value.args
+    size = context.size_text(size)
     text = context.operand(source.position, vector)
     if context.dtype(source.position) is not torch.int64:
         text = f"convert_i64({text})"

@@ -71,14 +71,14 @@ def tiled_load(kernel: Kernel, value: CppValue, vector: int, tile: int) -> bool:
     index = value.args[1]
     if not index.symbols.isdisjoint(kernel.indirect):
         return False
-    return index.coefficient(kernel.loops[tile]) == 1 and (index.coefficient(kernel.loops[vector]) or 0) > 1
+    return index.coefficient(kernel.loops[tile]) == 1 and (kernel.step(index, vector) or 0) > 1
 
 
 def _tile_loop(kernel: Kernel, vector: int) -> int | None:
     votes = {
         loop: sum(tiled_load(kernel, value, vector, loop) for value in kernel.values)
         for loop in range(kernel.outer)
-        if loop != vector and kernel.sizes[loop] >= _MIN_TILE and kernel.sizes[vector] >= _MIN_TILE
+        if loop != vector and kernel.typical[loop] >= _MIN_TILE and kernel.typical[vector] >= _MIN_TILE
     }
     best = max(votes, key=lambda loop: votes[loop], default=None)
     return best if best is not None and votes[best] else None
@@ -110,7 +110,7 @@ def _accesses(kernel: Kernel) -> list[tuple[Expr, int, float]]:
 
 def _cost(kernel: Kernel, accesses: list[tuple[Expr, int, float]], chosen: int | None) -> float:
     total = 0.0
-    size = 1 if chosen is None else kernel.sizes[chosen]
+    size = 1 if chosen is None else kernel.typical[chosen]
     waste = math.ceil(size / _LANES) * _LANES / max(size, 1)
     indirect = set(kernel.indirect)
     for index, loops, weight in accesses:
@@ -131,13 +131,13 @@ def _cost(kernel: Kernel, accesses: list[tuple[Expr, int, float]], chosen: int |
 
 
 def _access_cost(kernel: Kernel, index: Expr, chosen: int) -> float:
-    step = index.coefficient(kernel.loops[chosen])
+    step = kernel.step(index, chosen)
     if step is None:
         return _VECTOR_GATHER
-    if step == 1:
+    if index.coefficient(kernel.loops[chosen]) == 1:
         return _VECTOR_UNIT
     if not kernel.inner_bits and any(
-        index.coefficient(kernel.loops[loop]) == 1 and kernel.sizes[loop] >= _MIN_TILE
+        index.coefficient(kernel.loops[loop]) == 1 and kernel.typical[loop] >= _MIN_TILE
         for loop in range(kernel.outer)
         if loop != chosen
     ):
@@ -146,4 +146,4 @@ def _access_cost(kernel: Kernel, index: Expr, chosen: int) -> float:
 
 
 def _count(kernel: Kernel, loops: int) -> int:
-    return math.prod(size for at, size in enumerate(kernel.sizes) if loops & (1 << at))
+    return math.prod(size for at, size in enumerate(kernel.typical) if loops & (1 << at))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,10 @@ from stator.base.errors import VerificationError
 from stator.base.registry import Registry
 from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.program.aliases import layout_bytes, may_alias_arguments
-from stator.inductor.program.arena import plan_arena
+from stator.inductor.program.arena import ArenaLayout, plan_arena
 from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared
+from stator.shapes.expr import Expr, Symbol
+from stator.shapes.floats import FloatExpr
 
 from .literals import NotLiteral, literal, sequence_text
 
@@ -51,6 +54,10 @@ _RESERVED = frozenset(
             "unchecked",
             "repaired",
             "inputs",
+            "checked",
+            "pieces",
+            "tensors",
+            *("floor", "ceil", "trunc", "min", "max", "float", "bool"),
             *keyword.kwlist,
         ),
     )
@@ -82,6 +89,7 @@ class _Printer:
     slots: list[str] = field(default_factory=list)  # text of each arena slot
     slot_names: list[str] = field(default_factory=list)
     placed: dict[str, int] = field(default_factory=dict)  # buffer -> offset in the arena
+    pieces: dict[str, int] = field(default_factory=dict)  # buffer -> number of its piece of memory
     variables: dict[str, str] = field(default_factory=dict)  # buffer -> its variable
     taken: set[str] = field(default_factory=set)  # variables in use
     numbers: dict[str, int] = field(default_factory=dict)  # the next number of each numbered variable
@@ -89,27 +97,34 @@ class _Printer:
     lent: list[str] = field(default_factory=list)  # variables whose memory the next launch writes to
     needs_context: bool = False
     checks: bool = False
+    size_names: dict[Symbol, str] = field(default_factory=dict)  # symbol -> its variable
+    numbers_of_call: dict[Any, str] = field(default_factory=dict)  # expression -> its variable
+    size_lines: list[str] = field(default_factory=list)  # read and compute sizes
 
     def print(self) -> HostSource:
         program = self.program
         arena = plan_arena(program)
         self.placed = {entry.name: entry.offset for entry in arena.placed}
-        for name in program.buffers:
-            self.variables[name] = self.new_variable(name)
+        self.pieces = {name: number for number, block in enumerate(arena.blocks) for name in block.names}
+        for name in (*program.buffers, *program.inputs):
+            if name not in self.variables:
+                self.variables[name] = self.new_variable(name)
+        self._read_sizes()
         for step in program.steps:
             _print_step[type(step)](self, step)
         body = self._body()
-        arguments = ", ".join(self.variable(name) for name in program.inputs)
+        arguments = ", ".join(self.variables[name] for name in program.inputs)
         parts = [
             _HEAD,
+            *(["from math import ceil, floor, trunc\n"] if self.size_names else []),
             f"KERNELS = {sorted(program.kernels)!r}\n\n",
             "def bind(rt):",
-            *self._arena_lines(arena.bytes),
-            *(["    unchecked, repaired = True, set()"] if self.checks else []),
+            *(self._sized_arena_lines(arena) if self.size_names else self._arena_lines(arena.bytes)),
+            *(self._check_lines() if self.checks else []),
             *(f"    {line}" for line in self.bindings),
             "",
             f"    def call({'inputs' if program.boxed else arguments}):",
-            *(["        nonlocal unchecked"] if self.checks else []),
+            *(["        nonlocal unchecked"] if self.checks and not self.size_names else []),
             *([f"        [{arguments}] = inputs", "        inputs.clear()"] if program.boxed else []),
             *(f"        {line}" for line in body),
             "",
@@ -132,20 +147,85 @@ class _Printer:
             "    token = arena.token",
         ]
 
+    def _sized_arena_lines(self, arena: ArenaLayout) -> list[str]:
+        """Memory for sizes that are known when the program runs."""
+        if not self.slots:
+            return []
+        given = ", ".join(self.size_names.values())
+        pieces = [f"({b.start}, {b.end}, {self.plain(layout_bytes(b.layout))})" for b in arena.blocks]
+        return [
+            f"    # intermediates, {arena.bytes:,} bytes in the example: (first step, last step, bytes)",
+            f"    def pieces({given}):",
+            f"        return [{', '.join(pieces)}]",
+            "",
+            f"    def tensors({given}):  # (piece, byte offset, size, stride, dtype)",
+            "        return [",
+            *(f"            {slot},  # {name}" for slot, name in zip(self.slots, self.slot_names, strict=True)),
+            "        ]",
+            "",
+            "    arena = rt.sized_arena(pieces, tensors)",
+            "    token = arena.token",
+        ]
+
+    def _check_lines(self) -> list[str]:
+        if self.size_names:
+            return ["    checked, repaired = rt.seen_sizes(), set()"]
+        return ["    unchecked, repaired = True, set()"]
+
     def _body(self) -> list[str]:
         lines = list(self.lines)
         result = lines.pop()  # the return comes after memory is freed
-        if self.checks:
+        given = "".join(f"{name}, " for name in self.size_names.values())
+        if self.checks and self.size_names:
+            lines.insert(0, f"unchecked = bool(repaired) or ({given}) not in checked")
+            lines.append(f"checked.add(({given}))")
+        elif self.checks:
             lines.append("unchecked = repaired")  # true unless empty
         if self.needs_context:
             lines = ["with block.context:", *(f"    {line}" for line in lines)]
         if self.slots:
             names = sequence_text("(", self.slot_names, ")")
-            lines = [f"{names} = block.tensors.get(token) or arena.fit(block)", *lines]
+            key, given = (f"(token, {given})", f", {given[:-2]}") if self.size_names else ("token", "")
+            lines = [f"{names} = block.tensors.get({key}) or arena.fit(block{given})", *lines]
         if self.slots or self.needs_context:
             take = ["try:", "    block = idle.pop()", "except IndexError:", "    block = Block()"]
             lines = [*take, *lines, "idle.append(block)"]
-        return [*lines, result]
+        return [*self.size_lines, *lines, result]
+
+    # --- sizes ---
+
+    def _read_sizes(self) -> None:
+        """Give each symbol a variable, and read it from the inputs."""
+        program = self.program
+        environment = program.sizes.environment
+        for symbol, binding in program.size_bindings.items():
+            if environment is not None and environment.simplify(symbol) is not symbol:
+                continue  # facts express it by other symbols
+            source = self.variables[program.inputs[binding.position]]
+            if binding.dim is None:
+                self.size_names[symbol] = source
+                continue
+            self.size_names[symbol] = self.new_variable(symbol.name)
+            self.size_lines.append(f"{self.size_names[symbol]} = {source}.size({binding.dim})")
+
+    def plain(self, value: Any) -> str:
+        """A size as an expression of the symbols' variables."""
+        if not isinstance(value, Expr | FloatExpr):
+            return literal(value)
+        return str(value.substitute({symbol: Symbol(name) for symbol, name in self.size_names.items()}))
+
+    def number(self, value: Any) -> str:
+        """A size in `call`. Each expression is computed once."""
+        if not isinstance(value, Expr | FloatExpr) or isinstance(value, Symbol):
+            return self.plain(value)
+        if value not in self.numbers_of_call:
+            self.numbers_of_call[value] = self.new_variable("size", numbered=True)
+            self.size_lines.append(f"{self.numbers_of_call[value]} = {self.plain(value)}")
+        return self.numbers_of_call[value]
+
+    def sizes(self, values: Sequence[Any]) -> str:
+        """A tuple of sizes in `call`."""
+        return sequence_text("(", [self.number(value) for value in values], ")")
 
     def bind(self, key: Any, prefix: str, text: str) -> str:
         """The variable bound to the expression `text`; `key` identifies the expression."""
@@ -193,8 +273,13 @@ class _Printer:
             return self._arena_view(base.name, layout)
         if layout.dtype != base.layout.dtype:
             raise VerificationError(f"a view of {view.base} changes its dtype, which only intermediates may")
-        shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.offset}"
+        shape = f"{self.sizes(layout.size)}, {self.sizes(layout.stride)}, {self.number(layout.offset)}"
         variable = self.variable(view.base)
+        if is_symbolic(layout):
+            self.needs_context = True
+            if base.name in self.fresh:
+                return f"{self.as_strided()}({variable}, {shape})"
+            return f"{self.bind('view', 'make_view', 'rt.view')}({variable}, {shape})"
         if base.kind == "constant":
             return self.bind(("view", base.name, layout), "constant_view", f"rt.view({variable}, {shape})")
         self.needs_context = True
@@ -212,13 +297,21 @@ class _Printer:
     def _arena_view(self, name: str, layout: Layout) -> str:
         key = ("arena view", name, layout)
         if key not in self.bound:
-            itemsize = layout.dtype.itemsize
             self.bound[key] = self.new_variable(f"{self.variables[name]}_as", numbered=True)
-            self.add_slot(self.bound[key], self.placed[name] + layout.offset * itemsize, layout)
+            self.add_slot(self.bound[key], name, layout)
         return self.bound[key]
 
-    def add_slot(self, variable: str, offset: int, layout: Layout) -> None:
+    def add_slot(self, variable: str, name: str, layout: Layout) -> None:
+        """A tensor in the memory of an intermediate."""
         self.slot_names.append(variable)
+        offset = layout.offset * layout.dtype.itemsize
+        if self.size_names:
+            size, stride = (
+                sequence_text("(", [self.plain(one) for one in part], ")") for part in (layout.size, layout.stride)
+            )
+            self.slots.append(f"({self.pieces[name]}, {self.plain(offset)}, {size}, {stride}, {layout.dtype})")
+            return
+        offset = self.placed[name] + offset
         self.slots.append(f"({offset}, {literal(layout.size)}, {literal(layout.stride)}, {layout.dtype})")
 
     def argument(self, value: Any) -> str:
@@ -231,6 +324,8 @@ class _Printer:
             return sequence_text("(", [self.argument(item) for item in value], ")")
         if isinstance(value, list):
             return sequence_text("[", [self.argument(item) for item in value], "]")
+        if isinstance(value, Expr | FloatExpr):
+            return self.number(value)
         try:
             return literal(value)
         except NotLiteral:
@@ -248,13 +343,19 @@ class _Printer:
 @_print_step.register(Allocate)
 def _allocate(printer: _Printer, step: Allocate) -> None:
     variable = printer.variables[step.name]
-    if step.layout.offset:
+    if step.layout.offset != 0:
         raise VerificationError(f"{step.name} is allocated at an offset")
     if step.name in printer.placed:
-        printer.add_slot(variable, printer.placed[step.name], step.layout)
+        printer.add_slot(variable, step.name, step.layout)
         return
     printer.fresh.add(step.name)
     layout = step.layout
+    if is_symbolic(layout):
+        shape = f"{printer.sizes(layout.size)}, {printer.sizes(layout.stride)}"
+        where = f"dtype={layout.dtype}, device={str(layout.device)!r}"
+        function = printer.bind("empty_strided", "empty_strided", "torch._C._VariableFunctions.empty_strided")
+        printer.lines.append(f"{variable} = {function}({shape}, {where})")
+        return
     shape = f"{literal(layout.size)}, {literal(layout.stride)}"
     if is_dense(layout):
         like = printer.bind(
@@ -270,7 +371,7 @@ def _allocate(printer: _Printer, step: Allocate) -> None:
 @_print_step.register(Reuse)
 def _reuse(printer: _Printer, step: Reuse) -> None:
     if step.name in printer.placed:
-        printer.add_slot(printer.variables[step.name], printer.placed[step.name], step.layout)
+        printer.add_slot(printer.variables[step.name], step.name, step.layout)
         return
     # outside of the arena: view the old tensor's memory under the new layout
     new, old, layout = printer.variables[step.name], printer.variables[step.old], step.layout
@@ -283,7 +384,7 @@ def _reuse(printer: _Printer, step: Reuse) -> None:
     printer.needs_context = True
     if layout.dtype != before.dtype:
         old = f"{old}.view({layout.dtype})"
-    shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.offset}"
+    shape = f"{printer.sizes(layout.size)}, {printer.sizes(layout.stride)}, {printer.number(layout.offset)}"
     printer.lines.append(f"{new} = {printer.as_strided()}({old}, {shape})")
 
 
@@ -306,13 +407,15 @@ def _free(printer: _Printer, step: Free) -> None:
 @_print_step.register(Launch)
 def _launch(printer: _Printer, step: Launch) -> None:
     touched = sum(layout_bytes(printer.program.buffers[name].layout) for name in step.args)
-    small = touched <= SMALL_KERNEL_BYTES
+    small = isinstance(touched, int) and touched <= SMALL_KERNEL_BYTES
+    sizes = f", sizes={len(step.sizes)}" if step.sizes else ""
     kernel = printer.bind(
         ("kernel", step.kernel, small),
         "kernel",
-        f"rt.kernel({step.kernel!r}, {len(step.args)}{', small=True' if small else ''})",
+        f"rt.kernel({step.kernel!r}, {len(step.args)}{', small=True' if small else ''}{sizes})",
     )
-    printer.lines.append(f"{kernel}({', '.join(printer.variable(name) for name in step.args)})")
+    arguments = [printer.variable(name) for name in step.args] + [printer.number(size) for size in step.sizes]
+    printer.lines.append(f"{kernel}({', '.join(arguments)})")
     if printer.lent:
         printer.lines.append(f"del {', '.join(printer.lent)}")
         printer.lent.clear()
@@ -339,7 +442,7 @@ def _call(printer: _Printer, step: Call) -> None:
         printer.lines.append(call)
         if extern.style == "out":
             printer.checks = True
-            size = literal(printer.program.buffers[outputs[0]].layout.size)
+            size = printer.sizes(printer.program.buffers[outputs[0]].layout.size)
             printer.lines.append(f"if unchecked: check_size({printer.variable(outputs[0])}, {outputs[0]!r}, {size})")
         return
     outputs = [name for name in extern.outputs if name is not None]
@@ -353,15 +456,20 @@ def _call(printer: _Printer, step: Call) -> None:
         layout = printer.program.buffers[name].layout
         printer.checks = True
         called = f"{name} of {extern.target}" if isinstance(extern.target, OpOverload) else name
-        promised = f"{called!r}, {literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}"
+        shape = f"{printer.sizes(layout.size)}, {printer.sizes(layout.stride)}"
+        promised = f"{called!r}, {shape}, {layout.dtype}"
         check = printer.new_variable("check_layout", numbered=True)
-        printer.bindings.append(f"{check} = rt.layout_check({promised}, {str(layout.device)!r}, repaired)")
+        if is_symbolic(layout):
+            printer.bindings.append(f"{check} = rt.sized_layout_check({called!r}, {layout.dtype}, repaired)")
+        else:
+            printer.bindings.append(f"{check} = rt.layout_check({promised}, {str(layout.device)!r}, repaired)")
         variable, memory = (
             printer.variables[name],
             "None" if may_alias_arguments(extern) or not printer.placed else "block.memory",
         )
         whole = f"conform({variable}, {promised}, {memory}, repaired)"
-        printer.lines.append(f"{variable} = {whole} if unchecked else {check}({variable})")
+        given = f", {shape}" if is_symbolic(layout) else ""
+        printer.lines.append(f"{variable} = {whole} if unchecked else {check}({variable}{given})")
 
 
 @_print_step.register(ReturnValues)
@@ -402,6 +510,10 @@ def _returns_sequence(extern: Extern) -> bool:
     """True if a call with one output still returns a tuple or list around it."""
     schema = getattr(extern.target, "_schema", None)
     return schema is not None and (len(schema.returns) > 1 or str(schema.returns[0].type) == "List[Tensor]")
+
+
+def is_symbolic(layout: Layout) -> bool:
+    return any(isinstance(value, Expr) for value in (*layout.size, *layout.stride, layout.offset))
 
 
 def is_dense(layout: Layout) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from stator.base.config import Options
-from stator.base.errors import CompileError
+from stator.base.errors import CompileError, Unsupported
 from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.cpp.kernel import CppValue, Kernel, Store, merge
 from stator.inductor.program.steps import KernelSource
@@ -31,9 +31,11 @@ _DEFAULT = Options()
 def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options = _DEFAULT) -> KernelSource:
     """The text of a module that defines the kernel under `symbol`, SIGNATURE, BLOCKS, GRID and WARPS.
 
-    Raises CompileError for operations that Triton kernels cannot compute.
+    Raises CompileError for operations that Triton kernels cannot compute, Unsupported for symbolic sizes.
     """
     kernel = merge(group, buffers)
+    if any(isinstance(size, Expr) for size in kernel.sizes):
+        raise Unsupported("dynamic-shape", "Triton kernels have constant sizes")
     if 0 in kernel.sizes[kernel.outer :]:
         raise CompileError("inductor", "a reduction over no elements reached code generation")
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}

@@ -32,7 +32,7 @@ class SharedResult:
 
     buffer: Tensor
     parts: int = 0
-    extent: int = 0
+    extent: Any = 0
 
 
 @lowers(aten.cat.default)
@@ -56,7 +56,7 @@ def _stack(builder: LoweringBuilder, tensors: Sequence[Tensor], dim: int = 0) ->
 
 
 def _joined(builder: LoweringBuilder, parts: Sequence[Tensor], dim: int) -> Tensor:
-    if builder.meta.shape[dim] == 0 or not any(part.numel for part in parts):
+    if builder.meta.shape[dim] == 0 or not any(part.numel != 0 for part in parts):
         return filled(builder, 0)
     target = _result(builder, parts, builder.meta)
     _write(builder, target, parts, dim, 0)
@@ -71,24 +71,24 @@ def _joined_in_place(builder: LoweringBuilder, parts: Sequence[Tensor], dim: int
     missing = parts[shared.parts :]
     _write(builder, shared.buffer, missing, dim, shared.extent)
     shared.parts = max(shared.parts, len(parts))
-    shared.extent += sum(part.shape[dim] for part in missing)
+    shared.extent = sum((part.shape[dim] for part in missing), shared.extent)
     return slice_dim(shared.buffer, dim, 0, builder.meta.shape[dim])
 
 
 def _result(builder: LoweringBuilder, parts: Sequence[Tensor], meta: Any) -> Tensor:
     """Uninitialised memory for the whole result, in the layout of a part with a layout that lowering chose."""
-    deviating = next((part for part in parts if part.deviates and part.numel), None)
-    strides = meta.stride if deviating is None else dense_like(meta.shape, deviating.strides)
+    deviating = next((part for part in parts if part.deviates and part.numel != 0), None)
+    strides = meta.stride if deviating is None else dense_like(meta.shape, builder.sizes.hints(deviating.strides))
     target = builder.new_buffer(meta.shape, strides, meta.dtype, meta.device)
     target.deviates = not same_strides(meta.shape, strides, meta.stride)
     return target
 
 
-def _write(builder: LoweringBuilder, target: Tensor, parts: Sequence[Tensor], dim: int, start: int) -> None:
+def _write(builder: LoweringBuilder, target: Tensor, parts: Sequence[Tensor], dim: int, start: Any) -> None:
     for part in parts:
-        if part.numel:
+        if part.numel != 0:
             builder.store(slice_dim(target, dim, start, part.shape[dim]), cast(builder, part, target.dtype))
-        start += part.shape[dim]
+        start = start + part.shape[dim]
 
 
 def _growing_lists(graph: fx.Graph) -> dict[fx.Node, fx.Node]:

@@ -8,15 +8,17 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
-from stator.inductor.lower.builder import LoweringBuilder, dense_like, loop_order
+from stator.inductor.lower.builder import LoweringBuilder, dense_like
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Tensor, cloned
 from stator.prims.layout import wrap_dim
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype, is_integral
+from stator.shapes.expr import Expr, as_expr
+from stator.shapes.simplify import stays_below
 
 from .pointwise import cast, typed_constant
-from .views import unsqueeze
+from .views import position_from_start, slice_bounds, unsqueeze
 
 aten = torch.ops.aten
 
@@ -87,7 +89,7 @@ def _arange(builder: LoweringBuilder, end: float, **_: Any) -> Tensor:
 @lowers(aten.arange.start, aten.arange.start_step)
 def _range(builder: LoweringBuilder, start: float, end: float, step: float = 1, **_: Any) -> Tensor:
     dtype = builder.meta.dtype
-    if is_integral(dtype) and isinstance(start, int) and isinstance(step, int):
+    if is_integral(dtype) and isinstance(start, int | Expr) and isinstance(step, int | Expr):
         return tensor_from_index(
             builder,
             lambda ops, index: ops.to_dtype(ops.index_value(index[0] * step + start, torch.int64), dtype),
@@ -96,7 +98,7 @@ def _range(builder: LoweringBuilder, start: float, end: float, step: float = 1, 
     def inner(ops: Any, index: Index) -> Ref:
         # eager accumulates in float64, whatever the dtype
         position = ops.to_dtype(ops.index_value(index[0], torch.int64), torch.float64)
-        value = ops.add(ops.constant(start, torch.float64), ops.mul(position, ops.constant(step, torch.float64)))
+        value = ops.add(ops.number(start, torch.float64), ops.mul(position, ops.number(step, torch.float64)))
         return ops.to_dtype(ops.to_dtype(value, computation_dtype(dtype)), dtype)
 
     return tensor_from_index(builder, inner)
@@ -114,12 +116,12 @@ def _eye(builder: LoweringBuilder, *_: Any, **__: Any) -> Tensor:
 
 
 @lowers(aten.tril.default, aten.triu.default)
-def _triangle(builder: LoweringBuilder, x: Tensor, diagonal: int = 0) -> Tensor:
+def _triangle(builder: LoweringBuilder, x: Tensor, diagonal: Any = 0) -> Tensor:
     comparison = "le" if "tril" in builder.target else "ge"
 
     def inner(ops: Any, index: Index) -> Ref:
         distance = ops.index_value(index[-1] - index[-2], torch.int64)
-        keep = ops.elementwise(comparison, distance, ops.constant(diagonal, torch.int64))
+        keep = ops.elementwise(comparison, distance, ops.number(diagonal, torch.int64))
         return ops.where(keep, x.load(ops, index), typed_constant(ops, 0, x.dtype))
 
     return builder.computed(inner, [x], x.shape, x.dtype, x.device)
@@ -131,7 +133,7 @@ def _triangle(builder: LoweringBuilder, x: Tensor, diagonal: int = 0) -> Tensor:
 @lowers(aten.clone.default, aten.contiguous.default)
 def _copy(builder: LoweringBuilder, x: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
     strides = builder.meta.stride
-    if x.deviates and loop_order(x.shape, x.strides) != loop_order(x.shape, strides):
+    if x.deviates and builder.loop_order(x.shape, x.strides) != builder.loop_order(x.shape, strides):
         strides = x.strides  # a layout that lowering chose survives a clone that only asked for eager's
     return cloned(x, strides)
 
@@ -173,7 +175,7 @@ def _constant_pad_nd(builder: LoweringBuilder, x: Tensor, pad: Sequence[int], va
         dim = x.rank - 1 - at
         low, high = pad[2 * at], pad[2 * at + 1]
         before[dim] = low
-        shape[dim] += low + high
+        shape[dim] = shape[dim] + low + high
     if shape == list(x.shape) and not any(before):
         return _copy(builder, x)
     padded = pad_with(builder, x, before, shape, value)
@@ -182,7 +184,7 @@ def _constant_pad_nd(builder: LoweringBuilder, x: Tensor, pad: Sequence[int], va
     return padded
 
 
-def pad_with(builder: LoweringBuilder, x: Tensor, before: Sequence[int], shape: Sequence[int], value: float) -> Tensor:
+def pad_with(builder: LoweringBuilder, x: Tensor, before: Sequence[Any], shape: Sequence[Any], value: float) -> Tensor:
     """Place `x` at `before` in a larger (or cropped) index space with `value` elsewhere. Reads nothing outside of x."""
 
     def inner(ops: Any, index: Index) -> Ref:
@@ -196,26 +198,22 @@ def pad_with(builder: LoweringBuilder, x: Tensor, before: Sequence[int], shape: 
         builder.realize(x)
     result = builder.computed(inner, [x], shape, x.dtype, x.device)
     if x.deviates:
-        result.strides, result.deviates = dense_like(shape, x.strides), True
+        result.strides, result.deviates = dense_like(shape, x.sizes.hints(x.strides)), True
     return result
 
 
-def within_shape(ops: Any, index: Index, shape: Sequence[int]) -> Ref | None:
+def within_shape(ops: Any, index: Index, shape: Sequence[Any]) -> Ref | None:
     """The condition that an index lies within `shape`; None when the bounds of the index imply it."""
     mask: Ref | None = None
     for at, size in zip(index, shape, strict=True):
-        if isinstance(at, int):
-            low, high = float(at), float(at)
-        else:
-            low, high = at.bounds(ops.ranges)
-        tests: list[tuple[str, int]] = []
-        if low < 0:
+        tests: list[tuple[str, Any]] = []
+        if as_expr(at).bounds(ops.ranges)[0] < 0:
             tests.append(("ge", 0))
-        if high >= size:
+        if not stays_below(as_expr(at), size, ops.ranges):
             tests.append(("lt", size))
         for comparison, limit in tests:
             value = ops.index_value(at, torch.int64)
-            test = ops.elementwise(comparison, value, ops.constant(limit, torch.int64))
+            test = ops.elementwise(comparison, value, ops.number(limit, torch.int64))
             mask = test if mask is None else ops.bitwise_and(mask, test)
     return mask
 
@@ -226,24 +224,24 @@ def _slice_scatter(
     x: Tensor,
     source: Tensor,
     dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
-    step: int = 1,
+    start: Any = None,
+    end: Any = None,
+    step: Any = 1,
 ) -> Any:
     dim = wrap_dim(dim, x.rank)
-    first, last, _ = slice(start, end, 1).indices(x.shape[dim])
-    if step != 1 or last <= first:
+    first, last = slice_bounds(x.sizes, x.shape[dim], start, end)
+    if step != 1 or not x.sizes.known(">", last, first):
         return NotImplemented
     return _overwritten(builder, x, source, dim, first)
 
 
 @lowers(aten.select_scatter.default)
-def _select_scatter(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, at: int) -> Any:
+def _select_scatter(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, at: Any) -> Any:
     dim = wrap_dim(dim, x.rank)
-    return _overwritten(builder, x, unsqueeze(source, dim), dim, at % x.shape[dim])
+    return _overwritten(builder, x, unsqueeze(source, dim), dim, position_from_start(x, dim, at))
 
 
-def _overwritten(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, start: int) -> Tensor:
+def _overwritten(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, start: Any) -> Tensor:
     """Replace a run of one dimension of `x` by `source`."""
 
     def inner(ops: Any, index: Index) -> Ref:

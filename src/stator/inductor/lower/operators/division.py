@@ -12,6 +12,7 @@ from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.type_promotion import Kind, common_dtype, is_integral
+from stator.shapes.expr import Expr
 
 from .pointwise import Operand, elementwise, vocabulary_operation
 
@@ -21,7 +22,7 @@ aten = torch.ops.aten
 def _may_divide_by_zero(builder: LoweringBuilder, x: Operand, y: Operand) -> bool:
     """True for integers with a divisor that may be zero. Eager and the library raise on the CPU; kernels cannot."""
     dtype = common_dtype([x, y])
-    unknown = is_integral(dtype) and (isinstance(y, Tensor) or as_dtype(y, dtype) == 0)
+    unknown = is_integral(dtype) and (isinstance(y, Tensor | Expr) or as_dtype(y, dtype) == 0)
     return unknown and builder.meta.device.type == "cpu"
 
 

@@ -18,10 +18,11 @@ from stator.inductor.lower.builder import LoweringBuilder, linear, same_strides
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.registry import lowerings, lowers, view_targets
 from stator.inductor.lower.tensor import Index, Stored, Tensor, Viewed
-from stator.prims.layout import contiguous_strides, preserved_strides
+from stator.inductor.sizes import SizeKnowledge
+from stator.prims.layout import contiguous_strides
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
-from stator.shapes.simplify import loop_ranges, simplify
+from stator.shapes.simplify import simplify
 
 from .onednn import is_transposed, linear_product
 from .pointwise import elementwise
@@ -32,19 +33,19 @@ aten = torch.ops.aten
 def blas_matrix(builder: LoweringBuilder, x: Tensor) -> str | View:
     """A matrix (or a batch of matrices) in a layout for BLAS: one of the last two dimensions has stride one."""
     planned = x.planned()
-    if planned is not None and _fits_blas(x.shape[-2:], planned[0][-2:]):
+    if planned is not None and _fits_blas(x.sizes, x.shape[-2:], planned[0][-2:]):
         return builder.argument(x)
     strides = contiguous_strides(x.shape)
     if _varies_faster(x, x.rank - 2):
         # keep a transposed matrix as it is: BLAS takes it just as well
-        strides = (*strides[:-2], 1, max(x.shape[-2], 1))
+        strides = (*strides[:-2], 1, x.shape[-2] if x.shape[-2] != 0 else 1)
     return builder.argument(x, strides)
 
 
 def _varies_faster(x: Tensor, dim: int) -> bool:
     """True if memory under x is contiguous along `dim`, and not along the last dimension."""
     symbols = tuple(Symbol(f"i{at}") for at in range(x.rank))
-    ranges = loop_ranges(symbols, x.shape)
+    ranges = x.sizes.ranges(symbols, x.shape)
     index: Index = symbols
     tensor = x
     while isinstance(tensor.source, Viewed):
@@ -55,10 +56,14 @@ def _varies_faster(x: Tensor, dim: int) -> bool:
     return position.coefficient(symbols[dim]) == 1 and position.coefficient(symbols[-1]) != 1
 
 
-def _fits_blas(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def _fits_blas(sizes: SizeKnowledge, shape: Sequence[Any], strides: Sequence[Any]) -> bool:
     rows, columns = shape
     down, across = strides
-    return (across == 1 and down >= max(columns, 1)) or (down == 1 and across >= max(rows, 1))
+    return (across == 1 and _at_least(sizes, down, columns)) or (down == 1 and _at_least(sizes, across, rows))
+
+
+def _at_least(sizes: SizeKnowledge, stride: Any, size: Any) -> bool:
+    return sizes.known(">=", stride, size) and sizes.known(">=", stride, 1)
 
 
 def _product(builder: LoweringBuilder, target: Any, args: Sequence[Any], **kwargs: Any) -> Tensor:
@@ -166,7 +171,7 @@ def _flash_attention(
     mask = None if attn_mask is None else builder.argument(attn_mask)
     named = {"attn_mask": mask, "scale": scale}
     result, statistics = builder.meta
-    strides = preserved_strides(result.shape, builder.strides_of(args[0]))
+    strides = builder.sizes.preserved_strides(result.shape, builder.strides_of(args[0]))
     target = aten._scaled_dot_product_flash_attention_for_cpu.default
     metas = (replace(result, stride=strides), statistics)
     attended, logsumexp = library_results(builder, target, [*args, dropout, is_causal], named, metas)

@@ -13,12 +13,13 @@ from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.heuristics import MIN_CHANNEL_RUN
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Tensor
+from stator.inductor.sizes import product
 from stator.prims.layout import numel
 from stator.prims.type_promotion import computation_dtype
 
 from .creation import filled
 from .pointwise import cast, elementwise
-from .reductions import element_count, moments
+from .reductions import element_count, has_elements, moments
 from .views import reshape
 
 aten = torch.ops.aten
@@ -33,7 +34,7 @@ def _layer_norm(
     bias: Tensor | None,
     eps: float,
 ) -> Any:
-    if x.numel == 0 or numel(tuple(normalized)) == 0:
+    if not has_elements(x) or numel(tuple(normalized)) == 0:
         return NotImplemented
     dims = tuple(range(x.rank - len(normalized), x.rank))
     rstd, mean, centers = _inverse_deviation(builder, x, dims, eps)
@@ -58,7 +59,7 @@ def _inverse_deviation(
 
     def finish(ops: Any, squares: Ref) -> Ref:
         working = ops.dtype(squares)
-        variance = ops.div(squares, ops.constant(count, working))
+        variance = ops.div(squares, ops.number(count, working))
         inverse = ops.rsqrt(ops.add(variance, ops.constant(eps, working)))
         return ops.where(ops.isinf(squares), ops.constant(math.nan, working), inverse)
 
@@ -104,7 +105,7 @@ def _group_norm(
     groups: int,
     eps: float,
 ) -> Any:
-    if x.numel == 0:
+    if not has_elements(x):
         return NotImplemented
     rest = x.shape[2:]
     grouped = reshape(x, (batch, groups, channels // groups, *rest))
@@ -134,7 +135,8 @@ def _native_batch_norm(
 
 
 def runs_within_channels(x: Tensor) -> bool:
-    return x.rank > 2 and x.strides[1] > 1 and math.prod(x.shape[2:]) >= MIN_CHANNEL_RUN
+    run = x.sizes.hint(product(x.shape[2:]))
+    return x.rank > 2 and x.sizes.hint(x.strides[1]) > 1 and run >= MIN_CHANNEL_RUN
 
 
 @lowers(aten._native_batch_norm_legit_no_training.default)

@@ -15,7 +15,6 @@ from stator.inductor.buffers import View
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
-from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta
 
 WORTHWHILE = 1 << 20
@@ -25,7 +24,7 @@ def linear_product(
     builder: LoweringBuilder,
     a: Tensor,
     b: str | View,
-    columns: int,
+    columns: Any,
     bias: Tensor | None,
     meta: TensorMeta | None = None,
 ) -> Any | None:
@@ -35,7 +34,9 @@ def linear_product(
     """
     rows, inner = a.shape
     plain = bias is None or (bias.shape == (columns,) and bias.dtype == torch.float32)
-    if a.dtype != torch.float32 or a.device.type != "cpu" or not plain or rows * inner * columns < WORTHWHILE:
+    if a.dtype != torch.float32 or a.device.type != "cpu" or not plain:
+        return None
+    if builder.sizes.hint(rows * inner * columns) < WORTHWHILE:
         return None
     if not _available() or not _is_dense(builder, b):
         return None
@@ -53,13 +54,13 @@ def is_transposed(a: Tensor) -> bool:
     """True if the matrix is stored column by column. BLAS takes such a matrix; `linear_product` would copy it first,
     which costs more than the product gains (gradients of weights are such products)."""
     planned = a.planned()
-    return planned is not None and planned[0][0] == 1 and planned[0][1] >= a.shape[0] > 1
+    return planned is not None and planned[0][0] == 1 and a.sizes.hint(planned[0][1]) >= a.sizes.hint(a.shape[0]) > 1
 
 
 def _is_dense(builder: LoweringBuilder, matrix: str | View) -> bool:
     """True without gaps between rows or columns. With gaps, the library uses a slow reference implementation."""
     layout = matrix.layout if isinstance(matrix, View) else builder.buffers[matrix].layout
-    return is_dense(layout.size, layout.stride)
+    return builder.sizes.is_dense(layout.size, layout.stride)
 
 
 def _transposed(builder: LoweringBuilder, matrix: str | View) -> View:

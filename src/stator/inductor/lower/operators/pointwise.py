@@ -18,10 +18,11 @@ from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.registry import lowerings, lowers
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.type_promotion import Kind, apply_kind, common_dtype, computation_dtype, is_integral
+from stator.shapes.expr import Expr
 
 aten = torch.ops.aten
 Number = int | float | bool
-Operand = Tensor | Number
+Operand = Tensor | Number | Expr
 
 
 def elementwise(
@@ -53,7 +54,7 @@ def elementwise(
         def wrapped(ops: Any, *values: Ref) -> Ref:
             given = iter(values)
             promoted = [
-                ops.to_dtype(next(given), working) if flag else ops.constant(operand, working)
+                ops.to_dtype(next(given), working) if flag else ops.number(operand, working)
                 for operand, flag in zip(operands, is_tensor, strict=True)
             ]
             return ops.to_dtype(function(ops, *promoted), result)
@@ -254,7 +255,7 @@ def _plus_scaled(ops: Any, x: Ref, y: Ref, factor: Number) -> Ref:
     """x + factor * y. For floats rounded once, as in eager's vector code."""
     if factor == 1:
         return ops.add(x, y)
-    return product_plus(ops, y, ops.constant(factor, ops.dtype(y)), x)
+    return product_plus(ops, y, ops.number(factor, ops.dtype(y)), x)
 
 
 def _minus_scaled(ops: Any, x: Ref, y: Ref, factor: Number) -> Ref:
@@ -269,7 +270,7 @@ def product_plus(ops: Any, x: Ref, y: Ref, z: Ref) -> Ref:
 
 
 def _scaled(ops: Any, value: Ref, factor: Number) -> Ref:
-    return value if factor == 1 else ops.mul(value, ops.constant(factor, ops.dtype(value)))
+    return value if factor == 1 else ops.mul(value, ops.number(factor, ops.dtype(value)))
 
 
 @lowers(aten.addcmul.default)
@@ -301,6 +302,8 @@ def _lerp(builder: LoweringBuilder, start: Tensor, end: Tensor, weight: Operand)
 
 @lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def _pow(builder: LoweringBuilder, base: Operand, exponent: Operand) -> Any:
+    if isinstance(exponent, Expr):
+        return NotImplemented
     if isinstance(exponent, Tensor):
         common = common_dtype([base, exponent])
         if common is torch.bool:
@@ -367,8 +370,8 @@ def _where(builder: LoweringBuilder, condition: Tensor, x: Operand, y: Operand) 
     return builder.pointwise(function, tensors, dtype)
 
 
-def typed_constant(ops: Any, value: Number, dtype: torch.dtype) -> Ref:
-    return ops.to_dtype(ops.constant(value, computation_dtype(dtype)), dtype)
+def typed_constant(ops: Any, value: Number | Expr, dtype: torch.dtype) -> Ref:
+    return ops.to_dtype(ops.number(value, computation_dtype(dtype)), dtype)
 
 
 @lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
@@ -453,7 +456,7 @@ def _activation(*targets: Any, heavy: bool = False) -> Callable[[Callable[..., R
 
 
 def constant_like(ops: Any, like: Ref, value: Number) -> Ref:
-    return ops.constant(value, ops.dtype(like))
+    return ops.number(value, ops.dtype(like))
 
 
 def _clamped(ops: Any, x: Ref, low: Number, high: Number) -> Ref:

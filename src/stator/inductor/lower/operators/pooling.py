@@ -36,7 +36,7 @@ def _windowed(builder: LoweringBuilder, x: Tensor, size: Sequence[int], combine:
         builder.realize(x_root)  # windows overlap, so every element is read several times
     shape = (*x.shape[:-2], *size)
     result = builder.computed(combine, [x], shape, dtype, x.device, heavy=True)
-    result.strides, result.deviates = dense_like(shape, x.strides), x.deviates
+    result.strides, result.deviates = dense_like(shape, x.sizes.hints(x.strides)), x.deviates
     return result
 
 

@@ -13,8 +13,10 @@ from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.heuristics import MIN_CORRECTED_ELEMENTS, TWO_PASS_MAX_ELEMENTS, store_before_reuse
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Tensor
+from stator.inductor.sizes import product
 from stator.prims.layout import wrap_dims
 from stator.prims.type_promotion import computation_dtype, is_integral
+from stator.shapes.expr import Expr
 
 from .pointwise import cast, elementwise
 from .views import reshape, squeeze
@@ -22,6 +24,9 @@ from .views import reshape, squeeze
 aten = torch.ops.aten
 
 # The result of reducing no elements. Eager raises for extrema of nothing.
+# Sums of this many elements are divided before they are added, where the number of elements is symbolic
+_TYPICAL_MOST = 1 << 24
+
 NEUTRAL: dict[str, float | bool] = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 
@@ -32,11 +37,13 @@ def reduced_dims(x: Tensor, dims: Sequence[int] | int | None) -> tuple[int, ...]
     return wrap_dims(dims, x.rank) if x.rank else ()
 
 
-def element_count(x: Tensor, dims: Sequence[int]) -> int:
-    count = 1
-    for dim in dims:
-        count *= x.shape[dim]
-    return count
+def element_count(x: Tensor, dims: Sequence[int]) -> Any:
+    return product(x.shape[dim] for dim in dims)
+
+
+def has_elements(x: Tensor) -> bool:
+    """True if the tensor is not empty. For symbolic sizes the compiled code relies on the answer."""
+    return all(x.sizes.decide("!=", size, 0) for size in x.shape)
 
 
 def stored_for_rereading(builder: LoweringBuilder, x: Tensor) -> Tensor:
@@ -119,7 +126,7 @@ def _mean(
         x,
         over,
         builder.meta.dtype,
-        epilogue=lambda ops, total: ops.div(total, ops.constant(count, ops.dtype(total))),
+        epilogue=lambda ops, total: ops.div(total, ops.number(count, ops.dtype(total))),
         keepdim=keepdim,
     )
 
@@ -147,7 +154,7 @@ def _extremum(builder: LoweringBuilder, x: Tensor, dims: Sequence[int] = (), kee
 
 @lowers(aten.max.default, aten.min.default)
 def _extremum_of_all(builder: LoweringBuilder, x: Tensor) -> Any:
-    if x.numel == 0:
+    if not has_elements(x):
         return NotImplemented
     return reduce(builder, "max" if ".max." in builder.target else "min", x, range(x.rank), x.dtype, keepdim=False)
 
@@ -157,7 +164,7 @@ def _extremum_along(builder: LoweringBuilder, x: Tensor, dim: int, keepdim: bool
     dims = reduced_dims(x, dim)
     if x.rank == 0:
         return [x, builder.pointwise(lambda ops, value: ops.constant(0, torch.int64), [x], torch.int64)]
-    if x.shape[dims[0]] == 0 or x.dtype is torch.bool:
+    if not x.sizes.decide("!=", x.shape[dims[0]], 0) or x.dtype is torch.bool:
         return NotImplemented
     kind = "max" if ".max." in builder.target else "min"
     working = computation_dtype(x.dtype)
@@ -173,7 +180,7 @@ def _extremum_along(builder: LoweringBuilder, x: Tensor, dim: int, keepdim: bool
 @lowers(aten.argmax.default, aten.argmin.default)
 def _position(builder: LoweringBuilder, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     kind = "argmax" if "argmax" in builder.target else "argmin"
-    if x.numel == 0:
+    if not has_elements(x):
         return NotImplemented
     if x.rank == 0:
         return builder.pointwise(lambda ops, value: ops.constant(0, torch.int64), [x], torch.int64)
@@ -218,8 +225,9 @@ def moments(
     squares_dtype: a dtype in which squares need no such division.
     """
     working, count = computation_dtype(x.dtype), element_count(x, dims)
-    corrected = count >= MIN_CORRECTED_ELEMENTS or halvings is not None
-    if count > TWO_PASS_MAX_ELEMENTS and halvings is None:
+    typical = builder.sizes.hint(count)
+    corrected = typical >= MIN_CORRECTED_ELEMENTS or halvings is not None
+    if typical > TWO_PASS_MAX_ELEMENTS and halvings is None:
 
         def compute(ops: Any, index: Index) -> list[Ref]:
             mean, squares, _ = ops.welford(ops.to_dtype(x.load(ops, index), working))
@@ -241,7 +249,7 @@ def moments(
         dims,
         working,
         prologue=lambda ops, value: halved(ops, value, 2 * halvings),
-        epilogue=lambda ops, total: ops.div(total, ops.constant(count * 0.25**halvings, working)),
+        epilogue=lambda ops, total: ops.div(total, _scaled_count(ops, count, halvings, working)),
     )
 
     def from_deviations(ops: Any, index: Index) -> list[Ref]:
@@ -253,7 +261,7 @@ def moments(
         if not corrected:
             return [ops.to_dtype(finish(ops, squares), dtype), ops.to_dtype(center, dtype)]
         total = ops.reduce("sum", deviation)
-        share = ops.div(total, ops.constant(count, ops.dtype(total)))  # the rounding error of `rounded`
+        share = ops.div(total, ops.number(count, ops.dtype(total)))  # the rounding error of `rounded`
         squares = ops.abs(ops.fma(ops.neg(total), share, squares))
         share = halved(ops, share, -smaller)
         parts = [(finish(ops, squares), dtype), (ops.add(center, share), dtype), (share, working)]
@@ -264,21 +272,39 @@ def moments(
     return spread, mean, [rounded, *rest]
 
 
+def _scaled_count(ops: Any, count: Any, halvings: int, dtype: torch.dtype) -> Ref:
+    """A number of elements, divided by 4**halvings."""
+    if not isinstance(count, Expr):
+        return ops.constant(count * 0.25**halvings, dtype)
+    number = ops.number(count, dtype)
+    return ops.mul(number, ops.constant(0.25**halvings, dtype)) if halvings else number
+
+
 def _variance(
     builder: LoweringBuilder, x: Tensor, dims: Any, correction: float | None, root: bool
 ) -> tuple[Tensor, Tensor]:
     over = reduced_dims(x, dims)
     count = element_count(x, over)
-    divisor = max(count - (1 if correction is None else correction), 0)
-    halvings = 0 if x.dtype is torch.float64 else math.ceil(math.log2(count) / 2)
-    squares_dtype = None
+    subtracted = 1 if correction is None else correction
+    symbolic = isinstance(count, Expr)
+    # of symbolic numbers of elements, more than the example's may overflow
+    largest = max(builder.sizes.hint(count), _TYPICAL_MOST) if symbolic else count
+    halvings = 0 if x.dtype is torch.float64 else math.ceil(math.log2(largest) / 2)
+    squares_dtype, factor = None, 1.0
     if root and x.device.type == "cpu":
         squares_dtype = torch.float64  # as in eager's CPU kernels: squares may leave the range of their root
     elif x.dtype is not torch.float64:
-        divisor *= 0.25**halvings
+        factor = 0.25**halvings
+
+    def divisor(ops: Any, dtype: torch.dtype) -> Ref:
+        if not symbolic:
+            return ops.constant(max(count - subtracted, 0) * factor, dtype)
+        number = ops.sub(ops.number(count, torch.float64), ops.constant(subtracted, torch.float64))
+        number = ops.maximum(number, ops.constant(0.0, torch.float64))
+        return ops.to_dtype(ops.mul(number, ops.constant(factor, torch.float64)), dtype)
 
     def finish(ops: Any, squares: Ref) -> Ref:
-        variance = ops.div(squares, ops.constant(divisor, ops.dtype(squares)))
+        variance = ops.div(squares, divisor(ops, ops.dtype(squares)))
         return ops.sqrt(variance) if root else variance
 
     return moments(builder, x, over, finish, x.dtype, squares_dtype, halvings)[:2]
@@ -288,7 +314,7 @@ def _variance(
 def _var_mean(
     builder: LoweringBuilder, x: Tensor, dims: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    if x.numel == 0 or is_integral(x.dtype):
+    if not has_elements(x) or is_integral(x.dtype):
         return NotImplemented
     both = _variance(builder, x, dims, correction, ".std" in builder.target)
     return list(both) if keepdim else [squeeze(part, reduced_dims(x, dims)) for part in both]
@@ -325,7 +351,7 @@ def _vector_norm(
 
 @lowers(aten._softmax.default)
 def _softmax(builder: LoweringBuilder, x: Tensor, dim: int, half_to_float: bool = False) -> Any:
-    if x.rank == 0 or x.numel == 0 or is_integral(x.dtype):
+    if x.rank == 0 or not has_elements(x) or is_integral(x.dtype):
         return NotImplemented
     x, largest, dims, working = _softmax_parts(builder, x, dim)
     powers = elementwise(
@@ -338,7 +364,7 @@ def _softmax(builder: LoweringBuilder, x: Tensor, dim: int, half_to_float: bool 
 
 @lowers(aten._log_softmax.default)
 def _log_softmax(builder: LoweringBuilder, x: Tensor, dim: int, half_to_float: bool = False) -> Any:
-    if x.rank == 0 or x.numel == 0 or is_integral(x.dtype):
+    if x.rank == 0 or not has_elements(x) or is_integral(x.dtype):
         return NotImplemented
     x, largest, dims, working = _softmax_parts(builder, x, dim)
     shifted = elementwise(builder, lambda ops, v, m: ops.sub(v, m), [cast(builder, x, working), largest])
@@ -359,7 +385,7 @@ def _softmax_parts(
 
 @lowers(aten.logsumexp.default)
 def _logsumexp(builder: LoweringBuilder, x: Tensor, dims: Any, keepdim: bool = False) -> Any:
-    if x.numel == 0 or is_integral(x.dtype):
+    if not has_elements(x) or is_integral(x.dtype):
         return NotImplemented
     working = computation_dtype(x.dtype)
     over = reduced_dims(x, dims)

@@ -12,8 +12,10 @@ from stator.base.errors import CompileError
 from stator.inductor.lower.builder import LoweringBuilder, same_strides
 from stator.inductor.lower.registry import lowers, lowers_view
 from stator.inductor.lower.tensor import Index, Stored, Strides, Tensor, view
-from stator.prims.layout import may_overlap, wrap_dim
-from stator.shapes.expr import ExprLike, Ranges
+from stator.inductor.sizes import SizeKnowledge, Sizes, product
+from stator.prims.layout import wrap_dim
+from stator.shapes.expr import Expr, ExprLike, Ranges, modulo
+from stator.shapes.extrema import Max, Min
 from stator.shapes.simplify import simplify
 
 aten = torch.ops.aten
@@ -32,24 +34,24 @@ def permute(x: Tensor, dims: Sequence[int]) -> Tensor:
     )
 
 
-def expand(x: Tensor, shape: Sequence[int]) -> Tensor:
+def expand(x: Tensor, shape: Sequence[ExprLike]) -> Tensor:
     missing = len(shape) - x.rank
     sizes = tuple(x.shape[at - missing] if size == -1 else size for at, size in enumerate(shape))
     if sizes == x.shape:
         return x
-    keeps = [x.shape[at] == sizes[missing + at] for at in range(x.rank)]
+    keeps = [x.shape[at] != 1 or sizes[missing + at] == 1 for at in range(x.rank)]
 
     def remap(index: Index, ranges: Ranges) -> Index:
         return tuple([index[missing + at] if keep else 0 for at, keep in enumerate(keeps)])
 
-    def relayout(strides: Strides, offset: int) -> tuple[Strides, int]:
+    def relayout(strides: Strides, offset: ExprLike) -> tuple[Strides, ExprLike]:
         own = tuple(stride if keep else 0 for stride, keep in zip(strides, keeps, strict=True))
         return (0,) * missing + own, offset
 
     return view(x, sizes, remap, relayout)
 
 
-def slice_dim(x: Tensor, dim: int, start: int, size: int, step: int = 1) -> Tensor:
+def slice_dim(x: Tensor, dim: int, start: ExprLike, size: ExprLike, step: ExprLike = 1) -> Tensor:
     """`size` elements of a dimension, from `start`, at distances of `step`."""
     if start == 0 and step == 1 and size == x.shape[dim]:
         return x
@@ -58,14 +60,14 @@ def slice_dim(x: Tensor, dim: int, start: int, size: int, step: int = 1) -> Tens
     def remap(index: Index, ranges: Ranges) -> Index:
         return (*index[:dim], index[dim] * step + start, *index[dim + 1 :])
 
-    def relayout(strides: Strides, offset: int) -> tuple[Strides, int]:
+    def relayout(strides: Strides, offset: ExprLike) -> tuple[Strides, ExprLike]:
         moved = (*strides[:dim], strides[dim] * step, *strides[dim + 1 :])
         return moved, offset + start * strides[dim]
 
     return view(x, shape, remap, relayout)
 
 
-def select(x: Tensor, dim: int, at: int) -> Tensor:
+def select(x: Tensor, dim: int, at: ExprLike) -> Tensor:
     """Take one element of a dimension and drop the dimension."""
     return view(
         x,
@@ -76,7 +78,7 @@ def select(x: Tensor, dim: int, at: int) -> Tensor:
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    def relayout(strides: Strides, offset: int) -> tuple[Strides, int]:
+    def relayout(strides: Strides, offset: ExprLike) -> tuple[Strides, ExprLike]:
         stride = x.shape[dim] * strides[dim] if dim < x.rank else 1
         return (*strides[:dim], stride, *strides[dim:]), offset
 
@@ -109,13 +111,13 @@ def squeeze(x: Tensor, dims: Sequence[int]) -> Tensor:
     )
 
 
-def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+def reshape(x: Tensor, shape: Sequence[ExprLike]) -> Tensor:
     """The elements in row-major order under another shape (one size may be -1)."""
-    sizes = _inferred(shape, x.numel)
+    sizes = _inferred(x, shape)
     if sizes == x.shape:
         return x
     old = x.shape
-    groups = _groups(old, sizes) if x.numel else []
+    groups = _groups(old, sizes, x.sizes) if x.numel != 0 else []
 
     def remap(index: Index, ranges: Ranges) -> Index:
         result: list[ExprLike] = [0] * len(old)
@@ -126,36 +128,35 @@ def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
             position: ExprLike = 0
             for dim in new_dims:
                 position = position * sizes[dim] + index[dim]
-            inner = 1
+            inner: ExprLike = 1
             for at in range(len(old_dims) - 1, -1, -1):
                 dim = old_dims[at]
                 part = position // inner if inner != 1 else position
                 if at:
                     part = part % old[dim]
                 result[dim] = simplify(part, ranges)
-                inner *= old[dim]
+                inner = inner * old[dim]
         return tuple(result)
 
-    def relayout(strides: Strides, offset: int) -> tuple[Strides, int] | None:
-        moved = _view_strides(old, strides, sizes, groups)
+    def relayout(strides: Strides, offset: ExprLike) -> tuple[Strides, ExprLike] | None:
+        moved = _view_strides(old, strides, sizes, groups, x.sizes)
         return None if moved is None else (moved, offset)
 
     return view(x, sizes, remap, relayout)
 
 
-def _inferred(shape: Sequence[int], numel: int) -> tuple[int, ...]:
+def _inferred(x: Tensor, shape: Sequence[ExprLike]) -> Sizes:
     sizes = tuple(shape)
     if -1 not in sizes:
         return sizes
-    known = 1
-    for size in sizes:
-        if size != -1:
-            known *= size
-    return tuple(numel // known if size == -1 else size for size in sizes)
+    known = product(size for size in sizes if size != -1)
+    return tuple([x.sizes.simplify(x.numel // known) if size == -1 else size for size in sizes])
 
 
-def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def _groups(old: Sizes, new: Sizes, sizes: SizeKnowledge) -> list[tuple[list[int], list[int]]]:
     """Runs of old and new dimensions with equal products, as short as possible, without dimensions of size one."""
+    if sizes.environment is not None:
+        return _symbolic_groups(old, new, sizes)
     old_dims = [dim for dim, size in enumerate(old) if size != 1]
     new_dims = [dim for dim, size in enumerate(new) if size != 1]
     groups: list[tuple[list[int], list[int]]] = []
@@ -177,11 +178,36 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
     return groups
 
 
+def _symbolic_groups(old: Sizes, new: Sizes, sizes: SizeKnowledge) -> list[tuple[list[int], list[int]]]:
+    """`_groups` of symbolic sizes: the example says which side to extend, equal expressions end a run."""
+    left = [dim for dim, size in enumerate(old) if size != 1]
+    right = [dim for dim, size in enumerate(new) if size != 1]
+    groups: list[tuple[list[int], list[int]]] = []
+    run: tuple[list[int], list[int]] = ([], [])
+    while left or right:
+        products = product(old[dim] for dim in run[0]), product(new[dim] for dim in run[1])
+        first, second = sizes.hints(products)
+        longer = left and (not right or first < second or (first == second and len(run[0]) <= len(run[1])))
+        if longer:
+            run[0].append(left.pop(0))
+        else:
+            run[1].append(right.pop(0))
+        if run[0] and run[1] and product(old[dim] for dim in run[0]) == product(new[dim] for dim in run[1]):
+            groups.append(run)
+            run = ([], [])
+    if run[0] or run[1]:  # products that facts make equal
+        if not (run[0] and run[1]):
+            last = groups.pop() if groups else ([], [])
+            run = (last[0] + run[0], last[1] + run[1])
+        groups.append(run)
+    return groups
+
+
 def _view_strides(
-    old: Sequence[int], strides: Strides, new: Sequence[int], groups: list[tuple[list[int], list[int]]]
+    old: Sizes, strides: Strides, new: Sizes, groups: list[tuple[list[int], list[int]]], sizes: SizeKnowledge
 ) -> Strides | None:
     """Strides of a reshaped view; None when a group of old dimensions is not evenly spaced."""
-    result = [-1] * len(new)
+    result: list[Any] = [None] * len(new)
     for old_dims, new_dims in groups:
         for outer, inner in itertools.pairwise(old_dims):
             if strides[outer] != strides[inner] * old[inner]:
@@ -189,13 +215,15 @@ def _view_strides(
         running = strides[old_dims[-1]]
         for dim in reversed(new_dims):
             result[dim] = running
-            running *= new[dim]
+            running = running * new[dim]
     # a dimension of size one gets the stride of a row-major layout
-    following = 1
+    following: Any = 1
     for dim in range(len(new) - 1, -1, -1):
-        if result[dim] < 0:
+        if result[dim] is None:
             result[dim] = following
-        following = max(result[dim] * max(new[dim], 1), 1)
+        following = result[dim] * (new[dim] if new[dim] != 0 else 1)
+        if following == 0:
+            following = 1
     return tuple(result)
 
 
@@ -230,50 +258,75 @@ def _t(builder: LoweringBuilder, x: Tensor) -> Tensor:
 @lowers_view(aten.expand.default)
 def _expand(builder: LoweringBuilder, x: Tensor, shape: Sequence[int], *, implicit: bool = False) -> Tensor:
     grows = 1
-    for size in shape:
+    for size in x.sizes.hints(shape):
         grows *= max(size, 1)
-    if x.resolved() is None and x.heavy and x.reads and grows > max(x.numel, 1):
+    if x.resolved() is None and x.heavy and x.reads and grows > max(x.sizes.hint(x.numel), 1):
         builder.realize(x)  # else every copy would compute it again
     return expand(x, shape)
 
 
 @lowers_view(aten.slice.Tensor)
 def _slice(
-    builder: LoweringBuilder, x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    builder: LoweringBuilder, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Tensor:
     dim = wrap_dim(dim, x.rank)
-    size = x.shape[dim]
-    first, last, _ = slice(start, end, 1).indices(size)
+    first, last = slice_bounds(x.sizes, x.shape[dim], start, end)
+    if x.sizes.environment is not None:
+        return slice_dim(x, dim, first, builder.meta.shape[dim], step)
     return slice_dim(x, dim, first, max(0, -(-(last - first) // step)), step)
 
 
+def slice_bounds(sizes: SizeKnowledge, size: Any, start: Any, end: Any) -> tuple[Any, Any]:
+    """First and last (exclusive) position of a slice of a dimension, as in Python."""
+    if not any(isinstance(one, Expr) for one in (size, start, end)):
+        return slice(start, end, 1).indices(size)[:2]
+    return tuple(  # type: ignore[return-value]
+        [_clamped(sizes, size, default if at is None else at) for at, default in ((start, 0), (end, size))]
+    )
+
+
+def _clamped(sizes: SizeKnowledge, size: ExprLike, at: ExprLike) -> ExprLike:
+    at = at + size if sizes.decide("<", at, 0) else at
+    if not sizes.known(">=", at, 0):
+        at = Max.of(at, 0)
+    return at if sizes.known("<=", at, size) else sizes.simplify(Min.of(at, size))
+
+
 @lowers_view(aten.select.int)
-def _select(builder: LoweringBuilder, x: Tensor, dim: int, at: int) -> Tensor:
+def _select(builder: LoweringBuilder, x: Tensor, dim: int, at: ExprLike) -> Tensor:
     dim = wrap_dim(dim, x.rank)
-    return select(x, dim, at % x.shape[dim])
+    return select(x, dim, position_from_start(x, dim, at))
+
+
+def position_from_start(x: Tensor, dim: int, at: ExprLike) -> ExprLike:
+    """A position in a dimension; negative ones count from its end."""
+    return at + x.shape[dim] if x.sizes.decide("<", at, 0) else at
 
 
 @lowers_view(aten.unbind.int)
 def _unbind(builder: LoweringBuilder, x: Tensor, dim: int = 0) -> list[Tensor]:
     dim = wrap_dim(dim, x.rank)
-    return [select(x, dim, at) for at in range(x.shape[dim])]
+    return [select(x, dim, at) for at in range(len(builder.meta))]
 
 
 @lowers_view(aten.split.Tensor)
-def _split(builder: LoweringBuilder, x: Tensor, size: int, dim: int = 0) -> list[Tensor]:
+def _split(builder: LoweringBuilder, x: Tensor, size: Any, dim: int = 0) -> list[Tensor]:
     dim = wrap_dim(dim, x.rank)
+    if x.sizes.environment is not None:
+        return [slice_dim(x, dim, at * size, part.shape[dim]) for at, part in enumerate(builder.meta)]
     total = x.shape[dim]
     starts = range(0, total, size) if total else [0]
     return [slice_dim(x, dim, start, min(size, total - start)) for start in starts]
 
 
 @lowers_view(aten.split_with_sizes.default)
-def _split_with_sizes(builder: LoweringBuilder, x: Tensor, sizes: Sequence[int], dim: int = 0) -> list[Tensor]:
+def _split_with_sizes(builder: LoweringBuilder, x: Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Tensor]:
     dim = wrap_dim(dim, x.rank)
-    parts, start = [], 0
+    parts: list[Tensor] = []
+    start: Any = 0
     for size in sizes:
         parts.append(slice_dim(x, dim, start, size))
-        start += size
+        start = start + size
     return parts
 
 
@@ -298,7 +351,7 @@ def _squeeze_dims(builder: LoweringBuilder, x: Tensor, dims: int | Sequence[int]
 def _diagonal(builder: LoweringBuilder, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     dim1, dim2 = wrap_dim(dim1, x.rank), wrap_dim(dim2, x.rank)
     rows, columns = max(-offset, 0), max(offset, 0)
-    size = max(min(x.shape[dim1] - rows, x.shape[dim2] - columns), 0)
+    size: Any = builder.meta.shape[-1]
     kept = [dim for dim in range(x.rank) if dim not in (dim1, dim2)]
 
     def remap(index: Index, ranges: Ranges) -> Index:
@@ -308,7 +361,7 @@ def _diagonal(builder: LoweringBuilder, x: Tensor, offset: int = 0, dim1: int = 
         full[dim1], full[dim2] = index[-1] + rows, index[-1] + columns
         return tuple(full)
 
-    def relayout(strides: Strides, start: int) -> tuple[Strides, int]:
+    def relayout(strides: Strides, start: ExprLike) -> tuple[Strides, ExprLike]:
         moved = (*(strides[dim] for dim in kept), strides[dim1] + strides[dim2])
         return moved, start + (rows * strides[dim1] + columns * strides[dim2] if size else 0)
 
@@ -339,27 +392,32 @@ def _alias(builder: LoweringBuilder, x: Tensor) -> Tensor:
 
 @lowers_view(aten.as_strided.default)
 def _as_strided(
-    builder: LoweringBuilder, x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+    builder: LoweringBuilder, x: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = None
 ) -> Tensor:
     """Address memory in eager's layout. x is copied to that layout if lowering chose another one, or if x is a copy
     that shares memory with its source. The offset counts from the start of eager's storage."""
     meta = builder.node.args[0].meta["val"]
     start = 0 if offset is None else offset - meta.offset
-    if 0 not in size and not 0 <= start <= start + _reach(size, stride) <= _reach(meta.shape, meta.stride):
+    if 0 not in size and not _covers(x.sizes, start, _reach(size, stride), _reach(meta.shape, meta.stride)):
         raise CompileError("inductor", "as_strided addresses memory that its argument does not cover")
     planned, stored = x.planned(), None
     if planned is not None and not x.copies and same_strides(x.shape, planned[0], meta.stride):
         builder.realize(x.root)
         stored = x.resolved()
     if stored is None:
-        if may_overlap(meta.shape, meta.stride):
+        if x.sizes.may_overlap(meta.shape, meta.stride):
             raise CompileError("inductor", "as_strided of a tensor with overlapping elements, which cannot be stored")
         stored = builder.copy(x, meta.stride).resolved()
     assert stored is not None
-    return Tensor(size, x.dtype, x.device, Stored(stored.buffer, tuple(stride), stored.offset + start))
+    place = Stored(stored.buffer, tuple(stride), stored.offset + start)
+    return Tensor(size, x.dtype, x.device, place, sizes=x.sizes)
 
 
-def _reach(size: Sequence[int], stride: Sequence[int]) -> int:
+def _covers(sizes: SizeKnowledge, start: ExprLike, reach: ExprLike, whole: ExprLike) -> bool:
+    return all(sizes.decide("<=", low, high) for low, high in ((0, start), (0, reach), (start + reach, whole)))
+
+
+def _reach(size: Sequence[Any], stride: Sequence[Any]) -> Any:
     """The distance from the first element to the last; -1 without elements."""
     return -1 if 0 in size else sum((length - 1) * step for length, step in zip(size, stride, strict=True))
 
@@ -373,31 +431,32 @@ def _flip(builder: LoweringBuilder, x: Tensor, dims: Sequence[int]) -> Tensor:
 
     def remap(index: Index, ranges: Ranges) -> Index:
         return tuple(
-            [(x.shape[dim] - 1) - at if dim in flipped and x.shape[dim] else at for dim, at in enumerate(index)]
+            [(x.shape[dim] - 1) - at if dim in flipped and x.shape[dim] != 0 else at for dim, at in enumerate(index)]
         )
 
     return _moved(x, x.shape, remap)
 
 
 @lowers(aten.roll.default)
-def _roll(builder: LoweringBuilder, x: Tensor, shifts: Sequence[int] | int, dims: Sequence[int] | int = ()) -> Tensor:
-    shifts = [shifts] if isinstance(shifts, int) else list(shifts)
+def _roll(builder: LoweringBuilder, x: Tensor, shifts: Any, dims: Sequence[int] | int = ()) -> Tensor:
+    shifts = list(shifts) if isinstance(shifts, tuple | list) else [shifts]
     dims = [dims] if isinstance(dims, int) else list(dims)
     if not dims:
         return reshape(_rolled(reshape(x, (x.numel,)), {0: shifts[0]}), x.shape)
-    amounts: dict[int, int] = {}
+    amounts: dict[int, Any] = {}
     for dim, shift in zip(dims, shifts, strict=True):
         dim = wrap_dim(dim, x.rank)
         amounts[dim] = amounts.get(dim, 0) + shift
     return _rolled(x, amounts)
 
 
-def _rolled(x: Tensor, amounts: dict[int, int]) -> Tensor:
+def _rolled(x: Tensor, amounts: dict[int, Any]) -> Tensor:
     def remap(index: Index, ranges: Ranges) -> Index:
         moved = list(index)
         for dim, shift in amounts.items():
-            if x.shape[dim] > 1:
-                moved[dim] = simplify((index[dim] - shift % x.shape[dim] + x.shape[dim]) % x.shape[dim], ranges)
+            size = x.shape[dim]
+            if size not in (0, 1):
+                moved[dim] = simplify((index[dim] - modulo(shift, size) + size) % size, ranges)
         return tuple(moved)
 
     return _moved(x, x.shape, remap)
@@ -412,7 +471,7 @@ def _repeat(builder: LoweringBuilder, x: Tensor, repeats: Sequence[int]) -> Tens
     def remap(index: Index, ranges: Ranges) -> Index:
         return tuple(
             [
-                0 if own[at] == 1 else simplify(index[at] % own[at], ranges) if own[at] else 0
+                0 if own[at] == 1 else simplify(index[at] % own[at], ranges) if own[at] != 0 else 0
                 for at in range(missing, len(shape))
             ]
         )

@@ -1,0 +1,71 @@
+"""Texts about the sizes of a kernel's loops: work, tails, parts. Constants stay constants; symbolic sizes are computed
+when the kernel runs. Prints no loop."""
+
+from __future__ import annotations
+
+import math
+
+from stator.inductor.loops.vocabulary import HEAVY
+from stator.inductor.sizes import product
+from stator.shapes.expr import Expr, as_expr
+
+from .kernel import Kernel
+
+# With fewer elements of simple work than this, one thread is faster: a parallel region costs some microseconds
+_SERIAL_WORK = 32768
+
+
+def is_symbolic(kernel: Kernel) -> bool:
+    return any(isinstance(size, Expr) for size in kernel.sizes)
+
+
+def _work_of_iteration(kernel: Kernel) -> int:
+    each = sum(8 if value.name in HEAVY else 1 for value in kernel.values if value.name != "constant")
+    return max(1, each // 4)
+
+
+def suits_threads(kernel: Kernel) -> bool:
+    """True if the example has enough work for several threads."""
+    return math.prod(kernel.typical) * _work_of_iteration(kernel) > _SERIAL_WORK
+
+
+def may_suit_threads(kernel: Kernel) -> bool:
+    """True if some sizes have enough work for several threads; the kernel finds out when it runs."""
+    return is_symbolic(kernel) or suits_threads(kernel)
+
+
+def work(kernel: Kernel) -> str:
+    """The elements of simple work, the argument of `threads_for`."""
+    if not is_symbolic(kernel):
+        return f"{math.prod(kernel.typical) * _work_of_iteration(kernel)}ll"
+    return kernel.text(as_expr(product(kernel.sizes)) * _work_of_iteration(kernel))
+
+
+def rest(kernel: Kernel, loop: int) -> str:
+    """The declaration of `n`, the number of lanes behind the whole vectors of a loop."""
+    size = kernel.size(loop)
+    if isinstance(kernel.sizes[loop], Expr):
+        return f"const int n = (int)({size} % LANES)"
+    return f"constexpr int n = {size} % LANES"
+
+
+def parts(kernel: Kernel, loop: int, count: int, grain: int) -> tuple[str, int]:
+    """(length, number) of the at most `count` parts of a loop, multiples of `grain` long. Parts of symbolic loops may
+    be empty."""
+    size = kernel.sizes[loop]
+    if isinstance(size, Expr):
+        step = count * grain
+        return f"(({kernel.text(size)} + {step - 1}) / {step} * {grain})", count
+    chunk = math.ceil(math.ceil(size / count) / grain) * grain
+    return str(chunk), math.ceil(size / chunk)
+
+
+def part_bounds(kernel: Kernel, loop: int, chunk: str) -> list[str]:
+    """The declarations of `begin` and `end` of a part."""
+    size, begin = kernel.size(loop), f"part * {chunk}"
+    if isinstance(kernel.sizes[loop], Expr):
+        begin = f"{begin} < {size} ? {begin} : {size}"
+    return [
+        f"const int64_t begin = {begin};",
+        f"const int64_t end = begin + {chunk} < {size} ? begin + {chunk} : {size};",
+    ]

@@ -1,0 +1,76 @@
+"""Makes a copy of a functional graph in which sizes are expressions. Asking a torch.SymInt a question records facts;
+expressions answer none by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+from torch.utils._pytree import tree_leaves, tree_map
+
+from stator.base.errors import Unsupported
+from stator.graph.ir.aten_graph import AtenGraph
+from stator.graph.ir.graph_text import LazyGraphModule
+from stator.graph.ir.size_bindings import SizeBindings, has_symbols, size_bindings
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.prims.record import TensorMeta
+from stator.shapes.conditions import Comparison, Conjunction, Disjunction
+from stator.shapes.environment import Environment
+from stator.shapes.expr import Expr
+from stator.shapes.floats import FloatExpr
+from stator.shapes.sym_node import SymbolicNode
+
+
+def with_expressions(gm: fx.GraphModule) -> tuple[fx.GraphModule, SizeKnowledge]:
+    """The graph with expressions in place of symbolic sizes in arguments and metas, and what is known about the sizes.
+    A graph without symbols is returned as it is.
+
+    Raises Unsupported for symbols that the graph's inputs do not bind, and for symbolic truths in arguments.
+    """
+    if not has_symbols(gm.graph):
+        return gm, NUMBERS_ONLY
+    bindings = size_bindings(gm.graph)
+    knowledge = SizeKnowledge(_environment(gm.graph))
+    made = described_graph(gm, knowledge)
+    for node in made.graph.nodes:
+        _check(node, bindings)
+    made.meta.update(gm.meta)
+    made.meta["size_bindings"] = bindings
+    return made, knowledge
+
+
+def described_graph(gm: fx.GraphModule, sizes: SizeKnowledge) -> fx.GraphModule:
+    """A copy of a graph with expressions in place of symbolic numbers; the graph itself if all sizes are numbers."""
+    if sizes.environment is None:
+        return gm
+    graph = AtenGraph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        copied = copies[node] = graph.node_copy(node, copies.__getitem__)
+        copied.args = fx.node.map_aggregate(copied.args, sizes.expression)  # type: ignore[assignment, arg-type]
+        copied.kwargs = fx.node.map_aggregate(copied.kwargs, sizes.expression)  # type: ignore[assignment, arg-type]
+        copied.meta["val"] = sizes.described(node.meta.get("val"))
+    return LazyGraphModule(gm, graph, "AtenGraph")
+
+
+def _environment(graph: fx.Graph) -> Environment:
+    """The environment of all symbolic numbers in a graph."""
+    for node in graph.nodes:
+        for value in tree_leaves(_parts(node.meta.get("val"))):
+            number = getattr(value, "node", None)
+            if isinstance(number, SymbolicNode):
+                return number.environment
+    raise AssertionError("a graph with symbols has an environment")
+
+
+def _parts(meta: Any) -> Any:
+    return tree_map(lambda one: (one.shape, one.stride, one.offset) if isinstance(one, TensorMeta) else one, meta)
+
+
+def _check(node: fx.Node, bindings: SizeBindings) -> None:
+    for value in tree_leaves((node.args, node.kwargs, _parts(node.meta["val"]))):
+        if isinstance(value, (Expr, FloatExpr)) and not value.symbols <= bindings.keys():
+            unbound = ", ".join(sorted(map(str, value.symbols - bindings.keys())))
+            raise Unsupported("dynamic-shape", f"{node.target} needs the size {unbound}, which no input tells")
+        if isinstance(value, Comparison | Conjunction | Disjunction):
+            raise Unsupported("dynamic-shape", f"{node.target} has an argument that compares sizes: {value}")

@@ -1,0 +1,212 @@
+"""What inductor knows about the sizes of one graph: numbers, or expressions over the symbols of an `Environment`.
+
+The only place where inductor asks about sizes. `known` is for legality: it never guesses. `hint` is for decisions about
+speed alone: it looks at the example values and relies on nothing. `decide` relies on its answer. Never here: loops.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from stator.prims import layout
+from stator.prims.record import TensorMeta
+from stator.shapes.conditions import compare
+from stator.shapes.environment import Environment
+from stator.shapes.expr import Expr, ExprLike, Symbol, modulo
+from stator.shapes.floats import FloatExpr
+from stator.shapes.simplify import SymbolicRanges, loop_ranges
+from stator.shapes.sym_node import to_expression, to_sym_float, to_sym_int
+
+Sizes = tuple[Any, ...]  # ints and expressions
+# The stand-in for a size without an example value, for decisions about speed
+_TYPICAL = 1024
+_RELATIONS: dict[str, Callable[[int, int], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class SizeKnowledge:
+    """Answers questions about the sizes of a graph. Without an environment, all sizes are numbers."""
+
+    def __init__(self, environment: Environment | None = None) -> None:
+        self.environment = environment
+
+    # ---- conversions
+
+    def expression(self, value: Any) -> Any:
+        """A torch.SymInt or SymFloat as an expression in simplest form, or as a number; other values as themselves."""
+        value = to_expression(value)
+        if isinstance(value, FloatExpr):
+            assert self.environment is not None
+            return value.substitute(self.environment.replacements)
+        if not isinstance(value, Expr):
+            return value
+        if self.environment is not None:
+            value = self.environment.simplify(value)
+        return value if value.constant is None else value.constant
+
+    def described(self, meta: Any) -> Any:
+        """`meta["val"]` of a node with expressions for symbolic numbers."""
+        if isinstance(meta, TensorMeta):
+            shape, stride = (tuple([self.expression(one) for one in part]) for part in (meta.shape, meta.stride))
+            return replace(meta, shape=shape, stride=stride, offset=self.expression(meta.offset))
+        if isinstance(meta, tuple | list):
+            return type(meta)([self.described(part) for part in meta])
+        return self.expression(meta)
+
+    def symbolic(self, value: Any) -> Any:
+        """The inverse of `expression` and `described`, for tracing."""
+        if self.environment is None:
+            return value
+        if isinstance(value, TensorMeta):
+            shape, stride = (tuple([self.symbolic(one) for one in part]) for part in (value.shape, value.stride))
+            return replace(value, shape=shape, stride=stride, offset=self.symbolic(value.offset))
+        if isinstance(value, tuple | list):
+            return type(value)([self.symbolic(part) for part in value])
+        return to_sym_float(self.environment, to_sym_int(self.environment, value))
+
+    # ---- questions
+
+    def hint(self, value: ExprLike) -> int:
+        """The size in the example."""
+        if not isinstance(value, Expr):
+            return value
+        assert self.environment is not None
+        return value.evaluate(_Hints(self.environment.hints))
+
+    def hints(self, values: Iterable[ExprLike]) -> tuple[int, ...]:
+        return tuple([self.hint(value) for value in values])
+
+    def known(self, relation: str, left: ExprLike, right: ExprLike) -> bool:
+        """True if `left relation right` holds for all sizes."""
+        if isinstance(left, Expr) or isinstance(right, Expr):
+            assert self.environment is not None
+            return self.environment.evaluate_static(compare(relation, left, right)) is True
+        return _RELATIONS[relation](left, right)
+
+    def decide(self, relation: str, left: ExprLike, right: ExprLike) -> bool:
+        """True if `left relation right` holds in the example. The compiled code then relies on the answer."""
+        if isinstance(left, Expr) or isinstance(right, Expr):
+            assert self.environment is not None
+            return self.environment.decide(compare(relation, left, right))
+        return _RELATIONS[relation](left, right)
+
+    def divides(self, divisor: ExprLike, size: ExprLike) -> bool:
+        """True if `size` is a multiple of `divisor` for all sizes."""
+        if isinstance(divisor, Expr) or isinstance(size, Expr):
+            return self.known("==", modulo(size, divisor), 0)
+        return size % divisor == 0
+
+    def simplify(self, value: ExprLike) -> ExprLike:
+        return self.expression(value) if isinstance(value, Expr) else value
+
+    def bounded(self, value: ExprLike) -> tuple[float, float]:
+        """Inclusive bounds of a size."""
+        if not isinstance(value, Expr):
+            return value, value
+        assert self.environment is not None
+        return value.bounds(self.environment.ranges)
+
+    # ---- loops
+
+    def loops_in(self, index: Expr) -> frozenset[Symbol]:
+        """The symbols of an index that are no sizes."""
+        return index.symbols if self.environment is None else index.symbols - self.environment.ranges.keys()
+
+    def ranges(self, variables: Iterable[Symbol], sizes: Iterable[ExprLike]) -> dict[Symbol, Any]:
+        """The ranges of loop variables, for `simplify` and bounds."""
+        environment = self.environment
+        if environment is None:
+            return loop_ranges(variables, sizes)  # type: ignore[arg-type]
+        made = SymbolicRanges(environment.ranges, self._is_nonnegative)
+        for variable, size in zip(variables, sizes, strict=True):
+            made.add_loop(variable, size)
+        return made
+
+    def _is_nonnegative(self, expr: Expr) -> bool:
+        return self.known(">=", expr, 0)
+
+    # ---- layouts: as in prims/layout.py. Examples decide the order of dimensions, for which any choice is right
+
+    def preserved_strides(self, shape: Sizes, strides: Sizes) -> Sizes:
+        """The strides of a copy that preserves the format: unchanged if dense, else dense in the original order."""
+        if self.environment is None:
+            return layout.preserved_strides(shape, strides)
+        return strides if self.is_dense(shape, strides) else self._dense_as(layout.preserved_strides, shape, strides)
+
+    def elementwise_strides(self, shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
+        """The strides that eager gives the result of operands (shape, strides) broadcast to `shape`."""
+        if self.environment is None:
+            return layout.elementwise_strides(shape, operands)
+        given = [(self.hints(own), self.hints(strides)) for own, strides in operands]
+        return self._dense_as(layout.elementwise_strides, shape, given)
+
+    def _dense_as(self, function: Callable[..., Any], shape: Sizes, argument: Any) -> Sizes:
+        """Dense strides with dimensions in the order of the result of a function of the example's sizes."""
+        numbers = argument if isinstance(argument, list) else self.hints(argument)
+        return self.dense_strides(shape, function(self.hints(shape), numbers))
+
+    def dense_strides(self, shape: Sizes, order: Sequence[int]) -> Sizes:
+        """Dense strides with dimensions in the order of these numbers, the largest outermost."""
+        made: list[ExprLike] = [1] * len(shape)
+        running: ExprLike = 1
+        for dim in sorted(range(len(shape)), key=lambda dim: (order[dim], -dim)):
+            made[dim] = running
+            running = running * shape[dim]
+        return tuple(made)
+
+    def is_dense(self, shape: Sizes, strides: Sizes) -> bool:
+        """True if the elements surely fill their memory without overlap or gaps, in some order of the dimensions."""
+        if self.environment is None:
+            return layout.is_dense(shape, strides)
+        numbers = self.hints(strides)
+        dims = sorted((dim for dim, size in enumerate(shape) if size != 1), key=lambda dim: (numbers[dim], -dim))
+        running: ExprLike = 1
+        for dim in dims:
+            if strides[dim] != running:
+                return False
+            running = running * shape[dim]
+        return True
+
+    def may_overlap(self, shape: Sizes, strides: Sizes) -> bool:
+        """False if no two elements share memory, for all sizes."""
+        if self.environment is None:
+            return layout.may_overlap(shape, strides)
+        numbers = self.hints(strides)
+        reach: ExprLike = 0
+        for dim in sorted((dim for dim, size in enumerate(shape) if size != 1), key=numbers.__getitem__):
+            if not self.known(">", strides[dim], reach):
+                return True
+            reach = reach + strides[dim] * (shape[dim] - 1)
+        return False
+
+
+class _Hints(dict[Symbol, int]):
+    def __missing__(self, symbol: Symbol) -> int:
+        return _TYPICAL
+
+
+NUMBERS_ONLY = SizeKnowledge()
+
+
+def has_symbols(value: ExprLike) -> bool:
+    return isinstance(value, Expr) and value.constant is None
+
+
+def product(sizes: Iterable[ExprLike]) -> Any:
+    total: Any = 1
+    for size in sizes:
+        total = total * size
+    return total
+
+
+def ceil_div(size: ExprLike, divisor: int) -> Any:
+    return (size + (divisor - 1)) // divisor

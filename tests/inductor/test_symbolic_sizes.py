@@ -1,0 +1,78 @@
+"""One set of kernels computes a graph for all sizes: results equal eager's at sizes that were not compiled for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from symbolic_graphs import check_at_sizes
+
+# around a vector's width, below it, and long enough for partial sums and threads
+SIZES = [(6, 4), (2, 2), (3, 17), (5, 16), (7, 33), (64, 100), (3, 6000)]
+
+PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
+    "pointwise": lambda x, y: (x + y).relu() * 2,
+    "sum of rows": lambda x, y: (x * y).sum(-1),
+    "mean of columns": lambda x, y: (x * y).mean(0),
+    "mean of all": lambda x, y: (x + y).mean(),
+    "size as a number": lambda x, y: x * x.shape[1] + y.shape[0],
+    "softmax": lambda x, y: torch.softmax(x + y, -1),
+    "softmax of columns": lambda x, y: torch.softmax(x + y, 0),
+    "transposed and flattened": lambda x, y: (x.t() + 1).reshape(-1),
+    "concatenated": lambda x, y: torch.cat([x, x * 2, y[None]]),
+    "neighbours": lambda x, y: x[1:] + x[:-1],
+    "last": lambda x, y: x[-1] + y[-1],
+    "moments": lambda x, y: (x.var(-1), x.std(0)),
+    "layer norm": lambda x, y: F.layer_norm(x, x.shape[1:], y, y),
+    "largest": lambda x, y: (x.max(-1).values, x.argmin(-1), x.amax(0)),
+    "padded": lambda x, y: F.pad(x, (1, 2)).exp(),
+    "repeated": lambda x, y: x.repeat(2, 3),
+    "rolled and flipped": lambda x, y: x.roll(1, 1).flip(0) + y,
+    "made": lambda x, y: x + torch.arange(x.shape[1]) + torch.ones(x.shape[0], 1) + torch.full_like(x, 2),
+    "triangle": lambda x, y: x.tril() + x.triu(1),
+    "products": lambda x, y: ((x @ x.t()).relu() @ x, torch.addmm(y, x, x.t() @ x)),
+    "outer product": lambda x, y: (x[:, :, None] * y).sum(1),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_all_sizes_have_one_compilation(name: str) -> None:
+    torch.manual_seed(0)
+    check_at_sizes(
+        PROGRAMS[name],
+        lambda rows, columns: (torch.randn(rows, columns), torch.randn(columns)),
+        [("rows", "columns"), ("columns",)],
+        SIZES,
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("attention", ("library", "causal", "products"))
+def test_attention_over_symbolic_batch_and_length(attention: str) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(96, 32) / 8
+
+    def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        batch, length, channels = x.shape
+        parts = F.linear(F.layer_norm(x, (channels,)), weight).split(channels, -1)
+        query, key, value = (part.view(batch, length, 4, 8).transpose(1, 2) for part in parts)
+        if attention == "products":
+            scores = (query @ key.transpose(-1, -2) / math.sqrt(8)).softmax(-1)
+            mixed = scores @ value
+        else:
+            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=attention == "causal")
+        return x + F.gelu(mixed.transpose(1, 2).reshape(batch, length, channels))
+
+    check_at_sizes(
+        block,
+        lambda batch, length: (torch.randn(batch, length, 32), weight),
+        [("batch", "length", None), (None, None)],
+        [(2, 30), (3, 17), (2, 2), (4, 64), (5, 129)],
+        rtol=1e-4,
+        atol=1e-5,
+    )
