@@ -100,12 +100,13 @@ class CompiledStep:
         self.results = [position for position in joint.results if position < joint.value_count]
         self.leads_to_made = joint.leads_to_made and not joint.groups
         self.needed_places: dict[int, list[int] | None] = {}  # see `_still_needed`
-        everything = (1 << joint.value_count) - 1
+        everything = (1 << len(joint.differentiable)) - 1
         self.frees = joint.savers.freed_by(everything)  # values, as bits
-        # for `OrdinaryStepFunction`: a backward frees all that the step saved, and nothing else happens in a call
-        self.is_ordinary = self.frees in ((everything,) if self.saved else (0, everything)) and not (
-            self.constant_positions
-            or self.mutated
+        # whether a backward of all values frees all that the step saved
+        self.frees_all = self.frees in ((everything,) if self.saved else (0, everything))
+        # for `OrdinaryStepFunction`: nothing happens in a call but that values are computed
+        self.is_ordinary = bool(joint.differentiable) and not (
+            self.mutated
             or self.devices
             or joint.groups
             or joint.leads_to_made

@@ -54,8 +54,7 @@ class StepFunction(torch.autograd.Function):
             values += (nothing.detach(),)
             results = [one.detach() if at in step.saved_results else one for at, one in enumerate(results)]  # no cycle
         elif step.constant_positions:
-            constant = [values[position] for position in step.constant_positions]
-            ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
+            ctx.mark_non_differentiable(*_constants(step, values))
         if step.saved:
             ctx.save_for_backward(*step.select_saved(primals, results))
         if step.placed:
@@ -96,6 +95,8 @@ class OrdinaryStepFunction(torch.autograd.Function):
         else:
             values = _distinct(results[: step.value_count])
             ctx.results = references_to(values, step.results)
+            if step.constant_positions:
+                ctx.mark_non_differentiable(*_constants(step, values))
         ctx.primals, ctx.versions = primals, versions(primals)
         if step.saved:
             ctx.to_save = step.select_saved(primals, results)  # as save_for_backward does
@@ -106,8 +107,12 @@ class OrdinaryStepFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         step: CompiledStep = ctx.step
+        given = tangents
+        if step.constant_positions:
+            tangents = tuple([given[at] for at in step.joint.differentiable])
         if (
-            tangents[0] is None
+            not step.frees_all
+            or tangents[0] is None
             or (len(tangents) > 1 and any(tangent is None for tangent in tangents))
             or (ctx.linked is not None and ctx.linked.observed)
             or is_grad_enabled()
@@ -115,7 +120,7 @@ class OrdinaryStepFunction(torch.autograd.Function):
             or ctx.freed is not NOTHING_FREED
             or (ctx.memory and not lie_at(ctx.primals, ctx.memory[0]))
         ):
-            return StepFunction.backward(ctx, *tangents)
+            return StepFunction.backward(ctx, *given)
         arguments = [*ctx.saved_tensors, *tangents] if step.saved else [*tangents]
         if step.frees:
             ctx.freed = 0, graph_task_id(), step.frees
@@ -164,6 +169,12 @@ def _describe_nodes(node_type: Any) -> None:
 
 _describe_nodes(StepFunction._backward_cls)  # type: ignore[attr-defined]
 _describe_nodes(OrdinaryStepFunction._backward_cls)  # type: ignore[attr-defined]
+
+
+def _constants(step: CompiledStep, values: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors among the values that cannot be differentiated."""
+    found = [values[position] for position in step.constant_positions]
+    return [value for value in found if isinstance(value, torch.Tensor)]
 
 
 def _before_writing(step: CompiledStep, index: int, primal: torch.Tensor) -> tuple[torch.Tensor, int]:
