@@ -176,6 +176,9 @@ def _say_written(tensors: list[torch.Tensor]) -> None:
     torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
+_set_grad_enabled = torch._C._set_grad_enabled  # torch.no_grad() costs more than most views
+
+
 def _histories(traced: Traced) -> tuple[History, ...]:
     return traced.histories or (History.AMBIENT,) * len(traced.outputs)
 
@@ -227,8 +230,12 @@ def _make(output: Any, history: History, bindings: SizeBindings) -> Make:
         return make
 
     def apart(inputs: Sequence[torch.Tensor], results: Sequence[Any], made: list[Any]) -> Any:
-        with torch.no_grad():
+        before = torch.is_grad_enabled()
+        _set_grad_enabled(False)
+        try:
             tensor = make(inputs, results, made)
+        finally:
+            _set_grad_enabled(before)
         if history is History.DATA:
             return tensor.data
         # In eager such a view requires grad although nothing was recorded.
