@@ -87,10 +87,10 @@ def too_small(joint: JointGraph, parts: Partition, autograd_nodes: int) -> str |
 
 
 def gains(calls: Calls) -> bool:
-    """Whether a compiled step costs less than calls of the operators: in the forward, which may run alone, and in
-    all."""
-    by_operators, as_step = calls.by_operators(), calls.as_step()
-    return as_step[0] <= by_operators[0] and sum(as_step) <= sum(by_operators)
+    """Whether a compiled step costs less than calls of the operators. The forward counts twice, because it may run
+    alone."""
+    (forward, backward), (step_forward, step_backward) = calls.by_operators(), calls.as_step()
+    return 2 * step_forward + step_backward <= 2 * forward + backward
 
 
 def count_calls(joint: JointGraph, parts: Partition, autograd_nodes: int) -> Calls:
