@@ -33,8 +33,8 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
     transforms of torch.func.
     """
 
-    if step.is_ordinary and not step.joint.links:
-        return partial(_apply_ordinary, step)
+    if step.is_ordinary:
+        return _linked_runner(step) if step.joint.links else partial(_apply_ordinary, step)
 
     count = step.joint.primal_count
 
@@ -48,6 +48,28 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
         return _tied(step, values, primals, {}, numbers) if step.joint.links else values
 
     return run_with_numbers if step.number_count else run
+
+
+def _linked_runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
+    """`runner` of an ordinary step with links. Every statement in it delays small programs."""
+    first, stops = step.joint.differentiable[0], step.stops
+    links = [(one.position, (None, len(one.behind)), one.behind) for one in step.joint.links if one.behind]
+
+    def run(*primals: torch.Tensor) -> Sequence[Any]:
+        values: Sequence[Any] = _apply_ordinary(step, *primals)
+        node: Any = values[first].grad_fn
+        if node is None:  # nothing requires grad
+            return values
+        linked = node.linked = LinkedResults(step.gradients_between)
+        for position, call, behind in links:
+            value = values[position]
+            before = value._version
+            add_link_node(linked, position, call, value, *[values[at] for at in behind], dummy_leaf)
+            _set_version((value,), (before,))  # the link counted a write that did not happen
+        linked.tensors = {at: weakref.ref(values[at]) for at in stops}  # whose nodes report the first hook
+        return values
+
+    return run
 
 
 def _values(step: CompiledStep, primals: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> Sequence[Any]:
