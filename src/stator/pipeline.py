@@ -16,9 +16,8 @@ from torch import fx
 from stator import aot
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
-from stator.base.errors import StatorError, Unsupported
+from stator.base.errors import StatorError
 from stator.graph import verifier as graph_verifier
-from stator.graph.ir.size_bindings import has_symbols
 from stator.graph.subgraphs.subgraph_ops import SubgraphKey, subgraph_of
 from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
@@ -158,8 +157,6 @@ def compile_graph(
 ) -> Compiled:
     """Compile a functional graph of ATen operators to a callable of its tensors that returns a tuple. For the forward
     and backward of training steps, or with `predict`, gm.meta["peak"] is set to the memory that a call needs."""
-    if has_symbols(gm.graph):
-        raise Unsupported("dynamic-shape", "kernels are compiled for fixed sizes")
     if options.verify:
         graph_verifier.verify(gm)
     given = gm

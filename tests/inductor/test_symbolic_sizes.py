@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from symbolic_graphs import check_at_sizes
+from all_sizes import check_at_sizes
 
 # around a vector's width, below it, and long enough for partial sums and threads
 SIZES = [(6, 4), (2, 2), (3, 17), (5, 16), (7, 33), (64, 100), (3, 6000)]
