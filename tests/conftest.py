@@ -25,6 +25,7 @@ _failed: list[str] = []
 _internal: list[str] = []
 _MODULES_BETWEEN_WHOLE_COLLECTIONS = 50
 _modules = itertools.count(1)
+_dynamic = False
 _was_the_graph_s = GraphFailure.was_the_graph_s
 _is_internal = compiled_frames.is_internal
 _capture = frame_compiler.capture
@@ -53,7 +54,18 @@ def _is_of_our_backend(error: Exception) -> bool:
     return of_ours and not isinstance(error.__cause__, StatorError)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--dynamic", action="store_true", help="capture with symbols for all sizes, as dynamic=True does")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global _dynamic
+    _dynamic = bool(config.getoption("--dynamic"))
+
+
 def _verified(*args: Any, **kwargs: Any) -> CapturedFrame:
+    if _dynamic and kwargs.get("dynamic") is None:
+        kwargs["dynamic"] = True
     captured = _capture(*args, **kwargs)
     verify(captured)
     return captured
