@@ -21,6 +21,7 @@ from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.ir.captured_tensors import captured_tensors
 from stator.graph.ir.graph_text import PlainGraphModule
 from stator.graph.subgraphs.custom_autograd import graph_target
+from stator.graph.tracing.symbolic_inputs import refuse_symbols, symbolic_placeholders, without_symbols
 from stator.prims.layout import contiguous_strides
 
 from .overlap_check import are_disjoint, byte_span
@@ -233,21 +234,28 @@ def _member(graph: fx.Graph, base: fx.Node, start: int, tensor: torch.Tensor) ->
 _Way = tuple[_Group, ...]
 
 
+def _sizes_of(args: Sequence[Any]) -> tuple[Any, ...]:
+    """The sizes and strides of tensors, and ints."""
+    return tuple([(one.shape, one.stride()) if isinstance(one, torch.Tensor) else one for one in args])
+
+
 class _OverlapVersions:
-    """A graph, compiled for each way in which its inputs overlap, up to a limit."""
+    """A graph, compiled for each way in which its inputs overlap, up to a limit, and for fixed sizes of these."""
 
     def __init__(self, gm: fx.GraphModule, compile_disjoint: CompileDisjoint) -> None:
         self.gm, self.compile_disjoint = gm, compile_disjoint
-        self.ways: dict[_Way, Callable[..., Any]] = {}
+        self.has_symbols = bool(symbolic_placeholders(gm))
+        self.ways: dict[Any, Callable[..., Any]] = {}  # by way, and sizes where these change
 
     def run(self, written: Mapping[int, int], args: Sequence[Any]) -> Any:
         """Run the version for the way in which these inputs overlap."""
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         try:
             way = _groups(tensors, written)
-            compiled = self.ways.get(way)
+            key = (way, _sizes_of(args)) if self.has_symbols else way
+            compiled = self.ways.get(key)
             if compiled is None and len(self.ways) < _MOST_WAYS:
-                compiled = self.ways[way] = self._compiled(way, written, args)
+                compiled = self.ways[key] = self._compiled(way, written, args)
         except MissingToolchain:
             raise
         except StatorError as error:
@@ -264,7 +272,9 @@ class _OverlapVersions:
         return compiled(*args)
 
     def compile(self, error: OverlappingInputs, args: Sequence[Any]) -> None:
-        """Compile for the way in which these inputs overlap; raises `error` where no overlap is found."""
+        """Compile for the way in which these inputs overlap; raises `error` where no overlap is found, and Unsupported
+        for a graph with symbolic sizes."""
+        refuse_symbols(self.gm, "inputs that overlap have fixed sizes")
         way = _groups([value for value in args if isinstance(value, torch.Tensor)], error.written)
         if not way:
             raise error
@@ -272,8 +282,9 @@ class _OverlapVersions:
 
     def _compiled(self, way: _Way, written: Mapping[int, int], args: Sequence[Any]) -> Callable[..., Any]:
         counters.count("aot_shared_memory")
+        gm = without_symbols(self.gm) if self.has_symbols else self.gm
         if not way:
-            return self.compile_disjoint(self.gm, args, self.run)
+            return self.compile_disjoint(gm, args, self.run)
         if captured_tensors(self.gm, args):
             raise _refused("the graph holds tensors of its own")
         places = [at for at, value in enumerate(args) if isinstance(value, torch.Tensor)]
@@ -290,7 +301,7 @@ class _OverlapVersions:
         def overlap_again(written: Mapping[int, int], args: Sequence[Any]) -> Any:
             raise AssertionError("what spans tensors that overlap shares memory with no other tensor")
 
-        inner = self.compile_disjoint(_over_bases(self.gm, way, tensors, places), over_bases(args), overlap_again)
+        inner = self.compile_disjoint(_over_bases(gm, way, tensors, places), over_bases(args), overlap_again)
 
         def run(*args: Any) -> Any:
             results = inner(*over_bases(args))

@@ -20,6 +20,7 @@ from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.fake.wrapper_subclasses import WrapperGradient, WrapperLayout, is_wrapper
 from stator.graph.ir.graph_text import PlainGraphModule
 from stator.graph.subgraphs.custom_autograd import graph_target
+from stator.graph.tracing.symbolic_inputs import refuse_symbols
 
 
 def with_inner_tensors(
@@ -30,6 +31,7 @@ def with_inner_tensors(
     layouts = [WrapperLayout.of(value) if is_wrapper(value) else None for value in example_inputs]
     if not any(layouts) and not any(is_wrapper(node.meta.get("example_value")) for node in gm.graph.nodes):
         return compile_plain(gm, example_inputs)
+    refuse_symbols(gm, "tensors made of tensors have fixed sizes")
     carried: dict[int, _Carriers] = {}
     while True:
         converters = [

@@ -14,6 +14,7 @@ from torch import fx
 
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, meta_of_real
+from stator.graph.ir.graph_text import PlainGraphModule
 from stator.graph.ir.size_bindings import SYMBOLIC, evaluated, is_symbolic
 from stator.prims.record import TensorMeta
 from stator.shapes.environment import Environment
@@ -61,6 +62,19 @@ def refuse_symbols(function: Callable[..., Any], what: str) -> None:
     """Raise Unsupported if inputs of a graph have symbolic sizes. what: the reason."""
     if symbolic_placeholders(function):
         raise Unsupported("dynamic-shape", what)
+
+
+def without_symbols(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy of a graph whose inputs have fixed sizes."""
+    symbolic = symbolic_placeholders(gm)
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for position, node in enumerate(graph.nodes):
+        if position in symbolic:
+            del node.meta["example_value"]
+    made = PlainGraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made
 
 
 def _with_symbols(mode: FakeMode, given: Any, example: Any) -> Any:

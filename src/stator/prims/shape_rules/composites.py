@@ -10,7 +10,15 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import Sizes, broadcast_shapes, contiguous_strides, is_contiguous, suggested_strides, wrap_dim
+from stator.prims.layout import (
+    Sizes,
+    broadcast_shapes,
+    contiguous_strides,
+    equal_sizes,
+    is_contiguous,
+    suggested_strides,
+    wrap_dim,
+)
 from stator.prims.record import TensorMeta, shape_rule
 
 from .neural_networks.convolution import convolution, per_spatial_dim
@@ -148,7 +156,7 @@ def cross_entropy_loss(
     ignore_index: Any = -100,
     label_smoothing: float = 0.0,
 ) -> Any:
-    if tuple(self.shape) == tuple(target.shape) or label_smoothing > 0.0:
+    if equal_sizes(tuple(self.shape), tuple(target.shape)) or not 0.0 <= label_smoothing <= 1.0:
         return NotImplemented
     loss = nll_loss_forward if len(self.shape) < 3 else nll_loss2d_forward
     return loss(self, target, weight, reduction, ignore_index)[0]
