@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 
 from stator.base import counters, dumps, logs
-from stator.base.errors import CompileError, Unsupported
+from stator.base.errors import CompileError, Unsupported, UserPlace
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.capture_verifier import verify
 
@@ -75,6 +75,7 @@ class FrameCompiler:
         # codes whose graphs the backend cannot compile with symbols for sizes, and why
         self._keeps_sizes: WeakKeyDictionary[CodeType, str] = WeakKeyDictionary()
         self._places: Counter[CodeType] = Counter()  # resume points by code
+        self._unsteady: set[UserPlace] = set()  # lines that relied on contents that changed often
         self._joined: dict[tuple[int, int], Any] = {}  # by the ids of the outer and the inner continuation
         self._joined_places: Counter[CodeType] = Counter()  # resume points inside a call, by code
         # by function: the callers that a break in the function left together with it, without a graph before
@@ -172,8 +173,10 @@ class FrameCompiler:
         if resumption_of(code) is None:
             self._fails_when_compiling.discard(code)
         told = user_code(code) not in self._fails_when_compiling
+        self._unsteady |= assumptions.unsteady
         return replace(
             assumptions,
+            unsteady=frozenset(self._unsteady),
             called_apart=frozenset(self._called_apart),
             says_compiling=told,
             fixed_sizes=self._keeps_sizes.get(code, ""),

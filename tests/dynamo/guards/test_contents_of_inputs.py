@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -129,6 +131,30 @@ class Padded(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         frames = torch.ceil((x.shape[-1] + 1) / self.stride).to(torch.int64)
         return torch.nn.functional.pad(x, (0, frames * self.stride - x.shape[-1]))
+
+
+class Range(torch.nn.Module):
+    """A layer that keeps a moving range, and branches on it in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("least", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.least = x.min() if self.least.min() > -1e-5 else 0.95 * self.least + 0.05 * x.min()
+        return (x * 1.5).clamp(min=2 * float(self.least.min()))
+
+
+def test_layers_whose_buffers_all_change_are_not_found_one_by_one() -> None:
+    model = torch.nn.Sequential(*[Range() for _ in range(8)])
+    eager = copy.deepcopy(model)
+    compiled = stator.compile(model, backend="eager")
+    for call in range(12):
+        x = torch.randn(16)
+        if call == 5:
+            counters.clear()
+        assert torch.equal(compiled(x), eager(x))
+    assert not counters.counts["frames"]
 
 
 def test_sizes_computed_from_buffers_that_hold_one_number() -> None:

@@ -39,7 +39,15 @@ from stator.dynamo.host.trusted_builtins import builtins_are_unchanged
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.resume import closure_of, resumption_of
 
-from .dynamic_sources import changed_members, changed_numbers, changed_sizes, members, tensors
+from .dynamic_sources import (
+    OFTEN,
+    changed_members,
+    changed_numbers,
+    changed_sizes,
+    members,
+    places_of_changed_contents,
+    tensors,
+)
 from .specialization_owner import NOBODY, NotedOwner, Owner, first_instance, owner_of
 
 
@@ -180,6 +188,7 @@ class CacheMiss:
         self.failures = 0
         self.made_for: dict[int, NotedOwner] = {}  # by the id of a version
         self.changing: Counter[Source] = Counter()  # sources that changed, with the number of changes
+        self.changed_at: Counter[UserPlace] = Counter()  # lines that relied on contents that changed, with their number
         self.met: set[Source] = set()  # sources of tensors of earlier versions
         self.lost: list[Any] = []  # guards of the first versions that were dropped because an object of theirs died
         self.unused = 0  # versions in a row that compiled nothing and were dropped before a second call
@@ -206,6 +215,7 @@ class CacheMiss:
         self.made_for.clear()
         self.given_up.clear()
         self.changing.clear()
+        self.changed_at.clear()
         self.met.clear()
         self.lost.clear()
         self.unused = 0
@@ -286,11 +296,15 @@ class CacheMiss:
         """What changed since each version: first since the nearest, the version whose guards hold longest."""
         reasons: list[tuple[int, str]] = []
         changed: set[Source] = set()
+        places: set[UserPlace] = set()
         for version in self._near(cache, owner):
             failure = version.guards.explain(values, function)
             if failure is not None:
                 reasons.append((failure[0], describe_failure(version.detail, failure)))
-                changed |= changed_numbers(version.detail, failure, function, values)
+                numbers = changed_numbers(version.detail, failure, function, values)
+                changed |= numbers
+                if numbers:
+                    places |= places_of_changed_contents(version.detail, function, values)
                 changed |= changed_sizes(version.detail, failure, function, values)
                 self.met |= tensors(version.detail)
                 if self._was_made_for(owner, version) or not owner.receives(self.receiver):
@@ -298,6 +312,7 @@ class CacheMiss:
         if len(self.lost) == _MOST_LOST:  # the program creates the frame's objects for each call
             changed.update(*map(members, self.lost))
         self.changing.update(changed)
+        self.changed_at.update(places)
         return [reason for _, reason in sorted(reasons, key=lambda pair: -pair[0])]
 
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
@@ -312,7 +327,8 @@ class CacheMiss:
             with ExitStack() as stack:
                 for around in around_compilations:
                     stack.enter_context(around())
-                known = CaptureAssumptions(dict(self.changing), frozenset(self.met))
+                unsteady = frozenset(place for place, times in self.changed_at.items() if times >= OFTEN)
+                known = CaptureAssumptions(dict(self.changing), frozenset(self.met), unsteady)
                 version = self.compile_frame(function, bound, known, install)
         except Exception as error:
             if self._is_first_call_of_lazy_module(error):

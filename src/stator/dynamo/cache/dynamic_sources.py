@@ -8,11 +8,14 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
+from stator.base.errors import UserPlace
 from stator.dynamo.guards.data_guards import DataFact
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree
 from stator.dynamo.guards.source import CallSource, SizeSource, Source
 from stator.dynamo.ir.resume import closure_of
+
+OFTEN = 2  # changes of contents after which no guard relies on them
 
 
 def contents(tensor: Any) -> tuple[int, ...]:
@@ -36,6 +39,14 @@ def changed_numbers(
     if failure[0] < 0 or guards[failure[0]].kind in _OF_OTHER_OBJECTS:
         return set()
     return {_place(guard.source) for guard in guards if _is_on_number(guard) and _fails(guard, function, values)}
+
+
+def places_of_changed_contents(
+    guards: Sequence[Guard], function: FunctionType, values: tuple[object, ...]
+) -> set[UserPlace]:
+    """The lines that relied on other contents of tensors."""
+    relying = [guard for guard in guards if guard.kind is GuardKind.EQUALS and _is_on_contents(guard.source)]
+    return {guard.place for guard in relying if guard.place is not None and _fails(guard, function, values)}
 
 
 def changed_members(

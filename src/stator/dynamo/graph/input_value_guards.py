@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import OpOverload
 
-from stator.dynamo.cache.dynamic_sources import contents, contents_source
+from stator.dynamo.cache.dynamic_sources import OFTEN, contents, contents_source
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.values.base import unsupported
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from stator.dynamo.values.tensors.tensor import TensorValue
 
 _LARGEST = 16  # elements; larger tensors are data rather than sizes
-_OFTEN = 2  # changes of the contents after which no guard relies on them
 _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 
 
@@ -42,7 +41,7 @@ def follow_contents(context: CaptureContext, value: TensorValue) -> None:
         return
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or value.fake.tracked_value() is not None:  # type: ignore[attr-defined]
         return
-    if value.fake.fake_storage.version or context.changing.get(contents_source(value.source), 0) >= _OFTEN:  # type: ignore[attr-defined,arg-type]
+    if value.fake.fake_storage.version or context.changing.get(contents_source(value.source), 0) >= OFTEN:  # type: ignore[attr-defined,arg-type]
         return
     with torch._C._InferenceMode(False), torch.no_grad():
         value.fake.hold(torch.empty_like(tensor).copy_(tensor), frozenset((value,)))  # type: ignore[attr-defined]
@@ -115,14 +114,19 @@ class CaptureFakeMode(FakeMode):
         self.apart.clear()
         del self.context
 
-    def rely_on(self, known_from: frozenset[Any]) -> None:
-        """Guard the contents of these inputs. Raises Unsupported if the graph may have written to them."""
+    def rely_on(self, known_from: frozenset[Any]) -> bool:
+        """Guard the contents of these inputs, unless contents that this line relied on before changed often: code that
+        every layer runs need not meet each layer's changes. Raises Unsupported if the graph may have written to
+        them."""
+        if self.context.place() in self.context.unsteady:
+            return False
         self.times += 1
         for value in known_from:
             self.rely_on_no_other_writer(value)
             if value not in self.relied_on:
                 self.relied_on.add(value)
                 self.context.guard(contents_source(value.source), GuardKind.EQUALS, contents(value.obj))
+        return True
 
     def rely_on_no_other_writer(self, value: TensorValue) -> None:
         """Guard that no written input with another storage shares the value's memory, as a view of another dtype or a

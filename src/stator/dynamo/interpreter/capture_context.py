@@ -88,6 +88,7 @@ class FrameCapture:
         self.recorder = GraphBuilder(self, assumptions, dynamic)
         self.entering_module = 0  # frames of a module call that the next frame skips
         self.changing = assumptions.seen_changes()
+        self.unsteady = frozenset() if assumptions.relies_on_changes else assumptions.unsteady
         self.expected: set[Source] = set()  # sources of numbers that will change
         self.numbers: dict[Any, Any] = {}  # symbolic numbers by their source or expression
         self.overlays: list[LibraryOverride] = []  # of running functions, innermost last

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType
 
-from stator.base.errors import ConcurrentModification, Unsupported, VerificationError
+from stator.base.errors import ConcurrentModification, Unsupported, UserPlace, VerificationError
 from stator.dynamo.guards.source import Source
 
 from .capture_result import BreakReason
@@ -33,6 +33,7 @@ class CaptureAssumptions:
     changes: sources whose numbers, sizes, contents or tensors differ from call to call, with the number of changes
         seen.
     met: sources of the tensors that earlier versions relied on.
+    unsteady: lines that relied on contents of tensors that changed often.
     fixed_sizes: why sizes are constants in this capture, however often they changed; empty if they may be symbols.
     relies_on_changes: the graph must not end, so it specializes on those numbers however often they changed.
     called_apart: code of functions at whose call a graph without operators ends, rather than inside of the function;
@@ -47,6 +48,7 @@ class CaptureAssumptions:
 
     changes: Mapping[Source, int] = field(default_factory=dict)
     met: frozenset[Source] = frozenset()
+    unsteady: frozenset[UserPlace] = frozenset()
     fixed_sizes: str = ""
     relies_on_changes: bool = False
     called_apart: frozenset[CodeType] = frozenset()

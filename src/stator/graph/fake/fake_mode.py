@@ -182,9 +182,10 @@ class FakeMode(TorchDispatchMode):
         if source.constant is not None:
             fake.constant_version = source.constant_version
 
-    def rely_on(self, known_from: frozenset[Any]) -> None:
-        """Called when the program reads a value computed from the origins `known_from`. Overridden by modes that guard
-        on them."""
+    def rely_on(self, known_from: frozenset[Any]) -> bool:
+        """Called when the program reads a value computed from the origins `known_from`. False: the value counts as
+        unknown here. Overridden by modes that guard on the origins."""
+        return True
 
     # -- running operators ----------------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ class FakeTensorMode(Protocol):
 
     def make(self, meta: TensorMeta, *, requires_grad: bool = False) -> FakeTensor: ...
 
-    def rely_on(self, known_from: frozenset[Any]) -> None: ...
+    def rely_on(self, known_from: frozenset[Any]) -> bool: ...
 
     def set_data(self, tensor: FakeTensor, new: Any) -> None: ...
 
@@ -165,8 +165,8 @@ class FakeTensor(torch.Tensor):
     def known_value(self) -> torch.Tensor | None:
         """Return the value if it is known and still current; then the mode relies on its origins."""
         value = self.tracked_value()
-        if value is not None and self.known_from:
-            self.fake_mode.rely_on(self.known_from)
+        if value is not None and self.known_from and not self.fake_mode.rely_on(self.known_from):
+            return None
         return value
 
     def tracked_value(self) -> torch.Tensor | None:
