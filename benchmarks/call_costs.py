@@ -150,9 +150,7 @@ def main() -> None:
     for way in ("operators", "step"):
         table = {name.removeprefix(f"{way}_"): cost for name, cost in found.items() if name.startswith(f"{way}_")}
         print_table(f"{way}_backward", table)
-    print(
-        "\nmicroseconds, measured/estimated by today's table: by operators, as a step, and eager's time over the step's"
-    )
+    print("\nmicroseconds, measured/estimated by the table in use: by operators; as a step; ratio of both")
     shared = found.get("engine", 0)
     for name, (calls, least, leaves) in measured.items():
         common = shared + leaves * found.get("leaf", 0)

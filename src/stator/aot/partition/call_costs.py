@@ -18,7 +18,7 @@ from stator.graph.ir.size_bindings import has_symbols
 
 from .costs import bytes_of, is_library_call
 from .forward_backward_sets import JointGraph, is_backward
-from .partition import Partition, SavedInput
+from .partition import Partition
 
 # Above so many bytes of a tensor, fusion gains more than calls cost
 LITTLE_DATA = 1 << 15
@@ -29,18 +29,18 @@ LITTLE_DATA = 1 << 15
 # By operators, "number" is an operator of tensors and a Python number, of which ATen makes a tensor; "library" is a
 # product, a factorization or whatever else is no loop; "other" any other. "inner": an operator behind the first that a
 # call of the program made. "node": an autograd node.
-OPERATORS_FORWARD: Mapping[str, float] = {"inner": 0.2, "library": 2.3, "number": 3.0, "other": 1.7, "view": 1.4}
-OPERATORS_BACKWARD: Mapping[str, float] = {"library": 1.5, "node": 2.6, "number": 2.7, "other": 0.3, "view": 0.1}
+OPERATORS_FORWARD: Mapping[str, float] = {"inner": 0.2, "library": 2.1, "number": 3.0, "other": 1.6, "view": 1.4}
+OPERATORS_BACKWARD: Mapping[str, float] = {"library": 1.7, "node": 2.3, "number": 3.1, "other": 0.4, "view": 0.3}
 # Of a compiled step, "step" is its autograd function itself, "link" a further autograd node.
 STEP_FORWARD: Mapping[str, float] = {
     "input": 0.8,
-    "library": 2.2,
-    "link": 6.7,
-    "result": 1.4,
-    "saved": 1.0,
-    "step": 2.1,
+    "library": 2.0,
+    "link": 5.5,
+    "result": 1.2,
+    "saved": 0.9,
+    "step": 2.2,
 }
-STEP_BACKWARD: Mapping[str, float] = {"gradient": 1.3, "library": 2.2, "link": 18.2, "tangent": 4.9}
+STEP_BACKWARD: Mapping[str, float] = {"gradient": 1.6, "library": 2.1, "link": 15.4, "tangent": 4.9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,11 @@ def gains(calls: Calls) -> bool:
 def count_calls(joint: JointGraph, parts: Partition, autograd_nodes: int) -> Calls:
     """autograd_nodes: how many a compiled step makes besides its own."""
     nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
-    saved_inputs = sum(isinstance(one, SavedInput) for one in parts.saved)
     step_forward = Counter(
         step=1,
         input=joint.primal_count,
         result=joint.value_count,
         saved=len(parts.forward.graph.find_nodes(op="output")[0].args[0]) - joint.value_count,
-        saved_input=saved_inputs,
         library=_library_calls(parts.forward.graph),
         link=autograd_nodes,
     )
