@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from contextvars import Token
 from types import FunctionType, MethodType
@@ -20,6 +21,7 @@ from stator.dynamo.host import stance as stances
 from stator.dynamo.host.compile_directives import Mark, Treatment, set_mark
 from stator.dynamo.host.compile_status import DISABLED_MARK
 from stator.dynamo.host.hook import call_with_hook, entries_off, skip_frame
+from stator.dynamo.host.size_marks import Kind, SizeMark, mark_size
 from stator.dynamo.host.stance import AssertNoRecompile
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -279,6 +281,48 @@ def _disable_frame(target: Any) -> Any:
     skip_frame(function.__code__)
     setattr(function, DISABLED_MARK, "frame")
     return target
+
+
+# ---- sizes ----
+
+
+def mark_dynamic(t: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None) -> None:
+    """Promise that the size of a dimension (or of several) changes from call to call, so that the first compilation
+    serves all sizes of at least 2, or all between `min` and `max`.
+
+    The compilation raises ConstraintViolation if the program needs a single value of the size, or a part of the given
+    range. The mark is an attribute of the tensor `t`; views and results have none. Raises UsageError for other arguments.
+    """
+    low, high = -math.inf if min is None else min, math.inf if max is None else max
+    if low > high:
+        raise UsageError(f"mark_dynamic: min {min} is larger than max {max}")
+    _mark_sizes("mark_dynamic", t, dim, SizeMark(Kind.DYNAMIC, low, high))
+
+
+def maybe_mark_dynamic(t: torch.Tensor, dim: int | Sequence[int]) -> None:
+    """Like `mark_dynamic`, but compile for a single size where the program needs that."""
+    _mark_sizes("maybe_mark_dynamic", t, dim, SizeMark(Kind.PREFERRED))
+
+
+def mark_static(t: torch.Tensor, dim: int | Sequence[int] | None = None) -> None:
+    """Compile anew for each size of a dimension, of several, or (None) of all, also under `dynamic=True`. In compiled
+    code: rely on the size from here on."""
+    _mark_sizes("mark_static", t, range(t.dim()) if dim is None else dim, SizeMark(Kind.STATIC))
+
+
+def mark_unbacked(t: torch.Tensor, dim: int | Sequence[int]) -> None:
+    """Treat the size like one that depends on data: it may also be 0 or 1, and no branch of the program may depend on
+    it. Otherwise the graph breaks, and an operator relies on sizes other than 0 and 1."""
+    _mark_sizes("mark_unbacked", t, dim, SizeMark(Kind.UNBACKED))
+
+
+def _mark_sizes(name: str, t: torch.Tensor, dims: int | Sequence[int], mark: SizeMark) -> None:
+    if not isinstance(t, torch.Tensor):
+        raise UsageError(f"{name} takes a tensor, not {type(t).__name__}")
+    for dim in (dims,) if isinstance(dims, int) else tuple(dims):
+        if not isinstance(dim, int) or not -t.dim() <= dim < t.dim():
+            raise UsageError(f"{name}: a tensor of {t.dim()} dimensions has no dimension {dim!r}")
+        mark_size(t, dim % t.dim(), mark)
 
 
 # ---- single functions ----

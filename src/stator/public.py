@@ -5,6 +5,7 @@ from stator.api import reset as reset
 from stator.backends import list_backends as list_backends
 from stator.backends import register_backend as register_backend
 from stator.base.errors import CompileError as CompileError
+from stator.base.errors import ConstraintViolation as ConstraintViolation
 from stator.base.errors import MissingToolchain as MissingToolchain
 from stator.base.errors import RecompileError as RecompileError
 from stator.base.errors import StatorError as StatorError
@@ -15,6 +16,10 @@ from stator.control import assert_no_recompile as assert_no_recompile
 from stator.control import assume_constant_result as assume_constant_result
 from stator.control import disable as disable
 from stator.control import graph_break as graph_break
+from stator.control import mark_dynamic as mark_dynamic
+from stator.control import mark_static as mark_static
+from stator.control import mark_unbacked as mark_unbacked
+from stator.control import maybe_mark_dynamic as maybe_mark_dynamic
 from stator.control import set_stance as set_stance
 from stator.control import substitute_in_graph as substitute_in_graph
 from stator.dynamo.host.compile_status import is_compiling as is_compiling

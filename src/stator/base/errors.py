@@ -71,6 +71,17 @@ class RecompileError(StatorError):
         super().__init__("\n  ".join(lines))
 
 
+class ConstraintViolation(StatorError):
+    """A promise of the program about a size (`stator.mark_dynamic`) is broken. `place`: the user's line that broke it, if
+    known."""
+
+    kind = "constraint-violation"
+
+    def __init__(self, reason: str, *, place: UserPlace | None = None, hint: str | None = None) -> None:
+        self.reason, self.place, self.hint = reason, place, hint
+        super().__init__(_message("a size is less free than the program promised", reason, place, hint))
+
+
 class MissingToolchain(StatorError):
     """No working C/C++ compiler, or the C extension was not built."""
 

@@ -237,6 +237,7 @@ class FrameCompiler:
         keep = self.settings.options.guard_filter_fn
         guards = captured.guards
         if captured.sizes is not None:
+            captured.sizes.check_promises()
             guards = [*guards, *captured.sizes.guards()]
         if free:
             guards = [guard for guard in guards if not is_in_local_class(guard.source)]

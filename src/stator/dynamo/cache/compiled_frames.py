@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Protocol
 from stator.base import counters, logs
 from stator.base.errors import (
     ConcurrentModification,
+    ConstraintViolation,
     StatorError,
     Unsupported,
     UsageError,
@@ -335,7 +336,11 @@ class CacheMiss:
                 return None
             if self.fullgraph and isinstance(error, Unsupported) and error.kind in PROGRAM_ERRORS:
                 return _original_to_its_error(function, error)
-            if self.fullgraph or isinstance(error, RecursionError) or raised_by_signal_handler(error):
+            if (
+                self.fullgraph
+                or isinstance(error, (RecursionError, ConstraintViolation))
+                or raised_by_signal_handler(error)
+            ):
                 raise
             self._failed(cache, frame_name(function, bound), error)
             return None

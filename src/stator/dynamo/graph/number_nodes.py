@@ -73,8 +73,8 @@ class NumberNodes:
         self.recorder = recorder
         self.unknown = UnknownSizes()
         self.unknown.environment.locate = recorder.context.place
-        dynamic = False if assumptions.fixed_sizes else dynamic
-        self.inputs = InputSizes(self.unknown.environment, dynamic, assumptions.changes, assumptions.met)
+        fixed = bool(assumptions.fixed_sizes)
+        self.inputs = InputSizes(self.unknown.environment, dynamic, fixed, assumptions.changes, assumptions.met)
         self.any = False  # is there a symbol?
         self.checked = False  # does the graph check a fact about symbols?
         self._origins: dict[Symbol, Callable[[], fx.Node]] = {}
@@ -262,9 +262,11 @@ class NumberNodes:
         return node
 
     def ahead(self, number: Any) -> Recipe | None:
-        """How code around the graph computes a number from inputs. None if captured code changed the layout of an
-        input that it depends on."""
+        """How code around the graph computes a number from inputs. None if it depends on anything else, or if captured
+        code changed the layout of such an input."""
         value = self._simplified(number)
+        if hasattr(value, "symbols") and not self.inputs.are_inputs(value):
+            return None
         if any(map(self._is_changed, getattr(value, "symbols", ()))):
             return None
         return size_recipe(value, self.inputs.sources)

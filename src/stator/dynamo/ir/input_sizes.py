@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from stator.base.errors import UserPlace
+from stator.base.errors import ConstraintViolation, UserPlace
 from stator.dynamo.guards.guard import ExtentOf, FreeSize, Guard, GuardedFact, GuardKind, SizeFacts
 from stator.dynamo.guards.source import FunctionSource, ItemSource, SizeSource, Source
 from stator.dynamo.guards.tensor_guards import may_read_sizes
+from stator.dynamo.host.size_marks import Kind, SizeMark, size_marks
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, compare
 from stator.shapes.environment import SMALLEST_SIZE, Environment
@@ -31,31 +32,33 @@ _MOST_IN_A_GUARD = 64  # symbols
 class InputSizes:
     """The symbols of one capture: `sources` tells what each stands for.
 
-    dynamic: the user's choice: True makes all sizes symbols, False none, None those that change. changed: sources that
-        differed between calls. met: tensors of earlier versions.
+    dynamic: the user's choice: True makes all sizes symbols, False none, None those that change. fixed: there are no
+        symbols at all. changed: sources that differed between calls. met: tensors of earlier versions.
     """
 
     environment: Environment
     dynamic: bool | None = None
+    fixed: bool = False
     changed: Collection[Source] = ()
     met: Collection[Source] = ()
     sources: dict[Symbol, Source] = field(default_factory=dict)
     _by_source: dict[Source, Symbol] = field(default_factory=dict)
+    _marks: dict[Symbol, SizeMark] = field(default_factory=dict)
 
     # -- symbols --
 
     def layout(self, tensor: torch.Tensor, source: Source) -> TensorMeta | None:
         """The layout of an input with symbols in it; None if all of its sizes are constants."""
-        if self.dynamic is False or not may_read_sizes(type(tensor)):
+        if self.fixed or not may_read_sizes(type(tensor)):
             return None
         if isinstance(tensor, torch.nn.Parameter) or _is_member(source) or tensor.layout is not torch.strided:
             return None
-        dims = [dim for dim, size in enumerate(tensor.shape) if self._is_symbol(source, dim, size)]
-        if not dims:
-            return None
+        marks = size_marks(tensor)
         shape = tuple(
-            self._size(SizeSource(source, dim), size) if dim in dims else size for dim, size in enumerate(tensor.shape)
+            self._size(SizeSource(source, dim), size, marks.get(dim)) for dim, size in enumerate(tensor.shape)
         )
+        if all(type(size) is int for size in shape):
+            return None
         extents = extents_of(tensor.shape, tensor.stride())
         strides: dict[int, Any] = {}
         for dim in _innermost_first(tensor.stride()):
@@ -64,30 +67,40 @@ class InputSizes:
         stride = tuple(strides[dim] for dim in range(len(shape)))
         return TensorMeta(shape, stride, tensor.dtype, tensor.device, tensor.storage_offset())
 
-    def _is_symbol(self, source: Source, dim: int, size: int) -> bool:
-        if size < SMALLEST_SIZE:
-            return False
-        if self.dynamic or SizeSource(source, dim) in self.changed:
-            return True
-        return source not in self.met and self._any_changed
+    def _size(self, source: SizeSource, size: int, mark: SizeMark | None) -> Any:
+        if mark is not None and mark.kind is Kind.UNBACKED:
+            return to_sym_int(self.environment, self._symbol(source, None, mark))
+        free = size >= SMALLEST_SIZE and (self._is_free(source) if mark is None else mark.kind is not Kind.STATIC)
+        return to_sym_int(self.environment, self._symbol(source, size, mark)) if free else size
 
-    @property
-    def _any_changed(self) -> bool:
-        return any(type(source) is SizeSource for source in self.changed)
+    def _is_free(self, source: SizeSource) -> bool:
+        """Whether a size without a mark is a symbol."""
+        if self.dynamic is not None:
+            return self.dynamic
+        appeared = source.base not in self.met and any(type(one) is SizeSource for one in self.changed)
+        return appeared or source in self.changed
 
-    def _size(self, source: SizeSource, size: int) -> Any:
-        return to_sym_int(self.environment, self._symbol(source, size))
-
-    def _symbol(self, source: Source, example: int) -> Symbol:
+    def _symbol(self, source: Source, example: int | None, mark: SizeMark | None = None) -> Symbol:
+        """`example`: None if nothing may depend on the value."""
         found = self._by_source.get(source)
         if found is None:
-            found = self.environment.symbol(f"s{len(self.sources)}", example, SMALLEST_SIZE)
+            low: float = 0 if example is None else SMALLEST_SIZE
+            high = math.inf
+            if mark is not None:
+                low, high = max(low, mark.low), mark.high
+                if example is not None and not low <= example <= high:
+                    raise ConstraintViolation(
+                        f"{source} is {example}, and not {_interval(mark)}", hint="mark the range that calls need"
+                    )
+            found = self.environment.symbol(f"s{len(self.sources)}", example, low, high)
             self._by_source[source], self.sources[found] = found, source
+            if mark is not None:
+                self._marks[found] = mark
         return found
 
     def number(self, source: Source, example: int) -> Any:
         """A symbol for an int of the program on which sizes depend; None if it has to be a constant."""
-        if self.dynamic is False or not SMALLEST_SIZE <= example < 1 << 62:
+        if self.fixed or self.dynamic is False or not SMALLEST_SIZE <= example < 1 << 62:
             return None
         return to_sym_int(self.environment, self._symbol(source, example))
 
@@ -117,10 +130,16 @@ class InputSizes:
                 yield GuardedFact(compare("==", symbol, number), self._place_of_value(symbol))
                 continue
             low, high = environment.ranges[symbol]
-            if low > SMALLEST_SIZE or type(source) is not SizeSource:
+            if low > self._checked_low(symbol, source):
                 yield GuardedFact(compare(">=", symbol, int(low)), self._place_of_end(symbol, int(low) - 1))
             if high < math.inf:
                 yield GuardedFact(compare("<=", symbol, int(high)), self._place_of_end(symbol, int(high) + 1))
+
+    def _checked_low(self, symbol: Symbol, source: Source) -> float:
+        """The least number that guards on types and tensors let pass."""
+        if type(source) is not SizeSource:
+            return -math.inf
+        return SMALLEST_SIZE if symbol in self.environment.hints else 0
 
     def _place_of_value(self, symbol: Symbol) -> UserPlace | None:
         """The line of the fact that left one value."""
@@ -148,6 +167,35 @@ class InputSizes:
                 continue
             yield GuardedFact(condition, fact.origin)
 
+    def check_promises(self) -> None:
+        """Raises ConstraintViolation if the facts leave less than the program's marks promise."""
+        for symbol, mark in self._marks.items():
+            if mark.kind not in (Kind.DYNAMIC, Kind.UNBACKED):
+                continue
+            number = self.environment.simplify(symbol).constant
+            if number is not None:
+                raise ConstraintViolation(
+                    f"{self.sources[symbol]} has to be {number}",
+                    place=self._place_of_value(symbol),
+                    hint="make the code independent of this size, or use stator.maybe_mark_dynamic",
+                )
+            self._check_range(symbol, mark)
+
+    def _check_range(self, symbol: Symbol, mark: SizeMark) -> None:
+        """A mark without a range promises several sizes, but not all."""
+        low, high = self.environment.ranges[symbol]
+        beyond = None
+        if low > max(mark.low, SMALLEST_SIZE) and mark.low > -math.inf:
+            beyond = int(low) - 1
+        if high < mark.high < math.inf:
+            beyond = int(high) + 1
+        if beyond is not None:
+            raise ConstraintViolation(
+                f"{self.sources[symbol]} must not be {beyond}, and is promised to be {_interval(mark)}",
+                place=self._place_of_end(symbol, beyond),
+                hint="mark a narrower range, or make the code independent of this size",
+            )
+
     def specialized(self) -> list[tuple[Source, int, UserPlace | None]]:
         """The symbols for which the facts leave one value, with the line that needed it."""
         found = []
@@ -155,6 +203,12 @@ class InputSizes:
             if symbol in self.sources:
                 found.append((self.sources[symbol], number, self._place_of_value(symbol)))
         return found
+
+
+def _interval(mark: SizeMark) -> str:
+    if mark.high == math.inf:
+        return f"at least {max(mark.low, SMALLEST_SIZE)}"
+    return f"between {max(mark.low, SMALLEST_SIZE)} and {mark.high}"
 
 
 def _symbols(fact: GuardedFact) -> frozenset[Symbol]:
@@ -226,10 +280,14 @@ def guarded_layout(tensor: torch.Tensor, layout: TensorMeta | None) -> tuple[tup
     """The sizes and strides of a tensor for a guard: what the symbolic layout leaves free, or computes, is marked."""
     if layout is None:
         return tuple(tensor.shape), tensor.stride()
-    shape = tuple(size if type(size) is int else FreeSize.AT_LEAST_TWO for size in layout.shape)
+    shape = tuple(size if type(size) is int else _free(size) for size in layout.shape)
     extents = extents_of(tensor.shape, tensor.stride())
     stride = tuple(
         number if type(number) is int else ExtentOf(extents[dim])  # type: ignore[arg-type]
         for dim, number in enumerate(layout.stride)
     )
     return shape, stride
+
+
+def _free(size: Any) -> FreeSize | None:
+    return FreeSize.AT_LEAST_TWO if size.node.has_hint() else None

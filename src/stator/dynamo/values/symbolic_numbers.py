@@ -193,7 +193,7 @@ class SymbolicNumber(Value):
             return ConstantRecipe(origin.example) if origin.fixed else Load(origin.source)
         if type(origin) is FromRandom:
             return origin.recipe
-        if type(origin) is FromSizes and origin.has_example:
+        if type(origin) is FromSizes:
             made = reconstructor.context.recorder.numbers.ahead(origin.number)
             if made is not None:
                 return made

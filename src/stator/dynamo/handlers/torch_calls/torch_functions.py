@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -215,13 +216,26 @@ named_handlers.register(  # by name, because stator never imports torch's own co
     # advice on sizes and addresses, without an effect on results
     ("torch._dynamo.decorators", "mark_dynamic"),
     ("torch._dynamo.decorators", "maybe_mark_dynamic"),
-    ("torch._dynamo.decorators", "mark_static"),
     ("torch._dynamo.decorators", "mark_static_address"),
     ("torch._dynamo.decorators", "mark_unbacked"),
+    *(("stator.control", name) for name in ("mark_dynamic", "maybe_mark_dynamic", "mark_unbacked")),
     ("torch._dynamo.decorators", "override_optimization_hint"),
     # stator records no CUDA graphs, which would overwrite results of an earlier step
     ("torch.compiler", "cudagraph_mark_step_begin"),
 )(_nothing)
+
+
+@named_handlers.register(("torch._dynamo.decorators", "mark_static"), ("stator.control", "mark_static"))
+def _mark_static(context: CaptureContext, t: Value, dim: Value | None = None) -> Value:
+    """Rely on sizes of a tensor in captured code."""
+    if isinstance(t, TensorValue):
+        given = None if dim is None else context.constant_of(dim, "a dimension")
+        dims = range(t.fake.dim()) if given is None else (given,) if isinstance(given, int) else given
+        for at in dims:
+            size: Any = context.run_real(operator.getitem, (tuple(t.fake.shape), at))
+            if type(size) is not int and size.node.has_hint():
+                int(size)  # records a fact
+    return ConstantValue(None)
 
 
 # ---- facts ----

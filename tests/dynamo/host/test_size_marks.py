@@ -1,0 +1,144 @@
+"""Marks on tensors by which a program tells which sizes change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.counting_backend import CountingBackend
+
+import stator
+
+
+def marked(size: int, mark: Any = stator.mark_dynamic, dim: Any = 0, **options: Any) -> torch.Tensor:
+    x = torch.randn(size, 4)
+    mark(x, dim, **options)
+    return x
+
+
+def plus(x: torch.Tensor) -> torch.Tensor:
+    return x + x.shape[0]
+
+
+def fixed(x: torch.Tensor) -> torch.Tensor:
+    return x + len([at for at in range(x.shape[0])])
+
+
+def graph_count(function: Any, inputs: list[torch.Tensor], **options: Any) -> int:
+    backend = CountingBackend()
+    compiled = stator.compile(function, backend=backend, fullgraph=True, **options)
+    for x in inputs:
+        torch.testing.assert_close(compiled(x), function(x))
+    return len(backend.graphs)
+
+
+MARKS = [
+    stator.mark_dynamic,
+    stator.maybe_mark_dynamic,
+    torch._dynamo.mark_dynamic,
+    torch._dynamo.maybe_mark_dynamic,
+    stator.mark_unbacked,
+]
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_marked_size_is_a_symbol_at_once(mark):
+    assert graph_count(plus, [marked(size, mark) for size in (5, 7, 9)]) == 1
+
+
+def test_a_negative_or_listed_dimension():
+    assert graph_count(plus, [marked(size, dim=[-2]) for size in (5, 7, 9)]) == 1
+
+
+@pytest.mark.parametrize("mark", [stator.mark_static, torch._dynamo.mark_static])
+def test_a_static_size_stays_a_constant(mark):
+    assert graph_count(plus, [marked(size, mark) for size in (5, 7, 9)], dynamic=True) == 3
+
+
+def test_all_dimensions_are_static():
+    assert graph_count(plus, [marked(size, stator.mark_static, None) for size in (5, 7, 9)], dynamic=True) == 3
+
+
+def test_an_unbacked_size_may_be_zero_or_one():
+    assert graph_count(lambda x: x * 2, [marked(size, stator.mark_unbacked) for size in (5, 0, 1, 9)]) == 1
+
+
+def test_a_branch_on_an_unbacked_size_is_refused():
+    compiled = stator.compile(lambda x: x if x.shape[0] > 3 else x + 1, backend="eager", fullgraph=True)
+    with pytest.raises(stator.Unsupported, match="data-dependent"):
+        compiled(marked(5, stator.mark_unbacked))
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_dynamic_size_of_one_value_is_an_error_at_its_line(fullgraph):
+    compiled = stator.compile(fixed, backend="eager", fullgraph=fullgraph)
+    with pytest.raises(stator.ConstraintViolation, match=r"x.size\(0\) has to be 5") as caught:
+        compiled(marked(5))
+    assert caught.value.place.line == fixed.__code__.co_firstlineno + 1
+
+
+def test_a_preferred_size_may_have_one_value():
+    assert graph_count(fixed, [marked(size, stator.maybe_mark_dynamic) for size in (5, 7)]) == 2
+
+
+def test_a_narrower_range_than_promised_is_an_error():
+    def branch(x):
+        return x + 1 if x.shape[0] < 50 else x - 1
+
+    compiled = stator.compile(branch, backend="eager")
+    assert compiled(marked(5, min=2, max=40)).shape == (5, 4)
+    stator.reset()
+    with pytest.raises(stator.ConstraintViolation, match=r"must not be 50, and is promised to be between 2 and 100"):
+        compiled(marked(5, min=2, max=100))
+
+
+def test_a_mark_without_a_range_promises_several_sizes():
+    def branch(x):
+        return x + 1 if x.shape[0] < 50 else x - 1
+
+    assert graph_count(branch, [marked(size) for size in (5, 7, 60, 70)]) == 2
+
+
+def test_a_size_outside_of_the_promised_range_is_an_error():
+    compiled = stator.compile(plus, backend="eager")
+    with pytest.raises(stator.ConstraintViolation, match="is 50, and not between 2 and 40"):
+        compiled(marked(50, min=2, max=40))
+
+
+def test_a_range_is_checked_in_later_calls():
+    compiled = stator.compile(plus, backend="eager")
+    compiled(marked(5, min=2, max=40))
+    x = torch.randn(50, 4)
+    with stator.set_stance("fail_on_recompile"), pytest.raises(stator.RecompileError, match=r"x.size\(0\) is 50"):
+        compiled(x)
+
+
+def test_static_marks_in_compiled_code_fix_sizes():
+    def program(x):
+        stator.mark_static(x, 0)
+        return x + x.shape[0]
+
+    assert graph_count(program, [torch.randn(size, 4) for size in (5, 7, 9)], dynamic=True) == 3
+
+
+def test_other_marks_in_compiled_code_do_nothing():
+    def program(x):
+        stator.mark_dynamic(x, 0)
+        stator.maybe_mark_dynamic(x, 0)
+        return x + x.shape[0]
+
+    assert graph_count(program, [torch.randn(size, 4) for size in (5, 7, 9)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: stator.mark_dynamic(3, 0), "takes a tensor, not int"),
+        (lambda: stator.mark_dynamic(torch.ones(2), 1), "a tensor of 1 dimensions has no dimension 1"),
+        (lambda: stator.mark_dynamic(torch.ones(2), 0, min=5, max=4), "min 5 is larger than max 4"),
+    ],
+)
+def test_unfit_marks_are_refused(call, error):
+    with pytest.raises(stator.UsageError, match=error):
+        call()
