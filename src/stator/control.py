@@ -291,7 +291,8 @@ def mark_dynamic(t: torch.Tensor, dim: int | Sequence[int], *, min: int | None =
     serves all sizes of at least 2, or all between `min` and `max`.
 
     The compilation raises ConstraintViolation if the program needs a single value of the size, or a part of the given
-    range. The mark is an attribute of the tensor `t`; views and results have none. Raises UsageError for other arguments.
+    range. The mark is an attribute of the tensor `t`; views and results have none. Raises UsageError for other
+    arguments.
     """
     low, high = -math.inf if min is None else min, math.inf if max is None else max
     if low > high:

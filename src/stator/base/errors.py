@@ -72,8 +72,8 @@ class RecompileError(StatorError):
 
 
 class ConstraintViolation(StatorError):
-    """A promise of the program about a size (`stator.mark_dynamic`) is broken. `place`: the user's line that broke it, if
-    known."""
+    """A promise of the program about a size (`stator.mark_dynamic`) is broken. `place`: the user's line that broke it,
+    if known."""
 
     kind = "constraint-violation"
 

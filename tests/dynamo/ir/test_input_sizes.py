@@ -323,3 +323,19 @@ def test_a_range_of_one_size_is_checked():
         return x.sum() if x.shape[0] > 2 else x.prod()
 
     assert len(compilations(few, [(torch.randn(n),) for n in (1, 2, 3, 4, 2, 9)]).made) == 3
+
+
+def test_strides_that_do_not_follow_from_sizes_are_symbols_of_their_own():
+    def form(x):
+        return x * 2, x.stride(0), x[:, 1:].contiguous(), x.is_contiguous()
+
+    graphs = compilations(form, [(torch.randn(4, n)[:, :3],) for n in (5, 7, 9, 12)])
+    assert len(graphs.made) == 2
+    assert graphs.input_shapes() == ["torch.Size([4, 3])", "s0"]
+
+
+def test_a_padded_tensor_of_any_size():
+    def total(x):
+        return x.sum(0), x.t() @ x
+
+    assert len(compilations(total, [(torch.randn(n, n + 3)[:, 1 : n - 1],) for n in (5, 7, 9, 12)]).made) == 2

@@ -96,6 +96,7 @@ class CacheOptions(Protocol):
 # entered around every compilation
 around_compilations: list[Callable[[], AbstractContextManager[None]]] = []
 
+_FOR_THE_PROGRAM = (RecursionError, ConstraintViolation)
 _SHOWN_REASONS = 3  # in a warning
 _MOST_FAILURES = 4  # failed compilations of a function before the function stays eager
 _MOST_LOST = 2  # versions whose objects died before the cache assumes new objects in each call
@@ -336,11 +337,7 @@ class CacheMiss:
                 return None
             if self.fullgraph and isinstance(error, Unsupported) and error.kind in PROGRAM_ERRORS:
                 return _original_to_its_error(function, error)
-            if (
-                self.fullgraph
-                or isinstance(error, (RecursionError, ConstraintViolation))
-                or raised_by_signal_handler(error)
-            ):
+            if self.fullgraph or isinstance(error, _FOR_THE_PROGRAM) or raised_by_signal_handler(error):
                 raise
             self._failed(cache, frame_name(function, bound), error)
             return None

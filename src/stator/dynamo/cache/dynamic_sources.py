@@ -12,7 +12,7 @@ from stator.base.errors import UserPlace
 from stator.dynamo.guards.data_guards import DataFact
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree
-from stator.dynamo.guards.source import CallSource, SizeSource, Source
+from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource
 from stator.dynamo.ir.resume import closure_of
 
 OFTEN = 2  # changes of contents after which no guard relies on them
@@ -58,16 +58,15 @@ def changed_members(
     return {guard.source for guard in guards if guard.movable and _holds_another(guard, function, values)}
 
 
-# the dimensions at which a tensor's sizes differ from those of a guard; registered by tensor_guards' user, entry.py
-SizeComparison = Callable[[Any, object], "list[int] | None"]
-compare_sizes: list[SizeComparison] = []
+# tells the dimensions at which sizes, and strides, of a tensor differ from those of a guard; entry.py registers it
+compare_layouts: list[Callable[[Any, object], tuple[list[int], list[int]]]] = []
 
 
 def changed_sizes(
     guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
 ) -> set[Source]:
-    """The sources of sizes that differ from those that a version with failed guards relied on; empty if the version was
-    made for other objects. Parameters and buffers count as objects."""
+    """The sources of sizes and strides that differ from those that a version with failed guards relied on; empty if the
+    version was made for other objects. Parameters and buffers count as objects."""
     if failure[0] < 0 or guards[failure[0]].kind in (GuardKind.IS, GuardKind.CODE):
         return set()
     fixed = members(guards)
@@ -76,8 +75,10 @@ def changed_sizes(
         if guard.kind is not GuardKind.TENSOR or guard.source in fixed:
             continue
         why = _tree([guard], function).explain(values, function)
-        dims = compare_sizes[0](guard.expected, why[1]) if why is not None and len(why) > 1 else None
-        found.update(SizeSource(guard.source, dim) for dim in dims or ())
+        if why is not None and len(why) > 1:
+            sizes, strides = compare_layouts[0](guard.expected, why[1])
+            found.update(SizeSource(guard.source, dim) for dim in sizes)
+            found.update(StrideSource(guard.source, dim) for dim in strides)
     return found
 
 

@@ -27,7 +27,7 @@ from stator.dynamo.host.trusted_builtins import builtins_are_unchanged
 from stator.dynamo.ir.torch_state import modes_restored_on_interrupt, without_saved_tensor_hooks
 
 from .compiled_frames import CacheMiss, CompiledFrame, CompileFrame, around_compilations, make_cache, reset
-from .dynamic_sources import compare_sizes
+from .dynamic_sources import compare_layouts
 
 __all__ = [
     "CompileFrame",
@@ -110,7 +110,7 @@ def _hide_from_torch_compile(code: CodeType) -> None:
 
 
 TENSORS.append(torch.Tensor)
-compare_sizes.append(tensor_guards.changed_sizes)
+compare_layouts.append(tensor_guards.changed_layout)
 OF_C.append(type(torch._C._SDPBackend))  # the metaclass of classes made in C++
 code_marks.append(_hide_from_torch_compile)
 around_compilations.append(modes_restored_on_interrupt)

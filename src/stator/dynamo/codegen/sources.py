@@ -23,6 +23,7 @@ from stator.dynamo.guards.source import (
     ModuleGlobalSource,
     ReadSource,
     SizeSource,
+    StrideSource,
     TypeSource,
 )
 from stator.dynamo.host.numpy_scalars import with_fresh_tuples
@@ -127,9 +128,9 @@ def _item(writer: Writer, source: ItemSource) -> None:
         writer.builder.call(2)
 
 
-@sources.register(SizeSource)
-def _size(writer: Writer, source: SizeSource) -> None:
-    writer.builder.const_callee(support.size)
+@sources.register(SizeSource, StrideSource)
+def _size(writer: Writer, source: SizeSource | StrideSource) -> None:
+    writer.builder.const_callee(support.size if isinstance(source, SizeSource) else support.stride)
     writer.load_source(source.base)
     writer.builder.const(source.dim)
     writer.builder.call(2)

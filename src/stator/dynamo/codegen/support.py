@@ -26,6 +26,12 @@ def size(tensor: torch.Tensor, dim: int) -> int:
         return tensor.shape[dim]
 
 
+def stride(tensor: torch.Tensor, dim: int) -> int:
+    """The stride of a dimension, read past any `__torch_function__`."""
+    with torch._C.DisableTorchFunction():
+        return tensor.stride(dim)
+
+
 class _Finder:
     """Compares equal to the set member that is equal to a constant, and remembers that member."""
 

@@ -29,7 +29,7 @@ static int read_inputs(SizeCheck const *check, PyObject *const *saved, int64_t *
         if (!value) {
             return 0;
         }
-        if (check->inputs[i].dim >= 0) {
+        if (check->inputs[i].dim != -1) {
             if (!guard_tensor_size(value, check->inputs[i].dim, &into[i])) {
                 return 0;
             }

@@ -43,10 +43,11 @@ int guard_tensor_holds(TensorCheck const *check, PyObject *tensor)
 int guard_tensor_size(PyObject *tensor, int dim, int64_t *size)
 {
     char const *impl = layout.valid ? stator_tensor_impl(&layout, tensor) : NULL;
-    if (!impl || dim >= stator_tensor_ndim(&layout, impl)) {
+    int at = dim < 0 ? -2 - dim : dim;
+    if (!impl || at >= stator_tensor_ndim(&layout, impl)) {
         return 0;
     }
-    *size = stator_tensor_sizes(&layout, impl)[dim];
+    *size = (dim < 0 ? stator_tensor_strides(&layout, impl) : stator_tensor_sizes(&layout, impl))[at];
     return 1;
 }
 

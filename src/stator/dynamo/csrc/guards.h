@@ -83,7 +83,7 @@ enum { SIZE_MOST_INPUTS = 128, SIZE_MOST_STACK = 64 };
 
 typedef struct {
     int slot; /* of a saved tensor or int */
-    int dim;  /* of the tensor; -1: an int */
+    int dim;  /* whose size; -2 - d: dimension d, whose stride; -1: an int */
 } SizeInput;
 
 typedef struct {
@@ -222,13 +222,14 @@ int guard_values_add_to(PyObject *module);
 TensorCheck *guard_tensor_check_make(PyObject *payload);
 void guard_tensor_check_free(TensorCheck *check);
 int guard_tensor_holds(TensorCheck const *check, PyObject *tensor);
-/* Whether the object is a tensor with this dimension, whose size is stored. Runs no user code. */
+/* Whether the object is a tensor with this dimension, whose size (or for -2 - dim, whose stride) is stored. Runs no user
+ * code. */
 int guard_tensor_size(PyObject *tensor, int dim, int64_t *size);
 int guard_tensors_add_to(PyObject *module);
 
 /* ---- sizes (guard_sizes.c) ---- */
 
-/* payload: ((slot, dim or -1), ...), (words of the program...), predicate or None */
+/* payload: ((slot, dim as in SizeInput), ...), (words of the program...), predicate or None */
 SizeCheck *guard_size_check_make(PyObject *payload, int saved_count);
 void guard_size_check_free(SizeCheck *check);
 int guard_sizes_hold(SizeCheck const *check, PyObject *const *saved);

@@ -118,6 +118,8 @@ class GraphBuilder:
         node = self.new_placeholder(str(value.source), value.fake)
         self.inputs.append(GraphInput(node.name, Load(value.source), value.obj, value.is_static))  # type: ignore[arg-type]
         self.input_values.append(value)
+        if self.numbers.any:
+            self.numbers.strides_of_input(value)
         return node
 
     def new_placeholder(self, text: str, example: Any) -> fx.Node:

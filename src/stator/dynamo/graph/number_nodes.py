@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from stator.dynamo.guards.source import SizeSource
+from stator.dynamo.guards.source import SizeSource, StrideSource
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.capture_result import GraphInput
 from stator.dynamo.ir.input_sizes import InputSizes
@@ -99,6 +99,25 @@ class NumberNodes:
             if type(symbol) is Symbol and symbol not in self._origins:
                 self.any = True
                 self._origins[symbol] = lambda dim=dim: self._size_of_input(value, dim)  # type: ignore[misc]
+        for dim, stride in enumerate(value.fake.stride()):
+            symbol = to_expression(stride)
+            if type(symbol) is Symbol and symbol not in self._origins:
+                self.any = True
+                self._origins[symbol] = lambda dim=dim: self._stride_of_input(value, dim)  # type: ignore[misc]
+
+    def strides_of_input(self, value: TensorValue) -> None:
+        """Give the graph an input for each stride of an input that is a symbol of its own."""
+        for symbol in map(to_expression, value.fake.stride()):
+            own = type(symbol) is Symbol and type(self.inputs.sources.get(symbol)) is StrideSource
+            if own and symbol not in self._nodes:
+                self._nodes[symbol] = self._origins[symbol]()
+
+    def _stride_of_input(self, value: TensorValue, dim: int) -> fx.Node:
+        assert value.obj is not None and value.source is not None
+        source = StrideSource(value.source, dim)
+        node: fx.Node = self.recorder.new_placeholder(str(source), value.fake.stride(dim))
+        self.recorder.inputs.append(GraphInput(node.name, Load(source), value.obj.stride(dim)))
+        return node
 
     def _size_of_input(self, value: TensorValue, dim: int) -> fx.Node:
         recorder = self.recorder

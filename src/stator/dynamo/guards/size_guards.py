@@ -14,7 +14,7 @@ from stator.shapes.extrema import Max, Min
 
 from .guard import Guard, GuardedFact, GuardKind, SizeFacts
 from .guard_tree import GuardTreeBuilder, checkers, describers
-from .source import SizeSource, Source
+from .source import SizeSource, Source, StrideSource
 
 
 class _NoProgram(Exception):
@@ -40,8 +40,11 @@ def _check_sizes(builder: GuardTreeBuilder, guard: Guard) -> None:
 
 
 def _input(builder: GuardTreeBuilder, source: Source) -> tuple[int, int]:
+    """The slot of a tensor or int, and the place of the number in it as csrc/guard_sizes.c takes it."""
     if isinstance(source, SizeSource):
         return builder.tree.save(builder.node(source.base)), source.dim
+    if isinstance(source, StrideSource):
+        return builder.tree.save(builder.node(source.base)), -2 - source.dim
     return builder.tree.save(builder.node(source)), -1
 
 

@@ -237,6 +237,17 @@ class SizeSource(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class StrideSource(Source):
+    """The stride of a dimension of the tensor `base`."""
+
+    base: Source
+    dim: int
+
+    def __str__(self) -> str:
+        return f"{self.base}.stride({self.dim})"
+
+
+@dataclass(frozen=True, slots=True)
 class ReadSource(CallSource):
     """An unnamed part of an object, read by a function; a number there may change from call to call."""
 

@@ -204,16 +204,20 @@ def _number_agrees(expected: object, found: Any) -> bool:
     return expected is None or (found >= 2 if expected is FreeSize.AT_LEAST_TWO else expected == found)
 
 
-def changed_sizes(expected: TensorGuard, tensor: object) -> list[int] | None:
-    """The dimensions whose sizes differ from those that the guard relies on, if nothing but sizes and strides may
-    differ; else None."""
+def changed_layout(expected: TensorGuard, tensor: object) -> tuple[list[int], list[int]]:
+    """The dimensions whose sizes, and those whose strides, differ from the numbers that the guard relies on. None, if
+    anything else differs."""
     if type(tensor) is not expected.python_type or not isinstance(tensor, torch.Tensor):
-        return None
+        return [], []
     now = tensor_guard(tensor)
     mine, other = (dataclasses.replace(one, shape=(), stride=(), dispatch_keys=None) for one in (expected, now))
     if mine != other or len(expected.shape) != len(now.shape):
-        return None
-    return [dim for dim, size in enumerate(expected.shape) if type(size) is int and size != now.shape[dim]]
+        return [], []
+    return _differing(expected.shape, now.shape), _differing(expected.stride, now.stride)
+
+
+def _differing(expected: tuple[Any, ...], now: tuple[Any, ...]) -> list[int]:
+    return [dim for dim, number in enumerate(expected) if type(number) is int and number != now[dim]]
 
 
 def _shown(value: object) -> str:

@@ -16,7 +16,7 @@ import torch
 
 from stator.base.errors import ConstraintViolation, UserPlace
 from stator.dynamo.guards.guard import ExtentOf, FreeSize, Guard, GuardedFact, GuardKind, SizeFacts
-from stator.dynamo.guards.source import FunctionSource, ItemSource, SizeSource, Source
+from stator.dynamo.guards.source import FunctionSource, ItemSource, SizeSource, Source, StrideSource
 from stator.dynamo.guards.tensor_guards import may_read_sizes
 from stator.dynamo.host.size_marks import Kind, SizeMark, size_marks
 from stator.prims.record import TensorMeta
@@ -57,14 +57,17 @@ class InputSizes:
         shape = tuple(
             self._size(SizeSource(source, dim), size, marks.get(dim)) for dim, size in enumerate(tensor.shape)
         )
-        if all(type(size) is int for size in shape):
-            return None
         extents = extents_of(tensor.shape, tensor.stride())
         strides: dict[int, Any] = {}
         for dim in _innermost_first(tensor.stride()):
             inner = extents[dim]
-            strides[dim] = tensor.stride(dim) if inner is None else shape[inner] * strides[inner]
+            if inner is None:
+                strides[dim] = self._stride(StrideSource(source, dim), tensor.stride(dim))
+            else:
+                strides[dim] = shape[inner] * strides[inner]
         stride = tuple(strides[dim] for dim in range(len(shape)))
+        if all(type(number) is int for number in (*shape, *stride)):
+            return None
         return TensorMeta(shape, stride, tensor.dtype, tensor.device, tensor.storage_offset())
 
     def _size(self, source: SizeSource, size: int, mark: SizeMark | None) -> Any:
@@ -72,6 +75,11 @@ class InputSizes:
             return to_sym_int(self.environment, self._symbol(source, None, mark))
         free = size >= SMALLEST_SIZE and (self._is_free(source) if mark is None else mark.kind is not Kind.STATIC)
         return to_sym_int(self.environment, self._symbol(source, size, mark)) if free else size
+
+    def _stride(self, source: StrideSource, stride: int) -> Any:
+        """A stride that does not follow from sizes."""
+        free = stride >= SMALLEST_SIZE and self.dynamic is not False and source in self.changed
+        return to_sym_int(self.environment, self._symbol(source, stride)) if free else stride
 
     def _is_free(self, source: SizeSource) -> bool:
         """Whether a size without a mark is a symbol."""
@@ -283,8 +291,8 @@ def guarded_layout(tensor: torch.Tensor, layout: TensorMeta | None) -> tuple[tup
     shape = tuple(size if type(size) is int else _free(size) for size in layout.shape)
     extents = extents_of(tensor.shape, tensor.stride())
     stride = tuple(
-        number if type(number) is int else ExtentOf(extents[dim])  # type: ignore[arg-type]
-        for dim, number in enumerate(layout.stride)
+        number if type(number) is int else None if inner is None else ExtentOf(inner)
+        for number, inner in zip(layout.stride, extents, strict=True)
     )
     return shape, stride
 
