@@ -29,18 +29,27 @@ LITTLE_DATA = 1 << 15
 # By operators, "number" is an operator of tensors and a Python number, of which ATen makes a tensor; "library" is a
 # product, a factorization or whatever else is no loop; "other" any other. "inner": an operator behind the first that a
 # call of the program made. "node": an autograd node.
-OPERATORS_FORWARD: Mapping[str, float] = {"inner": 0.2, "library": 2.1, "number": 3.0, "other": 1.6, "view": 1.4}
-OPERATORS_BACKWARD: Mapping[str, float] = {"library": 1.7, "node": 2.3, "number": 3.1, "other": 0.4, "view": 0.3}
-# Of a compiled step, "step" is its autograd function itself, "link" a further autograd node.
+OPERATORS_FORWARD: Mapping[str, float] = {"inner": 0.2, "library": 2.1, "number": 3.2, "other": 1.7, "view": 1.3}
+OPERATORS_BACKWARD: Mapping[str, float] = {"library": 1.7, "node": 3.0, "number": 3.0, "other": 0.5}
+# Of a compiled step, "step" is its autograd function itself, "link" the autograd node of a result, "group" that of a
+# group of inputs.
 STEP_FORWARD: Mapping[str, float] = {
-    "input": 0.8,
-    "library": 2.0,
-    "link": 5.5,
-    "result": 1.2,
-    "saved": 0.9,
     "step": 2.2,
+    "input": 0.8,
+    "result": 1.4,
+    "saved": 0.9,
+    "library": 2.1,
+    "link": 4.6,
+    "group": 5.6,
 }
-STEP_BACKWARD: Mapping[str, float] = {"gradient": 1.6, "library": 2.1, "link": 15.4, "tangent": 4.9}
+STEP_BACKWARD: Mapping[str, float] = {
+    "step": 0.6,
+    "tangent": 5.0,
+    "gradient": 2.0,
+    "library": 2.4,
+    "link": 11.6,
+    "group": 173.8,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +70,10 @@ class Calls:
         return _cost(self.step_forward, STEP_FORWARD), _cost(self.step_backward, STEP_BACKWARD)
 
 
-def too_small(joint: JointGraph, parts: Partition, autograd_nodes: int) -> str | None:
+def too_small(joint: JointGraph, parts: Partition, links: int, groups: int) -> str | None:
     """Why the forward and the backward are too small for a compiled step to gain anything; None if they are not.
 
-    autograd_nodes: how many a compiled step makes besides its own.
+    links, groups: autograd nodes of results and of groups of inputs, which a compiled step makes besides its own.
     """
     nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
     backward = sum(map(is_backward, nodes))
@@ -76,7 +85,7 @@ def too_small(joint: JointGraph, parts: Partition, autograd_nodes: int) -> str |
         return None  # other calls may bring more data
     if (0 if nothing_to_fuse else max(map(bytes_of, joint.graph.graph.nodes))) > LITTLE_DATA:
         return None
-    calls = count_calls(joint, parts, autograd_nodes)
+    calls = count_calls(joint, parts, links, groups)
     if gains(calls):
         return None
     by_operators, as_step = calls.by_operators(), calls.as_step()
@@ -93,8 +102,8 @@ def gains(calls: Calls) -> bool:
     return 2 * step_forward + step_backward <= 2 * forward + backward
 
 
-def count_calls(joint: JointGraph, parts: Partition, autograd_nodes: int) -> Calls:
-    """autograd_nodes: how many a compiled step makes besides its own."""
+def count_calls(joint: JointGraph, parts: Partition, links: int, groups: int) -> Calls:
+    """links, groups: see `too_small`."""
     nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
     step_forward = Counter(
         step=1,
@@ -102,7 +111,8 @@ def count_calls(joint: JointGraph, parts: Partition, autograd_nodes: int) -> Cal
         result=joint.value_count,
         saved=len(parts.forward.graph.find_nodes(op="output")[0].args[0]) - joint.value_count,
         library=_library_calls(parts.forward.graph),
-        link=autograd_nodes,
+        link=links,
+        group=groups,
     )
     step_backward = Counter(
         step=1,
@@ -110,7 +120,8 @@ def count_calls(joint: JointGraph, parts: Partition, autograd_nodes: int) -> Cal
         saved=len(parts.saved),
         gradient=len(set(parts.backward.graph.find_nodes(op="output")[0].all_input_nodes)),
         library=_library_calls(parts.backward.graph),
-        link=autograd_nodes,
+        link=links,
+        group=groups,
     )
     forward = [node for node in nodes if not is_backward(node)]
     operators_forward = Counter(map(_kind, _first_of_calls(forward)))
