@@ -27,6 +27,7 @@ from stator.graph.operators import autograd_formulas as autograd_formulas  # reg
 from stator.graph.operators import foreach_writes as foreach_writes  # registers its handlers
 from stator.graph.operators import fused_optimizers as fused_optimizers  # registers its handlers
 from stator.graph.operators import gradient_scaling as gradient_scaling  # registers its handlers
+from stator.graph.operators import interpolation as interpolation  # registers its handlers
 from stator.graph.operators import known_masks as known_masks  # registers its handlers
 from stator.graph.operators import mutation as mutation  # registers its handlers
 from stator.graph.operators import recurrent_layers as recurrent_layers  # registers its handlers

@@ -1,0 +1,51 @@
+"""`interpolate` with symbolic sizes: at other sizes as eager, with its gradient, by one graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from symbolic_graphs import SymbolicGraph
+
+from stator import pipeline
+
+MODES = {1: ("nearest", "nearest-exact", "linear"), 2: ("nearest", "nearest-exact", "bilinear", "bicubic", "area")}
+CASES = [(mode, spatial) for spatial in MODES for mode in MODES[spatial]] + [("nearest", 3), ("trilinear", 3)]
+SIZES = ((2, 3, 6), (4, 5, 7), (3, 2, 9))
+
+
+def images(batch: int, channels: int, length: int, spatial: int) -> torch.Tensor:
+    sizes = [length + at for at in range(spatial)]
+    return torch.randn(batch, channels, *sizes, dtype=torch.float64, requires_grad=True)
+
+
+def check(program: Any, spatial: int) -> None:
+    first = images(*SIZES[0], spatial)
+    graph = SymbolicGraph(program, [first])
+    run = pipeline.aot_eager_backend(graph.module, [first])
+    for sizes in SIZES:
+        x = images(*sizes, spatial)
+        assert graph.holds([x]), list(map(str, graph.environment.facts))
+        (found,), expected = run(x), program(x)
+        torch.testing.assert_close(found, expected)
+        gradients = [torch.autograd.grad(result.square().sum(), x)[0] for result in (found, expected)]
+        torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize(("mode", "spatial"), CASES)
+def test_to_a_size(mode: str, spatial: int) -> None:
+    check(lambda x: F.interpolate(x, size=[x.size(2) + 3] * spatial, mode=mode), spatial)
+
+
+@pytest.mark.parametrize(("mode", "spatial"), [case for case in CASES if case[0] != "area"])
+def test_by_a_factor(mode: str, spatial: int) -> None:
+    check(lambda x: F.interpolate(x, scale_factor=1.7, mode=mode), spatial)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_without_aliases_and_with_aligned_corners(mode: str) -> None:
+    check(lambda x: F.interpolate(x, size=(4, x.size(3)), mode=mode, antialias=True), 2)
+    check(lambda x: F.interpolate(x, scale_factor=(2.0, 0.6), mode=mode, align_corners=True), 2)
+    check(lambda x: F.interpolate(x, scale_factor=1.5, mode=mode, recompute_scale_factor=True), 2)
