@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from stator.prims.layout import equal_sizes, surely
+from stator.prims.layout import always_equal
 from stator.prims.record import TensorMeta
 from stator.shapes.sym_node import to_expression
 
@@ -92,11 +92,10 @@ def _changes_nothing(node: fx.Node) -> bool:
 
 def same_layout(first: TensorMeta, second: TensorMeta) -> bool:
     return (
-        equal_sizes(first.shape, second.shape)
-        and equal_sizes(first.stride, second.stride)
-        and first.dtype is second.dtype
+        first.dtype is second.dtype
         and first.device == second.device
-        and (second.view_of is None or surely(first.offset == second.offset))
+        and always_equal((*first.shape, *first.stride), (*second.shape, *second.stride))
+        and (second.view_of is None or always_equal((first.offset,), (second.offset,)))
     )
 
 
