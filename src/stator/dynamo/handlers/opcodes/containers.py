@@ -12,14 +12,17 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import class_name, full_name, is_python_class, qualified_name
 from stator.dynamo.interpreter.frame import Frame
+from stator.dynamo.interpreter.object_model.formatting import CONVERSIONS
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, set_methods
 from stator.dynamo.values.containers.slices import SliceValue
+from stator.dynamo.values.number_text import NumberText, format_number, joined
 from stator.dynamo.values.pending_text import PendingTextValue
-from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -63,11 +66,15 @@ def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BUILD_STRING")
 def build_string(frame: Frame, instruction: Instruction) -> None:
+    context = frame.context
     values = frame.pop_many(instruction.arg)  # type: ignore[arg-type]
     pending = next((value for value in values if isinstance(value, PendingTextValue)), None)
     if pending is None:
-        parts = [frame.context.constant_of(value, "part of an f-string") for value in values]
-        frame.stack.append(frame.context.constant("".join(parts)))
+        parts = [
+            value if isinstance(value, NumberText) else ConstantValue(context.constant_of(value, "part of an f-string"))
+            for value in values
+        ]
+        frame.stack.append(joined(parts))
     else:
         frame.stack.append(pending)
 
@@ -235,13 +242,17 @@ def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
     if not spec and _is_pending(context, value):
         as_it_is = isinstance(value, PendingTextValue) and conversion in _OF_TEXT_AS_IT_IS
         return value if as_it_is else PendingTextValue(getattr(value, "made_at", context.end_step()))
+    if type(value) is SymbolicNumber:
+        text = format_number(context, value, CONVERSIONS[conversion], spec)
+        if text is not None:
+            return text
     return context.constant(context.format_value(value, conversion, spec))
 
 
 @opcode("CONVERT_VALUE")
 def convert_value(frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
-    if _is_pending(frame.context, value):
+    if _is_pending(frame.context, value) or type(value) is SymbolicNumber:
         frame.stack.append(_formatted(frame, value, instruction.arg, ""))  # type: ignore[arg-type]
         return
     frame.stack.append(frame.context.constant(frame.context.text_of(value, instruction.arg)))  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
 # by the bytecode's number of the conversion: none, !s, !r, !a
-_CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, ascii)
+CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, ascii)
 _REPR, _ASCII = 2, 3
 
 
@@ -46,7 +46,7 @@ def format_value(context: CaptureContext, value: Value, conversion: int, spec: s
 
 def text_of(context: CaptureContext, value: Value, conversion: int) -> Any:
     """The object that format() receives: the constant itself, or text."""
-    convert = _CONVERSIONS[conversion]
+    convert = CONVERSIONS[conversion]
     if isinstance(value, ExceptionValue):
         return value.text(context, convert if conversion else str)
     if isinstance(value, ConstantValue) and isinstance(value.value, enum.Enum):
