@@ -339,3 +339,23 @@ def test_a_padded_tensor_of_any_size():
         return x.sum(0), x.t() @ x
 
     assert len(compilations(total, [(torch.randn(n, n + 3)[:, 1 : n - 1],) for n in (5, 7, 9, 12)]).made) == 2
+
+
+def test_sizes_that_are_compared_as_tuples_stay_symbols():
+    def compared(x, y):
+        same = x.shape == y.shape and x.shape == (y.shape[0], 4) and x.size() != (1, y.shape[0], 4)
+        return x + y if same else x
+
+    calls = [(torch.randn(size, 4), torch.randn(size, 4)) for size in SIZES]
+    assert len(compilations(compared, calls).made) == 2
+
+
+def test_symbols_of_a_version_are_symbols_of_those_that_follow():
+    """A step of generation: the cache grows, then another prompt comes, then its cache grows."""
+
+    def step(x, past=None):
+        return x + 1 if past is None else torch.cat([past, x])
+
+    calls = [(torch.randn(6, 4),), (torch.randn(1, 4), torch.randn(6, 4)), (torch.randn(1, 4), torch.randn(7, 4))]
+    calls += [(torch.randn(9, 4),), *((torch.randn(1, 4), torch.randn(length, 4)) for length in (9, 10, 11))]
+    assert len(compilations(step, calls).made) == 3

@@ -10,7 +10,7 @@ from typing import Any
 
 from stator.base.errors import UserPlace
 from stator.dynamo.guards.data_guards import DataFact
-from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.guards.guard import FreeSize, Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree
 from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource
 from stator.dynamo.ir.resume import closure_of
@@ -65,8 +65,8 @@ compare_layouts: list[Callable[[Any, object], tuple[list[int], list[int]]]] = []
 def changed_sizes(
     guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
 ) -> set[Source]:
-    """The sources of sizes and strides that differ from those that a version with failed guards relied on; empty if the
-    version was made for other objects. Parameters and buffers count as objects."""
+    """The sources of sizes and strides that differ from those that a version with failed guards relied on, and of its
+    symbols; empty if the version was made for other objects. Parameters and buffers count as objects."""
     if failure[0] < 0 or guards[failure[0]].kind in (GuardKind.IS, GuardKind.CODE):
         return set()
     fixed = members(guards)
@@ -74,6 +74,8 @@ def changed_sizes(
     for guard in guards:
         if guard.kind is not GuardKind.TENSOR or guard.source in fixed:
             continue
+        shape = guard.expected.shape
+        found.update(SizeSource(guard.source, dim) for dim, size in enumerate(shape) if isinstance(size, FreeSize))
         why = _tree([guard], function).explain(values, function)
         if why is not None and len(why) > 1:
             sizes, strides = compare_layouts[0](guard.expected, why[1])

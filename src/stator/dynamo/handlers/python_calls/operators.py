@@ -260,8 +260,8 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
 
 
 def _is_of_numpy(context: CaptureContext, value: Value) -> bool:
-    kind = value.python_type(context) if value.is_constant() else None
-    return kind is not None and (kind is TRUTH or plain_converter(kind) is not None)
+    kind = value.python_type(context)
+    return (kind is TRUTH or plain_converter(kind) is not None) and value.is_constant()
 
 
 def _keys_as_sets(context: CaptureContext, left: Value, right: Value) -> tuple[Value, Value]:
@@ -284,17 +284,18 @@ def _in_order(context: CaptureContext, function: Any, left: SequenceValue, right
         return None
     mine, theirs = list(left.raw_items(context)), list(right.raw_items(context))
     for one, other in zip(mine, theirs, strict=False):
-        if not context.same(one, other) and not context.equal(one, other):
+        if not _are_equal(context, one, other):
             return context.compare(function, one, other)
     return ConstantValue(function(len(mine), len(theirs)))
 
 
 def structurally_equal(context: CaptureContext, left: Value, right: Value) -> bool:
     """`left == right` where neither class defines __eq__ in Python."""
-    try:
-        return bool(left.constant() == right.constant())  # before identity: a NaN is not equal to itself
-    except NotConstant:
-        pass
+    if not _holds_sizes(left) and not _holds_sizes(right):
+        try:
+            return bool(left.constant() == right.constant())  # before identity: a NaN is not equal to itself
+        except NotConstant:
+            pass
     if is_known_when_the_graph_runs(left) or is_known_when_the_graph_runs(right):
         if {left.python_type(context), right.python_type(context)}.isdisjoint(_NEVER_NUMBERS):
             raise unsupported("data-dependent-value", f"{left.describe(context)} == {right.describe(context)}")
@@ -316,7 +317,7 @@ def structurally_equal(context: CaptureContext, left: Value, right: Value) -> bo
         if keys != others and issubclass(left.cls, OrderedDict) and issubclass(right.cls, OrderedDict):
             return False
         pairs = ((left.find(context, key), right.find(context, key)) for key in left.keys(context))
-        return all(context.same(one, other) or context.equal(one, other) for one, other in pairs)  # type: ignore[arg-type]
+        return all(_are_equal(context, one, other) for one, other in pairs)  # type: ignore[arg-type]
     if isinstance(left, SetValue) and isinstance(right, SetValue):
         return left.members.keys() == right.members.keys()
     if isinstance(left, BoundMethodValue) and isinstance(right, BoundMethodValue):
@@ -324,6 +325,20 @@ def structurally_equal(context: CaptureContext, left: Value, right: Value) -> bo
     if isinstance(left, BuiltinMethodValue) and isinstance(right, BuiltinMethodValue):
         return context.same(left.owner, right.owner) and left.name == right.name
     return context.same(left, right)
+
+
+def _are_equal(context: CaptureContext, one: Value, other: Value) -> bool:
+    """Whether containers count these items as equal: one object, or equal. Asking whether a number is the same object
+    makes a constant of it."""
+    numbers = type(one) is SymbolicNumber or type(other) is SymbolicNumber
+    return one is other or (not numbers and context.same(one, other)) or context.equal(one, other)
+
+
+def _holds_sizes(value: Value) -> bool:
+    """Whether items are numbers that a comparison one by one need not make constants of."""
+    return isinstance(value, SequenceValue) and any(
+        type(item) is SymbolicNumber or _holds_sizes(item) for item in value.items
+    )
 
 
 _NEVER_NUMBERS = (type(None), str, bytes, list, tuple, dict, set)
@@ -341,7 +356,7 @@ def _equal_items(context: CaptureContext, left: SequenceValue, right: SequenceVa
     at = 0
     while at < len(left.items) and at < len(right.items):
         one, other = left.at(context, at), right.at(context, at)
-        if not (context.same(one, other) or context.equal(one, other)):
+        if not _are_equal(context, one, other):
             break
         at += 1
     if at < len(left.items) and at < len(right.items):
