@@ -42,7 +42,7 @@ from stator.base import counters, logs
 from stator.base.errors import CompileError, StatorError
 from stator.base.locks import fork_safe_lock
 from stator.base.signals import raised_by_signal_handler
-from stator.graph.ir.size_bindings import environment_of
+from stator.graph.ir.size_bindings import environment_of, size_reader
 from stator.graph.subgraphs.generators import random_devices, replay_random_numbers
 from stator.shapes.expr import Symbol
 
@@ -62,7 +62,7 @@ class GradientRequest:
 
 # The request of a twice differentiable backward, the results of the forward that it may be differentiated by, facts of
 # its tangents, and the values of symbols: it is compiled for fixed sizes
-_SecondKey = tuple[GradientRequest, tuple[int, ...], tuple[Any, ...], tuple[tuple[Symbol, int], ...]]
+_SecondKey = tuple[GradientRequest, tuple[int, ...], tuple[Any, ...], tuple[int, ...]]
 Backward = CompiledBackward | SymbolicBackward
 # Second derivatives that a step with symbolic sizes compiles; it runs eagerly for more sizes
 _MOST_SECOND = 8
@@ -112,11 +112,12 @@ class CompiledStep:
             or joint.leads_to_made
             or joint.unreached
             or joint.links_effects
-            or joint.bindings
+            or joint.traced.numbers
         )
         self.select_saved = _selection(parts.saved)
         self.saved_results = {saved.position for saved in parts.saved if not isinstance(saved, SavedInput)}
         self.number_count = len(joint.traced.numbers)
+        self.read_sizes = size_reader(joint.bindings) if joint.bindings else None
         self.environment = environment_of(joint.graph.graph)
         # the facts that the caller checks before the forward; later ones are checked here
         self.guarded = 0 if self.environment is None else len(self.environment.facts)
@@ -140,7 +141,12 @@ class CompiledStep:
     def _backward(self, graph: fx.GraphModule, reads: Sequence[int], gradients: Sequence[int | None]) -> Backward:
         if self.environment is None:
             return CompiledBackward(graph, reads, gradients, self.compile_graph)
-        return SymbolicBackward(graph, reads, gradients, self.compile_graph, self.environment, self.guarded)
+        known = self.joint.bindings, self.environment, self.guarded
+        return SymbolicBackward(graph, reads, gradients, self.compile_graph, *known)
+
+    def _sizes(self, step_node: Any) -> dict[Symbol, int]:
+        """The values of symbols in a call."""
+        return dict(zip(self.joint.bindings, step_node.sizes, strict=True))
 
     def backward_for(self, request: GradientRequest) -> Backward:
         found = self.backwards.get(request)
@@ -265,7 +271,7 @@ class CompiledStep:
         def run(request: GradientRequest, tangents: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
             by = request.by
             with replay_random_numbers(states), torch.enable_grad():
-                handles = self.program.handles(self.joint, primals, step_node.sizes)
+                handles = self.program.handles(self.joint, primals, self._sizes(step_node))
             for at in moved:
                 primals[at].data = given[at].detach()
             gradients = self.program.gradients(self.joint, request.positions, None, request.stops, by, (), handles)
@@ -321,7 +327,6 @@ class CompiledStep:
         linked: LinkedResults | None = step_node.linked
         results: Sequence[Reference] = step_node.results
         shown = unchanged_results(results) if again else {}
-        sizes = step_node.sizes
         gradients = partial(
             self.program.gradients,
             self.joint,
@@ -329,12 +334,12 @@ class CompiledStep:
             request.targets,
             request.stops,
             request.by,
-            sizes=sizes,
+            sizes=self._sizes(step_node),
         )
         plain = all(map(is_plain, tangents))  # operators handle tensors that vmap batches, and subclasses
         run = None
         if plain:
-            key = request, tuple(shown), tuple([_compiled_for(tangent) for tangent in tangents]), tuple(sizes.items())
+            key = request, tuple(shown), tuple([_compiled_for(tangent) for tangent in tangents]), step_node.sizes
             run = self._compiled_gradients(key, gradients(tuple(shown)), [*primals, *tangents], len(shown))
         with replay_random_numbers(step_node.states):
             if run is not None:

@@ -12,8 +12,6 @@ import torch
 from stator.aot.runtime.saved_state import NOTHING_FREED
 from stator.aot.trace.input_groups import HiddenFromAutograd, nothing
 from stator.aot.trace.output_autograd_nodes import references_to, refuse_hooks
-from stator.aot.trace.retrace import NO_SIZES
-from stator.graph.ir.size_bindings import read_sizes
 from stator.graph.subgraphs.generators import states_of
 from stator.runtime.below_autograd import below_autograd
 from stator.runtime.launch import UNCHECKED_VERSION, lie_at, memory, versions
@@ -42,8 +40,8 @@ class StepFunction(torch.autograd.Function):
             given, primals = primals, tuple([one.tensor if type(one) is HiddenFromAutograd else one for one in primals])
             apart = {id(one) for one, was in zip(primals, given, strict=True) if was is not one}
         copies = {index: _before_writing(step, index, primals[index]) for index in step.mutated}
-        if step.joint.bindings:
-            ctx.sizes = read_sizes(step.joint.bindings, (*primals, *numbers))
+        if step.read_sizes is not None:
+            ctx.sizes = step.read_sizes((*primals, *numbers))
         results = step.forward(*primals, *numbers)
         values = _distinct(results[: step.value_count], apart)
         ctx.results = () if step.groups else references_to(values, step.results)  # groups: once values have nodes
@@ -88,6 +86,8 @@ class OrdinaryStepFunction(torch.autograd.Function):
     def forward(ctx: Any, step: CompiledStep, *primals: torch.Tensor) -> tuple[Any, ...]:
         results = step.forward(*primals)
         ctx.materialize_grads, ctx.step = False, step
+        if step.read_sizes is not None:
+            ctx.sizes = step.read_sizes(primals)
         if step.value_count == 1:  # most steps, such as losses: without loops over the results
             value = results[0]
             values: tuple[Any, ...] = (value,)
@@ -126,6 +126,8 @@ class OrdinaryStepFunction(torch.autograd.Function):
             ctx.freed = 0, graph_task_id(), step.frees
             ctx.maybe_clear_saved_tensors()
             ctx.primals = ctx.memory = ()
+        if step.read_sizes is not None:
+            return step.whole.at(ctx.sizes)(arguments)  # type: ignore[union-attr, return-value, arg-type]
         return step.whole(arguments)  # type: ignore[operator, return-value, arg-type]
 
 
@@ -158,11 +160,10 @@ def _describe_nodes(node_type: Any) -> None:
     position.
     progress: of running backwards. sizes: the values of symbols.
     """
-    node_type.states = node_type.memory = node_type.groups = ()
+    node_type.states = node_type.memory = node_type.groups = node_type.sizes = ()
     node_type.linked = node_type.kept = None
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
     node_type.freed = NOTHING_FREED
-    node_type.sizes = NO_SIZES
     node_type._register_hook_dict = _note_hooks
     node_type.register_prehook = node_type.register_hook = refuse_hooks
 

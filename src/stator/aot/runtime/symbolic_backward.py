@@ -17,7 +17,7 @@ from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError
 from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.graph_text import LazyGraphModule
-from stator.graph.ir.size_bindings import evaluated, symbols_of_graph
+from stator.graph.ir.size_bindings import evaluated
 from stator.shapes.conditions import Condition
 from stator.shapes.environment import Environment
 from stator.shapes.expr import Symbol
@@ -36,8 +36,9 @@ _MOST_KNOWN = 256
 class SymbolicBackward:
     """Like `CompiledBackward`, of a graph whose last placeholders may be ints.
 
-    environment: what is known about the symbols. guarded: how many of its facts hold in every call, because they were
-    there when the forward was compiled; later ones are checked here.
+    symbols: those of the step, whose values come in this order. environment: what is known about them. guarded: how
+    many of its facts hold in every call, because they were there when the forward was compiled; later ones are checked
+    here.
     """
 
     def __init__(
@@ -46,12 +47,13 @@ class SymbolicBackward:
         reads: Sequence[int],
         gradients: Sequence[int | None],
         compile_graph: CompileGraph,
+        symbols: Iterable[Symbol],
         environment: Environment,
         guarded: int,
     ) -> None:
         self.graph, self.reads, self.gradients = graph, tuple(reads), tuple(gradients)
         self.compile_graph, self.environment, self.guarded = compile_graph, environment, guarded
-        self.symbols = sorted(symbols_of_graph(graph.graph), key=str)
+        self.symbols = tuple(symbols)
         self.numbers = [
             node.meta["val"]
             for node in graph.graph.nodes
@@ -64,9 +66,12 @@ class SymbolicBackward:
         self.compiled_under: list[Condition] = []
         self.tried = False
 
-    def fits(self, sizes: Sizes) -> bool:
-        """Whether the graph is right for these sizes."""
-        return _hold(self.traced_under, sizes)
+    def fits(self, values: Sequence[int]) -> bool:
+        """Whether the graph is right for these values of the symbols."""
+        return not self.traced_under or _hold(self.traced_under, self._sizes(values))
+
+    def _sizes(self, values: Sequence[int]) -> Sizes:
+        return dict(zip(self.symbols, values, strict=True))
 
     def can_run(self, saved: Sequence[torch.Tensor | None]) -> bool:
         return all(saved[index] is not None for index in self.reads)
@@ -76,16 +81,16 @@ class SymbolicBackward:
         saved.clear()
         return [*read, *tangents]
 
-    def at(self, sizes: Sizes) -> CompiledBackward:
-        """The backward for these sizes."""
-        key = tuple([sizes[symbol] for symbol in self.symbols])
-        found = self.known.get(key)
+    def at(self, values: tuple[int, ...]) -> CompiledBackward:
+        """The backward for these values of the symbols."""
+        found = self.known.get(values)
         if found is None:
             if len(self.known) == _MOST_KNOWN:
                 self.known.clear()
-            compile_there = partial(self._compile, key, dict(sizes))
+            sizes = self._sizes(values)
+            compile_there = partial(self._compile, values, sizes)
             found = CompiledBackward(at_sizes(self.graph, sizes), self.reads, self.gradients, compile_there)
-            self.known[key] = found
+            self.known[values] = found
         return found
 
     def _later_facts(self) -> list[Condition]:

@@ -5,7 +5,7 @@ For every floor that runs such a graph. Never here: which symbols there are, or 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,6 +60,12 @@ def size_bindings(graph: fx.Graph) -> dict[Symbol, SizeBinding]:
 def read_sizes(bindings: SizeBindings, arguments: Sequence[Any]) -> dict[Symbol, int]:
     """The values of the symbols in a call with these arguments."""
     return {symbol: binding.read(arguments) for symbol, binding in bindings.items()}
+
+
+def size_reader(bindings: SizeBindings) -> Callable[[Sequence[Any]], tuple[int, ...]]:
+    """A function that returns the values of `read_sizes` in order. Written out as one expression: calls need it."""
+    parts = [f"given[{one.position}]" + ("" if one.dim is None else f".size({one.dim})") for one in bindings.values()]
+    return eval(f"lambda given: ({''.join(part + ', ' for part in parts)})")  # type: ignore[no-any-return]
 
 
 def evaluated(value: Any, sizes: Mapping[Symbol, int]) -> Any:
