@@ -253,3 +253,14 @@ def test_breaks_in_functions_that_the_program_calls(program: Callable[[torch.Ten
     found = stator.explain(program)(x)
     assert torch.equal(found.result, program(x))
     assert found.graph_break_count == len(found.break_reasons) >= 1
+
+
+def test_sizes_that_may_change_and_lines_that_need_some() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x + x.shape[0]
+        return y if x.shape[1] > 3 else y * 2
+
+    found = str(stator.explain(program, dynamic=True)(torch.randn(5, 7)))
+    line = program.__code__.co_firstlineno + 2
+    assert "for many values of x.size(0), x.size(1)" in found
+    assert "only where x.size(1) - 4 >= 0" in found and f"line {line}" in found

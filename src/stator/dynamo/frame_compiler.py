@@ -238,6 +238,8 @@ class FrameCompiler:
         guards = captured.guards
         if captured.sizes is not None:
             captured.sizes.check_promises()
+            for line in captured.sizes.describe() if logs.enabled("recompiles") else ():
+                logs.log("recompiles", "compiled %s", line)
             guards = [*guards, *captured.sizes.guards()]
         if free:
             guards = [guard for guard in guards if not is_in_local_class(guard.source)]

@@ -56,10 +56,12 @@ class BreakCost:
 class BreakCostCompiler(FrameCompiler):
     """Compiles frames, and notes the costs of their breaks while the compiled code runs."""
 
-    def __init__(self, backend: Backend, on_captured: Callable[[CapturedFrame], None]) -> None:
+    def __init__(
+        self, backend: Backend, on_captured: Callable[[CapturedFrame], None], dynamic: bool | None = None
+    ) -> None:
         self._costs: dict[tuple[str, UserPlace], BreakCost] = {}
         self._seconds_apart = 0.0  # seconds so far outside of the native code of the current call
-        super().__init__(Settings(self._timed(backend), on_captured=on_captured))
+        super().__init__(Settings(self._timed(backend), on_captured=on_captured, dynamic=dynamic))
 
     def costs(self) -> list[BreakCost]:
         """The costs, the highest first."""

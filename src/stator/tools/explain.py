@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import fx
@@ -20,6 +21,7 @@ from stator.dynamo.callables import compiled_call
 from stator.dynamo.guards.guard import Guard
 from stator.dynamo.host import native_status
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame
+from stator.dynamo.ir.input_sizes import InputSizes
 
 from .break_costs import BreakCost, BreakCostCompiler
 from .step_memory import StepMemory
@@ -34,6 +36,7 @@ class Explanation:
     break_costs: per place that ended graphs, the highest first.
     left_to_eager: per graph that compiled code runs as it is, too small to gain, its number, place and reason.
     memory: per graph, if it was asked for.
+    sizes: per frame with symbols for sizes: these, and the facts about them, with their lines.
     failed_graph_count: how often a graph raised an error, so that its frame began again without it.
     result: the result of the call.
     """
@@ -47,6 +50,7 @@ class Explanation:
     break_costs: list[BreakCost] = field(default_factory=list)
     left_to_eager: list[tuple[int, UserPlace, str]] = field(default_factory=list)
     memory: list[StepMemory] = field(default_factory=list)
+    sizes: list[InputSizes] = field(default_factory=list)
     failed_graph_count: int = 0
     result: Any = None
 
@@ -79,6 +83,9 @@ class Explanation:
         if self.left_to_eager:
             lines.append("graphs that run as they are, because compiled code would not be faster:")
             lines += [f"  graph {number}, {place}: {reason}" for number, place, reason in self.left_to_eager]
+        if self.sizes:
+            lines.append("compiled for many sizes:")
+            lines += [f"  {line}" for sizes in self.sizes for line in sizes.describe()]
         if self.memory:
             lines.append("memory at the peak, beside what the caller holds anyway:")
             lines += [f"  {line}" for step in self.memory for line in str(step).splitlines()]
@@ -95,7 +102,11 @@ class Explanation:
 
 
 def explain(
-    target: Callable[..., Any], *, memory: bool = False, options: Mapping[str, object] | None = None
+    target: Callable[..., Any],
+    *,
+    memory: bool = False,
+    dynamic: bool | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Callable[..., Explanation]:
     """A function that calls `target` once with its arguments and reports how it was captured.
 
@@ -105,7 +116,8 @@ def explain(
     memory: compile the graphs to kernels, and report the predicted and the measured peak memory of each. Training steps
     have a forward and a backward; a backward is measured if `target` runs it, or the caller does before reading the
     report.
-    options: those of `stator.compile`, for the compilation.
+    dynamic, options: those of `stator.compile`. `dynamic=True` shows which sizes can change without a compilation, and
+        which lines need which sizes.
     """
     make_options(None, options)
     if not callable(target):
@@ -116,7 +128,8 @@ def explain(
             raise MissingToolchain(f"stator's C extension is not usable: {native_status.problem}")
         explanation = Explanation()
         backend = _MeasuringBackend(explanation, options) if memory else run_eagerly
-        compiler = BreakCostCompiler(_reporting(backend, explanation), lambda captured: _add(explanation, captured))
+        on_captured = partial(_add, explanation)
+        compiler = BreakCostCompiler(_reporting(backend, explanation), on_captured, dynamic)
         failed = counters.counts["dynamo.failed_graphs"]
         try:
             explanation.result = compiled_call(target, compiler)(*args, **kwargs)
@@ -159,6 +172,8 @@ def _add(explanation: Explanation, captured: CapturedFrame) -> None:
     explanation.frame_count += 1
     explanation.out_guards += captured.guards
     explanation.op_count += captured.op_count
+    if captured.sizes is not None and captured.sizes.sources:
+        explanation.sizes.append(captured.sizes)
     if captured.graph is not None:
         explanation.graphs.append(captured.graph)
         explanation.places.append(first_place(captured))

@@ -16,6 +16,7 @@ import torch
 
 from stator.base.errors import ConstraintViolation, UserPlace
 from stator.dynamo.guards.guard import ExtentOf, FreeSize, Guard, GuardedFact, GuardKind, SizeFacts
+from stator.dynamo.guards.size_guards import fact_text
 from stator.dynamo.guards.source import FunctionSource, ItemSource, SizeSource, Source, StrideSource
 from stator.dynamo.guards.tensor_guards import may_read_sizes
 from stator.dynamo.host.size_marks import Kind, SizeMark, size_marks
@@ -204,13 +205,13 @@ class InputSizes:
                 hint="mark a narrower range, or make the code independent of this size",
             )
 
-    def specialized(self) -> list[tuple[Source, int, UserPlace | None]]:
-        """The symbols for which the facts leave one value, with the line that needed it."""
-        found = []
-        for symbol, number in self.environment.constants().items():
-            if symbol in self.sources:
-                found.append((self.sources[symbol], number, self._place_of_value(symbol)))
-        return found
+    def describe(self) -> list[str]:
+        """A line for each symbol that stayed free, each that became a constant, and each other fact."""
+        free = [source for symbol, source in self.sources.items() if self.environment.simplify(symbol).constant is None]
+        lines = [f"for many values of {', '.join(map(str, free))}"] if free else []
+        for guard in self.guards():
+            lines += [f"only where {fact_text(guard.expected, fact)}" for fact in guard.expected.facts]
+        return lines
 
 
 def _interval(mark: SizeMark) -> str:
