@@ -13,12 +13,15 @@ static struct {
     [SIZE_CONSTANT] = {0, 1}, [SIZE_INPUT] = {0, 1},    [SIZE_ADD] = {2, 1},     [SIZE_MULTIPLY] = {2, 1},
     [SIZE_QUOTIENT] = {2, 1}, [SIZE_REMAINDER] = {2, 1}, [SIZE_LEAST] = {2, 1},   [SIZE_LARGEST] = {2, 1},
     [SIZE_IS_ZERO] = {1, 1},  [SIZE_IS_NOT_ZERO] = {1, 1}, [SIZE_IS_NOT_NEGATIVE] = {1, 1},
-    [SIZE_AND] = {2, 1},      [SIZE_OR] = {2, 1},       [SIZE_RELY] = {1, 0},
+    [SIZE_AND] = {2, 1},      [SIZE_OR] = {2, 1},       [SIZE_RELY] = {1, 0},      [SIZE_SAME] = {0, 0},
+    [SIZE_AT_LEAST] = {0, 0}, [SIZE_AT_MOST] = {0, 0},
 };
 
-static int has_operand(int op)
+/* The number of operands; `inputs`: how many of them, from the first on, are inputs. */
+static int operand_count(int op, int *inputs)
 {
-    return op == SIZE_CONSTANT || op == SIZE_INPUT;
+    *inputs = op == SIZE_SAME ? 2 : op == SIZE_INPUT || op == SIZE_AT_LEAST || op == SIZE_AT_MOST;
+    return op == SIZE_CONSTANT ? 1 : op == SIZE_INPUT ? 1 : *inputs ? 2 : 0;
 }
 
 /* The inputs as numbers; 0 if one of them is no number of 64 bits. */
@@ -95,14 +98,33 @@ static int combine(int op, int64_t *a, int64_t b)
 static int run_program(SizeCheck const *check, int64_t const *inputs, int64_t *stack)
 {
     int64_t *top = stack; /* the first free place */
+    int64_t const *program = check->program;
     for (int at = 0; at < check->length; at++) {
-        int op = (int)check->program[at];
+        int op = (int)program[at];
         switch (op) {
+        case SIZE_SAME:
+            if (inputs[program[at + 1]] != inputs[program[at + 2]]) {
+                return 0;
+            }
+            at += 2;
+            break;
+        case SIZE_AT_LEAST:
+            if (inputs[program[at + 1]] < program[at + 2]) {
+                return 0;
+            }
+            at += 2;
+            break;
+        case SIZE_AT_MOST:
+            if (inputs[program[at + 1]] > program[at + 2]) {
+                return 0;
+            }
+            at += 2;
+            break;
         case SIZE_CONSTANT:
-            *top++ = check->program[++at];
+            *top++ = program[++at];
             break;
         case SIZE_INPUT:
-            *top++ = inputs[check->program[++at]];
+            *top++ = inputs[program[++at]];
             break;
         case SIZE_IS_ZERO:
             top[-1] = top[-1] == 0;
@@ -196,14 +218,16 @@ static int program_is_valid(SizeCheck const *check)
         if (depth > SIZE_MOST_STACK) {
             return 0;
         }
-        if (has_operand(op)) {
-            if (++at >= check->length) {
-                return 0;
-            }
-            if (op == SIZE_INPUT && (check->program[at] < 0 || check->program[at] >= check->input_count)) {
+        int inputs, operands = operand_count(op, &inputs);
+        if (at + operands >= check->length) {
+            return 0;
+        }
+        for (int i = 1; i <= inputs; i++) {
+            if (check->program[at + i] < 0 || check->program[at + i] >= check->input_count) {
                 return 0;
             }
         }
+        at += operands;
     }
     return depth == 0;
 }
@@ -277,6 +301,9 @@ static struct {
     {"SIZE_AND", SIZE_AND},
     {"SIZE_OR", SIZE_OR},
     {"SIZE_RELY", SIZE_RELY},
+    {"SIZE_SAME", SIZE_SAME},
+    {"SIZE_AT_LEAST", SIZE_AT_LEAST},
+    {"SIZE_AT_MOST", SIZE_AT_MOST},
     {"SIZE_MOST_INPUTS", SIZE_MOST_INPUTS},
     {"SIZE_MOST_STACK", SIZE_MOST_STACK},
 };

@@ -60,7 +60,8 @@ typedef struct {
     int64_t *relied_sizes, *relied_strides;
 } TensorCheck;
 
-/* Operations of the stack machine of a size check. CONSTANT and INPUT have an operand, the next word of the program. */
+/* Operations of the stack machine of a size check. Operands are the next words of the program: of CONSTANT a number, of
+ * INPUT an input, of SAME two inputs, of AT_LEAST and AT_MOST an input and a number. */
 typedef enum {
     SIZE_CONSTANT,
     SIZE_INPUT,
@@ -76,6 +77,9 @@ typedef enum {
     SIZE_AND,
     SIZE_OR,
     SIZE_RELY, /* the check fails if the number is zero */
+    SIZE_SAME, /* the check fails if the inputs differ: the most frequent facts need no stack */
+    SIZE_AT_LEAST,
+    SIZE_AT_MOST,
     SIZE_OP_COUNT,
 } SizeOp;
 

@@ -30,7 +30,7 @@ def _check_sizes(builder: GuardTreeBuilder, guard: Guard) -> None:
     rest: list[Any] = []
     for fact in expected.facts:
         try:
-            words = [*_condition(fact.condition, places), _native.SIZE_RELY]
+            words = _frequent(fact.condition, places) or [*_condition(fact.condition, places), _native.SIZE_RELY]
         except _NoProgram:
             rest.append(fact.condition)
         else:
@@ -70,6 +70,27 @@ def _holds(condition: Any, values: Mapping[Symbol, int]) -> bool:
 
 _RELATIONS = {"==": "SIZE_IS_ZERO", "!=": "SIZE_IS_NOT_ZERO", ">=": "SIZE_IS_NOT_NEGATIVE"}
 _MOST_DEPTH = 16  # of nested operations, each of which keeps at most three numbers on the stack
+
+
+def _frequent(condition: Any, places: Mapping[Symbol, int]) -> list[int] | None:
+    """The operations for the equality of two numbers, and for a bound of one; None for other facts."""
+    expr = condition.expr if isinstance(condition, Comparison) else None
+    if not isinstance(expr, Expr):
+        return None
+    symbols = [atom for atom in expr.atoms if isinstance(atom, Symbol)]
+    factors = [expr.coefficient(symbol) for symbol in symbols]
+    offset, relation = expr.offset, condition.relation
+    if len(symbols) != len(expr.atoms) or abs(offset) >= 1 << 62:
+        return None
+    if relation == "==" and not offset and factors in ([1, -1], [-1, 1]):
+        return [_native.SIZE_SAME, *(places[symbol] for symbol in symbols)]
+    if len(symbols) != 1 or factors[0] not in (1, -1):
+        return None
+    at_least = [_native.SIZE_AT_LEAST, places[symbols[0]], -offset * factors[0]]
+    at_most = [_native.SIZE_AT_MOST, places[symbols[0]], -offset * factors[0]]
+    if relation == "==":
+        return at_least + at_most
+    return (at_least if factors[0] == 1 else at_most) if relation == ">=" else None
 
 
 def _condition(condition: Any, places: Mapping[Symbol, int]) -> list[int]:
