@@ -14,6 +14,7 @@ from stator.prims.layout import (
     elementwise_strides,
     has_zero,
     holds,
+    numel,
     surely,
     wrap_dim,
 )
@@ -163,7 +164,19 @@ def scatter(self: Any, dim: int, index: Any, src: Any, *_reduce: Any, **_options
 
 @with_in_place(*overloads("index_add index_copy index_reduce"), tags=SCATTER)
 def index_add(self: Any, dim: int, index: Any, source: Any, *_reduce: Any, **_options: Any) -> TensorMeta:
-    wrap_dim(dim, len(self.shape))
+    dim = wrap_dim(dim, len(self.shape))
+    if len(source.shape) == len(self.shape) > 0:
+        others = [at for at in range(len(self.shape)) if at != dim]
+        if not all(holds(source.shape[at] == self.shape[at]) for at in others):
+            raise RuntimeError(
+                "source tensor shape must match self tensor shape, excluding the specified dimension. "
+                f"Got self.shape = {list(self.shape)} source.shape = {list(source.shape)}"
+            )
+        if not holds(numel(tuple(index.shape)) == source.shape[dim]):
+            raise RuntimeError(
+                f"Number of indices ({numel(tuple(index.shape))}) should be equal to source.size(dim): "
+                f"({source.shape[dim]}), for dim: {dim}"
+            )
     return fresh(self.shape, self)
 
 

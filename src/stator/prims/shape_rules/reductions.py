@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import Sizes, contiguous_strides, numel, wrap_dim, wrap_dims
+from stator.prims.layout import Sizes, contiguous_strides, holds, numel, wrap_dim, wrap_dims
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import REAL_OF_COMPLEX, is_integral
 
@@ -104,6 +104,9 @@ def extremum_dim(self: Any, dim: int = -1, keepdim: bool = False) -> tuple[Tenso
 
 @shape_rule(*overloads("kthvalue"), tags=REDUCTION)
 def kthvalue(self: Any, k: Any, dim: int = -1, keepdim: bool = False) -> tuple[TensorMeta, TensorMeta]:
+    size = self.shape[wrap_dim(dim, len(self.shape))] if self.shape else 1
+    if not (holds(k >= 1) and holds(k <= size)):
+        raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {dim}")
     return extremum_dim(self, dim, keepdim)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stator.prims.layout import suggested_strides
+from stator.prims.layout import holds, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.shape_rules.operands import fresh, overloads
 
@@ -26,12 +26,26 @@ def upsample(self: Any, output_size: Sequence[Any], *_scales: Any, **_options: A
 
 
 @shape_rule(
-    *overloads(
-        "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d"
-    ),
+    *overloads("replication_pad1d replication_pad2d replication_pad3d"),
     tags=("index",),
 )
 def pad_from_inside(self: Any, padding: Sequence[Any]) -> TensorMeta:
+    return _padded(self, padding)
+
+
+@shape_rule(*overloads("reflection_pad1d reflection_pad2d reflection_pad3d"), tags=("index",))
+def reflection_pad(self: Any, padding: Sequence[Any]) -> TensorMeta:
+    for axis in range(len(padding) // 2):
+        size = self.shape[len(self.shape) - 1 - axis]
+        if not all(holds(size > width) for width in padding[2 * axis : 2 * axis + 2]):
+            raise RuntimeError(
+                f"Padding size should be less than the corresponding input dimension, but got: padding "
+                f"{list(padding)} of input {list(self.shape)}"
+            )
+    return _padded(self, padding)
+
+
+def _padded(self: Any, padding: Sequence[Any]) -> TensorMeta:
     shape = list(self.shape)
     for axis in range(len(padding) // 2):
         dim = len(shape) - 1 - axis
