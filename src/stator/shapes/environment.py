@@ -16,7 +16,7 @@ from typing import Any
 from stator.base.errors import Unsupported
 
 from .conditions import Comparison, Condition, Conjunction, Disjunction, compare, negate
-from .expr import Expr, ExprLike, Symbol, as_expr
+from .expr import Expr, ExprLike, FloorDiv, Symbol, as_expr
 from .floats import FloatExpr
 from .intervals import Bound
 from .simplify import simplify
@@ -27,6 +27,8 @@ SMALLEST_SIZE = 2
 # The stand-in for a number without a hint where nothing but strides depends on the answer. Likely divisors of sizes
 # divide this number.
 _LARGE = 2**20 * 3**5 * 5**3 * 7**2 * 11 * 13 * 17
+
+_MOST_QUOTIENTS = 4  # in one expression, when a bound is looked for
 
 _asking = threading.local()
 
@@ -158,6 +160,14 @@ class Environment:
         self.assume(condition if answer else negate(condition))
         return answer
 
+    def decide_or(self, condition: Condition, otherwise: bool) -> bool:
+        """The truth of a condition for whose users `otherwise` is right for every size: no fact is recorded for it."""
+        known = self.evaluate_static(condition)
+        if known is not None or isinstance(condition, bool):
+            return bool(known)
+        hinted = condition.symbols <= self.hints.keys() and condition.holds(self.hints) is not otherwise
+        return self.decide(condition) if hinted else otherwise
+
     def _decide_unknown(self, condition: Comparison) -> bool:
         if getattr(_asking, "of_large", False):
             return condition.substitute(self.replacements).holds(_LargeSizes(self.hints))
@@ -230,12 +240,47 @@ class Environment:
             low = expr.bounds(self.ranges)[0]
             if low < 0:
                 low = max(low, self._above_corner(expr))
+            if low < 0:
+                whole, scale = self._without_quotients(expr)
+                if scale > 1:
+                    bound = max(whole.bounds(self.ranges)[0], self._above_corner(whole))
+                    low = max(low, bound if bound == -math.inf else -(-int(bound) // scale))
             for known in self._about.get(expr.symbols, ()):  # known >= 0
                 gap = expr - known
                 if gap.constant is not None:
                     low = max(low, gap.constant)
             found = self._lower[expr] = low
         return found
+
+    def _without_quotients(self, expr: Expr) -> tuple[Expr, int]:
+        """(e, n) with e <= n*expr for e without quotients by numbers: (a - b + 1)/b <= a//b <= a/b."""
+        scale = 1
+        for _ in range(_MOST_QUOTIENTS):
+            found = next(
+                (
+                    (monomial, value, atom)
+                    for monomial, value in expr._terms
+                    for atom in monomial
+                    if isinstance(atom, FloorDiv) and isinstance(atom.denominator, int) and atom.denominator > 0
+                ),
+                None,
+            )
+            if found is None:
+                break
+            monomial, value, atom = found
+            others, whole = as_expr(1), as_expr(value)
+            for factor in monomial:
+                whole = whole * factor
+            rest = list(monomial)
+            rest.remove(atom)
+            for factor in rest:
+                others = others * factor
+            if any(factor.bounds(self.ranges)[0] < 0 for factor in rest):
+                break
+            divisor: int = atom.denominator  # type: ignore[assignment]
+            near = atom.numerator if value < 0 else atom.numerator - (divisor - 1)
+            expr, scale = (expr - whole) * divisor + others * near * value, scale * divisor
+        return expr, scale
 
     def _above_corner(self, expr: Expr) -> Bound:
         """With s = low + t for each symbol, a polynomial in t >= 0 without negative terms is least at t = 0."""

@@ -374,6 +374,9 @@ def floor_div(numerator: ExprLike, denominator: ExprLike) -> Expr:
     """numerator // denominator in canonical form: exact parts are divided out, nested divisions merged."""
     top, bottom = as_expr(numerator), as_int(denominator)
     if bottom is None:
+        shared, top, denominator = _without_shared_factors(top, denominator)  # type: ignore[arg-type]
+        if shared is not ONE:
+            return floor_div(top, denominator)
         quotient, rest = divided(top, denominator)  # type: ignore[arg-type]
         return quotient if rest is ZERO else quotient + FloorDiv._of(rest, denominator)
     if bottom == 0:
@@ -399,6 +402,9 @@ def modulo(numerator: ExprLike, denominator: ExprLike) -> Expr:
     """numerator % denominator in canonical form: multiples are dropped, common factors pulled out."""
     top, bottom = as_expr(numerator), as_int(denominator)
     if bottom is None:
+        shared, top, denominator = _without_shared_factors(top, denominator)  # type: ignore[arg-type]
+        if shared is not ONE:
+            return modulo(top, denominator) * shared
         rest = divided(top, denominator)[1]  # type: ignore[arg-type]
         return ZERO if rest is ZERO else Mod._of(rest, denominator)
     if bottom == 0:
@@ -416,6 +422,27 @@ def modulo(numerator: ExprLike, denominator: ExprLike) -> Expr:
     if rest.constant is not None:
         return constant(rest.constant % bottom)
     return Mod._of(rest, bottom)
+
+
+def _without_shared_factors(top: Expr, bottom: Expr) -> tuple[Expr, Expr, Expr]:
+    """(f, t, b) with top == f*t and bottom == f*b: f is the product of the atoms that all terms of both share."""
+    shared: list[Atom] | None = None
+    for monomial, _ in (*top._terms, *bottom._terms):
+        if shared is None:
+            shared = list(monomial)
+            continue
+        left, common = list(monomial), []
+        for atom in shared:
+            if atom in left:
+                left.remove(atom)
+                common.append(atom)
+        shared = common
+    if not shared:
+        return ONE, top, bottom
+    factor: Expr = ONE
+    for atom in shared:
+        factor = factor * atom
+    return factor, divided(top, factor)[0], divided(bottom, factor)[0]
 
 
 def _without_inner_mods(expr: Expr, bottom: int) -> Expr:

@@ -128,11 +128,7 @@ class SymbolicNode:
         return self._guard_or(True)
 
     def _guard_or(self, otherwise: bool) -> bool:
-        """`otherwise` is right for every size, so no fact is recorded for it."""
-        known = self.environment.evaluate_static(self.value)
-        if known is not None:
-            return known
-        return self.bool_() if self.has_hint() and self.hint is not otherwise else otherwise
+        return self.environment.decide_or(self.value, otherwise)
 
     def statically_known_true(self, file: Any, line: Any) -> bool:
         return self.environment.evaluate_static(self.value) is True
