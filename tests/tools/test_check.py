@@ -86,6 +86,23 @@ def chunked(x, y):
     return first + second
 
 
+def reflected(x, y):
+    return F.pad(x[None], (2, 2), mode="reflect")
+
+
+def index_added(x, y):
+    return x.index_add(0, torch.tensor([0, 1]), y)
+
+
+def kth(x, y):
+    return x.kthvalue(4, 0)[0]
+
+
+def patches(x, y):
+    rows, columns = x.shape
+    return x.reshape(rows // 4, 4, columns // 3, 3).sum((0, 2))
+
+
 def narrow(x, y):
     return x.narrow(0, 3, 4) + y[:1, :1]
 
@@ -98,6 +115,7 @@ def written(x, y):
 PROGRAMS = (
     *(cat, add, matmul, batched, multiple_of_four, heads, asserted, one_branch_needs_more, no_branch_matters),
     *(contradicts_itself_on_one_side, window, embedded, pooled, diagonal, chunked, narrow, written),
+    *(reflected, index_added, kth, patches),
 )
 SHAPES = (("rows", "columns"), ("height", "width"))
 

@@ -90,9 +90,9 @@ class CheckedError:
 class CheckResult:
     """What is known about a program for all sizes of its inputs. Prints as a report.
 
-    ok: True if it runs for all sizes for which the constraints hold; False if it fails for all sizes that were found;
-        None if neither could be shown, for the reason `unknown`.
-    error: the first error, if not ok.
+    ok: True if it runs for all sizes for which the constraints hold; False if it fails for all sizes; None if neither
+        could be shown, for the reason `unknown`.
+    error: the first error, if no run passed.
     constraints: conditions on the named sizes, each from one line of the program.
     assumptions: conditions on sizes that depend on data, and where the program relies on them.
     outputs: the results, with `TensorShape` in place of tensors.
@@ -120,11 +120,13 @@ class CheckResult:
     def __str__(self) -> str:
         ranges = ", ".join(_range_text(dim) for dim in self.dims.values())
         if self.error is not None:
-            return "\n".join([f"fails for {ranges or 'these inputs'}", _indented(str(self.error)), *self._legend()])
+            head = "fails" if self.ok is False else f"not known ({self.unknown})"
+            return "\n".join([f"{head} for {ranges or 'these inputs'}", _indented(str(self.error)), *self._legend()])
         if self.ok is None:
             return f"not known for {ranges or 'these inputs'}\n{_indented(str(self.unknown))}"
         lines = [f"ok for {ranges or 'these inputs'}" + (", if" if self.constraints else "")]
-        lines += [_indented(str(constraint)) for constraint in self.constraints]
+        tried_first = sorted(self.constraints, key=lambda constraint: constraint.otherwise is None)
+        lines += [_indented(str(constraint)) for constraint in tried_first]
         if self.assumptions:
             lines.append("if the data make this so")
             lines += [_indented(str(one)) for one in self.assumptions]
@@ -176,7 +178,9 @@ def _result(search: Search) -> CheckResult:
         if unknown is not None:
             return CheckResult(None, None, _unknown_text(unknown), **nothing, **common)
         first = _error(search.program, search.runs[0])
-        return CheckResult(False, replace(first, when=()) if common["complete"] else first, None, **nothing, **common)
+        if common["complete"]:
+            return CheckResult(False, replace(first, when=()), None, **nothing, **common)
+        return CheckResult(None, first, f"none of {len(search.runs)} tried ways passes", **nothing, **common)
     ranges = {symbol: bounds for run in search.runs for symbol, bounds in run.ranges.items()}
     constraints = _without_implied(ranges, _constraints(tree, ranges))
     data = [one for one in constraints if not one.condition.symbols.isdisjoint(map(Symbol, truths))]  # type: ignore[union-attr]

@@ -118,6 +118,12 @@ class _SymbolicEnvironment(Environment):
         self.fixed.update(fact.condition for fact in self.facts[known:])
         return number
 
+    def decide_or(self, condition: Condition, otherwise: bool) -> bool:
+        """Record the answer: a broadcast of a size of one is another way through the program."""
+        if isinstance(condition, bool) or not condition.symbols <= self.hints.keys():
+            return super().decide_or(condition, otherwise)
+        return self.decide(condition)
+
 
 class SymbolicMode(FakeMode):
     """A mode whose sizes are symbols of one environment. `observe` is called after each operator on fake tensors with

@@ -5,6 +5,7 @@ The search for numbers may miss a solution, and then proves nothing; `contradict
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from stator.shapes.intervals import Bound
 
 _MOST_REPAIRS = 40
 _NEIGHBOURS = 40
+_PAIRED = (*range(2, 13), 15, 16, 18, 20, 21, 24, 28, 30, 32, 36, 42, 48, 60, 64, 96, 120, 128, 210, 240, 256, 480, 512)
 Values = dict[Symbol, int]
 Ranges = Mapping[Symbol, tuple[Bound, Bound]]
 
@@ -121,6 +123,8 @@ def contradict(ranges: Ranges, conditions: Sequence[Condition]) -> bool:
         _environment(ranges, conditions)
     except ValueError:
         return True
+    except ZeroDivisionError:  # where a divisor is zero, conditions with it mean nothing
+        return False
     return False
 
 
@@ -128,9 +132,11 @@ def implies(ranges: Ranges, known: Sequence[Condition], condition: Condition) ->
     """Whether one condition follows from others. False if that is not seen."""
     try:
         environment, multiples = _environment(ranges, known)
+        return environment.evaluate_static(multiples.rewrite(condition)) is True
     except ValueError:
         return True
-    return environment.evaluate_static(multiples.rewrite(condition)) is True
+    except ZeroDivisionError:
+        return False
 
 
 def solve(ranges: Ranges, conditions: Sequence[Condition], start: Mapping[str, int]) -> dict[str, int] | None:
@@ -166,7 +172,22 @@ def _holds(condition: Condition, values: Values) -> bool:
 
 
 def _repairs(condition: Any, values: Values, ranges: Ranges) -> Iterator[Values]:
-    """Changes of one size after which this condition holds."""
+    """Changes of one size after which this condition holds; changes of two if there are none of one."""
+    found = False
+    for changed in _changes_of_one(condition, values, ranges):
+        found = True
+        yield changed
+    if found:
+        return
+    for first, second in itertools.combinations(sorted(condition.symbols, key=str), 2):
+        for pair in itertools.product(_PAIRED, repeat=2):
+            changed = {**values, first: pair[0], second: pair[1]}
+            within = all(ranges[symbol][0] <= changed[symbol] <= ranges[symbol][1] for symbol in (first, second))
+            if within and _holds(condition, changed):
+                yield changed
+
+
+def _changes_of_one(condition: Any, values: Values, ranges: Ranges) -> Iterator[Values]:
     for symbol in sorted(condition.symbols, key=str):
         low, high = ranges[symbol]
         for number in _candidates(condition, symbol, values, int(low)):
