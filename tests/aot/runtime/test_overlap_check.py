@@ -52,3 +52,10 @@ def test_layouts_are_those_of_the_first_call() -> None:
     base = torch.ones(6)
     assert extents.are_disjoint([torch.ones(4), torch.ones(4)])
     assert not extents.are_disjoint([base[:4], base[2:]])
+
+
+def test_inputs_whose_sizes_vary_are_measured_in_each_call() -> None:
+    extents = InputSpans([torch.ones(4), torch.ones(4)], [0], varying=[1])
+    base = torch.ones(12)
+    assert extents.are_disjoint([base[8:], base[:8]])
+    assert not extents.are_disjoint([base[8:], base[:9]])

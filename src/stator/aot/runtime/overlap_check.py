@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 import torch
@@ -15,12 +15,14 @@ from stator.prims.shared_memory import may_meet
 
 
 class InputSpans:
-    """How many bytes each input spans from its first element, and which inputs are written to; for fixed layouts."""
+    """How many bytes each input spans from its first element, and which inputs are written to. varying: positions of
+    inputs whose sizes differ from call to call."""
 
-    __slots__ = ("sizes", "written")
+    __slots__ = ("sizes", "varying", "written")
 
-    def __init__(self, tensors: Sequence[torch.Tensor], written: Iterable[int]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], written: Iterable[int], varying: Collection[int] = ()) -> None:
         self.sizes = [_span(tensor) for tensor in tensors]
+        self.varying = varying
         chosen = frozenset(written)
         self.written = [at in chosen for at in range(len(tensors))]
 
@@ -28,6 +30,10 @@ class InputSpans:
         """Whether no written tensor shares a byte with the span of another. A tensor given twice overlaps itself."""
         starts = [tensor.data_ptr() for tensor in tensors]
         sizes, written = self.sizes, self.written
+        if self.varying:
+            sizes = sizes.copy()
+            for at in self.varying:
+                sizes[at] = _span(tensors[at])
         end = end_of_written = 0
         for at in sorted(range(len(starts)), key=starts.__getitem__):
             size = sizes[at]

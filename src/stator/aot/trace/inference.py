@@ -16,7 +16,7 @@ from stator.aot.runtime.shared_memory import OverlappingInputs, RunOverlapping
 from stator.base import counters, dumps, logs
 from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.captured_tensors import captured_tensors
-from stator.graph.ir.size_bindings import has_symbols
+from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.ir.traced import Traced
 from stator.graph.printer import print_graph
 from stator.graph.tracing.symbolic_inputs import with_symbols
@@ -198,13 +198,15 @@ def _checking_overlap(
     """`run`, where inputs overlap as when the graph was compiled; else `run_overlapping`."""
     extents: InputSpans | None = None
     written = writes_of(traced)
-    sizes_vary = has_symbols(traced.graph.graph)
+    placeholders = [node for node in traced.graph.graph.nodes if node.op == "placeholder"]
+    varying = [at for at, node in enumerate(placeholders) if is_symbolic(node.meta["val"])]
 
     def call_checked(*args: Any) -> Any:
         nonlocal extents
         tensors = tensors_of(args)
-        if extents is None or sizes_vary:
-            extents = InputSpans(tensors, (index for index, _ in traced.mutated))
+        if extents is None:
+            fitting = [at for at in varying if at < len(tensors)]  # numbers come last
+            extents = InputSpans(tensors, (index for index, _ in traced.mutated), fitting)
         if traced.layouts and equalities_of(tensors) != (equalities or list(range(len(tensors)))):
             return eagerly(written, args)  # more or fewer inputs change their layout
         if equalities is None and extents.are_disjoint(tensors):
