@@ -83,16 +83,13 @@ class LoopRecorder:
             return None
         return condition, one.args[0], other.args[0]  # type: ignore[return-value]
 
-    def constant(self, value: Number, dtype: torch.dtype) -> Ref:
+    def constant(self, value: Number | Expr, dtype: torch.dtype) -> Ref:
+        """A number, or a symbolic size as a number, of `dtype`."""
+        if isinstance(value, Expr):
+            return self.to_dtype(self.index_value(value, torch.int64), dtype)
         value = as_dtype(value, dtype)
         # repr distinguishes 0.0 from -0.0 and 1 from True, and makes NaN equal to itself
         return self._append("constant", (value, dtype), dtype, key=(repr(value), dtype))
-
-    def number(self, value: Number | Expr, dtype: torch.dtype) -> Ref:
-        """A constant, or a size as a number of `dtype`."""
-        if not isinstance(value, Expr):
-            return self.constant(value, dtype)
-        return self.to_dtype(self.index_value(value, torch.int64), dtype)
 
     def to_dtype(self, value: Ref, dtype: torch.dtype) -> Ref:
         operation = self.ops[value.position]

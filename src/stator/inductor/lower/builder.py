@@ -20,8 +20,11 @@ from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, Sizes, product
 from stator.prims.layout import broadcast_shapes, contiguous_strides, may_overlap
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import ExprLike, Symbol
+from stator.shapes.floats import FloatExpr
 
 from .tensor import Computed, Index, Stored, Strides, Tensor, Viewed
+
+aten = torch.ops.aten
 
 _LOOP_SYMBOLS = tuple(Symbol(f"i{at}") for at in range(16))
 _REDUCTION_SYMBOLS = tuple(Symbol(f"r{at}") for at in range(16))
@@ -43,6 +46,7 @@ class LoweringBuilder:
         self.wants_channels_last: dict[Any, bool] | None = None
         self.growing_cats: dict[Any, Any] | None = None
         self.shared_results: dict[Any, Any] = {}
+        self.stored_floats: dict[FloatExpr, Tensor | None] = {}
         self.meta: Any = None
         self._count = 0
 
@@ -65,6 +69,16 @@ class LoweringBuilder:
         if name in self.buffers:
             return Tensor((), torch.int64, device, Stored(name, ()), sizes=self.sizes)
         return self._add(name, (), (), torch.int64, device, "constant", value=value)
+
+    def stored_float(self, value: FloatExpr) -> Tensor:
+        """A float that depends on sizes, in memory: the host computes it, as a float64."""
+        found = self.stored_floats.get(value)
+        if found is None:
+            named = {"dtype": torch.float64, "device": torch.device("cpu")}
+            meta = TensorMeta((), (), torch.float64, torch.device("cpu"))
+            found = self.stored_floats[value] = self.extern(aten.scalar_tensor.default, [value], named, [meta])[0]
+        assert found is not None
+        return found
 
     def new_buffer(
         self, shape: Sequence[ExprLike], strides: Strides, dtype: torch.dtype, device: torch.device

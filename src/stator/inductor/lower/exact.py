@@ -167,7 +167,7 @@ def _split_with_sizes(builder: LoweringBuilder, x: Tensor, sizes: Sequence[int],
 
 def _chunk(builder: LoweringBuilder, x: Tensor, chunks: int, dim: int = 0) -> Any:
     extent = x.shape[wrap_dim(dim, x.rank)]
-    return _split(builder, x, -(-extent // chunks), dim) if extent else NotImplemented
+    return _split(builder, x, -(-extent // chunks), dim) if extent != 0 else NotImplemented
 
 
 _SPLITS: dict[Any, Lowering] = {

@@ -20,6 +20,7 @@ from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.prims.record import TensorMeta, record
 from stator.prims.rule_checks import place_of, raised_at
 from stator.shapes.expr import Expr
+from stator.shapes.floats import FloatExpr
 
 from .builder import LoweringBuilder, same_strides
 from .exact import exact_lowering
@@ -28,6 +29,14 @@ from .heuristics import store_before_reuse, too_large_to_inline
 from .registry import can_lower, lowerings, view_targets
 from .tensor import Computed, Tensor
 
+aten = torch.ops.aten
+
+# Operators that are elementwise in their first two operands, which may be numbers
+FLOAT_OPERANDS = frozenset(
+    getattr(getattr(aten, name), kind)
+    for name in ("add", "sub", "rsub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge")
+    for kind in ("Tensor", "Scalar")
+)
 _PLAIN_DTYPES = frozenset(
     (
         torch.bool,
@@ -127,6 +136,8 @@ class _GraphLowering:
         lowering = exact_lowering(node.target) if self.exact else lowerings.get(node.target)  # type: ignore[arg-type]
         if _has_no_data(builder.meta) and node.target not in view_targets:
             lowering = None  # there is nothing to compute, and no memory with an address for a kernel
+        if lowering is not None and not _takes_floats(node.target, args, kwargs):
+            lowering = None
         result = NotImplemented
         plain = _is_plain(args, builder.meta)
         if lowering is not None and not plain and node.target in view_targets:
@@ -312,6 +323,14 @@ def _is_memory(result: Any) -> bool:
     if isinstance(result, list | tuple):
         return all(_is_memory(part) for part in result)
     return isinstance(result, Tensor) and result.resolved() is not None
+
+
+def _takes_floats(target: Any, args: Any, kwargs: Any) -> bool:
+    """True unless a float that depends on sizes is an argument that loops cannot take. The library gets its value."""
+    floats = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, FloatExpr)]
+    return not floats or (
+        target in FLOAT_OPERANDS and len(floats) == sum(isinstance(arg, FloatExpr) for arg in args[:2])
+    )
 
 
 def _is_plain(args: Sequence[Any], meta: Any) -> bool:

@@ -14,6 +14,7 @@ from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import LARGE_PATCH, convolution_prefers_channels_last
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Tensor
+from stator.inductor.sizes import SizeKnowledge, Sizes
 from stator.prims.layout import channels_last_strides, contiguous_strides, numel
 from stator.prims.record import TensorMeta
 
@@ -45,12 +46,12 @@ def _convolution(
     rest = [stride, padding, dilation, transposed, output_padding, groups]
     if not transposed and is_single_position_product(x, weight, stride, padding, groups):
         return _single_product(builder, x, weight, bias)
-    large = numel(weight.shape[2:]) >= LARGE_PATCH
+    large = builder.sizes.hint(numel(weight.shape[2:])) >= LARGE_PATCH
     if large and cuts_patches(x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups):
         return patch_products(builder, x, weight, bias, meta.shape[2:])
     shapes = (x.shape, weight.shape, meta.shape)
     if _may_choose(x, meta, transposed):
-        wish = prefers_channels_last(shapes, groups)
+        wish = prefers_channels_last(builder.sizes, shapes, groups)
         if wish is None:
             wish = x.deviates or _feeds_channels_last(builder)
         strides = channels_last_strides if wish else contiguous_strides
@@ -140,13 +141,13 @@ def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
         and meta.device.type == "cpu"
         and meta.dtype is torch.float32
         and meta.stride == contiguous_strides(meta.shape)
-        and min(x.shape) > 0
-        and min(*x.shape[1:], *meta.shape[1:]) > 1
+        and all(x.sizes.known(">", size, 0) for size in x.shape)
+        and all(x.sizes.known(">", size, 1) for size in (*x.shape[1:], *meta.shape[1:]))
     )
 
 
-def prefers_channels_last(shapes: Sequence[tuple[int, ...]], groups: int) -> bool | None:
-    x, weight, result = shapes
+def prefers_channels_last(sizes: SizeKnowledge, shapes: Sequence[Sizes], groups: int) -> bool | None:
+    x, weight, result = map(sizes.hints, shapes)
     pointwise = groups == 1 and weight[2:] == (1, 1)
     return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), numel(x) + numel(result))
 
@@ -156,16 +157,17 @@ def _feeds_channels_last(builder: LoweringBuilder) -> bool:
     if builder.wants_channels_last is None:
         wants: dict[fx.Node, bool] = {}
         for node in reversed(builder.node.graph.nodes):
-            wants[node] = any(_passes_on(user, wants) for user in node.users)
+            wants[node] = any(_passes_on(user, wants, builder.sizes) for user in node.users)
         builder.wants_channels_last = wants
     return builder.wants_channels_last[builder.node]
 
 
-def _passes_on(user: fx.Node, wants: dict[fx.Node, bool]) -> bool:
+def _passes_on(user: fx.Node, wants: dict[fx.Node, bool], sizes: SizeKnowledge) -> bool:
     """True if this user wants its argument in NHWC, for itself or for nodes behind it."""
     if user.target is aten.convolution.default:
         x, weight, groups = user.args[0].meta["val"], user.args[1].meta["val"], user.args[8]  # type: ignore[union-attr]
-        wish = prefers_channels_last((x.shape, weight.shape, user.meta["val"].shape), groups)  # type: ignore[arg-type]
+        shapes = (x.shape, weight.shape, user.meta["val"].shape)
+        wish = prefers_channels_last(sizes, shapes, groups)  # type: ignore[arg-type]
         return wants[user] if wish is None else wish
     if user.target is aten.permute.default and tuple(user.args[1]) == (0, 2, 3, 1):  # type: ignore[arg-type]
         return True

@@ -87,9 +87,8 @@ def _is_depthwise(x: Tensor, weight: Tensor, groups: int) -> bool:
 
 def _is_mostly_padding(x: Tensor, padding: Sequence[int]) -> bool:
     """True for small images under kernels of large dilation: a padded copy takes longer than the library."""
-    return math.prod(size + 2 * pad for size, pad in zip(x.shape[2:], padding, strict=True)) > 4 * math.prod(
-        x.shape[2:]
-    )
+    plane = x.sizes.hints(x.shape[2:])
+    return math.prod(size + 2 * pad for size, pad in zip(plane, padding, strict=True)) > 4 * math.prod(plane)
 
 
 def _of_thinned(
@@ -126,7 +125,7 @@ def _in_best_format(
     """Use NHWC where it is faster, or is there already and no slower. NotImplemented: keep eager's format."""
     if (
         not (x.deviates or grad.deviates)
-        or prefers_channels_last((x.shape, weight.shape, grad.shape), rest[-1]) is False
+        or prefers_channels_last(builder.sizes, (x.shape, weight.shape, grad.shape), rest[-1]) is False
     ):
         return NotImplemented
     grad = in_format(builder, grad, channels_last_strides(grad.shape))

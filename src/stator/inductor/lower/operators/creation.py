@@ -98,7 +98,7 @@ def _range(builder: LoweringBuilder, start: float, end: float, step: float = 1, 
     def inner(ops: Any, index: Index) -> Ref:
         # eager accumulates in float64, whatever the dtype
         position = ops.to_dtype(ops.index_value(index[0], torch.int64), torch.float64)
-        value = ops.add(ops.number(start, torch.float64), ops.mul(position, ops.number(step, torch.float64)))
+        value = ops.add(ops.constant(start, torch.float64), ops.mul(position, ops.constant(step, torch.float64)))
         return ops.to_dtype(ops.to_dtype(value, computation_dtype(dtype)), dtype)
 
     return tensor_from_index(builder, inner)
@@ -121,7 +121,7 @@ def _triangle(builder: LoweringBuilder, x: Tensor, diagonal: Any = 0) -> Tensor:
 
     def inner(ops: Any, index: Index) -> Ref:
         distance = ops.index_value(index[-1] - index[-2], torch.int64)
-        keep = ops.elementwise(comparison, distance, ops.number(diagonal, torch.int64))
+        keep = ops.elementwise(comparison, distance, ops.constant(diagonal, torch.int64))
         return ops.where(keep, x.load(ops, index), typed_constant(ops, 0, x.dtype))
 
     return builder.computed(inner, [x], x.shape, x.dtype, x.device)
@@ -213,7 +213,7 @@ def within_shape(ops: Any, index: Index, shape: Sequence[Any]) -> Ref | None:
             tests.append(("lt", size))
         for comparison, limit in tests:
             value = ops.index_value(at, torch.int64)
-            test = ops.elementwise(comparison, value, ops.number(limit, torch.int64))
+            test = ops.elementwise(comparison, value, ops.constant(limit, torch.int64))
             mask = test if mask is None else ops.bitwise_and(mask, test)
     return mask
 

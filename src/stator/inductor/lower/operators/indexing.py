@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
-from stator.inductor.lower.builder import LoweringBuilder, linear, loop_order, loop_variables
+from stator.inductor.lower.builder import LoweringBuilder, linear, loop_variables, same_strides
 from stator.inductor.lower.heuristics import LARGE_TABLE
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Stored, Tensor
-from stator.prims.layout import broadcast_shapes, contiguous_strides, is_contiguous, wrap_dim
+from stator.inductor.sizes import Sizes, product
+from stator.prims.layout import contiguous_strides, wrap_dim
 from stator.prims.type_promotion import computation_dtype
 
 from .library import is_overwritable
@@ -24,7 +25,7 @@ aten = torch.ops.aten
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
 
-def index_from_value(ops: Any, index: Ref, size: int, wraps: bool) -> Any:
+def index_from_value(ops: Any, index: Ref, size: Any, wraps: bool) -> Any:
     """An index value as an index expression; out of range is an IndexError. `wraps`: negatives count from the end."""
     if not wraps:
         # turn a negative index into one that is too large, so that it raises as in eager
@@ -80,7 +81,7 @@ def _rows(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor) -> Any
 @lowers(aten.gather.default)
 def _gather(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, *, sparse_grad: bool = False) -> Any:
     shape = indices.shape
-    if not indices.numel:  # for empty indices, eager checks neither dtype nor rank
+    if indices.numel == 0:  # for empty indices, eager checks neither dtype nor rank
         return builder.pointwise(lambda ops, _: typed_constant(ops, 0, x.dtype), [indices], x.dtype)
     if indices.dtype not in _INDEX_DTYPES:
         return NotImplemented
@@ -101,7 +102,7 @@ def _gather(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, *, s
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def _index(builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]) -> Any:
-    plan = _advanced(x, indices)
+    plan = _advanced(builder, x, indices)
     if plan is None:
         return NotImplemented
     tensors, dims, shape, first = plan
@@ -126,16 +127,14 @@ def _index(builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]
 
 
 def _advanced(
-    x: Tensor, indices: Sequence[Tensor | None]
-) -> tuple[list[Tensor], list[int], tuple[int, ...], int] | None:
+    builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]
+) -> tuple[list[Tensor], list[int], Sizes, int] | None:
     """Index tensors broadcast together, their dimensions, the common shape, and its position in the result."""
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     tensors = [index for index in indices if index is not None]
     if not tensors or any(tensor.dtype not in _INDEX_DTYPES for tensor in tensors):
         return None
-    shape: tuple[int, ...] = ()
-    for tensor in tensors:
-        shape = broadcast_shapes(shape, tensor.shape)
+    shape = builder.broadcast(tensor.shape for tensor in tensors)
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     return [expand(tensor, shape) for tensor in tensors], dims, shape, dims[0] if adjacent else 0
 
@@ -177,7 +176,7 @@ def scatter_into(
         x = builder.copy(cast(builder, x, working), strides)
     target = x
     memory: Stored = target.source  # type: ignore[assignment]
-    order = loop_order(shape, contiguous_strides(tuple(shape)))
+    order = builder.loop_order(tuple(shape), contiguous_strides(tuple(shape)))
     variables, index = loop_variables(order, shape)
 
     def body(ops: Any) -> None:
@@ -195,14 +194,14 @@ def _index_put(
 ) -> Any:
     if len(indices) == 1 and _is_mask_of(indices[0], x):
         return _masked_assignment(builder, x, indices[0], values, accumulate)
-    plan = _advanced(x, indices)
+    plan = _advanced(builder, x, indices)
     if plan is None:
         return NotImplemented
     tensors, dims, shape, first = plan
     rank = len(shape)
     rest = [dim for dim in range(x.rank) if dim not in dims]
     full = (*[x.shape[dim] for dim in rest[:first]], *shape, *[x.shape[dim] for dim in rest[first:]])
-    if accumulate and x.numel >= LARGE_TABLE * values.numel:
+    if accumulate and x.sizes.hint(x.numel) >= LARGE_TABLE * x.sizes.hint(values.numel):
         builder.realize(values)
     spread = expand(cast(builder, values, x.dtype), full)
 
@@ -215,7 +214,7 @@ def _index_put(
             result[dim] = index_from_value(ops, tensor.load(ops, index[first : first + rank]), x.shape[dim], wraps=True)
         return tuple(result)
 
-    mode = "add" if accumulate else "last" if _product(shape) > 1 else None
+    mode = "add" if accumulate else "last" if product(shape) not in (0, 1) else None
     return scatter_into(builder, x, full, where, spread.load, mode, spread.work, is_overwritable(builder, x))
 
 
@@ -400,7 +399,7 @@ def _index_add(
 @lowers(aten.put.default)
 def _put(builder: LoweringBuilder, x: Tensor, indices: Tensor, source: Tensor, accumulate: bool = False) -> Any:
     """Indexes the flattened tensor."""
-    if indices.dtype is not torch.int64 or not is_contiguous(x.shape, builder.meta.stride):
+    if indices.dtype is not torch.int64 or not same_strides(x.shape, builder.meta.stride, contiguous_strides(x.shape)):
         return NotImplemented
     flat = reshape(x, (x.numel,))
     places, values = reshape(indices, (indices.numel,)), reshape(source, (indices.numel,))
@@ -411,10 +410,3 @@ def _put(builder: LoweringBuilder, x: Tensor, indices: Tensor, source: Tensor, a
     mode = "add" if accumulate else "last"
     result = scatter_into(builder, flat, (indices.numel,), where, values.load, mode, values.work | places.work)
     return result if result is NotImplemented else reshape(result, x.shape)
-
-
-def _product(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

@@ -59,7 +59,7 @@ def _inverse_deviation(
 
     def finish(ops: Any, squares: Ref) -> Ref:
         working = ops.dtype(squares)
-        variance = ops.div(squares, ops.number(count, working))
+        variance = ops.div(squares, ops.constant(count, working))
         inverse = ops.rsqrt(ops.add(variance, ops.constant(eps, working)))
         return ops.where(ops.isinf(squares), ops.constant(math.nan, working), inverse)
 

@@ -4,7 +4,6 @@ one elementwise expression.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +14,11 @@ from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Tensor
 from stator.prims.type_promotion import computation_dtype, is_integral
+from stator.shapes.expr import Expr
 
 from .normalization import runs_within_channels
 from .pointwise import cast, elementwise
-from .reductions import element_count, stored_for_rereading
+from .reductions import element_count, has_elements, stored_for_rereading
 from .views import reshape
 
 aten = torch.ops.aten
@@ -67,16 +67,23 @@ def _normalized_gradient(
         return g, ops.mul(g, y)
 
     plain, along = two_sums(builder, [grad, x, mean, rstd, *factors], dims, pair)
-    share = 1 / element_count(x, dims)
+    count = element_count(x, dims)
 
     def finish(ops: Any, total: Ref, total_along: Ref, scale: Ref, *values: Ref) -> Ref:
         g, y = parts(ops, *values[:3], scale, *values[3:])
-        part = ops.constant(share, working)
+        part = _inverse(ops, count, working)
         moved = ops.add(ops.mul(total, part), ops.mul(y, ops.mul(total_along, part)))
         return ops.mul(ops.sub(g, moved), scale)
 
     operands = [plain, along, rstd, grad, x, mean, *factors]
     return elementwise(builder, finish, [cast(builder, part, working) for part in operands])
+
+
+def _inverse(ops: Any, count: Any, dtype: torch.dtype) -> Ref:
+    """1 / count."""
+    if isinstance(count, Expr):
+        return ops.div(ops.constant(1, dtype), ops.constant(count, dtype))
+    return ops.constant(1 / count, dtype)
 
 
 def _parameter_gradients(
@@ -114,7 +121,7 @@ def _layer_norm_backward(
     bias: Tensor | None,
     wanted: Sequence[bool],
 ) -> Any:
-    if x.numel == 0 or is_integral(x.dtype):
+    if not has_elements(x) or is_integral(x.dtype):
         return NotImplemented
     grad, x = stored_for_rereading(builder, grad), stored_for_rereading(builder, x)
     leading = x.rank - len(normalized)
@@ -142,7 +149,7 @@ def _group_norm_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> Any:
-    if x.numel == 0 or is_integral(x.dtype):
+    if not has_elements(x) or is_integral(x.dtype):
         return NotImplemented
     grad, x = stored_for_rereading(builder, grad), stored_for_rereading(builder, x)
     width, rest = channels // groups, x.shape[2:]
@@ -173,7 +180,7 @@ def _batch_norm_backward(
     wanted: Sequence[bool],
 ) -> Any:
     """In training, mean and deviation depend on the input; in inference they are constants."""
-    if x.numel == 0 or is_integral(x.dtype):
+    if not has_elements(x) or is_integral(x.dtype):
         return NotImplemented
     working = computation_dtype(x.dtype)
     per_channel = (1, x.shape[1], *((1,) * (x.rank - 2)))
@@ -224,13 +231,13 @@ def _through_statistics(
 ) -> Tensor:
     """factor * (grad - average(grad) - (x - mean) * rstd**2 * average(grad * (x - mean)))."""
     working = computation_dtype(x.dtype)
-    share = x.shape[1] / math.prod(x.shape)
+    count = element_count(x, (0, *range(2, x.rank)))
     slope = elementwise(
         builder,
-        lambda ops, total, scale: ops.mul(ops.mul(total, ops.constant(share, working)), ops.mul(scale, scale)),
+        lambda ops, total, scale: ops.mul(ops.mul(total, _inverse(ops, count, working)), ops.mul(scale, scale)),
         [along, rstd],
     )
-    average = elementwise(builder, lambda ops, total: ops.mul(total, ops.constant(share, working)), [plain])
+    average = elementwise(builder, lambda ops, total: ops.mul(total, _inverse(ops, count, working)), [plain])
     if not runs_within_channels(x):
         builder.store_together([slope, average])
         builder.realize(factor)

@@ -39,7 +39,9 @@ def cuts_patches(
         return False
     kernel = weight.shape[2:]
     work = x.shape[0] * math.prod(out) * weight.numel
-    return tuple(stride) == kernel and math.prod(kernel) > 1 and min(x.shape) > 0 and work >= WORTHWHILE
+    filled = all(x.sizes.known(">", size, 0) for size in x.shape)
+    large = x.sizes.hint(math.prod(kernel)) > 1 and x.sizes.hint(work) >= WORTHWHILE
+    return tuple(stride) == kernel and filled and large
 
 
 def patch_products(
@@ -85,7 +87,7 @@ def _channels_inside(x: Tensor, weight: Tensor) -> bool:
     """True if channels are fastest in a row, as in NHWC; False if slowest, as in weights. The smaller is reordered."""
     planned = x.planned()
     nhwc = planned is not None and same_strides(x.shape, planned[0], channels_last_strides(x.shape))
-    return nhwc and x.numel > weight.numel
+    return nhwc and x.sizes.hint(x.numel) > x.sizes.hint(weight.numel)
 
 
 def _patches(builder: LoweringBuilder, x: Tensor, kernel: Sequence[int], out: Sequence[int], inside: bool) -> Tensor:

@@ -19,6 +19,7 @@ from stator.inductor.lower.registry import lowerings, lowers
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.type_promotion import Kind, apply_kind, common_dtype, computation_dtype, is_integral
 from stator.shapes.expr import Expr
+from stator.shapes.floats import FloatExpr
 
 aten = torch.ops.aten
 Number = int | float | bool
@@ -42,6 +43,7 @@ def elementwise(
     common = common_dtype(operands)
     result = dtype or apply_kind(common, kind)
     working = computation_dtype(apply_kind(common, kind) if kind is not Kind.ALWAYS_BOOL else common)
+    operands = [builder.stored_float(one) if isinstance(one, FloatExpr) else one for one in operands]
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     is_tensor = [isinstance(operand, Tensor) for operand in operands]
     if all(is_tensor):
@@ -54,7 +56,7 @@ def elementwise(
         def wrapped(ops: Any, *values: Ref) -> Ref:
             given = iter(values)
             promoted = [
-                ops.to_dtype(next(given), working) if flag else ops.number(operand, working)
+                ops.to_dtype(next(given), working) if flag else ops.constant(operand, working)
                 for operand, flag in zip(operands, is_tensor, strict=True)
             ]
             return ops.to_dtype(function(ops, *promoted), result)
@@ -255,7 +257,7 @@ def _plus_scaled(ops: Any, x: Ref, y: Ref, factor: Number) -> Ref:
     """x + factor * y. For floats rounded once, as in eager's vector code."""
     if factor == 1:
         return ops.add(x, y)
-    return product_plus(ops, y, ops.number(factor, ops.dtype(y)), x)
+    return product_plus(ops, y, ops.constant(factor, ops.dtype(y)), x)
 
 
 def _minus_scaled(ops: Any, x: Ref, y: Ref, factor: Number) -> Ref:
@@ -270,7 +272,7 @@ def product_plus(ops: Any, x: Ref, y: Ref, z: Ref) -> Ref:
 
 
 def _scaled(ops: Any, value: Ref, factor: Number) -> Ref:
-    return value if factor == 1 else ops.mul(value, ops.number(factor, ops.dtype(value)))
+    return value if factor == 1 else ops.mul(value, ops.constant(factor, ops.dtype(value)))
 
 
 @lowers(aten.addcmul.default)
@@ -371,7 +373,7 @@ def _where(builder: LoweringBuilder, condition: Tensor, x: Operand, y: Operand) 
 
 
 def typed_constant(ops: Any, value: Number | Expr, dtype: torch.dtype) -> Ref:
-    return ops.to_dtype(ops.number(value, computation_dtype(dtype)), dtype)
+    return ops.to_dtype(ops.constant(value, computation_dtype(dtype)), dtype)
 
 
 @lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
@@ -456,7 +458,7 @@ def _activation(*targets: Any, heavy: bool = False) -> Callable[[Callable[..., R
 
 
 def constant_like(ops: Any, like: Ref, value: Number) -> Ref:
-    return ops.number(value, ops.dtype(like))
+    return ops.constant(value, ops.dtype(like))
 
 
 def _clamped(ops: Any, x: Ref, low: Number, high: Number) -> Ref:

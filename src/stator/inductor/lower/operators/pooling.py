@@ -14,11 +14,13 @@ from stator.inductor.lower.builder import LoweringBuilder, dense_like
 from stator.inductor.lower.heuristics import MAX_UNROLLED_WINDOW
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Tensor
+from stator.inductor.sizes import SizeKnowledge
 from stator.prims.type_promotion import computation_dtype, is_integral
+from stator.shapes.expr import Expr
 
 from .creation import within_shape
 from .pointwise import cast
-from .reductions import reduce
+from .reductions import has_elements, reduce
 
 aten = torch.ops.aten
 
@@ -29,7 +31,7 @@ def pair(value: Sequence[int] | int) -> tuple[int, int]:
     return (value[0], value[0]) if len(value) == 1 else (value[0], value[1])
 
 
-def _windowed(builder: LoweringBuilder, x: Tensor, size: Sequence[int], combine: Any, dtype: torch.dtype) -> Tensor:
+def _windowed(builder: LoweringBuilder, x: Tensor, size: Sequence[Any], combine: Any, dtype: torch.dtype) -> Tensor:
     """A tensor of spatial `size` that `combine(ops, index)` computes from windows of x, in x's memory format."""
     x_root = x.root
     if x_root.resolved() is None:
@@ -52,6 +54,8 @@ def _max_pool(
 ) -> Any:
     window, steps, pads, gaps = pair(kernel), pair(stride or kernel), pair(padding), pair(dilation)
     indices_used = any(user.args[1] == 1 for user in builder.node.users)
+    if any(isinstance(one, Expr) for one in (*window, *steps, *pads, *gaps)):
+        return NotImplemented
     large = math.prod(window) > MAX_UNROLLED_WINDOW
     if is_integral(x.dtype) or max(window) > MAX_UNROLLED_WINDOW or (large and indices_used):
         return NotImplemented
@@ -70,7 +74,7 @@ def _max_pool(
 def _largest(
     builder: LoweringBuilder,
     x: Tensor,
-    size: Sequence[int],
+    size: Sequence[Any],
     window: Sequence[int],
     steps: Sequence[int],
     pads: Sequence[int],
@@ -156,11 +160,14 @@ def _avg_pool(
     divisor_override: int | None = None,
 ) -> Any:
     window, steps, pads = pair(kernel), pair(stride or kernel), pair(padding)
+    if any(isinstance(one, Expr) for one in (*window, *steps, *pads)):
+        return NotImplemented
     if math.prod(window) > MAX_UNROLLED_WINDOW or is_integral(x.dtype):
         return NotImplemented
     size = builder.meta.shape[-2:]
     working = computation_dtype(x.dtype)
-    divisor = window_divisor(x.shape[-2:], size, window, steps, pads, count_include_pad, divisor_override, working)
+    planes = x.shape[-2:], size
+    divisor = window_divisor(x.sizes, *planes, window, steps, pads, count_include_pad, divisor_override, working)
 
     def combine(ops: Any, index: Index) -> Ref:
         total: Ref | None = None
@@ -173,8 +180,9 @@ def _avg_pool(
 
 
 def window_divisor(
-    plane: Sequence[int],
-    size: Sequence[int],
+    sizes: SizeKnowledge,
+    plane: Sequence[Any],
+    size: Sequence[Any],
     window: Sequence[int],
     steps: Sequence[int],
     pads: Sequence[int],
@@ -185,7 +193,7 @@ def window_divisor(
     """The divisor of the average at an index of the result (of spatial `size`), as a function `divisor(ops, index)`."""
     # True where windows reach beyond the input (and, with ceil_mode, beyond its padding)
     overhang = [
-        (out - 1) * step - pad + width > length
+        not sizes.known("<=", (out - 1) * step - pad + width, length)
         for out, step, pad, width, length in zip(size, steps, pads, window, plane, strict=True)
     ]
     whole = not any(overhang) and not any(pads)
@@ -204,7 +212,7 @@ def window_divisor(
     return divisor
 
 
-def _covered(ops: Any, start: Any, width: int, low: int, high: int) -> Ref:
+def _covered(ops: Any, start: Any, width: int, low: Any, high: Any) -> Ref:
     """The number of positions in [low, high), of `width` positions from `start`."""
     first = ops.index_value(start, torch.int64)
     begin = ops.maximum(first, ops.constant(low, torch.int64))
@@ -213,9 +221,9 @@ def _covered(ops: Any, start: Any, width: int, low: int, high: int) -> Ref:
 
 
 @lowers(aten._adaptive_avg_pool2d.default)
-def _adaptive_avg_pool(builder: LoweringBuilder, x: Tensor, size: Sequence[int]) -> Any:
+def _adaptive_avg_pool(builder: LoweringBuilder, x: Tensor, size: Sequence[Any]) -> Any:
     height, width = x.shape[-2:]
-    if is_integral(x.dtype) or 0 in (*size, *x.shape):
+    if is_integral(x.dtype) or 0 in size or not has_elements(x):
         return NotImplemented
     if tuple(size) == (1, 1):
         count = height * width
@@ -227,7 +235,7 @@ def _adaptive_avg_pool(builder: LoweringBuilder, x: Tensor, size: Sequence[int])
             x.dtype,
             epilogue=lambda ops, total: ops.div(total, ops.constant(count, ops.dtype(total))),
         )
-    if height % size[0] or width % size[1]:
+    if not (x.sizes.divides(size[0], height) and x.sizes.divides(size[1], width)):
         return NotImplemented
     kernel = (height // size[0], width // size[1])
     return _avg_pool(builder, x, kernel, kernel)
@@ -235,12 +243,12 @@ def _adaptive_avg_pool(builder: LoweringBuilder, x: Tensor, size: Sequence[int])
 
 @lowers(aten.upsample_nearest2d.default)
 def _upsample_nearest(
-    builder: LoweringBuilder, x: Tensor, size: Sequence[int], scale_h: float | None = None, scale_w: float | None = None
+    builder: LoweringBuilder, x: Tensor, size: Sequence[Any], scale_h: float | None = None, scale_w: float | None = None
 ) -> Any:
     height, width = x.shape[-2:]
-    if size[0] % height or size[1] % width:
+    if not (x.sizes.divides(height, size[0]) and x.sizes.divides(width, size[1])):
         return NotImplemented
-    factors = size[0] // height, size[1] // width
+    factors = x.sizes.simplify(size[0] // height), x.sizes.simplify(size[1] // width)
     if any(scale is not None and scale != factor for scale, factor in zip((scale_h, scale_w), factors, strict=True)):
         return NotImplemented
 

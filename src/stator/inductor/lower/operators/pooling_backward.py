@@ -58,7 +58,7 @@ def _contributions(
 
 def _along_rows(builder: LoweringBuilder) -> bool:
     """True if the elements of a row are contiguous, so that vectors go along the rows."""
-    return builder.meta.stride[-1] == 1 and builder.meta.shape[-1] > 1
+    return builder.meta.stride[-1] == 1 and builder.sizes.hint(builder.meta.shape[-1]) > 1
 
 
 def _where(ops: Any, condition: Ref | None, value: Callable[[], Ref], other: float, dtype: torch.dtype) -> Ref:
@@ -128,7 +128,7 @@ def _avg_pool_backward(
         return NotImplemented
     working = computation_dtype(grad.dtype)
     divisor = window_divisor(
-        x.shape[-2:], grad.shape[-2:], window, steps, pads, count_include_pad, divisor_override, working
+        x.sizes, x.shape[-2:], grad.shape[-2:], window, steps, pads, count_include_pad, divisor_override, working
     )
     covering = _contributions(builder, grad, windows, steps, pads)
 
@@ -169,9 +169,9 @@ def _adaptive_avg_pool_backward(builder: LoweringBuilder, grad: Tensor, x: Tenso
     plane, size = x.shape[-2:], grad.shape[-2:]
     if is_integral(grad.dtype) or 0 in (*x.shape, *grad.shape):
         return NotImplemented
-    if plane[0] % size[0] or plane[1] % size[1]:
+    if not (x.sizes.divides(size[0], plane[0]) and x.sizes.divides(size[1], plane[1])):
         return NotImplemented
-    window = plane[0] // size[0], plane[1] // size[1]
+    window = x.sizes.simplify(plane[0] // size[0]), x.sizes.simplify(plane[1] // size[1])
     working = computation_dtype(grad.dtype)
 
     def inner(ops: Any, index: Index) -> Ref:

@@ -124,14 +124,15 @@ def _bernoulli(builder: LoweringBuilder, seed: Tensor, stream: int, size: Sequen
 
 
 @lowers(random.integers)
-def _integers(builder: LoweringBuilder, seed: Tensor, stream: int, size: Sequence[int], low: int, high: int) -> Tensor:
+def _integers(builder: LoweringBuilder, seed: Tensor, stream: int, size: Sequence[int], low: Any, high: Any) -> Tensor:
     span = high - low
+    small = builder.sizes.decide("<=", span, random.SMALL_RANGE)
 
     def make(ops: Any, bits: Callable[[int], Ref]) -> Ref:
-        def number(value: int) -> Ref:
+        def number(value: Any) -> Ref:
             return ops.constant(value, torch.int64)
 
-        if span <= random.SMALL_RANGE:
+        if small:
             word = ops.bitwise_and(ops.to_dtype(bits(0), torch.int64), number(_WORD))
             chosen = ops.rshift(ops.mul(word, number(span)), number(32))
         else:

@@ -126,7 +126,7 @@ def _mean(
         x,
         over,
         builder.meta.dtype,
-        epilogue=lambda ops, total: ops.div(total, ops.number(count, ops.dtype(total))),
+        epilogue=lambda ops, total: ops.div(total, ops.constant(count, ops.dtype(total))),
         keepdim=keepdim,
     )
 
@@ -261,7 +261,7 @@ def moments(
         if not corrected:
             return [ops.to_dtype(finish(ops, squares), dtype), ops.to_dtype(center, dtype)]
         total = ops.reduce("sum", deviation)
-        share = ops.div(total, ops.number(count, ops.dtype(total)))  # the rounding error of `rounded`
+        share = ops.div(total, ops.constant(count, ops.dtype(total)))  # the rounding error of `rounded`
         squares = ops.abs(ops.fma(ops.neg(total), share, squares))
         share = halved(ops, share, -smaller)
         parts = [(finish(ops, squares), dtype), (ops.add(center, share), dtype), (share, working)]
@@ -276,7 +276,7 @@ def _scaled_count(ops: Any, count: Any, halvings: int, dtype: torch.dtype) -> Re
     """A number of elements, divided by 4**halvings."""
     if not isinstance(count, Expr):
         return ops.constant(count * 0.25**halvings, dtype)
-    number = ops.number(count, dtype)
+    number = ops.constant(count, dtype)
     return ops.mul(number, ops.constant(0.25**halvings, dtype)) if halvings else number
 
 
@@ -299,7 +299,7 @@ def _variance(
     def divisor(ops: Any, dtype: torch.dtype) -> Ref:
         if not symbolic:
             return ops.constant(max(count - subtracted, 0) * factor, dtype)
-        number = ops.sub(ops.number(count, torch.float64), ops.constant(subtracted, torch.float64))
+        number = ops.sub(ops.constant(count, torch.float64), ops.constant(subtracted, torch.float64))
         number = ops.maximum(number, ops.constant(0.0, torch.float64))
         return ops.to_dtype(ops.mul(number, ops.constant(factor, torch.float64)), dtype)
 

@@ -363,7 +363,7 @@ def _diagonal(builder: LoweringBuilder, x: Tensor, offset: int = 0, dim1: int = 
 
     def relayout(strides: Strides, start: ExprLike) -> tuple[Strides, ExprLike]:
         moved = (*(strides[dim] for dim in kept), strides[dim1] + strides[dim2])
-        return moved, start + (rows * strides[dim1] + columns * strides[dim2] if size else 0)
+        return moved, start + (rows * strides[dim1] + columns * strides[dim2] if size != 0 else 0)
 
     return view(x, [*(x.shape[dim] for dim in kept), size], remap, relayout)
 
