@@ -502,3 +502,13 @@ def test_a_product_that_does_not_fit_is_the_error_of_eager() -> None:
     with pytest.raises(RuntimeError) as actual:
         compiled(ROWS, MASK)
     assert str(actual.value) == str(expected.value)
+
+
+def test_packing_by_lengths_is_said_to_depend_on_data() -> None:
+    def pack(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return torch.nn.utils.rnn.pack_padded_sequence(x + 1, lengths, batch_first=True).data * 2
+
+    x, lengths = torch.randn(3, 5, 4), torch.tensor([5, 3, 2])
+    assert torch.equal(stator.compile(pack, backend="eager")(x, lengths), pack(x, lengths))
+    with pytest.raises(stator.Unsupported, match=r"_pack_padded_sequence.*depends on the data of a tensor"):
+        stator.compile(pack, backend="eager", fullgraph=True)(x, lengths)

@@ -46,8 +46,8 @@ class SchemaFacts:
     makes_device: bool
 
 
-# Operators with data-dependent result shapes that torch before 2.13 does not tag.
-UNTAGGED = frozenset((aten._unique.default,))
+# Operators with data-dependent result shapes that torch does not tag, or not before 2.13.
+UNTAGGED = frozenset((aten._unique.default, aten._pack_padded_sequence.default))
 
 _infos: dict[OpOverload, SchemaFacts] = {}
 # Starts with the one pair whose names do not follow the rule.
