@@ -37,7 +37,8 @@ class Program:
     modes: of "inference" and "training"; in training the model returns a loss, or a tensor whose mean square is one.
     attach: compiles parts of a model and returns the call that runs the program.
     alone: whether code for one size alone can be compared: not where one call meets many sizes, as generation does.
-    compilations: the most that one mode may compile over all sizes, in all frames together.
+    compilations: the most that one mode may compile over `few`, in all frames together: for the first sizes, and for
+        each call in which further dimensions differ; sizes of one have versions of their own.
     """
 
     name: str
@@ -77,7 +78,7 @@ def program(
     modes: tuple[str, ...] = ("inference", "training"),
     attach: Callable[[nn.Module, Compile], Call] = forward,
     alone: bool = True,
-    compilations: int = 2,
+    compilations: int = 3,
     unit: Callable[[Size], int] = lambda size: 1,
 ) -> Callable[[Callable[[], nn.Module]], Callable[[], nn.Module]]:
     """Registers the decorated builder under its own name."""

@@ -17,7 +17,7 @@ _NEW = 128
 _PADDING = 0
 # batch, length of the prompt
 _SIZES = ((2, 16), (1, 7), (4, 64), (8, 100), (1, 256), (3, 33), (1, 1))
-_FEW = ((2, 6, 9), (3, 11, 9), (1, 4, 9), (1, 1, 9), (4, 17, 9))
+_FEW = ((2, 6, 9), (3, 11, 9), (4, 17, 9), (2, 5, 9))
 
 
 def _prompts(batch: int, length: int, new: int = _NEW) -> Inputs:
@@ -143,7 +143,7 @@ def _sounds(batch: int, new: int = _NEW) -> Inputs:
 @program(
     inputs=_sounds,
     sizes=((2,), (1,), (4,), (8,)),
-    few=((2, 6), (3, 9), (1, 5), (1, 12)),
+    few=((2, 6), (3, 9), (4, 5), (2, 12)),
     modes=("inference",),
     alone=False,
     compilations=8,

@@ -1,0 +1,51 @@
+"""Programs whose sizes change from call to call: equal to eager at every size, by code compiled a few times only."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from benchmarks.dynamic.measure import copied, difference
+from benchmarks.dynamic.program import programs
+from tests.differential import Counts
+
+import stator
+
+TOLERANCE = 1e-4  # of the largest magnitude in each result; ids and indices are equal
+
+# the quick ones; the others are slow
+_QUICK = ("gcn", "packed_tokens", "mixture_of_experts", "lstm", "recommender", "ragged_embeddings")
+_CASES = [
+    pytest.param(name, mode, id=f"{name}-{mode}", marks=[] if name in _QUICK else pytest.mark.slow)
+    for name, program in programs().items()
+    for mode in program.modes
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    yield
+    stator.reset()
+
+
+@pytest.mark.parametrize(("name", "mode"), _CASES)
+def test_equal_to_eager_at_every_size_by_few_compilations(name: str, mode: str) -> None:
+    if name.startswith("geometric"):
+        pytest.importorskip("torch_geometric")
+    program = programs()[name]
+    counts = Counts()
+    with torch.set_grad_enabled(mode == "training"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        eager = program.step(mode, program.model(mode), lambda target: target)
+        step = program.step(mode, program.model(mode), stator.compile)
+        for size in program.few:
+            expected = copied(eager(program.arguments(size)))
+            found = difference(copied(step(program.arguments(size))), expected, mode)
+            assert found < TOLERANCE, f"{name} at {size}: {found}"
+        compiled = counts.compilations
+        for size in program.few:
+            step(program.arguments(size))
+    assert counts.compilations == compiled, "a size that was met before was compiled again"
+    assert compiled <= program.compilations
+    assert counts["dynamo.failed_frames"] == counts["dynamo.refused_symbols"] == counts["aot_split:eager"] == 0
