@@ -12,10 +12,10 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import StatorError, UserPlace
+from stator.shapes.condition_text import text_of
 from stator.shapes.conditions import Condition, negate
 from stator.shapes.expr import Expr, Symbol
 
-from .symbolic.condition_text import text_of
 from .symbolic.mismatch import describe
 from .symbolic.paths import Fork, Search, Tree, Untried
 from .symbolic.places import source_line

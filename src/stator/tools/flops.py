@@ -13,10 +13,10 @@ from typing import Any
 
 from torch._ops import OpOverload
 
+from stator.shapes.condition_text import text_of
 from stator.shapes.expr import as_expr
 from stator.shapes.sym_node import to_expression
 
-from .symbolic.condition_text import text_of
 from .symbolic.gradients import ForwardOrigins, run_backward
 from .symbolic.pieces import Pieces, conditions_of, evaluated
 from .symbolic.places import current_module

@@ -17,13 +17,13 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import UserPlace
 from stator.graph.fake.fake_tensor import FakeStorage, FakeTensor, flat_tensors
 from stator.prims.record import TensorMeta
+from stator.shapes.condition_text import text_of
 from stator.shapes.conditions import compare
 from stator.shapes.environment import Environment
 from stator.shapes.expr import as_expr
 from stator.shapes.extrema import Max
 from stator.shapes.sym_node import to_expression
 
-from .symbolic.condition_text import text_of
 from .symbolic.gradients import ForwardOrigins, run_backward
 from .symbolic.pieces import Pieces, conditions_of, evaluated
 from .symbolic.places import current_module, current_place

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stator.dynamo.host.native_status import native as _native
+from stator.shapes.condition_text import text_of
 from stator.shapes.conditions import Comparison, Conjunction
 from stator.shapes.expr import Constant, Expr, FloorDiv, Mod, Symbol
 from stator.shapes.extrema import Max, Min
@@ -165,7 +166,7 @@ _NAME = re.compile(r"\b[a-z]\d+\b")
 def fact_text(facts: SizeFacts, fact: GuardedFact) -> str:
     """A fact about sizes as the user would write it, with the line that needed it."""
     names = {str(symbol): str(source) for symbol, source in zip(facts.symbols, facts.sources, strict=True)}
-    text = _NAME.sub(lambda found: names.get(found.group(), found.group()), str(fact.condition))
+    text = _NAME.sub(lambda found: names.get(found.group(), found.group()), text_of(fact.condition))
     return f"{text} ({fact.place})" if fact.place is not None else text
 
 

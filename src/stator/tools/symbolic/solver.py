@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from stator.shapes.condition_text import divisibility
 from stator.shapes.conditions import Comparison, Condition, Conjunction, compare
 from stator.shapes.environment import Environment
-from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol, as_expr
+from stator.shapes.expr import Expr, Symbol, as_expr
 from stator.shapes.intervals import Bound
 
 _MOST_REPAIRS = 40
@@ -79,27 +80,6 @@ class _Multiples:
         quotient = Symbol(f"{number}/{divisor}")
         self.ranges[quotient] = (1 if math.isinf(most) else max(1, math.ceil(low / most)), high // least)
         self.replaced[number] = as_expr(divisor) * quotient
-
-
-def divisibility(condition: Condition) -> tuple[Expr, Any, str] | None:
-    """(x, n, relation) of a condition `x % n == 0` or `x % n != 0`, in one of its forms."""
-    if not isinstance(condition, Comparison) or condition.relation not in ("==", "!="):
-        return None
-    if not isinstance(condition.expr, Expr):
-        return None
-    for monomial, value in condition.expr.terms().items():
-        for atom in monomial:
-            if isinstance(atom, Mod) and len(condition.expr.terms()) == 1 and monomial == (atom,):
-                return atom.numerator, atom.denominator, condition.relation
-            if isinstance(atom, FloorDiv):
-                whole = as_expr(value)
-                for factor in monomial:
-                    whole = whole * factor
-                for sign in (1, -1):
-                    product = atom * as_expr(atom.denominator) * sign
-                    if whole == product and condition.expr - whole == atom.numerator * -sign:
-                        return atom.numerator, atom.denominator, condition.relation
-    return None
 
 
 def _environment(ranges: Ranges, conditions: Sequence[Condition]) -> tuple[Environment, _Multiples]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stator.shapes.conditions import Comparison, Condition, Conjunction, Disjunction
-from stator.shapes.expr import Expr, as_expr
+from typing import Any
 
-from .solver import divisibility
+from .conditions import Comparison, Condition, Conjunction, Disjunction
+from .expr import Expr, FloorDiv, Mod, as_expr
 
 _TURNED = {">=": "<=", "==": "==", "!=": "!="}
 
@@ -43,3 +43,24 @@ def _comparison(relation: str, expr: Expr) -> str:
 
 def _factor(expr: Expr) -> str:
     return str(expr) if len(expr.terms()) == 1 else f"({expr})"
+
+
+def divisibility(condition: Condition) -> tuple[Expr, Any, str] | None:
+    """(x, n, relation) of a condition `x % n == 0` or `x % n != 0`, in one of its forms."""
+    if not isinstance(condition, Comparison) or condition.relation not in ("==", "!="):
+        return None
+    if not isinstance(condition.expr, Expr):
+        return None
+    for monomial, value in condition.expr.terms().items():
+        for atom in monomial:
+            if isinstance(atom, Mod) and len(condition.expr.terms()) == 1 and monomial == (atom,):
+                return atom.numerator, atom.denominator, condition.relation
+            if isinstance(atom, FloorDiv):
+                whole = as_expr(value)
+                for factor in monomial:
+                    whole = whole * factor
+                for sign in (1, -1):
+                    product = atom * as_expr(atom.denominator) * sign
+                    if whole == product and condition.expr - whole == atom.numerator * -sign:
+                        return atom.numerator, atom.denominator, condition.relation
+    return None
