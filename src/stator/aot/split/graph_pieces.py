@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
 from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.tracing.symbolic_inputs import without_symbols
 from stator.runtime.launch import dispatch_keys, layouts
 
 from .symbolic_inputs import Fits, SymbolicInputs, differing_sizes
@@ -183,7 +184,8 @@ def _compiled_for_many(
 
 
 def _compiled_or_eager(part: GraphPiece, args: Sequence[Any], compile_part: CompileWhole) -> Callable[..., Any]:
-    flat, module = _with_flat_inputs(part.module, args)
+    """The piece for these sizes alone, which may be others than those of the first call."""
+    flat, module = _with_flat_inputs(without_symbols(part.module), args)
     with state_put_back():
         try:
             compiled = compile_part(module, flat)
