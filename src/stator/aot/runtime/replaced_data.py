@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.graph.ir.size_bindings import evaluated
 from stator.runtime.launch import lie_at, places
 
 # The places of tensors and their storages, see `launch.memory`. Eager keeps the storage of a saved view alive, too.
@@ -38,7 +39,7 @@ def primals_on_old_memory(step_node: Any, graph: fx.Graph, moved: Collection[int
     graph: its placeholders begin with the primals. Raises RuntimeError where a primal was written to, or cannot be
     rebuilt.
     """
-    metas = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
+    metas = [evaluated(node.meta["val"], step_node.sizes) for node in graph.nodes if node.op == "placeholder"]
     found = []
     for at, (primal, version) in enumerate(zip(step_node.primals, step_node.versions, strict=True)):
         written = version >= 0 and primal._version != version
