@@ -101,9 +101,8 @@ def warnings_of_variance(name: str, args: list[Any], kwargs: dict[str, Any], res
     correction = kwargs.get(
         "correction", kwargs.get("unbiased", next((one for one in args if type(one) is bool), True))
     )
-    if not all(type(size) is int and size for size in sizes) or sizes[0] // sizes[1] > (
-        1 if correction is None else correction
-    ):
+    known = all(type(size) is int or size.node.has_hint() for size in sizes)
+    if not known or not all(sizes) or sizes[0] // sizes[1] > (1 if correction is None else correction):
         return []
     return _warnings_of(lambda: getattr(torch, name)(torch.ones(1)))
 
