@@ -13,6 +13,7 @@ from torch import fx
 from stator.dynamo.guards.data_guards import DataFact, DataGuardStep, DataRef
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
+from stator.dynamo.values.symbolic_numbers import example_of_number
 from stator.dynamo.values.tensors.tensor import TensorValue, truths
 from stator.graph.fake.wrapper_subclasses import is_wrapper, version_of
 
@@ -95,8 +96,8 @@ class _Part:
         fake = node.meta.get("example_value")
         if not isinstance(fake, torch.Tensor) or is_wrapper(fake):
             raise _NotOfInputs
-        count = fake.numel()
-        if type(count) is not int or count > _LARGEST or version_of(fake):
+        count = example_of_number(fake.numel())
+        if count is None or count > _LARGEST or version_of(fake):
             raise _NotOfInputs
         if node.op == "placeholder":
             self._check_input(self.given.get(node))

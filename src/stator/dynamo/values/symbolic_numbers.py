@@ -238,6 +238,13 @@ def known_truth(condition: Any) -> bool | None:
     return condition.node.environment.evaluate_static(condition.node.value)  # type: ignore[no-any-return]
 
 
+def example_of_number(number: Any) -> Any:
+    """The value of a number of torch in this call, without a fact; None if only the running graph knows it."""
+    if not is_symbolic(number):
+        return number
+    return number.node.hint if number.node.has_hint() else None
+
+
 def is_symbolic(number: Any) -> bool:
     return type(number) in _KINDS and isinstance(number.node, SymbolicNode)
 
