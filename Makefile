@@ -12,13 +12,16 @@ echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print
 	"$$($(VENV)/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
 endef
 
-.PHONY: demo test test-slow test-cpython test-ecosystem lint bench bench-training bench-dynamic bench-wide sweep-transformers sweep-timm docs clean
+.PHONY: demo test test-dynamic test-slow test-cpython test-ecosystem lint bench bench-training bench-dynamic bench-wide sweep-transformers sweep-timm docs clean
 
 demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
 	$(BIN)/python benchmarks/demo.py
 
 test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, about seven minutes on 2 cores
 	$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 16
+
+test-dynamic: $(VENV)/.dev $(VENV)/.models  ## the quick tests with symbols for all sizes of inputs
+	$(BIN)/python -m pytest -m "not slow" --dynamic --numprocesses auto --maxprocesses 16
 
 test-slow: $(VENV)/.dev $(VENV)/.models  ## the long suites: OpInfo sweep, real-size models, sanitizers
 	$(BIN)/python -m pytest -m slow --timeout 3600

@@ -29,6 +29,7 @@ def product(x: torch.Tensor) -> torch.Tensor:
     return table @ table.t()
 
 
+@pytest.mark.fixed_sizes
 @pytest.mark.parametrize(
     ("function", "size", "left"),
     [
@@ -61,6 +62,7 @@ def results_in_a_chain(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return first, (first * 2).exp() + 1
 
 
+@pytest.mark.fixed_sizes
 @pytest.mark.parametrize(("function", "left"), [(results_in_a_chain, 1), (lambda x: results_in_a_chain(x)[1], 0)])
 def test_autograd_nodes_of_results_count(
     function: Callable[..., object], left: int, monkeypatch: pytest.MonkeyPatch

@@ -629,6 +629,7 @@ def test_explain_counts_graphs_that_failed() -> None:
     assert "graphs that failed: 1" in str(explanation)
 
 
+@pytest.mark.fixed_sizes
 @pytest.mark.graphs_may_fail_alone
 def test_a_graph_that_fails_alone_again_and_again_is_given_up() -> None:
     calls = []

@@ -45,6 +45,7 @@ def test_number_that_is_only_handed_on():
     assert compiled_count(lambda t, n: (t + 1, n)[0], (x(2), 2), (x(2), 3)) == 1
 
 
+@pytest.mark.fixed_sizes
 def test_shape_dtype_and_requires_grad():
     calls = [(x(2),), (x(3),), (x(2).double(),), (x(2).requires_grad_(),), (x(2),)]
     assert compiled_count(lambda t: t + 1, *calls) == 4

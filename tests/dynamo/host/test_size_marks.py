@@ -122,6 +122,7 @@ def test_static_marks_in_compiled_code_fix_sizes():
     assert graph_count(program, [torch.randn(size, 4) for size in (5, 7, 9)], dynamic=True) == 3
 
 
+@pytest.mark.fixed_sizes
 def test_other_marks_in_compiled_code_do_nothing():
     def program(x):
         stator.mark_dynamic(x, 0)
