@@ -76,6 +76,8 @@ def capture(
             raise
         if assumptions.changes and not assumptions.relies_on_changes:
             raise Retry(assumptions.relying_on_changes()) from None
+        if attempt.has_symbols and not assumptions.fixed_sizes and retry.error is not None:
+            raise Retry(assumptions.with_fixed_sizes(retry.error.reason)) from None
         first = assumptions.error_when_compiling
         error = retry.error if first is None else first.reason.as_error()
     else:
@@ -121,6 +123,7 @@ class _Attempt:
         self.fullgraph = fullgraph
         self.kernels_warn = kernels_warn
         self.dynamic = dynamic
+        self.has_symbols = False  # for sizes that the program has not promised to change
         self.entry_state = TorchState.now()
         self.running: Sequence[Frame] = ()  # the symbolic frames at the end of the attempt
         self.handled = sys.exception()  # the program's exception: stator handles none here
@@ -138,6 +141,8 @@ class _Attempt:
         try:
             return self._run(context)
         finally:
+            sizes = context.recorder.numbers.inputs
+            self.has_symbols = bool(sizes.sources) and not sizes.has_promises
             context.recorder.forget()
             dismantle((self.running, *(held for name, held in vars(context).items() if name != "_keep")))
             self.running = ()

@@ -172,7 +172,7 @@ def _add(explanation: Explanation, captured: CapturedFrame) -> None:
     explanation.frame_count += 1
     explanation.out_guards += captured.guards
     explanation.op_count += captured.op_count
-    if captured.sizes is not None and captured.sizes.sources:
+    if captured.sizes is not None and (captured.sizes.sources or captured.sizes.held):
         explanation.sizes.append(captured.sizes)
     if captured.graph is not None:
         explanation.graphs.append(captured.graph)

@@ -154,17 +154,9 @@ class GraphBuilder:
         if value.node.graph is self.graph:
             return value.node
         self.check_reachable(value)
-        if is_wrapper(value.fake) or not self._fix_sizes(value.fake):
+        if is_wrapper(value.fake) or not self.numbers.has_fixed_sizes("a part of the graph", value.fake):
             raise unsupported("data-dependent-value", f"{value.describe(self.context)} in a part of the graph")
         return self.open[-1].lift(value)
-
-    def _fix_sizes(self, fake: torch.Tensor) -> bool:
-        """Rely on the sizes of a tensor, as parts of the graph do. False: some are known only when the graph runs."""
-        numbers = (*fake.shape, *fake.stride())
-        for number in numbers:
-            if type(number) is torch.SymInt and number.node.has_hint():
-                self.numbers.fixed(number)
-        return all(type(number) is int or number.node.has_hint() for number in numbers)
 
     # -- parts that are graphs of their own --
     @contextmanager
@@ -231,6 +223,9 @@ class GraphBuilder:
         self.takes_truths = is_part or _is_operator(target)
         node_args, fake_args = self._lower_all(args)
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
+        if self.numbers.any and any(is_wrapper(value.fake) for value, _ in self.used):
+            layouts = [(value.fake.shape, value.fake.stride()) for value, _ in self.used if not is_wrapper(value.fake)]
+            self.numbers.need_constants("an operator of tensors made of tensors", layouts, fake_args, fake_kwargs)
         asked, answered = self.mode.times, self.numbers.unknown.answered
         facts = self.numbers.fact_count
         result = self.run_fake(run, target, fake_args, fake_kwargs)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from stator.base import counters, logs
 from stator.dynamo.guards.source import SizeSource, StrideSource
-from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
+from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.capture_result import GraphInput
 from stator.dynamo.ir.input_sizes import InputSizes
 from stator.dynamo.ir.reconstruct_ir import Load, Recipe
@@ -32,6 +33,7 @@ from stator.dynamo.values.symbolic_numbers import (
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.number_stand_ins import Number
 from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes, require
+from stator.graph.ir.size_bindings import symbols_of
 from stator.prims.operators.checks import check
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, Condition, Conjunction
@@ -59,6 +61,8 @@ def may_be_read(context: CaptureContext, tensor: TensorValue, listed: bool = Fal
     fullgraph it can also list several numbers of another type."""
     if tensor.fake.dtype.is_complex or not context.recorder.mode.may_keep_unknown_numbers():
         return False
+    if listed and (tensor.fake.dtype in WHOLE or context.recorder.fullgraph):
+        context.recorder.numbers.has_fixed_sizes("tolist()", tensor.fake)
     count = tensor.fake.numel()
     fullgraph = context.recorder.fullgraph
     most = _MOST_UNDER_FULLGRAPH if fullgraph else _MOST_NUMBERS
@@ -73,8 +77,15 @@ class NumberNodes:
         self.recorder = recorder
         self.unknown = UnknownSizes()
         self.unknown.environment.locate = recorder.context.place
-        fixed = bool(assumptions.fixed_sizes)
-        self.inputs = InputSizes(self.unknown.environment, dynamic, fixed, assumptions.changes, assumptions.met)
+        self.assumptions = assumptions
+        self.inputs = InputSizes(
+            self.unknown.environment,
+            dynamic,
+            bool(assumptions.fixed_sizes),
+            assumptions.changes,
+            assumptions.met,
+            assumptions.constants,
+        )
         self.any = False  # is there a symbol?
         self.checked = False  # does the graph check a fact about symbols?
         self._origins: dict[Symbol, Callable[[], fx.Node]] = {}
@@ -318,12 +329,25 @@ class NumberNodes:
             and hasattr(value, "symbols")
             and self.inputs.are_inputs(value)
         ):
-            return self.fixed(number)
+            self.need_constants("a part of the graph", number)
         return self.unknown.environment.simplify(value) if isinstance(value, Expr) else value
 
-    def fixed(self, number: Any) -> Any:
-        """The value of a number that depends on inputs alone, recorded as a fact."""
-        return _CONSTANTS[type(number)](number)
+    def need_constants(self, what: str, *values: Any) -> None:
+        """For what cannot do with symbols: raises Retry, for a capture with constants in their place, if any number in
+        these values depends on symbols of inputs."""
+        symbols = symbols_of(values)
+        place = self.recorder.context.place()
+        found = {self.inputs.sources[symbol]: place for symbol in symbols if symbol in self.inputs.sources}
+        if found:
+            names = ", ".join(sorted(map(str, found)))
+            logs.log("recompiles", "%s needs constants for %s: %s", what, names, place)
+            counters.count("dynamo.sizes_made_constant", len(found))
+            raise Retry(self.assumptions.with_constants(found))
+
+    def has_fixed_sizes(self, what: str, fake: torch.Tensor) -> bool:
+        """Whether capture knows all sizes of a tensor. Raises Retry if it would with constants for sizes of inputs."""
+        self.need_constants(what, fake.shape, fake.stride())
+        return all(type(size) is int for size in fake.shape)
 
     def tensor(self, value: SymbolicNumber) -> TensorValue:
         """The number as a tensor of no dimension."""
@@ -477,7 +501,6 @@ def _relied_on(value: SymbolicNumber, origin: FromInput) -> Any:
     return origin.plain_example
 
 
-_CONSTANTS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _BUILDERS: dict[type, Callable[[NumberNodes, Any], Any]] = {
     Symbol: NumberNodes._symbol,
     FloorDiv: NumberNodes._quotient,

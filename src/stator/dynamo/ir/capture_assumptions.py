@@ -35,6 +35,7 @@ class CaptureAssumptions:
     met: sources of the tensors that earlier versions relied on.
     unsteady: lines that relied on contents of tensors that changed often.
     fixed_sizes: why sizes are constants in this capture, however often they changed; empty if they may be symbols.
+    constants: sources of sizes that are constants, however often they changed, with the line that needs it.
     relies_on_changes: the graph must not end, so it specializes on those numbers however often they changed.
     called_apart: code of functions at whose call a graph without operators ends, rather than inside of the function;
         also code that resumes several frames, whose outermost frame is left at its call.
@@ -50,6 +51,7 @@ class CaptureAssumptions:
     met: frozenset[Source] = frozenset()
     unsteady: frozenset[UserPlace] = frozenset()
     fixed_sizes: str = ""
+    constants: Mapping[Source, UserPlace | None] = field(default_factory=dict)
     relies_on_changes: bool = False
     called_apart: frozenset[CodeType] = frozenset()
     nested: bool = True
@@ -71,7 +73,8 @@ class CaptureAssumptions:
         end = (0, 0) if self.end is None else (1, -self.end.step)
         answered = self.error_when_compiling is not None
         fixed = bool(self.fixed_sizes)
-        return len(self.failed_guards), fixed, self.relies_on_changes, not self.nested, answered, *end
+        known = len(self.failed_guards), fixed, len(self.constants), self.relies_on_changes
+        return *known, not self.nested, answered, *end
 
     def ending(self, end: GraphEnd) -> CaptureAssumptions:
         """The assumptions with this graph end. After many moves back, the next end is searched by halves."""
@@ -82,6 +85,9 @@ class CaptureAssumptions:
 
     def with_fixed_sizes(self, reason: str) -> CaptureAssumptions:
         return replace(self, fixed_sizes=reason, end=None, moved_back=0)
+
+    def with_constants(self, sizes: Mapping[Source, UserPlace | None]) -> CaptureAssumptions:
+        return replace(self, constants={**self.constants, **sizes}, end=None, moved_back=0)
 
     def not_saying_compiling(self, end: GraphEnd) -> CaptureAssumptions:
         return replace(self, says_compiling=False, error_when_compiling=end)

@@ -8,7 +8,7 @@ like others, relied on where the program needs it. Never here: numbers that only
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,8 @@ class InputSizes:
     """The symbols of one capture: `sources` tells what each stands for.
 
     dynamic: the user's choice: True makes all sizes symbols, False none, None those that change. fixed: there are no
-        symbols at all. changed: sources that differed between calls. met: tensors of earlier versions.
+        symbols at all. changed: sources that differed between calls. met: tensors of earlier versions. constants:
+        sources that are no symbols, with the line that needs it. held: the sizes at such sources.
     """
 
     environment: Environment
@@ -42,7 +43,9 @@ class InputSizes:
     fixed: bool = False
     changed: Collection[Source] = ()
     met: Collection[Source] = ()
+    constants: Mapping[Source, UserPlace | None] = field(default_factory=dict)
     sources: dict[Symbol, Source] = field(default_factory=dict)
+    held: dict[Source, int] = field(default_factory=dict)
     _by_source: dict[Source, Symbol] = field(default_factory=dict)
     _marks: dict[Symbol, SizeMark] = field(default_factory=dict)
 
@@ -53,6 +56,8 @@ class InputSizes:
         if self.fixed or not may_read_sizes(type(tensor)):
             return None
         if isinstance(tensor, torch.nn.Parameter) or _is_member(source) or tensor.layout is not torch.strided:
+            return None
+        if tensor.is_quantized:
             return None
         marks = size_marks(tensor)
         shape = tuple(
@@ -72,6 +77,11 @@ class InputSizes:
         return TensorMeta(shape, stride, tensor.dtype, tensor.device, tensor.storage_offset())
 
     def _size(self, source: SizeSource, size: int, mark: SizeMark | None) -> Any:
+        if source in self.constants:
+            if mark is not None and mark.kind is Kind.DYNAMIC:
+                raise _must_be(source, size, self.constants[source])
+            self.held[source] = size
+            return size
         if mark is not None and mark.kind is Kind.UNBACKED:
             return to_sym_int(self.environment, self._symbol(source, None, mark))
         free = size >= SMALLEST_SIZE and (self._is_free(source) if mark is None else mark.kind is not Kind.STATIC)
@@ -80,6 +90,7 @@ class InputSizes:
     def _stride(self, source: StrideSource, stride: int) -> Any:
         """A stride that does not follow from sizes."""
         free = stride >= SMALLEST_SIZE and self.dynamic is not False and source in self.changed
+        free = free and source not in self.constants
         return to_sym_int(self.environment, self._symbol(source, stride)) if free else stride
 
     def _is_free(self, source: SizeSource) -> bool:
@@ -109,7 +120,9 @@ class InputSizes:
 
     def number(self, source: Source, example: int) -> Any:
         """A symbol for an int of the program on which sizes depend; None if it has to be a constant."""
-        if self.fixed or self.dynamic is False or not SMALLEST_SIZE <= example < 1 << 62:
+        if self.fixed or self.dynamic is False or source in self.constants:
+            return None
+        if not SMALLEST_SIZE <= example < 1 << 62:
             return None
         return to_sym_int(self.environment, self._symbol(source, example))
 
@@ -176,6 +189,11 @@ class InputSizes:
                 continue
             yield GuardedFact(condition, fact.origin)
 
+    @property
+    def has_promises(self) -> bool:
+        """Whether the program's marks say of a symbol that its size changes."""
+        return any(mark.kind in (Kind.DYNAMIC, Kind.UNBACKED) for mark in self._marks.values())
+
     def check_promises(self) -> None:
         """Raises ConstraintViolation if the facts leave less than the program's marks promise."""
         for symbol, mark in self._marks.items():
@@ -183,11 +201,7 @@ class InputSizes:
                 continue
             number = self.environment.simplify(symbol).constant
             if number is not None:
-                raise ConstraintViolation(
-                    f"{self.sources[symbol]} has to be {number}",
-                    place=self._place_of_value(symbol),
-                    hint="make the code independent of this size, or use stator.maybe_mark_dynamic",
-                )
+                raise _must_be(self.sources[symbol], number, self._place_of_value(symbol))
             self._check_range(symbol, mark)
 
     def _check_range(self, symbol: Symbol, mark: SizeMark) -> None:
@@ -209,9 +223,15 @@ class InputSizes:
         """A line for each symbol that stayed free, each that became a constant, and each other fact."""
         free = [source for symbol, source in self.sources.items() if self.environment.simplify(symbol).constant is None]
         lines = [f"for many values of {', '.join(map(str, free))}"] if free else []
+        lines += [f"only where {source} == {size} ({self.constants[source]})" for source, size in self.held.items()]
         for guard in self.guards():
             lines += [f"only where {fact_text(guard.expected, fact)}" for fact in guard.expected.facts]
         return lines
+
+
+def _must_be(source: Source, number: int, place: UserPlace | None) -> ConstraintViolation:
+    hint = "make the code independent of this size, or use stator.maybe_mark_dynamic"
+    return ConstraintViolation(f"{source} has to be {number}", place=place, hint=hint)
 
 
 def _interval(mark: SizeMark) -> str:

@@ -14,7 +14,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue
 from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph
 from stator.dynamo.values.tensors.arrays import ArrayValue, array_of_tensor
-from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
+from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -120,7 +120,7 @@ def _of_number(context: CaptureContext, number: Value, wanted: torch.dtype) -> V
 @tensor_methods.register("numpy")
 def _numpy(context: CaptureContext, tensor: TensorValue) -> Value:
     fake = tensor.fake
-    fixed = has_fixed_sizes(fake)
+    fixed = context.recorder.numbers.has_fixed_sizes("a NumPy array", fake)
     if not fixed or fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in NUMPY_OF or not fake.numel():
         raise unsupported(
             "torch-error" if fake.requires_grad else "data-dependent-value",

@@ -22,7 +22,7 @@ from stator.dynamo.interpreter.calling import calls, named_handlers
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
-from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
+from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.functionalization.functionalize import same_strides
 from stator.graph.ir.format import format_meta
 from stator.graph.subgraphs.branches import Branch, Branches
@@ -93,7 +93,7 @@ def check_operands(context: CaptureContext, function: str, operands: Sequence[Va
         found: list[TensorValue] = []
         if not _only_tensors(tree_of(context, operand, found)):
             raise refused(function, "with operands that are not tensors")
-        if not all(has_fixed_sizes(one.fake) for one in found):
+        if not all(context.recorder.numbers.has_fixed_sizes(function, one.fake) for one in found):
             raise refused(function, "of tensors whose sizes depend on data")
 
 

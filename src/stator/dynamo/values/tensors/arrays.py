@@ -23,7 +23,7 @@ from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.functions import BuiltinMethodValue
 
-from .tensor import TensorValue, has_fixed_sizes
+from .tensor import TensorValue
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
@@ -168,7 +168,7 @@ def array_of_tensor(context: CaptureContext, tensor: Value, scalar: bool = False
     """The array (or number) of a tensor that the graph made under NumPy's rules."""
     assert isinstance(tensor, TensorValue)
     fake = tensor.fake
-    if not has_fixed_sizes(fake):
+    if not context.recorder.numbers.has_fixed_sizes("a NumPy array", fake):
         raise unsupported("data-dependent-value", f"an array of shape {tuple(fake.shape)}")
     if fake.dtype not in NUMPY_OF or fake.requires_grad or fake.device.type != "cpu" or not fake.numel():
         raise unsupported("torch-result", f"an array of dtype {fake.dtype} and shape {tuple(fake.shape)}")

@@ -19,7 +19,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import MISSING, is_data_descriptor, lookup_in_class, set_through
-from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph
+from stator.dynamo.values.symbolic_numbers import example_of_number, is_computed_by_the_graph
 from stator.graph.fake.wrapper_subclasses import is_wrapper
 from stator.runtime.freed_history import with_freed_history
 from stator.runtime.view_origins import view_creation_of, with_view_creation
@@ -141,7 +141,8 @@ class TensorValue(Value):
     def truth(self, context: CaptureContext) -> bool:
         known = self.decided_truth(context)
         if known is None:
-            many = type(self.fake.numel()) is int and self.fake.numel() != 1  # an error in eager
+            count = self.fake.numel()
+            many = example_of_number(count) is not None and bool(count != 1)  # an error in eager
             raise unsupported(
                 "torch-error" if many else "data-dependent-jump",
                 f"a branch on the data of {self.describe(context)}",
@@ -275,9 +276,12 @@ class TensorValue(Value):
 
     def _takes_data(self, context: CaptureContext, value: TensorValue) -> bool:
         mine, other = self.fake, value.fake
-        alike = mine.dtype is other.dtype and mine.device == other.device and has_fixed_sizes(other)
+        alike = mine.dtype is other.dtype and mine.device == other.device
+        if not alike or not context.in_the_call or context.recorder.transforms:
+            return False
+        fixed = [context.recorder.numbers.has_fixed_sizes("a write to `.data`", one) for one in (mine, other)]
         takes = not mine.requires_grad or (self.obj is not None and mine.shape == other.shape)
-        return alike and takes and context.in_the_call and not context.recorder.transforms
+        return fixed[1] and takes
 
     def _set_data(self, context: CaptureContext, value: TensorValue) -> None:
         """`x.data = y`: the tensor moves to the other memory. The graph goes on with a detached node, which
