@@ -206,7 +206,7 @@ class _Printer:
                 self.size_names[symbol] = source
                 continue
             self.size_names[symbol] = self.new_variable(symbol.name)
-            self.size_lines.append(f"{self.size_names[symbol]} = {source}.size({binding.dim})")
+            self.size_lines.append(f"{self.size_names[symbol]} = {source}.shape[{binding.dim}]")
 
     def plain(self, value: Any) -> str:
         """A size as an expression of the symbols' variables."""
@@ -351,10 +351,9 @@ def _allocate(printer: _Printer, step: Allocate) -> None:
     printer.fresh.add(step.name)
     layout = step.layout
     if is_symbolic(layout):
-        shape = f"{printer.sizes(layout.size)}, {printer.sizes(layout.stride)}"
-        where = f"dtype={layout.dtype}, device={str(layout.device)!r}"
-        function = printer.bind("empty_strided", "empty_strided", "torch._C._VariableFunctions.empty_strided")
-        printer.lines.append(f"{variable} = {function}({shape}, {where})")
+        where = f"{layout.dtype}, {str(layout.device)!r}"
+        allocate = printer.bind(("allocator", where), "allocate", f"rt.allocator({where})")
+        printer.lines.append(f"{variable} = {allocate}({printer.sizes(layout.size)}, {printer.sizes(layout.stride)})")
         return
     shape = f"{literal(layout.size)}, {literal(layout.stride)}"
     if is_dense(layout):
