@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from benchmarks.sweeps import measure, timm_models, transformers_models, wide_models
+from benchmarks.sweeps.causes import CAUSES
 from benchmarks.sweeps.forked import Job
 from benchmarks.sweeps.inputs import recipes, with_placeholders
-from benchmarks.sweeps.run import RESULTS, SLOWEST, fails_in_eager, grade, run, runs_equal
+from benchmarks.sweeps.run import RESULTS, SLOWEST, SUITES, fails_in_eager, grade, run, runs_equal
 from benchmarks.sweeps.small_configs import Scale, overrides
-from benchmarks.sweeps.wide.causes import CAUSES
+from benchmarks.sweeps.table import SPEEDS
 
 
 def test_widths_keep_their_ratios_and_lists_of_layers_keep_each_kind() -> None:
@@ -201,12 +202,18 @@ def test_a_model_and_a_loop_of_the_wide_suite_are_equal_and_timed(family: str) -
     assert runs_equal(row) and not row["breaks"] and row["speed"] > 0
 
 
-def test_the_wide_suite_is_wide_and_each_slow_family_has_its_cause() -> None:
+def test_the_wide_suite_is_wide_and_equal_to_eager() -> None:
     rows = json.loads((RESULTS / "wide.json").read_text())["families"]
     assert len(rows) >= 60 and {*wide_models.families()} == {*rows} and all("built" in row for row in rows.values())
     entries = [(name, row[column]) for name, row in rows.items() for column in wide_models.columns(name)]
     assert all(runs_equal(entry) for _, entry in entries)
-    assert {name for name, entry in entries if entry["speed"] < SLOWEST} <= CAUSES.keys()
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_what_is_kept_as_slower_than_eager_has_a_cause(suite: str) -> None:
+    rows = json.loads((RESULTS / f"{suite}.json").read_text())["families"]
+    slow = {name for name, row in rows.items() for c in SPEEDS if row.get(c, {}).get("speed", 1) < SLOWEST}
+    assert slow <= CAUSES[suite].keys()
 
 
 def kept_entries(suite: str, column: str = "stator") -> list[dict]:
