@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from types import MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -109,8 +110,8 @@ def _known_in_every_call(fake: FakeTensor) -> torch.Tensor | None:
 
 @stand_ins.register(torch.matmul, "matmul", operator.matmul)
 def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> torch.Tensor:
-    """Multiply batches of unknown sizes, whose numbers torch before 2.13 reads. As in torch: `mm` or `mv` if the second
-    operand is a matrix or vector, else `bmm` over the broadcast batches."""
+    """Multiply batches of symbolic sizes, which torch before 2.13 makes constants of. As in torch: `mm` or `mv` if the
+    second operand is a matrix or vector, else `bmm` over the broadcast batches."""
     operands = (input, other)
     if out is not None:
         return torch.matmul(input, other, out=out)
@@ -134,7 +135,7 @@ def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> tor
 
 @stand_ins.register(F.linear)
 def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Apply a linear layer to rows of unknown sizes, by one `addmm` over all rows."""
+    """Apply a linear layer to rows of symbolic sizes, by one `addmm` over all rows."""
     given = (input, weight) if bias is None else (input, weight, bias)
     if any(not isinstance(one, FakeTensor) or one.dtype is not input.dtype for one in given):
         return F.linear(input, weight, bias)
@@ -161,8 +162,10 @@ def _grouped_mm_fallback(input: torch.Tensor, weight: torch.Tensor, offs: torch.
 
 
 def stand_in_for(target: Any) -> Callable[..., Any] | None:
-    """The function that runs instead of a call's target. Custom operators, which may not exist yet, are known by
-    name."""
+    """The function that runs instead of a call's target. Known by name are methods of tensors, and custom operators,
+    which may not exist yet."""
+    if type(target) in (MethodDescriptorType, WrapperDescriptorType):
+        return stand_ins.get(target.__name__)
     if isinstance(target, OpOverload):
         target = target.overloadpacket
     return stand_ins.get(target._qualified_op_name if isinstance(target, OpOverloadPacket) else target)
