@@ -131,6 +131,15 @@ def test_dynamic_false_compiles_for_each_size():
     assert len(graphs.made) == len(SIZES)
 
 
+def test_a_smaller_last_batch_is_served_by_the_second_version():
+    def loss(rows, labels):
+        return (rows.sum(1) - labels).square().mean()
+
+    batches = [(8, 16), (8, 20), (8, 12), (3, 9)]  # (rows, columns): only the columns differ in the second call
+    graphs = compilations(loss, [(torch.randn(batch), torch.randn(batch[0])) for batch in batches])
+    assert len(graphs.made) == 2
+
+
 def test_only_the_changed_dimension_is_a_symbol():
     graphs = compilations(lambda x: x + 1, of_sizes(*SIZES))
     assert graphs.input_shapes() == ["torch.Size([s0, 4])"]

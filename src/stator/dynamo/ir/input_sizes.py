@@ -94,11 +94,13 @@ class InputSizes:
         return to_sym_int(self.environment, self._symbol(source, stride)) if free else stride
 
     def _is_free(self, source: SizeSource) -> bool:
-        """Whether a size without a mark is a symbol."""
+        """Whether a size without a mark is a symbol. Where sizes change, a leading dimension is likely a batch, whose
+        last one is smaller: it is a symbol before it changes."""
         if self.dynamic is not None:
             return self.dynamic
-        appeared = source.base not in self.met and any(type(one) is SizeSource for one in self.changed)
-        return appeared or source in self.changed
+        if source in self.changed:
+            return True
+        return (source.dim == 0 or source.base not in self.met) and any(type(one) is SizeSource for one in self.changed)
 
     def _symbol(self, source: Source, example: int | None, mark: SizeMark | None = None) -> Symbol:
         """`example`: None if nothing may depend on the value."""
