@@ -266,12 +266,13 @@ class CompiledStep:
         if torch.is_grad_enabled() or step_node.kept is not None or draws_other_numbers or computed_again:
             raise replacement_error(step_node.primals[moved[0]])
         given, states = step_node.primals, step_node.states
-        primals = primals_on_old_memory(step_node, self.joint.graph.graph, moved)
+        sizes = self._sizes(step_node)
+        primals = primals_on_old_memory(step_node, self.joint.graph.graph, moved, sizes)
 
         def run(request: GradientRequest, tangents: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
             by = request.by
             with replay_random_numbers(states), torch.enable_grad():
-                handles = self.program.handles(self.joint, primals, self._sizes(step_node))
+                handles = self.program.handles(self.joint, primals, sizes)
             for at in moved:
                 primals[at].data = given[at].detach()
             gradients = self.program.gradients(self.joint, request.positions, None, request.stops, by, (), handles)

@@ -9,7 +9,7 @@ trace/eager_saved_tensors.py finds what eager saves.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import fx
 
 from stator.graph.ir.size_bindings import evaluated
 from stator.runtime.launch import lie_at, places
+from stator.shapes.expr import Symbol
 
 # The places of tensors and their storages, see `launch.memory`. Eager keeps the storage of a saved view alive, too.
 Memory = tuple[bytes, list[torch.UntypedStorage]]
@@ -33,13 +34,15 @@ def replaced_primals(step_node: Any) -> list[int]:
     return [at for at in elsewhere if at not in written] if not set(elsewhere).isdisjoint(step_node.step.placed) else []
 
 
-def primals_on_old_memory(step_node: Any, graph: fx.Graph, moved: Collection[int]) -> list[torch.Tensor]:
+def primals_on_old_memory(
+    step_node: Any, graph: fx.Graph, moved: Collection[int], sizes: Mapping[Symbol, int]
+) -> list[torch.Tensor]:
     """Leaves that stand in for the primals, on the memory of the forward.
 
-    graph: its placeholders begin with the primals. Raises RuntimeError where a primal was written to, or cannot be
-    rebuilt.
+    graph: its placeholders begin with the primals. sizes: the values of its symbols in the call. Raises RuntimeError
+    where a primal was written to, or cannot be rebuilt.
     """
-    metas = [evaluated(node.meta["val"], step_node.sizes) for node in graph.nodes if node.op == "placeholder"]
+    metas = [evaluated(node.meta["val"], sizes) for node in graph.nodes if node.op == "placeholder"]
     found = []
     for at, (primal, version) in enumerate(zip(step_node.primals, step_node.versions, strict=True)):
         written = version >= 0 and primal._version != version
