@@ -157,6 +157,7 @@ def test_layers_whose_buffers_all_change_are_not_found_one_by_one() -> None:
     assert not counters.counts["frames"]
 
 
+@pytest.mark.fixed_sizes  # a symbol beside known contents gives unknown contents, at which the graph ends
 def test_sizes_computed_from_buffers_that_hold_one_number() -> None:
     model = Padded()
     compiled = stator.compile(model, backend="aot_eager")
