@@ -200,7 +200,7 @@ def expand(self: Any, size: Sequence[Any], *, implicit: bool = False) -> TensorM
                     f"The expanded size of the tensor ({target}) isn't allowed in a leading, non-existing "
                     f"dimension {dim}"
                 )
-        if surely(own == 1) and not surely(target == 1):
+        if surely(own == 1) and not (surely(target == 1) if is_unknown(target) else target == 1):
             continue  # one repeated element fits every target
         if holds(target == own) if is_unknown(target) or is_unknown(own) else target == own:
             strides[dim] = step
