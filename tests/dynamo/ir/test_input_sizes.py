@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import fx
 
 import stator
@@ -75,6 +76,37 @@ def products(x):
     return x @ x.t(), x.t() @ x, torch.einsum("ij,kj->ik", x, x)
 
 
+def shape_functions(x):
+    total = math.prod(x.shape) + x.shape.numel() + sum(x.shape) + max(x.shape) + math.prod((x.shape[0], 2.0), start=3)
+    return (
+        x * total,
+        x.new_zeros(x.shape[:-1] + x.shape[:1]),
+        x.new_zeros(sorted(x.shape)[::-1]),
+        x.shape == (x * 2).shape,
+    )
+
+
+def rounded_numbers(x):
+    n = x.shape[0]
+    half, rest = divmod(n, 2)
+    return x.new_zeros(int(n * 0.5), half), x.new_zeros(round(n * 0.5), 2), x * n**-0.5, x * math.gcd(n, 6), n & 1, rest
+
+
+def functions_of_numbers(x):
+    n = x.shape[0]
+    return x * math.sqrt(n), math.log(n), max(n, 3.5), math.isqrt(n), n >> 1, x + math.log2(x.numel())
+
+
+def members(x):
+    more = x + 1 if x.shape[0] in (70, 90) else x - 1
+    return more, x.shape.count(70), x.shape.index(4), 80 in x.shape, [1, 2].count(x.shape[0])
+
+
+def maximum_pools(x):
+    lines = x.reshape(1, 1, -1)
+    return F.max_pool1d(lines, 2), *F.max_pool1d(lines[0], (3,), 2, 1, return_indices=True)
+
+
 def joined(x):
     return torch.cat([x, x]), torch.stack([x, x + 1]), torch.cat([x, x.new_zeros(2, 4)])
 
@@ -108,6 +140,11 @@ USES = (
     returned_numbers,
     reductions,
     products,
+    shape_functions,
+    rounded_numbers,
+    functions_of_numbers,
+    members,
+    maximum_pools,
     joined,
     split,
     attention,
@@ -369,3 +406,38 @@ def test_symbols_of_a_version_are_symbols_of_those_that_follow():
     calls = [(torch.randn(6, 4),), (torch.randn(1, 4), torch.randn(6, 4)), (torch.randn(1, 4), torch.randn(7, 4))]
     calls += [(torch.randn(9, 4),), *((torch.randn(1, 4), torch.randn(length, 4)) for length in (9, 10, 11))]
     assert len(compilations(step, calls).made) == 3
+
+
+def test_text_of_sizes_is_made_by_each_call():
+    def function(x):
+        n = x.shape[0]
+        return x + 1, f"{n} rows, {n / 2:.3f} pairs, {n * 2!r:>4}"
+
+    graphs = Graphs()
+    compiled = stator.compile(function, backend=graphs, fullgraph=True)
+    for size in SIZES:
+        x = torch.randn(size, 4)
+        assert compiled(x)[1] == function(x)[1]
+    assert len(graphs.made) == 2
+
+
+def test_text_that_is_used_needs_the_size():
+    def function(x):
+        return x + 1 if f"{x.shape[0]}" == "7" else x - 1
+
+    assert len(compilations(function, of_sizes(*SIZES)).made) == len(SIZES)
+
+
+def test_a_function_of_a_size_that_the_graph_changes_is_computed_ahead():
+    def function(x):
+        root = math.sqrt(x.shape[0])
+        x.t_()
+        return x + 1, root
+
+    graphs = Graphs()
+    compiled = stator.compile(function, backend=graphs, fullgraph=True)
+    for size in SIZES:
+        x = torch.randn(size, 4)
+        mine, other = compiled(x.clone()), function(x.clone())
+        assert mine[1] == other[1] and torch.equal(mine[0], other[0])
+    assert len(graphs.made) == 2

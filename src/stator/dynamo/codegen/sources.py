@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from stator.base.errors import CompileError
+from stator.dynamo.guards.size_guards import size, stride
 from stator.dynamo.guards.source import (
     AttrSource,
     BuiltinSource,
@@ -130,7 +131,7 @@ def _item(writer: Writer, source: ItemSource) -> None:
 
 @sources.register(SizeSource, StrideSource)
 def _size(writer: Writer, source: SizeSource | StrideSource) -> None:
-    writer.builder.const_callee(support.size if isinstance(source, SizeSource) else support.stride)
+    writer.builder.const_callee(size if isinstance(source, SizeSource) else stride)
     writer.load_source(source.base)
     writer.builder.const(source.dim)
     writer.builder.call(2)

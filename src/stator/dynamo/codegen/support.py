@@ -7,8 +7,6 @@ from itertools import islice
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-import torch
-
 _MISSING = object()
 
 
@@ -18,18 +16,6 @@ def read_item(container: Any, key: Any) -> Any:
         if issubclass(type(container), base):
             return base.__getitem__(container, key)
     return container[key]
-
-
-def size(tensor: torch.Tensor, dim: int) -> int:
-    """The size of a dimension, read past any `__torch_function__`."""
-    with torch._C.DisableTorchFunction():
-        return tensor.shape[dim]
-
-
-def stride(tensor: torch.Tensor, dim: int) -> int:
-    """The stride of a dimension, read past any `__torch_function__`."""
-    with torch._C.DisableTorchFunction():
-        return tensor.stride(dim)
 
 
 class _Finder:

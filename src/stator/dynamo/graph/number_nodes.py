@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from stator.base import counters, logs
-from stator.dynamo.guards.source import SizeSource, StrideSource
+from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.capture_result import GraphInput
 from stator.dynamo.ir.input_sizes import InputSizes
@@ -42,7 +42,7 @@ from stator.shapes.extrema import Max, Min
 from stator.shapes.floats import OPERATIONS, ROUNDINGS, FloatExpr, Rounded
 from stator.shapes.sym_node import to_expression
 
-from .size_recipes import size_recipe
+from .size_sources import size_source
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -297,20 +297,38 @@ class NumberNodes:
         value = self._simplified(number)
         if hasattr(value, "symbols") and not self.inputs.are_inputs(value):
             return None
-        if any(map(self._is_changed, getattr(value, "symbols", ()))):
-            return None
-        return size_recipe(value, self.inputs.sources)
+        source = size_source(value, self.inputs.sources)
+        return None if self.is_changed(source) else Load(source)
 
-    def _is_changed(self, symbol: Symbol) -> bool:
-        """Whether captured code gave the tensor that had this size another size there."""
-        source = self.inputs.sources[symbol]
-        if not isinstance(source, SizeSource):
+    def is_changed(self, source: Source) -> bool:
+        """Whether captured code gave a tensor another layout, so that the source of a number that is computed from its
+        sizes gives the number of the call only ahead of the graph."""
+        if isinstance(source, CallSource):
+            return any(map(self.is_changed, source.args))
+        if not isinstance(source, (SizeSource, StrideSource)):
             return False
         for value in self.recorder.input_values:
             if value.source == source.base:
-                sizes = value.fake.shape
-                return source.dim >= len(sizes) or self._simplified(sizes[source.dim]) is not self._simplified(symbol)
+                layout = value.fake.shape if isinstance(source, SizeSource) else value.fake.stride()
+                found = self._simplified(layout[source.dim]) if source.dim < len(layout) else None
+                return found is not self._simplified(self.inputs.at_entry(source))
         return False
+
+    def as_input(self, value: SymbolicNumber) -> SymbolicNumber | None:
+        """A number over symbols as one that each call reads, for functions of which there are no expressions. None if
+        it depends on anything but inputs."""
+        origin = value.origin
+        if type(origin) is FromInput:
+            return value
+        if type(origin) is not FromSizes or not origin.has_example or self.recorder.graph is not self.recorder.root:
+            return None
+        expression = self._simplified(origin.number)
+        known = self.recorder.context.numbers
+        if expression not in known:
+            example = value.kind(origin.number.node.hint)
+            source = size_source(expression, self.inputs.sources)
+            known[expression] = SymbolicNumber(FromInput(self.recorder.context, source, example))
+        return known[expression]  # type: ignore[no-any-return]
 
     # -- as nodes --
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from stator.dynamo.host.native_status import native as _native
 from stator.shapes.condition_text import text_of
 from stator.shapes.conditions import Comparison, Conjunction
@@ -14,7 +16,7 @@ from stator.shapes.expr import Constant, Expr, FloorDiv, Mod, Symbol
 from stator.shapes.extrema import Max, Min
 
 from .guard import Guard, GuardedFact, GuardKind, SizeFacts
-from .guard_tree import GuardTreeBuilder, checkers, describers
+from .guard_tree import GuardTreeBuilder, accessors, checkers, describers
 from .source import SizeSource, Source, StrideSource
 
 
@@ -143,6 +145,30 @@ _ATOMS: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
     Min: ("SIZE_LEAST", lambda atom: atom.args),
     Max: ("SIZE_LARGEST", lambda atom: atom.args),
 }
+
+
+# ---- sizes by themselves ----
+
+
+def size(tensor: torch.Tensor, dim: int) -> int:
+    """The size of a dimension, read past any `__torch_function__`."""
+    with torch._C.DisableTorchFunction():
+        return tensor.shape[dim]
+
+
+def stride(tensor: torch.Tensor, dim: int) -> int:
+    """The stride of a dimension, read past any `__torch_function__`."""
+    with torch._C.DisableTorchFunction():
+        return tensor.stride(dim)
+
+
+@accessors.register(SizeSource, StrideSource)
+def _access(builder: GuardTreeBuilder, source: SizeSource | StrideSource) -> int:
+    """The size as the result of a call, for functions of sizes that only Python computes."""
+    read = size if isinstance(source, SizeSource) else stride
+    dim = builder.child(0, _native.ACCESS_CONSTANT, source.dim, identity=id(source.dim))
+    slots = (builder.tree.save(builder.node(source.base)), builder.tree.save(dim))
+    return builder.child(0, _native.ACCESS_CALL, (read, slots), identity=(id(read), slots))
 
 
 # ---- explanations ----

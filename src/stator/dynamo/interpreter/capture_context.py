@@ -41,7 +41,7 @@ from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, is_python_slot, lookup_in_class
 from stator.dynamo.values.scopes import GlobalScope
-from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_member, is_open_input, looked_up
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_member, is_open, is_open_input, looked_up
 from stator.dynamo.values.tensors.tensor import TensorValue, rely_on_methods
 from stator.dynamo.values.tensors.tensor_methods import SPECIAL as SPECIAL_METHODS
 
@@ -379,6 +379,12 @@ class FrameCapture:
     def equal(self, left: Value, right: Value) -> bool:
         return self.truth(self.compare(operator.eq, left, right))
 
+    def same_or_equal(self, left: Value, right: Value) -> bool:
+        """Whether containers count these items as equal: one object, or equal. Asking whether a number is the same
+        object makes a constant of it."""
+        numbers = SymbolicNumber in (type(left), type(right))
+        return left is right or (not numbers and self.same(left, right)) or self.equal(left, right)
+
     # ---- operations ----
 
     def get_attr(self, owner: Value, name: str) -> Value:
@@ -395,8 +401,9 @@ class FrameCapture:
         return owner.get_item(self, key)
 
     def contains(self, container: Value, item: Value) -> bool:
-        if is_open_input(item):
-            found = is_member(self, container, item)  # type: ignore[arg-type]
+        number = self.recorder.numbers.as_input(item) if is_open(item) else None
+        if number is not None:
+            found = is_member(self, container, number)
             if found is not None:
                 return found
         return container.contains(self, item)

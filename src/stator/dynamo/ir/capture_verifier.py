@@ -22,7 +22,9 @@ from stator.dynamo.guards.source import (
     InstanceDictSource,
     LocalSource,
     ModuleGlobalSource,
+    SizeSource,
     Source,
+    StrideSource,
     TypeSource,
 )
 from stator.graph.fake.fake_mode import FakeTensor
@@ -126,8 +128,9 @@ def _unguarded(source: Source, guarded: set[Source]) -> Iterator[Source]:
 
 def _is_known(source: Source) -> bool:
     """Whether the kind of object there follows from another source: a call takes whatever it is given, each object has
-    a class and may have a dictionary, a function has its closure and defaults, a constant has its attributes."""
-    if isinstance(source, (CallSource, InstanceDictSource, TypeSource)):
+    a class and may have a dictionary, a function its closure and defaults, a constant its attributes, a tensor
+    sizes."""
+    if isinstance(source, (CallSource, InstanceDictSource, SizeSource, StrideSource, TypeSource)):
         return True
     of_constant = isinstance(source, AttrSource) and isinstance(source.base, ConstantSource)
     return of_constant or (isinstance(source, AttrSource) and source.name in ("__closure__", "__kwdefaults__"))

@@ -128,6 +128,10 @@ class InputSizes:
             return None
         return to_sym_int(self.environment, self._symbol(source, example))
 
+    def at_entry(self, source: SizeSource | StrideSource) -> Symbol:
+        """The symbol of a size or stride."""
+        return self._by_source[source]
+
     def are_inputs(self, value: Any) -> bool:
         """Whether an expression or condition depends on these symbols alone."""
         return bool(value.symbols <= self.sources.keys())

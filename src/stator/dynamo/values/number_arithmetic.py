@@ -69,7 +69,13 @@ def computed(context: CaptureContext, function: Any, args: list[Value]) -> Value
         return _of_truths(context, function, args)
     if not origins & {FromSizes, FromTensor}:
         return _of_random_numbers(context, function, args)
-    return (_of_sizes if origins <= {FromSizes, FromInput} else _of_tensors)(context, function, args)
+    if not origins <= {FromSizes, FromInput}:
+        return _of_tensors(context, function, args)
+    made = _of_sizes(context, function, args)
+    if made is None:
+        inputs = [context.recorder.numbers.as_input(arg) if is_open(arg) else arg for arg in args]
+        made = None if None in inputs else _of_inputs(context, function, inputs)
+    return made
 
 
 def _is_number(value: Value) -> bool:
@@ -83,7 +89,9 @@ _DEEPEST = 16  # operations between a number and what it was computed from
 _OF_INPUTS: dict[Callable[..., Any], bool] = {
     **dict.fromkeys((operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, float), True),
     **dict.fromkeys((operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.not_), False),
-    **dict.fromkeys((int, round, min, max, bool, *_COMPARISONS), False),
+    **dict.fromkeys((operator.and_, operator.or_, operator.xor), True),
+    **dict.fromkeys((int, round, min, max, bool, operator.rshift, *_COMPARISONS), False),
+    **dict.fromkeys((math.gcd, math.lcm, math.isqrt), False),
     **dict.fromkeys((math.sqrt, math.exp, math.log, math.log2, math.log10, math.pow), False),
     **dict.fromkeys((math.sin, math.cos, math.tanh), False),
     **dict.fromkeys((math.floor, math.ceil, math.isnan, math.isinf, math.isfinite, math.fabs), False),
@@ -227,7 +235,9 @@ def _of_sizes(context: CaptureContext, function: Any, args: list[Value]) -> Valu
         return None
     numbers = [_over_symbols(context, arg) for arg in args]
     if function in _CHOICES and len({arg.python_type(context) for arg in args}) > 1:
-        raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
+        if any(context.recorder.numbers.as_input(arg) is None for arg in args if is_open(arg)):
+            raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
+        return None
     if target in _DIVISIONS and not bool(numbers[1] != 0):  # a condition of the graph, unless the divisor is known
         raise unsupported("data-dependent-value", "a division by a number that is known when the graph runs")
     if function in _OF_INTS and any(type(number) not in (torch.SymInt, int) for number in numbers):

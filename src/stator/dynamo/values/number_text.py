@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Recipe
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, NewTuple, Recipe, call_recipe
 
 from .constants import ConstantValue
 from .symbolic_numbers import FromInput, FromSizes, SymbolicNumber
@@ -16,29 +16,46 @@ if TYPE_CHECKING:
 
 
 class NumberText(ConstantValue):
-    """A string with the numbers of this call in it. Reading `value` relies on these numbers."""
+    """A string with the numbers of this call in it. Reading `value` relies on these numbers; text that only leaves the
+    frame is made of the numbers of each call.
 
-    __slots__ = ("numbers",)
+    parts: constant text, and (number, conversion, format specification).
+    """
 
-    def __init__(self, text: str, numbers: Sequence[SymbolicNumber]) -> None:
+    __slots__ = ("parts",)
+
+    def __init__(self, text: str, parts: Sequence[_Part]) -> None:
         super().__init__(text)
-        self.numbers = tuple(numbers)
+        self.parts = tuple(parts)
 
     @property
     def value(self) -> Any:
-        for number in self.numbers:
-            number.constant()
+        for part in self.parts:
+            if not isinstance(part, str):
+                part[0].constant()
         return self._value
 
     def python_type(self, context: CaptureContext) -> type:
         return str
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        return ConstantRecipe(self.value)
+        made: list[Recipe] = []
+        for part in self.parts:
+            if isinstance(part, str):
+                made.append(ConstantRecipe(part))
+                continue
+            number, convert, spec = part
+            converted = call_recipe(convert, reconstructor.recipe(number)) if convert else reconstructor.recipe(number)
+            made.append(call_recipe(format, converted, ConstantRecipe(spec)))
+        return call_recipe("".join, NewTuple(made)) if len(made) > 1 else made[0]
+
+
+_Part = str | tuple[SymbolicNumber, Any, str]
 
 
 def format_number(context: CaptureContext, value: SymbolicNumber, convert: Any, spec: str) -> NumberText | None:
-    """`format(convert(value), spec)` of a number that has a value in this call; None for others."""
+    """`format(convert(value), spec)` of a number that has a value in this call; None for others. `convert`: None for
+    the number itself."""
     origin = value.origin
     if type(origin) is FromSizes and origin.has_example:
         number = value.kind(origin.number.node.hint)
@@ -46,11 +63,17 @@ def format_number(context: CaptureContext, value: SymbolicNumber, convert: Any, 
         number = origin.example
     else:
         return None
-    return NumberText(context.run_real(lambda it, how: format(convert(it), how), (number, spec)), [value])
+    shown = number if convert is None else convert(number)
+    return NumberText(context.run_real(format, (shown, spec)), [(value, convert, spec)])
 
 
 def joined(parts: Sequence[ConstantValue]) -> ConstantValue:
     """The text of these parts, one behind the other."""
-    numbers = [number for part in parts if isinstance(part, NumberText) for number in part.numbers]
     text = "".join([part._value if isinstance(part, NumberText) else part.value for part in parts])
-    return NumberText(text, numbers) if numbers else ConstantValue(text)
+    if not any(isinstance(part, NumberText) for part in parts):
+        return ConstantValue(text)
+    return NumberText(text, [one for part in parts for one in _parts_of(part)])
+
+
+def _parts_of(text: ConstantValue) -> tuple[_Part, ...]:
+    return text.parts if isinstance(text, NumberText) else (text.value,)

@@ -190,7 +190,10 @@ class SymbolicNumber(Value):
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         origin = self.origin
         if type(origin) is FromInput:
-            return ConstantRecipe(origin.example) if origin.fixed else Load(origin.source)
+            if origin.fixed:
+                return ConstantRecipe(origin.example)
+            if not reconstructor.context.recorder.numbers.is_changed(origin.source):
+                return Load(origin.source)
         if type(origin) is FromRandom:
             return origin.recipe
         if type(origin) is FromSizes:

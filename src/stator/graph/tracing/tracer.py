@@ -29,6 +29,7 @@ from stator.graph.operators import fused_optimizers as fused_optimizers  # regis
 from stator.graph.operators import gradient_scaling as gradient_scaling  # registers its handlers
 from stator.graph.operators import interpolation as interpolation  # registers its handlers
 from stator.graph.operators import known_masks as known_masks  # registers its handlers
+from stator.graph.operators import max_pooling as max_pooling  # registers its handlers
 from stator.graph.operators import mutation as mutation  # registers its handlers
 from stator.graph.operators import recurrent_layers as recurrent_layers  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_in_for

@@ -243,7 +243,7 @@ def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
         as_it_is = isinstance(value, PendingTextValue) and conversion in _OF_TEXT_AS_IT_IS
         return value if as_it_is else PendingTextValue(getattr(value, "made_at", context.end_step()))
     if type(value) is SymbolicNumber:
-        text = format_number(context, value, CONVERSIONS[conversion], spec)
+        text = format_number(context, value, CONVERSIONS[conversion] if conversion else None, spec)
         if text is not None:
             return text
     return context.constant(context.format_value(value, conversion, spec))

@@ -5,6 +5,7 @@ Containers are in collections_functions.py, classes in python_classes.py."""
 from __future__ import annotations
 
 import abc
+import math
 import operator
 import types
 import typing
@@ -405,6 +406,14 @@ def _sum(context: CaptureContext, items: Value, start: Value | None = None) -> V
         total = context.binary(operator.add, _sum_of_known(context, total, numbers), item)
         numbers = None
     return _sum_of_known(context, total, numbers)
+
+
+@calls(math.prod)
+def _product(context: CaptureContext, items: Value, *, start: Value | None = None) -> Value:
+    total = start if start is not None else ConstantValue(1)
+    for item in counted(_lazy_items(context, items)):  # multiplies by each item before it makes the next
+        total = context.binary(operator.mul, total, item)
+    return total
 
 
 def _is_known_number(value: Value) -> bool:

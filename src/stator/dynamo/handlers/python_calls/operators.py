@@ -284,7 +284,7 @@ def _in_order(context: CaptureContext, function: Any, left: SequenceValue, right
         return None
     mine, theirs = list(left.raw_items(context)), list(right.raw_items(context))
     for one, other in zip(mine, theirs, strict=False):
-        if not _are_equal(context, one, other):
+        if not context.same_or_equal(one, other):
             return context.compare(function, one, other)
     return ConstantValue(function(len(mine), len(theirs)))
 
@@ -317,7 +317,7 @@ def structurally_equal(context: CaptureContext, left: Value, right: Value) -> bo
         if keys != others and issubclass(left.cls, OrderedDict) and issubclass(right.cls, OrderedDict):
             return False
         pairs = ((left.find(context, key), right.find(context, key)) for key in left.keys(context))
-        return all(_are_equal(context, one, other) for one, other in pairs)  # type: ignore[arg-type]
+        return all(context.same_or_equal(one, other) for one, other in pairs)  # type: ignore[arg-type]
     if isinstance(left, SetValue) and isinstance(right, SetValue):
         return left.members.keys() == right.members.keys()
     if isinstance(left, BoundMethodValue) and isinstance(right, BoundMethodValue):
@@ -325,13 +325,6 @@ def structurally_equal(context: CaptureContext, left: Value, right: Value) -> bo
     if isinstance(left, BuiltinMethodValue) and isinstance(right, BuiltinMethodValue):
         return context.same(left.owner, right.owner) and left.name == right.name
     return context.same(left, right)
-
-
-def _are_equal(context: CaptureContext, one: Value, other: Value) -> bool:
-    """Whether containers count these items as equal: one object, or equal. Asking whether a number is the same object
-    makes a constant of it."""
-    numbers = type(one) is SymbolicNumber or type(other) is SymbolicNumber
-    return one is other or (not numbers and context.same(one, other)) or context.equal(one, other)
 
 
 def _holds_sizes(value: Value) -> bool:
@@ -356,7 +349,7 @@ def _equal_items(context: CaptureContext, left: SequenceValue, right: SequenceVa
     at = 0
     while at < len(left.items) and at < len(right.items):
         one, other = left.at(context, at), right.at(context, at)
-        if not _are_equal(context, one, other):
+        if not context.same_or_equal(one, other):
             break
         at += 1
     if at < len(left.items) and at < len(right.items):

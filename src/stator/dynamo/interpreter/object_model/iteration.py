@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.symbolic_numbers import is_open
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -118,9 +120,21 @@ def sorted_items(context: CaptureContext, items: list[Value], key: Value | None,
     """`sorted(items, key=key, reverse=reverse)`."""
     by = items if key is None or context.is_none(key) else [context.call(key, [item], {}) for item in items]
     down = reverse is not None and context.truth(reverse)
+    if any(map(is_open, by)):
+        return [items[at] for at in sorted(range(len(items)), key=lambda at: _Measure(context, by[at]), reverse=down)]
     compared = _distinct_first_items(context, by) or [context.constant_of(item, "what is sorted by") for item in by]
     order = context.run_real(sorted, (range(len(items)),), {"key": compared.__getitem__, "reverse": down})
     return [items[at] for at in order]
+
+
+class _Measure:
+    """What an item is sorted by, with a symbolic number among the measures: each comparison is a decision."""
+
+    def __init__(self, context: CaptureContext, value: Value) -> None:
+        self.context, self.value = context, value
+
+    def __lt__(self, other: _Measure) -> bool:
+        return self.context.truth(self.context.compare(operator.lt, self.value, other.value))
 
 
 def _distinct_first_items(context: CaptureContext, values: list[Value]) -> list[Any]:

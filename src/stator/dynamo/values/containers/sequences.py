@@ -88,7 +88,7 @@ class SequenceValue(ObjectValue):
     def contains(self, context: CaptureContext, item: Value) -> bool:
         if self.cls is not self.builtin and self.special(context, "__contains__") is not None:
             return super().contains(context, item)
-        return any(context.same(mine, item) or context.equal(mine, item) for mine in self.raw_items(context))
+        return any(context.same_or_equal(mine, item) for mine in self.raw_items(context))
 
     def get_item(self, context: CaptureContext, key: Value) -> Value:
         if self.cls is not self.builtin and self.special(context, "__getitem__") is not None:
@@ -264,7 +264,7 @@ def _sequence_iter(context: CaptureContext, self: SequenceValue) -> Value:
 @list_methods.register("__contains__")
 @tuple_methods.register("__contains__")
 def _sequence_contains(context: CaptureContext, self: SequenceValue, item: Value) -> Value:
-    return ConstantValue(any(context.same(mine, item) or context.equal(mine, item) for mine in self.raw_items(context)))
+    return ConstantValue(any(context.same_or_equal(mine, item) for mine in self.raw_items(context)))
 
 
 @list_methods.register("__setitem__")
@@ -317,7 +317,7 @@ def _pop(context: CaptureContext, self: ListValue, index: Value | None = None) -
 @list_methods.register("remove")
 def _remove(context: CaptureContext, self: ListValue, item: Value) -> Value:
     for at, mine in enumerate(self.raw_items(context)):
-        if context.same(mine, item) or context.equal(mine, item):
+        if context.same_or_equal(mine, item):
             del self.items[at]
             self.changed(context)
             return ConstantValue(None)
@@ -371,7 +371,7 @@ def _index(context: CaptureContext, self: SequenceValue, item: Value, *bounds: V
         raise context.raised(TypeError, f"index expected at most 3 arguments, got {1 + len(bounds)}")
     start, stop = (*(_from_start(context, self, bound) for bound in bounds), *(0, sys.maxsize)[len(bounds) :])
     for at, mine in enumerate(self.iterate(context)):
-        if start <= at < stop and (context.same(mine, item) or context.equal(mine, item)):
+        if start <= at < stop and context.same_or_equal(mine, item):
             return ConstantValue(at)
     text = "tuple.index(x): x not in tuple"
     if self.builtin is not tuple:
@@ -382,12 +382,12 @@ def _index(context: CaptureContext, self: SequenceValue, item: Value, *bounds: V
 @list_methods.register("count")
 @tuple_methods.register("count")
 def _count(context: CaptureContext, self: SequenceValue, item: Value) -> Value:
-    return ConstantValue(sum(context.same(mine, item) or context.equal(mine, item) for mine in self.iterate(context)))
+    return ConstantValue(sum(context.same_or_equal(mine, item) for mine in self.iterate(context)))
 
 
 @tuple_methods.register("numel")
 def _numel(context: CaptureContext, self: SequenceValue) -> Value:
-    product = 1
+    product: Value = ConstantValue(1)
     for item in self.iterate(context):
-        product *= context.constant_of(item, "size")
-    return ConstantValue(product)
+        product = context.binary(operator.mul, product, item)
+    return product
