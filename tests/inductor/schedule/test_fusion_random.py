@@ -14,7 +14,7 @@ from kernel_harness import Compiled, assert_close, run_reference
 from random_graphs import Generator
 
 from stator.base.config import Options
-from stator.inductor.codegen.cpp.emit import Emitter
+from stator.inductor.codegen.cpp import loop_sizes
 from stator.inductor.schedule.groups import Group
 
 
@@ -39,7 +39,7 @@ def test_fused_unfused_and_reference_agree(batch: int, tmp_path: Path, monkeypat
 def test_threads_share_every_loop_without_harm(batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with every kernel made parallel, however small its work."""
     monkeypatch.setenv("STATOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(Emitter, "_work", lambda self: 10**7)
+    monkeypatch.setattr(loop_sizes, "example_work", lambda kernel: 10**7)
     compiled = Compiled()
     graphs = {seed: Generator(seed).build() for seed in range(2000 + batch * 15, 2015 + batch * 15)}
     jobs = {seed: compiled.add(graph, Options(verify=True)) for seed, graph in graphs.items()}

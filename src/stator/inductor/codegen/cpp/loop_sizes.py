@@ -24,9 +24,14 @@ def _work_of_iteration(kernel: Kernel) -> int:
     return max(1, each // 4)
 
 
+def example_work(kernel: Kernel) -> int:
+    """The elements of simple work in the example."""
+    return math.prod(kernel.typical) * _work_of_iteration(kernel)
+
+
 def suits_threads(kernel: Kernel) -> bool:
     """True if the example has enough work for several threads."""
-    return math.prod(kernel.typical) * _work_of_iteration(kernel) > _SERIAL_WORK
+    return example_work(kernel) > _SERIAL_WORK
 
 
 def may_suit_threads(kernel: Kernel) -> bool:
@@ -37,7 +42,7 @@ def may_suit_threads(kernel: Kernel) -> bool:
 def work(kernel: Kernel) -> str:
     """The elements of simple work, the argument of `threads_for`."""
     if not is_symbolic(kernel):
-        return f"{math.prod(kernel.typical) * _work_of_iteration(kernel)}ll"
+        return f"{example_work(kernel)}ll"
     return kernel.text(as_expr(product(kernel.sizes)) * _work_of_iteration(kernel))
 
 
