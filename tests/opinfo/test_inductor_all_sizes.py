@@ -29,10 +29,12 @@ from stator.shapes.sym_node import to_sym_int
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of deprecated operators and beta features
 
+# Random offsets do not ascend: eager then adds up what it finds in memory.
+ORDERED = ("nn.functional.embedding_bag",)
 NAMED = [
     (name, op)
     for name, op in zip(IDENTIFIERS, OPERATORS, strict=True)
-    if not any(word in name for word in NOT_REPEATABLE)
+    if name not in ORDERED and not any(word in name for word in NOT_REPEATABLE)
 ]
 PART = 40
 PARTS = [NAMED[start : start + PART] for start in range(0, len(NAMED), PART)]
