@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from all_sizes import check_at_sizes
 
+import stator
+
 # around a vector's width, below it, and long enough for partial sums and threads
 SIZES = [(6, 4), (2, 2), (3, 17), (5, 16), (7, 33), (64, 100), (3, 6000)]
 
@@ -76,3 +78,14 @@ def test_attention_over_symbolic_batch_and_length(attention: str) -> None:
         rtol=1e-4,
         atol=1e-5,
     )
+
+
+def test_a_size_that_lowering_makes_a_constant() -> None:
+    """Pooling to two columns is a copy of two columns. Lowering relies on it after it has read the input's layout."""
+    compiled = stator.compile(lambda x: F.adaptive_avg_pool1d(x.flip(0), 2), dynamic=True)
+    for rows, columns in ((4, 2), (9, 2), (3, 5)):
+        x = torch.arange(rows * columns, dtype=torch.float64).view(columns, rows).t().requires_grad_()
+        expected = F.adaptive_avg_pool1d(x.flip(0), 2)
+        found = compiled(x)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(*[torch.autograd.grad(one.square().sum(), x)[0] for one in (found, expected)])

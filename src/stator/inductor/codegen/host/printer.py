@@ -210,12 +210,14 @@ class _Printer:
 
     def plain(self, value: Any) -> str:
         """A size as an expression of the symbols' variables."""
+        value = self.program.sizes.expression(value)  # a later fact may have replaced a symbol
         if not isinstance(value, Expr | FloatExpr):
             return literal(value)
         return str(value.substitute({symbol: Symbol(name) for symbol, name in self.size_names.items()}))
 
     def number(self, value: Any) -> str:
         """A size in `call`. Each expression is computed once."""
+        value = self.program.sizes.expression(value)
         if not isinstance(value, Expr | FloatExpr) or isinstance(value, Symbol):
             return self.plain(value)
         if value not in self.numbers_of_call:
