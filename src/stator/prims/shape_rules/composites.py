@@ -25,7 +25,7 @@ from .neural_networks.convolution import convolution, per_spatial_dim
 from .neural_networks.losses import elementwise_loss, nll_loss2d_forward, nll_loss_forward
 from .neural_networks.normalisation import batch_norm_result, check_normalized
 from .neural_networks.pooling import adaptive_shape, pooled_shape
-from .neural_networks.upsampling import pad_from_inside
+from .neural_networks.upsampling import pad_from_inside, resized
 from .operands import common_device, fresh, overloads
 from .reductions import softmax as softmax_kernel
 from .shaping import constant_pad_nd, repeat
@@ -172,11 +172,9 @@ VECTOR_UPSAMPLING = """
 @shape_rule(*overloads(VECTOR_UPSAMPLING), tags=("index",))
 def upsample_vector(input: Any, output_size: Sequence[Any] | None, *options: Any) -> TensorMeta:
     """The last argument is the list of scale factors, used if no output size is given."""
-    shape = tuple(input.shape)
     if output_size is None:
-        output_size = [math.floor(size * factor) for size, factor in zip(shape[2:], options[-1], strict=True)]
-    result = (*shape[:2], *output_size)
-    return fresh(result, input, stride=suggested_strides(shape, input.stride(), result))
+        output_size = [math.floor(size * factor) for size, factor in zip(input.shape[2:], options[-1], strict=True)]
+    return resized(input, output_size)
 
 
 @shape_rule(*overloads("adaptive_avg_pool1d"), tags=("reduction",))

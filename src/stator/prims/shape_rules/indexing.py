@@ -107,12 +107,28 @@ def index(self: Any, indices: Sequence[Any]) -> Any:
 
 @shape_rule(*overloads("index_put_ _index_put_impl_"), tags=("scatter", "inplace"))
 def index_put_(self: Any, indices: Sequence[Any], values: Any, *_flags: bool) -> TensorMeta:
+    _check_put(self, indices, values)
+    return unchanged_argument(self)
+
+
+@shape_rule(*overloads("index_put _unsafe_index_put _index_put_impl"), tags=SCATTER)
+def index_put(self: Any, indices: Sequence[Any], values: Any, *_flags: bool) -> TensorMeta:
+    _check_put(self, indices, values)
+    return preserved(self)
+
+
+def _check_put(self: Any, indices: Sequence[Any], values: Any) -> None:
     if self.dtype is not values.dtype:
         raise RuntimeError(
             f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
             f"{values.dtype} for the source."
         )
-    return unchanged_argument(self)
+    given = [index for index in indices if index is not None]
+    if any(index.dtype in MASKS for index in given):
+        return
+    indexed = [size for size, index in zip(self.shape, indices, strict=False) if index is not None]
+    if has_zero(indexed) and not has_zero(broadcast_indices(given)):
+        raise IndexError("index is out of bounds for dimension with size 0")
 
 
 @shape_rule(aten.index_select.default, tags=INDEX)
@@ -123,6 +139,9 @@ def index_select(self: Any, dim: int, index: Any) -> TensorMeta:
     dim = wrap_dim(dim, len(shape))
     if not shape:
         return fresh((), self)
+    if has_zero(shape[dim : dim + 1]) and not has_zero(index.shape):
+        error = IndexError if len(shape) == 1 else RuntimeError
+        raise error("index_select(): self indexing axis dim should be positive")
     return fresh((*shape[:dim], index.shape[0] if len(index.shape) else 1, *shape[dim + 1 :]), self)
 
 
@@ -142,7 +161,14 @@ def gather(self: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Ten
                 f"Size does not match at dimension {axis} expected index {list(index.shape)} to be no larger than self "
                 f"{list(self.shape)} apart from dimension {dim}"
             )
+    _require_elements(self, dim)
     return fresh(index.shape, self)
+
+
+def _require_elements(self: Any, dim: int) -> None:
+    """Any index into an empty dimension is out of bounds."""
+    if has_zero(self.shape[dim : dim + 1]):
+        raise RuntimeError(f"index is out of bounds for dimension {dim} with size 0")
 
 
 @with_in_place(
@@ -150,12 +176,13 @@ def gather(self: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Ten
     tags=SCATTER,
 )
 def scatter(self: Any, dim: int, index: Any, src: Any, *_reduce: Any, **_options: Any) -> TensorMeta:
-    wrap_dim(dim, len(self.shape))
+    dim = wrap_dim(dim, len(self.shape))
     if not has_zero(index.shape):
         if max(len(index.shape), 1) != max(len(self.shape), 1):
             raise RuntimeError("Index tensor must have the same number of dimensions as self tensor")
         if hasattr(src, "shape") and max(len(index.shape), 1) != max(len(src.shape), 1):
             raise RuntimeError("Index tensor must have the same number of dimensions as src tensor")
+        _require_elements(self, dim)
     if hasattr(src, "dtype") and src.dtype is not self.dtype:
         raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")
     check_range(self.dtype, src)
@@ -196,6 +223,8 @@ def masked_scatter(self: Any, mask: Any, source: Any) -> TensorMeta:
 
 @shape_rule(aten.take.default, tags=INDEX)
 def take(self: Any, index: Any) -> TensorMeta:
+    if has_zero(self.shape) and not has_zero(index.shape):
+        raise IndexError("take(): tried to take from an empty tensor")
     return fresh(index.shape, self)
 
 

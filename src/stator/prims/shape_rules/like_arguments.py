@@ -41,7 +41,6 @@ TABLE: tuple[tuple[int, Callable[[Any], TensorMeta], tuple[str, ...], str], ...]
         "bernoulli.Tensor uniform normal_functional exponential geometric cauchy log_normal random random.from "
         "random.to",
     ),
-    (0, preserved, ("scatter",), "index_put _unsafe_index_put _index_put_impl"),
     (1, contiguous, ("reduction",), "nll_loss_backward nll_loss2d_backward _pdist_backward"),
     (1, contiguous, ("reduction",), "_ctc_loss_backward _ctc_loss_backward.Tensor"),
     (

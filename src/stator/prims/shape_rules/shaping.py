@@ -121,6 +121,9 @@ def constant_pad_nd(self: Any, pad: Sequence[Any], value: Any = 0) -> TensorMeta
     for axis in range(len(pad) // 2):
         dim = len(shape) - 1 - axis
         size = shape[dim] + pad[2 * axis] + pad[2 * axis + 1]
+        removed = [amount for amount in pad[2 * axis : 2 * axis + 2] if surely(amount < 0)]
+        if removed and not holds(shape[dim] + sum(removed) >= 0):
+            raise RuntimeError("narrow(): length must be non-negative.")
         if size < 0:
             raise RuntimeError(
                 f"The input size {shape[dim]}, plus negative padding {pad[2 * axis]} and {pad[2 * axis + 1]} "

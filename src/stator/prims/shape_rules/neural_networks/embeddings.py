@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from stator.prims.layout import has_zero
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.shape_rules.operands import fresh, overloads
 
@@ -23,6 +24,8 @@ def embedding(
             "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
             f"{indices.dtype} instead (while checking arguments for embedding)"
         )
+    if has_zero(weight.shape[:1]) and not has_zero(indices.shape):
+        raise RuntimeError("index_select(): self indexing axis dim should be positive")
     return fresh((*indices.shape, weight.shape[1]), weight)
 
 

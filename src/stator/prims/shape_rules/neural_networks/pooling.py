@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import Sizes, contiguous_strides, suggested_strides
+from stator.prims.layout import Sizes, contiguous_strides, has_zero, holds, suggested_strides, surely
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.shape_rules.operands import fresh, overloads
 
@@ -33,9 +33,15 @@ def pooled_size(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any
 def pooled_shape(
     self: Any, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> Sizes:
+    """Only the batch, the first of rank + 2 dimensions, may be empty."""
     shape = tuple(self.shape)
     if len(shape) not in (rank + 1, rank + 2):
         raise RuntimeError(f"non-empty {rank + 1}D or {rank + 2}D (batch mode) tensor expected for input")
+    if has_zero(shape[len(shape) - rank - 1 :]):
+        raise RuntimeError(
+            f"Expected {rank + 1}D or {rank + 2}D (batch mode) tensor with optional 0 dim batch size for input, "
+            f"but got:{list(shape)}"
+        )
     kernel = per_spatial_dim(kernel_size, rank)
     step = per_spatial_dim(stride, rank) if stride not in (None, (), []) else kernel
     pad, spread = per_spatial_dim(padding, rank), per_spatial_dim(dilation, rank)
@@ -107,23 +113,52 @@ def adaptive_shape(self: Any, output_size: Sequence[Any]) -> Sizes:
     return (*shape[: len(shape) - len(output_size)], *output_size)
 
 
-@shape_rule(*overloads("_adaptive_avg_pool2d adaptive_avg_pool2d"), tags=POOL)
+def require_nonempty(name: str, shape: Sizes, dims: Sequence[int]) -> None:
+    for dim in dims:
+        if has_zero((shape[dim],)):
+            raise RuntimeError(
+                f"{name}(): Expected input to have non-zero size for non-batch dimensions, but input has sizes "
+                f"{list(shape)} with dimension {dim} being empty"
+            )
+
+
+def is_mean(output_size: Sequence[Any]) -> bool:
+    """Whether eager computes this adaptive average as a mean, which takes empty tensors, too."""
+    return all(surely(size == 1) for size in output_size)
+
+
 def adaptive_pool2d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
     return pooled(self, adaptive_shape(self, output_size))
 
 
-@shape_rule(*overloads("_adaptive_avg_pool3d adaptive_avg_pool3d"), tags=POOL)
 def adaptive_pool3d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
     return fresh(adaptive_shape(self, output_size), self)
 
 
+@shape_rule(*overloads("_adaptive_avg_pool2d adaptive_avg_pool2d"), tags=POOL)
+def adaptive_avg_pool2d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
+    rank = len(self.shape)
+    if not is_mean(output_size):
+        require_nonempty("adaptive_avg_pool2d", tuple(self.shape), range(rank - 2, rank))
+    return adaptive_pool2d(self, output_size)
+
+
+@shape_rule(*overloads("_adaptive_avg_pool3d adaptive_avg_pool3d"), tags=POOL)
+def adaptive_avg_pool3d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
+    if not is_mean(output_size):
+        require_nonempty("adaptive_avg_pool3d", tuple(self.shape), range(1, len(self.shape)))
+    return adaptive_pool3d(self, output_size)
+
+
 @shape_rule(*overloads("adaptive_max_pool2d"), tags=POOL)
 def adaptive_max_pool2d(self: Any, output_size: Sequence[Any]) -> tuple[TensorMeta, TensorMeta]:
+    require_nonempty("adaptive_max_pool2d", tuple(self.shape), range(1, len(self.shape)))
     return with_positions(adaptive_pool2d(self, output_size))
 
 
 @shape_rule(*overloads("adaptive_max_pool3d"), tags=POOL)
 def adaptive_max_pool3d(self: Any, output_size: Sequence[Any]) -> tuple[TensorMeta, TensorMeta]:
+    require_nonempty("adaptive_max_pool3d", tuple(self.shape), range(1, len(self.shape)))
     return with_positions(adaptive_pool3d(self, output_size))
 
 
@@ -131,6 +166,8 @@ def adaptive_max_pool3d(self: Any, output_size: Sequence[Any]) -> tuple[TensorMe
 def fractional_max_pool(
     self: Any, kernel_size: Any, output_size: Sequence[Any], random_samples: Any
 ) -> tuple[TensorMeta, TensorMeta]:
+    rank = len(output_size)
+    require_nonempty(f"fractional_max_pool{rank}d", tuple(self.shape), range(len(self.shape) - rank, len(self.shape)))
     return with_positions(adaptive_pool3d(self, output_size))
 
 
@@ -147,9 +184,19 @@ def max_unpool3d(self: Any, indices: Any, output_size: Sequence[Any], *_geometry
 @shape_rule(*overloads("im2col"), tags=("index",))
 def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> TensorMeta:
     shape = tuple(self.shape)
-    windows: Any = 1
-    for i in range(2):
-        windows = windows * pooled_size(shape[i - 2], kernel_size[i], stride[i], padding[i], dilation[i], False)
+    if has_zero(shape[-3:]):
+        raise RuntimeError(
+            "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, "
+            f"but got: {list(shape)}"
+        )
+    blocks = [pooled_size(shape[i - 2], kernel_size[i], stride[i], padding[i], dilation[i], False) for i in range(2)]
+    if not all(holds(count >= 1) for count in blocks):
+        raise RuntimeError(
+            f"Given input with spatial size {shape[-2:]}, kernel_size={tuple(kernel_size)}, "
+            f"dilation={tuple(dilation)}, padding={tuple(padding)}, calculated shape of the array of sliding "
+            f"blocks as {tuple(blocks)}, but its components must be at least one."
+        )
+    windows = blocks[0] * blocks[1]
     result = (*shape[:-3], shape[-3] * kernel_size[0] * kernel_size[1], windows)
     return TensorMeta(result, contiguous_strides(result), self.dtype, self.device)
 

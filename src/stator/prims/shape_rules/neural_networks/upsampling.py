@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stator.prims.layout import holds, suggested_strides
+from stator.prims.layout import has_zero, holds, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.shape_rules.operands import fresh, overloads
 
@@ -18,9 +18,21 @@ UPSAMPLING = """
 
 @shape_rule(*overloads(UPSAMPLING), tags=("index",))
 def upsample(self: Any, output_size: Sequence[Any], *_scales: Any, **_options: Any) -> TensorMeta:
+    return resized(self, output_size)
+
+
+def resized(self: Any, output_size: Sequence[Any]) -> TensorMeta:
+    """An image of another size. Only the batch may be empty."""
     shape = tuple(self.shape)
     if len(shape) != len(output_size) + 2:
         raise RuntimeError(f"It is expected input_size equals to {len(output_size) + 2}, but got size {len(shape)}")
+    if has_zero(shape[2:]) or not all(holds(size > 0) for size in output_size):
+        raise RuntimeError(
+            f"Input and output sizes should be greater than 0, but got input {list(shape[2:])} and output "
+            f"{list(output_size)}"
+        )
+    if has_zero(shape[1:2]):
+        raise RuntimeError(f"Non-empty {len(shape)}D data tensor expected but got a tensor with sizes {list(shape)}")
     result = (*shape[:2], *output_size)
     return fresh(result, self, stride=suggested_strides(shape, self.stride(), result))
 
@@ -30,11 +42,13 @@ def upsample(self: Any, output_size: Sequence[Any], *_scales: Any, **_options: A
     tags=("index",),
 )
 def pad_from_inside(self: Any, padding: Sequence[Any]) -> TensorMeta:
+    _require_content(self, len(padding) // 2)
     return _padded(self, padding)
 
 
 @shape_rule(*overloads("reflection_pad1d reflection_pad2d reflection_pad3d"), tags=("index",))
 def reflection_pad(self: Any, padding: Sequence[Any]) -> TensorMeta:
+    _require_content(self, len(padding) // 2)
     for axis in range(len(padding) // 2):
         size = self.shape[len(self.shape) - 1 - axis]
         if not all(holds(size > width) for width in padding[2 * axis : 2 * axis + 2]):
@@ -43,6 +57,16 @@ def reflection_pad(self: Any, padding: Sequence[Any]) -> TensorMeta:
                 f"{list(padding)} of input {list(self.shape)}"
             )
     return _padded(self, padding)
+
+
+def _require_content(self: Any, rank: int) -> None:
+    """Only the batch, the first of rank + 2 dimensions, may be empty."""
+    shape = tuple(self.shape)
+    if has_zero(shape[len(shape) - rank - 1 :]):
+        raise RuntimeError(
+            f"Expected {rank + 1}D or {rank + 2}D (batch mode) tensor with possibly 0 batch size and other non-zero "
+            f"dimensions for input, but got: {list(shape)}"
+        )
 
 
 def _padded(self: Any, padding: Sequence[Any]) -> TensorMeta:
