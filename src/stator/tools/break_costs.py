@@ -158,8 +158,15 @@ def _bytes_of_outputs(graph: fx.GraphModule | None) -> int:
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     examples = [node.meta.get("example_value") for node in output.args[0] if isinstance(node, fx.Node)]
     # sizes that only the run can tell are not counted
-    tensors = [one for one in examples if isinstance(one, torch.Tensor) and type(one.numel()) is int]
-    return sum(one.numel() * one.element_size() for one in tensors)
+    return sum(_elements(one.numel()) * one.element_size() for one in examples if isinstance(one, torch.Tensor))
+
+
+def _elements(count: int | torch.SymInt) -> int:
+    """A number of elements in the example; 0 if data decide it."""
+    if type(count) is int:
+        return count
+    node = count.node  # type: ignore[union-attr]
+    return int(node.hint) if node.has_hint() else 0
 
 
 def _duration(seconds: float) -> str:
