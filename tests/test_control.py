@@ -72,6 +72,7 @@ def test_force_eager_compiles_nothing() -> None:
     assert not backend.graphs
 
 
+@pytest.mark.fixed_sizes
 def test_eager_on_recompile_uses_what_there_is() -> None:
     backend = CountingBackend()
     f = stator.compile(lambda x: mode(x), backend=backend)
@@ -84,6 +85,7 @@ def test_eager_on_recompile_uses_what_there_is() -> None:
     assert f(Y)[0] == 1 and len(backend.graphs) == 2
 
 
+@pytest.mark.fixed_sizes
 def test_fail_on_recompile_says_which_guard_failed() -> None:
     f = compiled_mode()
     with (
@@ -179,6 +181,7 @@ def test_assert_no_recompile_raises_with_old_and_new_value() -> None:
     assert f(X, 3).tolist() == [0, 0]
 
 
+@pytest.mark.fixed_sizes
 def test_assert_no_recompile_raises_at_the_end_when_the_program_caught_it() -> None:
     f = stator.compile(lambda x: x + 1, backend="eager")
     f(X)
@@ -568,6 +571,7 @@ def test_a_substitute_may_be_folded_through() -> None:
 # ---- guard filters ----
 
 
+@pytest.mark.fixed_sizes
 def test_a_guard_filter_drops_guards() -> None:
     seen: list[Any] = []
 

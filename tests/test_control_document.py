@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import stator
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "control.md"
 
 
+@pytest.mark.fixed_sizes
 def test_the_examples_hold() -> None:
     text = DOCUMENT.read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.S)

@@ -41,6 +41,7 @@ def test_prints_a_report() -> None:
     assert "data-dependent-jump" in text and "sin" in text
 
 
+@pytest.mark.fixed_sizes
 def test_names_graphs_that_are_too_small_to_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_costs, "LITTLE_DATA", 1 << 15)
 

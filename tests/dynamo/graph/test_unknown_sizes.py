@@ -327,6 +327,7 @@ def test_zeros_of_either_sign_make_two_numbers() -> None:
     assert repr(stator.compile(signs, backend="eager", fullgraph=True)(x)) == repr(signs(x))
 
 
+@pytest.mark.fixed_sizes
 def test_what_has_fixed_sizes_is_compiled_once() -> None:
     compiled = stator.compile(mostly_fixed, backend="inductor", fullgraph=True)
     weight = torch.eye(4, dtype=torch.float64)
