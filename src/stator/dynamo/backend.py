@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +43,7 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
     dumps.show("graph", "10_graph.py", lambda: print_graph(graph, title=name), f"of {name}")
     stage, place = f"backend {settings.backend_name!r}", first_place(captured)
     try:
-        with counters.timed("backend"):
+        with counters.timed("backend"), facts_located(captured, place):
             compiled = settings.backend(graph, [entry.example for entry in captured.inputs])
     except MissingToolchain as error:
         if settings.fullgraph:
@@ -72,6 +73,11 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
             hint="a backend is (gm, example_inputs) -> callable; return gm.forward to run the graph as it is",
         )
     return compiled
+
+
+def facts_located(captured: CapturedFrame, place: UserPlace) -> AbstractContextManager[None]:
+    """Let facts that the backend relies on name this line, where the backend names no other."""
+    return nullcontext() if captured.sizes is None else captured.sizes.environment.located(lambda: place)
 
 
 def refuses_symbols(error: Unsupported, captured: CapturedFrame) -> bool:

@@ -71,10 +71,20 @@ class Environment:
         self.replacements: dict[Symbol, Expr] = {}
         self.locate = locate
         self.assumes = assumes
+        self.narrowed: dict[tuple[Symbol, str], SizeFact] = {}  # the fact that moved the "low" or "high" end last
         self._answers: dict[Any, bool] = {}
         self._simplified: dict[Expr, Expr] = {}
         self._lower: dict[Expr, Bound] = {}
         self._about: dict[frozenset[Symbol], list[Expr]] = {}
+
+    @contextmanager
+    def located(self, locate: Callable[[], Any]) -> Iterator[None]:
+        """Take the origins of facts from `locate`."""
+        before, self.locate = self.locate, locate
+        try:
+            yield
+        finally:
+            self.locate = before
 
     # -- symbols --------------------------------------------------------------------------------------------------
 
@@ -352,7 +362,7 @@ class Environment:
             low = max(low, -(expr.offset // factor))
         else:
             high = min(high, expr.offset // -factor)
-        self.ranges[symbol] = (low, high)
+        self._set_range(symbol, low, high)
 
     def _exclude(self, expr: Expr) -> None:
         """c*s + k != 0 at an end of the range moves that end."""
@@ -362,10 +372,13 @@ class Environment:
             return
         value = -expr.offset // factor
         low, high = self._range(symbol)
-        if value == low:
-            self.ranges[symbol] = (low + 1, high)
-        elif value == high:
-            self.ranges[symbol] = (low, high - 1)
+        self._set_range(symbol, low + (value == low), high - (value == high))
+
+    def _set_range(self, symbol: Symbol, low: Bound, high: Bound) -> None:
+        """Narrow a range because of the newest fact."""
+        ends = zip(("low", "high"), self._range(symbol), (low, high), strict=True)
+        self.narrowed.update({(symbol, end): self.facts[-1] for end, before, now in ends if before != now})
+        self.ranges[symbol] = (low, high)
 
     # -- queries --------------------------------------------------------------------------------------------------
 

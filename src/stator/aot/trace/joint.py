@@ -18,7 +18,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from stator.base.errors import StatorError, Unsupported
+from stator.base.errors import StatorError, Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.fake.number_stand_ins import DataDependent
@@ -137,7 +137,7 @@ def trace_joint(
         numbers = add_numbers(tracer, leaves, names)
         if placed:
             stack.enter_context(owned_tensors_replaced(function, placed))
-        with tracer:
+        with tracer.facts_located(), tracer:
             before = torch.is_grad_enabled()
             try:
                 result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
@@ -213,6 +213,19 @@ class _JointTracer(FunctionalTracer):
         super().begin(node)
         if not self.in_backward:
             self.begun.append((torch.autograd._get_sequence_nr(), node))
+
+    def differentiated(self, sequence_number: int) -> fx.Node | None:
+        """The program's node that made an autograd node with this number."""
+        at = bisect_right(self.begun, sequence_number, key=itemgetter(0))
+        return self.begun[at - 1][1] if at else None
+
+    def place_at_hand(self) -> UserPlace | None:
+        """In the backward, the line that is differentiated."""
+        if not self.in_backward:
+            return self.place
+        current = torch._C._current_autograd_node()
+        made = None if current is None else self.differentiated(current._sequence_nr())
+        return None if made is None else made.meta.get("place")
 
     def forget(self) -> None:
         super().forget()
@@ -370,8 +383,7 @@ def _differentiate(
             found = gradients_between(roots, list(tangents.values()), sought, stops)
         except DataDependent as error:
             if error.autograd_node is not None:
-                at = bisect_right(tracer.begun, error.autograd_node, key=itemgetter(0))
-                error.origin = tracer.begun[at - 1][1] if at else None
+                error.origin = tracer.differentiated(error.autograd_node)
             raise
         except RuntimeError as error:  # for example: a saved value was overwritten, or a formula is missing
             if not isinstance(error, StatorError) and not raised_by_signal_handler(error):

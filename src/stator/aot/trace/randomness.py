@@ -52,6 +52,7 @@ def functionalize_random(gm: fx.GraphModule) -> fx.GraphModule:
         stack.enter_context(torch._C._InferenceMode(False))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        stack.enter_context(draw.tracer.facts_located())
         stack.enter_context(draw.tracer)
         for node in found:
             draw.replace(node)
@@ -79,6 +80,7 @@ class Draw:
         value = node.meta["val"]
         metas = (value,) if isinstance(value, TensorMeta) else tuple(value)
         self.meta, before, stream = metas[0], node.prev, self.stream
+        self.tracer.place = node.meta.get("place")
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self._fake)
         with self.graph.inserting_before(node):
             result = replacements[node.target](self, *args, **kwargs)  # type: ignore[index]

@@ -48,6 +48,7 @@ class InputSizes:
     held: dict[Source, int] = field(default_factory=dict)
     _by_source: dict[Source, Symbol] = field(default_factory=dict)
     _marks: dict[Symbol, SizeMark] = field(default_factory=dict)
+    _places: dict[Symbol, UserPlace] = field(default_factory=dict)  # of symbols without marks: the line that made them
 
     # -- symbols --
 
@@ -118,6 +119,8 @@ class InputSizes:
             self._by_source[source], self.sources[found] = found, source
             if mark is not None:
                 self._marks[found] = mark
+            elif self.environment.locate is not None:
+                self._places[found] = self.environment.locate()
         return found
 
     def number(self, source: Source, example: int) -> Any:
@@ -159,9 +162,9 @@ class InputSizes:
                 continue
             low, high = environment.ranges[symbol]
             if low > self._checked_low(symbol, source):
-                yield GuardedFact(compare(">=", symbol, int(low)), self._place_of_end(symbol, int(low) - 1))
+                yield GuardedFact(compare(">=", symbol, int(low)), self._place_of_end(symbol, "low"))
             if high < math.inf:
-                yield GuardedFact(compare("<=", symbol, int(high)), self._place_of_end(symbol, int(high) + 1))
+                yield GuardedFact(compare("<=", symbol, int(high)), self._place_of_end(symbol, "high"))
 
     def _checked_low(self, symbol: Symbol, source: Source) -> float:
         """The least number that guards on types and tensors let pass."""
@@ -172,14 +175,14 @@ class InputSizes:
     def _place_of_value(self, symbol: Symbol) -> UserPlace | None:
         """The line of the fact that left one value."""
         about = (fact for fact in self.environment.facts if symbol in fact.condition.symbols)
-        return next((fact.origin for fact in about if _is_equation(fact.condition)), None)
+        equations = (fact.origin for fact in about if _is_equation(fact.condition))
+        return next(equations, None) or self._place_of_end(symbol, "low") or self._place_of_end(symbol, "high")
 
-    def _place_of_end(self, symbol: Symbol, beyond: int) -> UserPlace | None:
-        """The line of the fact that excludes this number."""
-        for fact in self.environment.facts:
-            if fact.condition.symbols == {symbol} and not fact.condition.holds({symbol: beyond}):
-                return fact.origin  # type: ignore[no-any-return]
-        return None
+    def _place_of_end(self, symbol: Symbol, end: str) -> UserPlace | None:
+        """The line of the fact that ended the range, or the line that made a symbol of a number; None if a mark
+        did."""
+        fact = self.environment.narrowed.get((symbol, end))
+        return self._places.get(symbol) if fact is None else fact.origin
 
     def _relations(self) -> Iterator[GuardedFact]:
         """The facts that do not follow from the ranges."""
@@ -213,15 +216,15 @@ class InputSizes:
     def _check_range(self, symbol: Symbol, mark: SizeMark) -> None:
         """A mark without a range promises several sizes, but not all."""
         low, high = self.environment.ranges[symbol]
-        beyond = None
+        beyond, end = None, "low"
         if low > max(mark.low, SMALLEST_SIZE) and mark.low > -math.inf:
             beyond = int(low) - 1
         if high < mark.high < math.inf:
-            beyond = int(high) + 1
+            beyond, end = int(high) + 1, "high"
         if beyond is not None:
             raise ConstraintViolation(
                 f"{self.sources[symbol]} must not be {beyond}, and is promised to be {_interval(mark)}",
-                place=self._place_of_end(symbol, beyond),
+                place=self._place_of_end(symbol, end),
                 hint="mark a narrower range, or make the code independent of this size",
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from stator.graph.fake.number_stand_ins import DataDependent, holds_numbers, rul
 from stator.graph.fake.writes import check_overlap, check_unwritten
 from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.schema import SchemaFacts, argument, arguments_of_twin, functional_twin, op_info
+from stator.graph.ir.size_bindings import environment_of
 from stator.graph.ir.traced import Geometry, NewLayout, ViewStep
 from stator.prims.layout import equal_sizes, is_dense, surely
 from stator.prims.record import TensorMeta
@@ -112,6 +114,15 @@ class FunctionalTracer(FakeMode):
     def begin(self, node: fx.Node) -> None:
         """Note the node of the traced program whose operators are recorded from now on."""
         self.origin, self.place = node, node.meta.get("place")
+
+    def place_at_hand(self) -> UserPlace | None:
+        """The user's line whose operators are recorded now."""
+        return self.place
+
+    def facts_located(self) -> AbstractContextManager[None]:
+        """Let facts about the symbols of the inputs name the user's line at hand."""
+        environment = environment_of(self.graph)
+        return nullcontext() if environment is None else environment.located(self.place_at_hand)
 
     # -- inputs and constants -------------------------------------------------------------------------------------
 
@@ -407,10 +418,11 @@ class FunctionalTracer(FakeMode):
             {name: self._node_argument(value) for name, value in kwargs.items()} if kwargs else {},
             info.name,
         )
+        place = self.place_at_hand()
+        if place is not None:
+            node.meta["place"] = place
         if self.origin is not None:
             node.meta["origin"] = self.origin
-            if self.place is not None:
-                node.meta["place"] = self.place
             for kind in _INHERITED_MARKS:
                 if kind in self.origin.meta:
                     node.meta[kind] = self.origin.meta[kind]

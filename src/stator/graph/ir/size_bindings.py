@@ -126,32 +126,33 @@ def has_symbols(graph: fx.Graph) -> bool:
 
 def environment_of(graph: fx.Graph) -> Environment | None:
     """What is known about the symbols of a functional graph; None for a graph without symbols."""
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            value = node.meta.get("val")
-            for size in (value,) if type(value) is torch.SymInt else getattr(value, "shape", ()):
-                if is_symbolic(size):
-                    return size.node.environment  # type: ignore[no-any-return]
-    return None
+    metas = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
+    number = next(symbolic_numbers(metas), None)
+    return None if number is None else number.node.environment  # type: ignore[no-any-return]
 
 
 def _expressions(value: Any) -> Iterator[Any]:
+    return map(to_expression, symbolic_numbers(value))
+
+
+def symbolic_numbers(value: Any) -> Iterator[Any]:
+    """The torch.SymInts, SymFloats and SymBools in a value, see `symbols_of`, that depend on symbols."""
     kind = type(value)
     if kind is int or kind is fx.Node:
         return
     if kind in SYMBOLIC:
         expression = to_expression(value)
         if expression is not value and getattr(expression, "symbols", None):
-            yield expression
+            yield value
     elif kind is TensorMeta:
-        yield from _expressions(value.shape)
-        yield from _expressions(value.stride)
-        yield from _expressions(value.offset)
+        yield from symbolic_numbers(value.shape)
+        yield from symbolic_numbers(value.stride)
+        yield from symbolic_numbers(value.offset)
     elif isinstance(value, _CONTAINERS):
         for item in value:
-            yield from _expressions(item)
+            yield from symbolic_numbers(item)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _expressions(item)
+            yield from symbolic_numbers(item)
     elif kind is slice:
-        yield from _expressions((value.start, value.stop, value.step))
+        yield from symbolic_numbers((value.start, value.stop, value.step))

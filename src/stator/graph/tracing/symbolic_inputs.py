@@ -15,7 +15,7 @@ from torch import fx
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, meta_of_real
 from stator.graph.ir.graph_text import PlainGraphModule
-from stator.graph.ir.size_bindings import SYMBOLIC, evaluated, is_symbolic
+from stator.graph.ir.size_bindings import SYMBOLIC, evaluated, symbolic_numbers
 from stator.prims.record import TensorMeta
 from stator.shapes.environment import Environment
 
@@ -89,13 +89,8 @@ def _with_symbols(mode: FakeMode, given: Any, example: Any) -> Any:
 
 def _environment(sizes: Sequence[Any]) -> Environment | None:
     """The environment of sizes that have symbols, all with hints; None for other sizes."""
-    found = None
-    for size in sizes:
-        if type(size) is torch.SymInt and is_symbolic(size):
-            if not size.node.has_hint():
-                return None
-            found = size.node.environment
-    return found
+    numbers = list(symbolic_numbers(sizes))
+    return numbers[0].node.environment if numbers and all(one.node.has_hint() for one in numbers) else None
 
 
 def _check(environment: Environment | None, symbolic: Any, given: Any) -> None:

@@ -70,7 +70,7 @@ def trace(
         for index, tensor in enumerate(captured):
             tracer.add_input(tensor, f"captured_{index}")
         numbers = add_numbers(tracer, leaves, names)
-        with tracer:
+        with tracer.facts_located(), tracer:
             traced = _finish(tracer, run_function(function, pytree.tree_unflatten(fakes, spec), tracer))
             traced.numbers = numbers
             return traced

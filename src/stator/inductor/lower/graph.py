@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map
 
-from stator.base.errors import CompileError, StatorError, Unsupported
+from stator.base.errors import CompileError, StatorError, Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.tracing.functional import trace_operator
 from stator.inductor.buffers import Lowered, View
@@ -75,14 +76,21 @@ class _GraphLowering:
         self.values: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
         self.outputs: list[Any] = []
+        self.place: UserPlace | None = None  # the user's line of the node that is being lowered
         self.decomposing: set[Any] = set()  # operators with a decomposition that is being lowered
 
     def run(self) -> Lowered:
+        environment = self.builder.sizes.environment
+        with nullcontext() if environment is None else environment.located(lambda: self.place):
+            return self.lower_all()
+
+    def lower_all(self) -> Lowered:
         for node in self.gm.graph.nodes:
+            self.place = node.meta.get("place")
             try:
                 _HANDLERS[node.op](self, node)
             except CompileError as error:
-                place = error.place or node.meta.get("place")
+                place = error.place or self.place
                 raise CompileError(error.stage, error.reason, place=place, hint=error.hint) from error
             except StatorError:
                 raise
@@ -93,8 +101,8 @@ class _GraphLowering:
                 raised = raised_at(error)
                 text = f"{text}\n  {raised}" if raised is not None else text
                 if self.builder.sizes.environment is not None:
-                    raise Unsupported("dynamic-shape", text, place=node.meta.get("place")) from error
-                raise CompileError("inductor", text, place=node.meta.get("place")) from error
+                    raise Unsupported("dynamic-shape", text, place=self.place) from error
+                raise CompileError("inductor", text, place=self.place) from error
         builder = self.builder
         mutated = tuple([(builder.inputs[index], position) for index, position in self.gm.meta.get("mutated", ())])
         bindings = self.gm.meta.get("size_bindings", {})

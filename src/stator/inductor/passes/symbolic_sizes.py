@@ -11,14 +11,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from stator.base.errors import Unsupported
 from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.graph_text import LazyGraphModule
-from stator.graph.ir.size_bindings import SizeBindings, has_symbols, size_bindings
+from stator.graph.ir.size_bindings import SizeBindings, environment_of, size_bindings
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, Conjunction, Disjunction
-from stator.shapes.environment import Environment
 from stator.shapes.expr import Expr
 from stator.shapes.floats import FloatExpr
-from stator.shapes.sym_node import SymbolicNode
 
 
 def with_expressions(gm: fx.GraphModule) -> tuple[fx.GraphModule, SizeKnowledge]:
@@ -27,10 +25,11 @@ def with_expressions(gm: fx.GraphModule) -> tuple[fx.GraphModule, SizeKnowledge]
 
     Raises Unsupported for symbols that the graph's inputs do not bind, and for symbolic truths in arguments.
     """
-    if not has_symbols(gm.graph):
+    environment = environment_of(gm.graph)
+    if environment is None:
         return gm, NUMBERS_ONLY
     bindings = size_bindings(gm.graph)
-    knowledge = SizeKnowledge(_environment(gm.graph))
+    knowledge = SizeKnowledge(environment)
     made = described_graph(gm, knowledge)
     for node in made.graph.nodes:
         _check(node, bindings)
@@ -51,16 +50,6 @@ def described_graph(gm: fx.GraphModule, sizes: SizeKnowledge) -> fx.GraphModule:
         copied.kwargs = fx.node.map_aggregate(copied.kwargs, sizes.expression)  # type: ignore[assignment, arg-type]
         copied.meta["val"] = sizes.described(node.meta.get("val"))
     return LazyGraphModule(gm, graph, "AtenGraph")
-
-
-def _environment(graph: fx.Graph) -> Environment:
-    """The environment of all symbolic numbers in a graph."""
-    for node in graph.nodes:
-        for value in tree_leaves(_parts(node.meta.get("val"))):
-            number = getattr(value, "node", None)
-            if isinstance(number, SymbolicNode):
-                return number.environment
-    raise AssertionError("a graph with symbols has an environment")
 
 
 def _parts(meta: Any) -> Any:
