@@ -15,10 +15,15 @@ def why_it_failed(error: Exception, target: Any) -> Unsupported:
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
     if _NO_DATA in str(error):
         return unsupported("data-dependent-value", f"{name} looks at the data of a tensor")
-    if _NEEDS_NUMBERS in str(error):
+    if refuses_symbols(error):
         return unsupported("data-dependent-value", f"{name} has to know sizes known in the run only")
     return unsupported("torch-error", f"{name} failed on tensors without data: {type(error).__name__}: {error}")
 
 
-_NEEDS_NUMBERS = "expected to contain only concrete integers"  # message of C++ code that takes no symbolic sizes
+def refuses_symbols(error: Exception) -> bool:
+    """Whether the error is one of C++ code that takes no symbolic sizes."""
+    return any(text in str(error) for text in _NEEDS_NUMBERS)
+
+
+_NEEDS_NUMBERS = ("expected to contain only concrete integers", "on tensor with symbolic sizes/strides")
 _NO_DATA = "its data is not allocated yet"  # message of C++ code that reads the data of a tensor

@@ -40,7 +40,7 @@ from stator.graph.operators.data_dependent_functions import stand_ins
 from stator.graph.torch_warnings import cpp_warnings_kept, of_operator, warnings_of_kernel, warnings_of_variance
 
 from .data_dependent_errors import is_noticed, may_fail
-from .fake_error_translation import why_it_failed
+from .fake_error_translation import refuses_symbols, why_it_failed
 from .input_value_guards import CaptureFakeMode
 from .number_nodes import NumberNodes
 from .subgraphs import Subgraph
@@ -154,7 +154,7 @@ class GraphBuilder:
         if value.node.graph is self.graph:
             return value.node
         self.check_reachable(value)
-        if is_wrapper(value.fake) or not self.numbers.has_fixed_sizes("a part of the graph", value.fake):
+        if is_wrapper(value.fake) or not self.numbers.has_input_sizes(value.fake):
             raise unsupported("data-dependent-value", f"{value.describe(self.context)} in a part of the graph")
         return self.open[-1].lift(value)
 
@@ -329,6 +329,8 @@ class GraphBuilder:
         except Exception as error:
             if isinstance(error, Unsupported) or raised_by_signal_handler(error):
                 raise
+            if self.numbers.any and refuses_symbols(error):
+                self.numbers.need_constants(_name(target), args, kwargs)
             raise why_it_failed(error, target) from error
 
     def _warn_in_each_call(self, text: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from stator.base import counters, logs
 from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource
@@ -31,6 +32,7 @@ from stator.dynamo.values.symbolic_numbers import (
     number_value,
 )
 from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.fake.number_stand_ins import Number
 from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes, require
 from stator.graph.ir.size_bindings import symbols_of
@@ -40,7 +42,7 @@ from stator.shapes.conditions import Comparison, Condition, Conjunction
 from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
 from stator.shapes.extrema import Max, Min
 from stator.shapes.floats import OPERATIONS, ROUNDINGS, FloatExpr, Rounded
-from stator.shapes.sym_node import to_expression
+from stator.shapes.sym_node import to_expression, to_sym_int
 
 from .size_sources import size_source
 
@@ -89,7 +91,8 @@ class NumberNodes:
         self.any = False  # is there a symbol?
         self.checked = False  # does the graph check a fact about symbols?
         self._origins: dict[Symbol, Callable[[], fx.Node]] = {}
-        self._nodes: dict[Any, fx.Node] = {}
+        self._nodes: dict[tuple[fx.Graph, Any], fx.Node] = {}
+        self._lifted: dict[Symbol, SymbolicNumber] = {}  # symbols of inputs that parts of the graph use
         self._tensors: dict[int, tuple[SymbolicNumber, TensorValue]] = {}
         self._facts = 0  # number of facts checked so far
         self._taken: dict[Symbol, SymbolicNumber] = {}  # ints of the program that are symbols
@@ -97,6 +100,8 @@ class NumberNodes:
     def forget(self) -> None:
         """Break the reference cycles at the end of the capture."""
         self._origins.clear()
+        self._nodes.clear()
+        self._lifted.clear()
         self._tensors.clear()
         self._taken.clear()
         self.unknown.environment.locate = None
@@ -120,8 +125,8 @@ class NumberNodes:
         """Give the graph an input for each stride of an input that is a symbol of its own."""
         for symbol in map(to_expression, value.fake.stride()):
             own = type(symbol) is Symbol and type(self.inputs.sources.get(symbol)) is StrideSource
-            if own and symbol not in self._nodes:
-                self._nodes[symbol] = self._origins[symbol]()
+            if own and (self.recorder.root, symbol) not in self._nodes:
+                self._nodes[self.recorder.root, symbol] = self._origins[symbol]()
 
     def _stride_of_input(self, value: TensorValue, dim: int) -> fx.Node:
         assert value.obj is not None and value.source is not None
@@ -160,7 +165,7 @@ class NumberNodes:
         symbol = to_expression(number)
         if type(symbol) is Symbol:
             node.meta["example_value"] = number
-            self._nodes[symbol] = node
+            self._nodes[node.graph, symbol] = node
             self._origins[symbol] = lambda: node
 
     def read(self, tensor: TensorValue) -> Value:
@@ -252,7 +257,10 @@ class NumberNodes:
         recorder.taken_numbers.append(value)
         if value.node is None:
             value.node = self._placeholder(str(origin.source), origin.plain_example, Load(origin.plain_source))
-        node = value.node if recorder.graph is recorder.root else recorder.open[-1].lift_number(value, origin)
+        node = value.node
+        if recorder.graph is not recorder.root:
+            node = recorder.open[-1].lift_number(value, origin.plain_example)
+            node.meta["number"] = True
         number = Number(ask=lambda: _relied_on(value, origin), whole=whole)
         return node, torch.SymInt(number) if whole else torch.SymFloat(number)
 
@@ -261,7 +269,7 @@ class NumberNodes:
         origin = value.origin
         assert type(origin) is FromInput
         number = None
-        if type(origin.example) is int and not origin.fixed and self.recorder.graph is self.recorder.root:
+        if type(origin.example) is int and not origin.fixed:
             number = self.inputs.number(origin.source, origin.example)
         if number is None:
             return _relied_on(value, origin)
@@ -320,7 +328,7 @@ class NumberNodes:
         origin = value.origin
         if type(origin) is FromInput:
             return value
-        if type(origin) is not FromSizes or not origin.has_example or self.recorder.graph is not self.recorder.root:
+        if type(origin) is not FromSizes or not origin.has_example:
             return None
         expression = self._simplified(origin.number)
         known = self.recorder.context.numbers
@@ -333,8 +341,8 @@ class NumberNodes:
     # -- as nodes --
 
     def node(self, number: Any) -> Any:
-        """The node of a symbolic number, or a constant. Raises Unsupported if the number needs a symbol of another part
-        of the graph."""
+        """The node of a symbolic number, or a constant. A part of the graph gets the sizes of inputs as placeholders.
+        Raises Unsupported if the number needs another symbol that the part does not know."""
         made = self._made(self._simplified(number))
         if isinstance(made, fx.Node) and "example_value" not in made.meta:
             made.meta["example_value"] = number
@@ -342,18 +350,14 @@ class NumberNodes:
 
     def _simplified(self, number: Any) -> Any:
         value = to_expression(number)
-        if (
-            self.recorder.graph is not self.recorder.root
-            and hasattr(value, "symbols")
-            and self.inputs.are_inputs(value)
-        ):
-            self.need_constants("a part of the graph", number)
         return self.unknown.environment.simplify(value) if isinstance(value, Expr) else value
 
     def need_constants(self, what: str, *values: Any) -> None:
         """For what cannot do with symbols: raises Retry, for a capture with constants in their place, if any number in
         these values depends on symbols of inputs."""
-        symbols = symbols_of(values)
+        leaves = pytree.tree_leaves(values)
+        layouts = [leaf.meta if isinstance(leaf, FakeTensor) else leaf for leaf in leaves]
+        symbols = symbols_of(layouts)
         place = self.recorder.context.place()
         found = {self.inputs.sources[symbol]: place for symbol in symbols if symbol in self.inputs.sources}
         if found:
@@ -362,9 +366,14 @@ class NumberNodes:
             counters.count("dynamo.sizes_made_constant", len(found))
             raise Retry(self.assumptions.with_constants(found))
 
+    def has_input_sizes(self, fake: torch.Tensor) -> bool:
+        """Whether all sizes of a tensor follow from the sizes and ints of inputs."""
+        expressions = [to_expression(size) for size in fake.shape]
+        return all(type(size) is int or self.inputs.are_inputs(size) for size in expressions)
+
     def has_fixed_sizes(self, what: str, fake: torch.Tensor) -> bool:
         """Whether capture knows all sizes of a tensor. Raises Retry if it would with constants for sizes of inputs."""
-        self.need_constants(what, fake.shape, fake.stride())
+        self.need_constants(what, fake)
         return all(type(size) is int for size in fake.shape)
 
     def tensor(self, value: SymbolicNumber) -> TensorValue:
@@ -393,10 +402,11 @@ class NumberNodes:
             if hasattr(value, "parts"):
                 return self._combined(value)
             return value
-        found = self._nodes.get(value)
+        key = self.recorder.graph, value
+        found = self._nodes.get(key)
         if found is None:
             build = _BUILDERS.get(type(value), NumberNodes._sum)
-            found = self._nodes[value] = build(self, value)
+            found = self._nodes[key] = build(self, value)
         if isinstance(found, fx.Node) and found.graph is not self.recorder.graph:
             raise unsupported("data-dependent-value", "a number of another part of the graph")
         return found
@@ -408,6 +418,10 @@ class NumberNodes:
         return node
 
     def _symbol(self, symbol: Symbol) -> fx.Node:
+        if self.recorder.graph is not self.recorder.root and symbol in self.inputs.sources:
+            number = to_sym_int(self.unknown.environment, symbol)
+            lifted = self._lifted.setdefault(symbol, SymbolicNumber(FromSizes(number)))
+            return self.recorder.open[-1].lift_number(lifted, number)  # type: ignore[no-any-return]
         origin = self._origins.get(symbol)
         if origin is None:
             raise unsupported("data-dependent-value", "a number that an operator reads from a tensor for itself")

@@ -24,7 +24,7 @@ from .mutations import MutationLog
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
-    from stator.dynamo.values.symbolic_numbers import FromInput, SymbolicNumber
+    from stator.dynamo.values.symbolic_numbers import SymbolicNumber
     from stator.dynamo.values.tensors.tensor import TensorValue
 
     from .messages import Message
@@ -51,12 +51,11 @@ class Subgraph:
             self._versions.append((value, version_of(value.fake)))
         return node
 
-    def lift_number(self, value: SymbolicNumber, origin: FromInput) -> fx.Node:
+    def lift_number(self, value: SymbolicNumber, example: Any) -> fx.Node:
         """The placeholder for a Python number that changes from call to call."""
         node = self._nodes.get(id(value))
         if node is None:
-            node = self._nodes[id(value)] = self.placeholder(origin.plain_example)
-            node.meta["number"] = True
+            node = self._nodes[id(value)] = self.placeholder(example)
             self.lifted.append(value)
         return node
 

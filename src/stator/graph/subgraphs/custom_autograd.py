@@ -21,7 +21,7 @@ class SlotKind(enum.Enum):
     """Where a graph of a custom function finds a value."""
 
     ARGUMENT = "argument"  # a tensor argument of the function, by position
-    FREE = "free"  # a tensor that the function reads from its closure or globals
+    FREE = "free"  # a tensor that the function reads from its closure or globals, or a number
     OUTPUT = "output"  # an output of the function
     KEPT = "kept"  # a value that the forward keeps for the backward
 
@@ -35,13 +35,11 @@ class SubgraphBackward:
 
     graph: takes the gradients of the outputs, then the values at `reads`. It returns the gradients of the tensor
         arguments, one result for each entry of `results` that is not None.
-    layouts: (shape, stride) that the gradients must have.
     """
 
     graph: fx.GraphModule
     reads: tuple[ValueSlot, ...]
     results: tuple[int | None, ...]
-    layouts: tuple[tuple[Any, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +110,15 @@ class _CustomAutograd(torch.autograd.Function):
         referred = {place for part in function.backwards.values() for place in part.reads} - by_context
         ctx.referred = {(kind, index): found[kind][index] for kind, index in referred}
         ctx.function = function
+        # the strides that the backward was captured with: the user's code may have read them
+        ctx.layouts = [(output.shape, output.stride()) for output in outputs]
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         function: CustomFunction = ctx.function
         part = function.backwards[torch.is_grad_enabled()]
-        given = [_laid_out(gradient, *layout) for gradient, layout in zip(gradients, part.layouts, strict=True)]
+        given = [_laid_out(gradient, *layout) for gradient, layout in zip(gradients, ctx.layouts, strict=True)]
         values = dict(ctx.referred)
         if function.saved:
             values.update(zip(function.saved, ctx.saved_tensors, strict=True))
@@ -134,7 +134,7 @@ class _OnceDifferentiable(_CustomAutograd):
 
 
 def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
-    """Give the gradient the strides that the backward was captured with: the user's code may have read them."""
+    """A gradient with these strides."""
     if gradient.stride() == stride:
         return gradient
     return torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device).copy_(gradient)

@@ -46,7 +46,6 @@ class CapturedBackward:
     graph: fx.GraphModule
     lifted: list[TensorValue | SymbolicNumber]
     results: tuple[int | None, ...]
-    layouts: tuple[tuple[Any, Any], ...]
     asks_grad_mode: bool
 
 
@@ -141,7 +140,7 @@ class FunctionCapture:
         parts = self._backward_parts(forward)
         slots = SlotAssignment(self.tensors, outputs, level)
         backwards = {
-            key: SubgraphBackward(part.graph, tuple(map(slots.place, part.lifted)), part.results, part.layouts)
+            key: SubgraphBackward(part.graph, tuple(map(slots.place, part.lifted)), part.results)
             for key, part in parts.items()
         }
         saved = [item for item in self.autograd_context.listed(context, "to_save") if not context.is_none(item)]
@@ -215,9 +214,7 @@ class FunctionCapture:
                 self._refuse_writes(level, what)
         finally:
             autograd_context.attributes = attributes
-        metas = [output.fake.meta for output in forward.outputs]  # type: ignore[attr-defined]
-        layouts = tuple((meta.shape, meta.stride) for meta in metas)
-        return CapturedBackward(level.finish(nodes), level.lifted, results, layouts, later.asks_grad_mode)
+        return CapturedBackward(level.finish(nodes), level.lifted, results, later.asks_grad_mode)
 
     def _gradients(self, forward: CapturedForward, level: Subgraph) -> list[Value]:
         """The arguments of backward after ctx, one for each of forward's results."""
