@@ -20,7 +20,7 @@ from stator.base.errors import StatorError
 from stator.graph import verifier as graph_verifier
 from stator.graph.subgraphs.subgraph_ops import SubgraphKey, subgraph_of
 from stator.inductor.buffers import Lowered
-from stator.inductor.codegen import cpp, host
+from stator.inductor.codegen import cpp, host, triton
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
 from stator.inductor.passes import run_passes, with_expressions
 from stator.inductor.program import (
@@ -37,7 +37,9 @@ from stator.inductor.schedule import schedule
 from stator.inductor.schedule.groups import Group, Schedule
 from stator.inductor.schedule.printer import print_schedule
 from stator.inductor.schedule.verifier import verify_schedule
+from stator.runtime import triton_kernels
 from stator.runtime.build import build_kernels
+from stator.runtime.host import Kernel
 
 Compiled = Callable[..., Sequence[Any]]
 Observe = Callable[[fx.GraphModule, Compiled], Compiled]
@@ -45,6 +47,10 @@ Observe = Callable[[fx.GraphModule, Compiled], Compiled]
 # The arena of a forward or backward stays allocated while the other runs: it must be small beside the memory of that
 ARENA_SHARE = 0.002
 
+
+# The language of kernels for each type of device
+LANGUAGES = {"cpu": "cpp"}
+KERNEL_PRINTERS = {"cpp": cpp.print_kernel, "triton": triton.print_kernel}
 
 # Stages that change a graph and its inputs before tracing, and wrap the compiled callable; the outermost first
 WRAPPERS = (aot.carry_numbers, aot.read_lazy_inputs)
@@ -235,8 +241,13 @@ def _show_schedule(scheduled: Schedule) -> None:
 
 
 def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> dict[str, KernelSource]:
-    groups = [step for step in scheduled.steps if isinstance(step, Group)]
-    return {group.name: cpp.print_kernel(group, lowered.buffers, options, lowered.sizes) for group in groups}
+    printed = {}
+    for group in scheduled.steps:
+        if isinstance(group, Group):
+            device = lowered.buffers[group.writes[0]].layout.device.type
+            print_kernel = KERNEL_PRINTERS[LANGUAGES.get(device, "cpp")]
+            printed[group.name] = print_kernel(group, lowered.buffers, options, lowered.sizes)
+    return printed
 
 
 def _held(gm: fx.GraphModule, inputs: Sequence[str]) -> set[str]:
@@ -260,14 +271,19 @@ def _parameters(lowered: Lowered, example_inputs: Sequence[torch.Tensor]) -> lis
 def _load(program: Program, options: Options) -> Compiled:
     kernels = list(program.kernels.values())
     source = host.print_host(program)
-    dumps.write("60_code.cpp", lambda: "\n".join(kernel.source for kernel in kernels))
+    dumps.write("60_code.cpp", lambda: "\n".join(kernel.source for kernel in kernels if kernel.language == "cpp"))
+    for kernel in kernels:
+        if kernel.language == "triton":
+            dumps.write(f"60_{kernel.symbol}.py", kernel.source)
     dumps.write("60_code.py", source.text)
     if logs.enabled("code"):
         logs.log("code", "%s\n%s", "\n".join(kernel.source for kernel in kernels), source.text)
     with counters.timed("build"):
-        addresses = build_kernels(kernels, options.threads)
+        built: dict[str, Kernel] = {}
+        built.update(build_kernels([kernel for kernel in kernels if kernel.language == "cpp"], options.threads))
+        built.update(triton_kernels.load_kernels([kernel for kernel in kernels if kernel.language == "triton"]))
     counters.count("kernels", len(kernels))
-    return host.load(source, program, addresses)
+    return host.load(source, program, built)
 
 
 __all__ = ["aot_eager_backend", "compile_graph", "inductor_backend"]

@@ -18,6 +18,7 @@ from .arena import ArenaUser, SizedArenaUser, Slot
 from .ownership import memory_reuser
 
 Size = tuple[int, ...]
+Kernel = int | Callable[..., None]  # the address of a C++ kernel, or a callable that launches one
 _MOST_SIZES = 1024
 
 _FUNCTIONS = torch._C._VariableFunctions
@@ -36,20 +37,24 @@ DIRECT = {
 class Binder:
     """The argument of a printed program's `bind`.
 
-    kernels: addresses by symbol. constants: tensors by buffer name. objects: by name, objects that have no text (such
-        as call targets that are no registered operators).
+    kernels: built kernels by symbol. constants: tensors by buffer name. objects: by name, objects that have no text
+        (such as call targets that are no registered operators).
     """
 
     def __init__(
         self,
-        kernels: Mapping[str, int],
+        kernels: Mapping[str, Kernel],
         constants: Mapping[str, torch.Tensor],
         objects: Mapping[str, Any],
     ) -> None:
         self._kernels, self._constants, self._objects = kernels, constants, objects
 
     def kernel(self, symbol: str, count: int, small: bool = False, sizes: int = 0) -> Callable[..., None]:
-        return launch.make_kernel(self._kernels[symbol], count, symbol, small=small, sizes=sizes)
+        """Return a callable that runs a kernel on `count` tensors and `sizes` ints."""
+        built = self._kernels[symbol]
+        if isinstance(built, int):
+            return launch.make_kernel(built, count, symbol, small=small, sizes=sizes)
+        return built
 
     def constant(self, name: str) -> torch.Tensor:
         return self._constants[name]

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-
+from .build import KernelText
+from .kernel_cache import default_root
 from .toolchain import digest
+
+_MOST_SIZES = 1024
+
+
+def load_kernels(sources: Sequence[KernelText]) -> dict[str, Callable[..., None]]:
+    """Return the launchers of the kernels by symbol. Equal kernels of a process are one module, compiled once."""
+    folder = default_root() / "triton"
+    if sources:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {kernel.symbol: _launcher(kernel.symbol, kernel.source, folder) for kernel in sources}
+
+
+@functools.cache
+def _launcher(symbol: str, source: str, folder: Path) -> Callable[..., None]:
+    return make_kernel(load_module(source, folder), symbol)
 
 
 def load_module(source: str, folder: Path) -> ModuleType:
@@ -30,13 +46,16 @@ def load_module(source: str, folder: Path) -> ModuleType:
 
 
 def make_kernel(module: ModuleType, symbol: str) -> Callable[..., None]:
-    """Return a callable that launches the kernel on tensors, reads then writes, on the current stream of their
-    device."""
-    function: Any = getattr(module, symbol)[module.GRID]
-    blocks = module.BLOCKS
-    warps = module.WARPS
+    """Return a callable that launches the kernel on tensors, reads then writes, and its sizes, on the current stream of
+    the tensors' device."""
+    function: Any = getattr(module, symbol)
+    blocks, warps = module.BLOCKS, module.WARPS
+    grid_and_index = functools.lru_cache(_MOST_SIZES)(module.launch)
+    tensors = sum(kind.startswith("*") for kind in module.SIGNATURE.values())
 
-    def launch(*tensors: torch.Tensor) -> None:
-        function(*tensors, **blocks, num_warps=warps)
+    def launch(*arguments: Any) -> None:
+        grid, index = grid_and_index(*arguments[tensors:])
+        if grid[0]:
+            function[grid](*arguments, **blocks, INDEX=index, num_warps=warps)
 
     return launch

@@ -47,7 +47,8 @@ def check(name: str, graph: Graph, folder: Path) -> None:
         source = print_kernel(group, graph.buffers)
         try:
             module = load_module(source.source, folder)
-            constants = {(list(module.SIGNATURE).index(key),): value for key, value in module.BLOCKS.items()}
+            _, index = module.launch()
+            constants = {**module.BLOCKS, "INDEX": index}
             made = triton.compile(
                 ASTSource(getattr(module, source.symbol), module.SIGNATURE, constants),
                 target=TARGET,

@@ -15,20 +15,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kernel_harness import Graph
 
 from stator.base.errors import CompileError
-from stator.inductor.buffers import Buffer, Layout
 from stator.inductor.codegen.triton import print_kernel
 from stator.inductor.schedule import schedule
+from stator.runtime.triton_kernels import load_module
 
 HERE = Path(__file__).parent
 
 pytest.importorskip("triton")
 
 
-def run(script: str, *arguments: str, interpret: bool, tmp_path: Path) -> None:
+def run(script: str, *arguments: str, tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONWARNINGS": "ignore"}
-    environment.pop("TRITON_INTERPRET", None)
-    if interpret:
-        environment["TRITON_INTERPRET"] = "1"
+    environment.pop("TRITON_INTERPRET", None)  # scripts that interpret import interpreter.py
     answer = subprocess.run(
         [sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, env=environment, timeout=500
     )
@@ -36,25 +34,30 @@ def run(script: str, *arguments: str, interpret: bool, tmp_path: Path) -> None:
 
 
 def test_each_part_of_the_vocabulary_in_the_interpreter(tmp_path: Path) -> None:
-    run("interpreted.py", "handwritten", interpret=True, tmp_path=tmp_path)
+    run("interpreted.py", "handwritten", tmp_path=tmp_path)
 
 
 def test_random_fused_graphs_in_the_interpreter(tmp_path: Path) -> None:
-    run("interpreted.py", "0", "8", interpret=True, tmp_path=tmp_path)
+    run("interpreted.py", "0", "8", tmp_path=tmp_path)
+
+
+@pytest.mark.parametrize("indices", ("narrow", "wide"))
+def test_one_kernel_for_all_sizes_in_the_interpreter(indices: str, tmp_path: Path) -> None:
+    run("all_sizes_interpreted.py", indices, tmp_path=tmp_path)
 
 
 def test_kernels_compile_to_ptx(tmp_path: Path) -> None:
-    run("compiled_to_ptx.py", interpret=False, tmp_path=tmp_path)
+    run("compiled_to_ptx.py", tmp_path=tmp_path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_kernels_on_a_gpu(tmp_path: Path) -> None:
-    run("on_gpu.py", interpret=False, tmp_path=tmp_path)
+    run("on_gpu.py", tmp_path=tmp_path)
 
 
 def doubled(count: int, name: str = "") -> tuple[Graph, str]:
     graph = Graph()
-    given = graph.input(torch.randn(count), name or None)
+    given = graph.input(torch.randn(1).expand(count), name or None)
     out = graph.buffer([count], torch.float32)
     body = lambda ops, index, _: ops.store(out, index[0] + 0, ops.mul(*[ops.load(given, index[0] + 0)] * 2))  # noqa: E731
     graph.node([out], body, [count])
@@ -71,16 +74,11 @@ def test_a_whole_number_of_blocks_needs_no_mask() -> None:
     assert "mask" not in doubled(2048)[1] and "xmask" in doubled(2047)[1]
 
 
-def test_indices_of_huge_buffers_have_64_bits() -> None:
-    graph, text = doubled(64)
-    assert "int64" not in text
-    size = 2**31 + 64
-    huge = {
-        name: Buffer(name, Layout((size,), (1,), torch.float32, torch.device("cpu")), buffer.kind)
-        for name, buffer in graph.buffers.items()
-    }
-    (group,) = schedule(graph.lowered()).steps
-    assert "tl.program_id(0).to(tl.int64)" in print_kernel(group, huge).source
+def test_indices_of_huge_buffers_have_64_bits(tmp_path: Path) -> None:
+    from triton.language import int32, int64
+
+    assert load_module(doubled(2**31 - 2**11)[1], tmp_path).launch() == ((2**21 - 2,), int32)
+    assert load_module(doubled(2**31 - 1)[1], tmp_path).launch() == ((2**21,), int64)  # lanes behind the end
 
 
 def test_what_triton_kernels_cannot_compute_is_said() -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
+from stator.inductor.codegen.kernel import Kernel
 from stator.shapes.expr import Expr
 
-from .kernel import Kernel
 from .phases import PhasePlan
 from .types import KIND
 from .vectorize import LoopOrder

@@ -11,13 +11,14 @@ import torch
 
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
+from stator.inductor.codegen.index_printer import fits_32_bits
+from stator.inductor.codegen.kernel import Kernel, KernelValue, Store, narrowed_by_stores
 from stator.inductor.loops.vocabulary import ORDERED_STORE_MODES
 from stator.inductor.sizes import product
 from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol
 
 from .column_plan import plan_columns
-from .indices import VectorIndexContext, fits_32_bits, print_index, print_vector_index
-from .kernel import CppValue, Kernel, Store, narrowed_by_stores
+from .indices import VectorIndexContext, print_vector_index
 from .loop_sizes import may_suit_threads, part_bounds, parts, rest, suits_threads, work
 from .partial_sums import emit_in_parts, part_depth
 from .phases import Phase, PhasePlan, plan_phases
@@ -238,7 +239,7 @@ class Emitter:
             with self.block(f"for (int64_t {name} = {name}b; {name} < {name}b + {rows}; ++{name})"):
                 body()
 
-    def _is_tiled(self, value: CppValue) -> bool:
+    def _is_tiled(self, value: KernelValue) -> bool:
         tile, vector = self.order.tile, self.order.vector
         return tile is not None and vector is not None and tiled_load(self.kernel, value, vector, tile)
 
@@ -380,7 +381,7 @@ class Emitter:
     def index_number(self, index: Expr, vector: bool) -> str:
         ranges = self.kernel.ranges
         if not vector:
-            return f"(int64_t)({print_index(index, ranges, self.kernel.arguments)})"
+            return f"(int64_t)({self.kernel.indices.index(index)})"
         # divisions of 32-bit numbers have vector instructions
         narrow = any(isinstance(atom, FloorDiv | Mod) for atom in index.atoms) and fits_32_bits(index, ranges)
         text = print_vector_index(index, self._vector_context(narrow))
@@ -392,8 +393,7 @@ class Emitter:
         return print_vector_index(index, self._vector_context(fits_32_bits(index, ranges)))
 
     def _vector_context(self, narrow: bool) -> VectorIndexContext:
-        kernel = self.kernel
-        return VectorIndexContext(self.lane_symbol, self.vector_indirect, kernel.ranges, narrow, kernel.arguments)
+        return VectorIndexContext(self.lane_symbol, self.vector_indirect, narrow, self.kernel.indices)
 
     def _step(self, index: Expr) -> ExprLike | None:
         """The distance in elements from one lane to the next; None when it varies."""
@@ -402,10 +402,10 @@ class Emitter:
         return index.coefficient(self.lane_symbol) if self.lane_symbol is not None else 0
 
     def _at(self, buffer: str, index: Expr) -> str:
-        text = print_index(index, self.kernel.ranges, self.kernel.arguments)
+        text = self.kernel.indices.index(index)
         return f"{self.pointers[buffer]} + {text}" if text != "0" else self.pointers[buffer]
 
-    def load(self, value: CppValue, vector: bool) -> str:
+    def load(self, value: KernelValue, vector: bool) -> str:
         buffer, index, mask, other = value.args
         if mask is None:
             return self._load(buffer, index, vector)
@@ -426,16 +426,16 @@ class Emitter:
             read = f"gather({self.pointers[buffer]}, {self._positions(index)}, {lanes}, {self.lanes})"
         return f"select({lanes}, {read}, splat({neutral}))"
 
-    def random(self, value: CppValue, vector: bool) -> str:
+    def random(self, value: KernelValue, vector: bool) -> str:
         seed, stream, draw, index = value.args
         if self.kernel.values[seed.position].loops or self.kernel.values[stream.position].loops:
             raise CompileError("inductor", "a kernel cannot draw random numbers with a seed that varies by element")
         key = f"{self.operand(seed.position, False)}, {self.operand(stream.position, False)}, {draw}"
         blocks = self.random_blocks[value.args[:3]]
         if not vector:
-            return f"random_one({blocks}, {key}, {print_index(index, self.kernel.ranges, self.kernel.arguments)})"
+            return f"random_one({blocks}, {key}, {self.kernel.indices.index(index)})"
         if self._step(index) == 1:
-            return f"random_run({blocks}, {key}, {print_index(index, self.kernel.ranges, self.kernel.arguments)})"
+            return f"random_run({blocks}, {key}, {self.kernel.indices.index(index)})"
         return f"random_lanes({key}, {self.index_number(index, True)})"
 
     def _varies(self, index: Expr) -> bool:

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from stator.base.config import Options
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
+from stator.inductor.codegen.kernel import Kernel, merge
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import Group
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr
 
 from .columns import ColumnEmitter
-from .kernel import Kernel, merge
+from .indices import CppIndexPrinter
 from .types import memory_type
 from .vectorize import choose_order
 
@@ -33,7 +34,7 @@ def print_kernel(
         for op in member.body.ops:
             if op.dtype is not None:
                 memory_type(op.dtype)
-    kernel = merge(group, buffers, knowledge)
+    kernel = merge(group, buffers, knowledge, CppIndexPrinter)
     if 0 in kernel.sizes[kernel.outer :]:
         raise CompileError("inductor", "a reduction over no elements reached code generation")
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
@@ -57,7 +58,7 @@ def print_kernel(
         lines.append(f"    {constness}{kind} *{restrict} {pointers[name]} = ({constness}{kind} *)pointers[{at}];")
     if emitter.uses_error:
         lines.append(f"    int64_t *error = (int64_t *)pointers[{len(group.reads) + len(group.writes)}];")
-    names = kernel.arguments.names
+    names = kernel.indices.arguments.names
     lines += [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate(names.values())]
     parameters = "void *const *pointers, int64_t const *sizes" if names else "void *const *pointers"
     text = "\n".join([f"({parameters}) {{", *lines, *body, "}", ""])

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import math
 
+from stator.inductor.codegen.kernel import Kernel
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.inductor.sizes import product
 from stator.shapes.expr import Expr, as_expr
-
-from .kernel import Kernel
 
 # With fewer elements of simple work than this, one thread is faster: a parallel region costs some microseconds
 _SERIAL_WORK = 32768

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import torch
 
+from stator.inductor.codegen.kernel import Kernel
 from stator.shapes.expr import Expr
 
 from .column_plan import ColumnPlan
-from .kernel import Kernel
 from .phases import Phase
 from .types import KIND, SCALAR, VECTOR
 from .vectorize import LoopOrder

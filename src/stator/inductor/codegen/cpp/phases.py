@@ -6,9 +6,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from stator.inductor.codegen.kernel import Kernel, Store
 from stator.inductor.loops.vocabulary import HEAVY
-
-from .kernel import Kernel, Store
 
 # Scratch rows live on a thread's stack, and should fit in its second-level cache
 SCRATCH_BYTES = 786432

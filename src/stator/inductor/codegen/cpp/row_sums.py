@@ -8,9 +8,8 @@ import functools
 import operator
 from collections.abc import Iterator
 
+from stator.inductor.codegen.kernel import Kernel
 from stator.shapes.expr import Expr
-
-from .kernel import Kernel
 
 _LANES = 16  # shorter rows make poor vectors
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from stator.inductor.codegen.kernel import Kernel
+
 from .column_plan import ColumnPlan
-from .kernel import Kernel
 from .phases import Phase
 from .types import KIND, VECTOR
 from .vectorize import LoopOrder

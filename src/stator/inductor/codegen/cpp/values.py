@@ -12,10 +12,10 @@ import torch
 
 from stator.base.errors import CompileError
 from stator.base.registry import Registry
+from stator.inductor.codegen.kernel import KernelValue
 from stator.inductor.loops.vocabulary import ELEMENTWISE
 from stator.shapes.expr import Expr, ExprLike
 
-from .kernel import CppValue
 from .types import KIND, NARROW, literal
 
 
@@ -26,9 +26,9 @@ class CppContext(Protocol):
 
     def dtype(self, position: int) -> torch.dtype: ...
 
-    def load(self, value: CppValue, vector: bool) -> str: ...
+    def load(self, value: KernelValue, vector: bool) -> str: ...
 
-    def random(self, value: CppValue, vector: bool) -> str: ...
+    def random(self, value: KernelValue, vector: bool) -> str: ...
 
     def index_number(self, index: Expr, vector: bool) -> str: ...
 
@@ -38,7 +38,7 @@ class CppContext(Protocol):
     narrows: bool  # False where the store of the value narrows it
 
 
-Handler = Callable[[CppContext, CppValue, bool], str]
+Handler = Callable[[CppContext, KernelValue, bool], str]
 PRINTERS: Registry[str, Handler] = Registry("operation of the loop vocabulary")
 
 # Results of these are operands, or need no more bits than the operands: floats stay values of their dtype
@@ -47,14 +47,14 @@ _EXACT = frozenset(_EXACT_NAMES.split())
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
-def print_value(context: CppContext, value: CppValue, vector: bool) -> str:
+def print_value(context: CppContext, value: KernelValue, vector: bool) -> str:
     handler = PRINTERS.get(value.name)
     if handler is None:
         raise CompileError("inductor", f"generated C++ kernels cannot compute {value.name!r} yet")
     return handler(context, value, vector)
 
 
-def _elementwise(context: CppContext, value: CppValue, vector: bool) -> str:
+def _elementwise(context: CppContext, value: KernelValue, vector: bool) -> str:
     args = [context.operand(arg.position, vector) for arg in value.args]
     kind = KIND[value.dtype]
     if value.name in _INFIX and kind in ("f32", "f64"):
@@ -75,38 +75,38 @@ for _name in ELEMENTWISE - {"where"}:
 
 
 @PRINTERS.register("where")
-def _where(context: CppContext, value: CppValue, vector: bool) -> str:
+def _where(context: CppContext, value: KernelValue, vector: bool) -> str:
     condition, chosen, other = (context.operand(arg.position, vector) for arg in value.args)
     return f"select({condition}, {chosen}, {other})"
 
 
 @PRINTERS.register("load")
-def _load(context: CppContext, value: CppValue, vector: bool) -> str:
+def _load(context: CppContext, value: KernelValue, vector: bool) -> str:
     return context.load(value, vector)
 
 
 @PRINTERS.register("random")
-def _random(context: CppContext, value: CppValue, vector: bool) -> str:
+def _random(context: CppContext, value: KernelValue, vector: bool) -> str:
     return context.random(value, vector)
 
 
 @PRINTERS.register("normal")
-def _normal(context: CppContext, value: CppValue, vector: bool) -> str:
+def _normal(context: CppContext, value: KernelValue, vector: bool) -> str:
     return f"op_normal({context.operand(value.args[0].position, vector)})"
 
 
 @PRINTERS.register("constant")
-def _constant(context: CppContext, value: CppValue, vector: bool) -> str:
+def _constant(context: CppContext, value: KernelValue, vector: bool) -> str:
     return literal(value.args[0], value.dtype)
 
 
 @PRINTERS.register("index_value")
-def _index_value(context: CppContext, value: CppValue, vector: bool) -> str:
+def _index_value(context: CppContext, value: KernelValue, vector: bool) -> str:
     return _converted(context, context.index_number(value.args[0], vector), torch.int64, value.dtype)
 
 
 @PRINTERS.register("to_dtype")
-def _to_dtype(context: CppContext, value: CppValue, vector: bool) -> str:
+def _to_dtype(context: CppContext, value: KernelValue, vector: bool) -> str:
     source = value.args[0].position
     return _converted(context, context.operand(source, vector), context.dtype(source), value.dtype)
 
@@ -128,7 +128,7 @@ _BITCASTS = {
 
 
 @PRINTERS.register("bitcast")
-def _bitcast(context: CppContext, value: CppValue, vector: bool) -> str:
+def _bitcast(context: CppContext, value: KernelValue, vector: bool) -> str:
     source: Any = context.dtype(value.args[0].position)
     if (source, value.dtype) not in _BITCASTS:
         raise CompileError("inductor", f"generated C++ kernels cannot reinterpret {source} as {value.dtype} yet")
@@ -136,7 +136,7 @@ def _bitcast(context: CppContext, value: CppValue, vector: bool) -> str:
 
 
 @PRINTERS.register("indirect")
-def _indirect(context: CppContext, value: CppValue, vector: bool) -> str:
+def _indirect(context: CppContext, value: KernelValue, vector: bool) -> str:
     source, size, check = value.args
     size = context.size_text(size)
     text = context.operand(source.position, vector)

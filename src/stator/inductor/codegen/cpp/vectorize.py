@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from stator.inductor.codegen.kernel import Kernel, KernelValue
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.shapes.expr import Expr
 
-from .kernel import CppValue, Kernel
 from .row_sums import loop_along_rows
 
 # Cost of one element in units of a vectorised unit-stride access of a whole vector
@@ -64,7 +64,7 @@ def _last(loops: tuple[int, ...], chosen: int) -> tuple[int, ...]:
     return (*(loop for loop in loops if loop != chosen), chosen)
 
 
-def tiled_load(kernel: Kernel, value: CppValue, vector: int, tile: int) -> bool:
+def tiled_load(kernel: Kernel, value: KernelValue, vector: int, tile: int) -> bool:
     """True if this load can be read in tiles: contiguous along `tile`, with lanes that lie further apart."""
     if value.name != "load" or value.args[2] is not None or value.dtype not in (torch.float32, torch.int32):
         return False

@@ -14,7 +14,7 @@ import torch
 
 from stator.inductor.program.steps import KernelSource, Program
 from stator.runtime.build import build_kernels
-from stator.runtime.host import Binder
+from stator.runtime.host import Binder, Kernel
 
 from .printer import HostSource
 
@@ -22,8 +22,8 @@ _numbers = itertools.count()
 _KERNEL = re.compile(r'^extern "C" void (\w+)\(.*?(?=^extern "C"|\Z)', re.MULTILINE | re.DOTALL)
 
 
-def load(source: HostSource, program: Program, addresses: Mapping[str, int]) -> Callable[..., tuple[Any, ...]]:
-    """The callable of a printed program. `addresses` maps the symbols of its kernels to their addresses.
+def load(source: HostSource, program: Program, kernels: Mapping[str, Kernel]) -> Callable[..., tuple[Any, ...]]:
+    """The callable of a printed program. `kernels`: its built kernels by symbol.
 
     The callable takes the program's inputs and returns a tuple. Several threads may call it at once.
     """
@@ -32,7 +32,7 @@ def load(source: HostSource, program: Program, addresses: Mapping[str, int]) -> 
         for name, buffer in program.buffers.items()
         if buffer.kind == "constant" and isinstance(buffer.value, torch.Tensor)
     }
-    return execute(source.text, Binder(addresses, constants, source.objects))
+    return execute(source.text, Binder(kernels, constants, source.objects))
 
 
 def load_dumped(

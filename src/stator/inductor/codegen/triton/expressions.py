@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
+from typing import ClassVar, Protocol
 
 import torch
 
 from stator.base.errors import CompileError
 from stator.base.registry import Registry
-from stator.inductor.codegen.cpp.kernel import CppValue
-from stator.shapes.expr import Atom, Expr, FloorDiv, Mod, Ranges, Symbol
+from stator.inductor.codegen.index_printer import IndexPrinter
+from stator.inductor.codegen.kernel import KernelValue
+from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod
 from stator.shapes.extrema import Max, Min
 
 from .types import literal, type_name
+
+
+class TritonIndexPrinter(IndexPrinter):
+    """Blocks and scalars of INDEX, the kernel's type of indices."""
+
+    divisions: ClassVar = {FloorDiv: "//", Mod: "%"}
+    functions: ClassVar = {FloorDiv: "floor_div", Mod: "floor_mod", Min: "tl.minimum", Max: "tl.maximum"}
 
 
 class TritonContext(Protocol):
@@ -25,14 +33,16 @@ class TritonContext(Protocol):
 
     def index(self, index: Expr) -> str: ...
 
-    def load(self, value: CppValue) -> str: ...
+    def size(self, size: ExprLike) -> str: ...
+
+    def load(self, value: KernelValue) -> str: ...
 
 
-Handler = Callable[[TritonContext, CppValue], str]
+Handler = Callable[[TritonContext, KernelValue], str]
 PRINTERS: Registry[str, Handler] = Registry("operation of the loop vocabulary")
 
 
-def print_value(context: TritonContext, value: CppValue) -> str:
+def print_value(context: TritonContext, value: KernelValue) -> str:
     handler = PRINTERS.get(value.name)
     if handler is None:
         raise CompileError("inductor", f"generated Triton kernels cannot compute {value.name!r} yet")
@@ -91,7 +101,7 @@ _EXACT_IN_FLOAT32 = {
 }
 
 
-def _arguments(context: TritonContext, value: CppValue) -> list[str]:
+def _arguments(context: TritonContext, value: KernelValue) -> list[str]:
     return [context.operand(argument.position) for argument in value.args]
 
 
@@ -99,22 +109,22 @@ def _kind(dtype: torch.dtype) -> str:
     return "b" if dtype is torch.bool else "f" if dtype.is_floating_point else "i"
 
 
-def _plain(context: TritonContext, value: CppValue) -> str:
+def _plain(context: TritonContext, value: KernelValue) -> str:
     return _PLAIN[value.name].format(*_arguments(context, value))
 
 
-def _library(context: TritonContext, value: CppValue) -> str:
+def _library(context: TritonContext, value: KernelValue) -> str:
     return f"libdevice.{value.name}({', '.join(_arguments(context, value))})"
 
 
-def _by_kind(context: TritonContext, value: CppValue) -> str:
+def _by_kind(context: TritonContext, value: KernelValue) -> str:
     text = _BY_KIND[value.name].get(_kind(context.dtype(value.args[0].position)))
     if text is None:
         raise CompileError("inductor", f"generated Triton kernels cannot compute {value.name} of {value.dtype} yet")
     return text.format(*_arguments(context, value))
 
 
-def _exact(context: TritonContext, value: CppValue) -> str:
+def _exact(context: TritonContext, value: KernelValue) -> str:
     single, other = _EXACT_IN_FLOAT32[value.name]
     text = single if value.dtype is torch.float32 else other
     return text.format(*_arguments(context, value), one=literal(1, value.dtype))
@@ -126,35 +136,35 @@ for _names, _handler in ((_PLAIN, _plain), (_LIBRARY, _library), (_BY_KIND, _by_
 
 
 @PRINTERS.register("load")
-def _load(context: TritonContext, value: CppValue) -> str:
+def _load(context: TritonContext, value: KernelValue) -> str:
     return context.load(value)
 
 
 @PRINTERS.register("random")
-def _random(context: TritonContext, value: CppValue) -> str:
+def _random(context: TritonContext, value: KernelValue) -> str:
     seed, stream, draw, index = value.args
     position = f"tl.full([], {index}, tl.int64)" if not index.symbols else f"({context.index(index)})"
     return f"random_bits({context.operand(seed.position)}, {context.operand(stream.position)}, {position}, {draw})"
 
 
 @PRINTERS.register("normal")
-def _normal(context: TritonContext, value: CppValue) -> str:
+def _normal(context: TritonContext, value: KernelValue) -> str:
     name = "normal_double" if value.dtype is torch.float64 else "normal_single"
     return f"{name}({context.operand(value.args[0].position)})"
 
 
 @PRINTERS.register("constant")
-def _constant(context: TritonContext, value: CppValue) -> str:
+def _constant(context: TritonContext, value: KernelValue) -> str:
     return literal(value.args[0], value.dtype)
 
 
 @PRINTERS.register("index_value")
-def _index_value(context: TritonContext, value: CppValue) -> str:
+def _index_value(context: TritonContext, value: KernelValue) -> str:
     return f"({context.index(value.args[0])}).to({type_name(value.dtype)})"
 
 
 @PRINTERS.register("to_dtype")
-def _to_dtype(context: TritonContext, value: CppValue) -> str:
+def _to_dtype(context: TritonContext, value: KernelValue) -> str:
     source = value.args[0].position
     text = context.operand(source)
     if value.dtype is torch.bool and context.dtype(source) is not torch.bool:
@@ -163,42 +173,14 @@ def _to_dtype(context: TritonContext, value: CppValue) -> str:
 
 
 @PRINTERS.register("bitcast")
-def _bitcast(context: TritonContext, value: CppValue) -> str:
+def _bitcast(context: TritonContext, value: KernelValue) -> str:
     return f"{context.operand(value.args[0].position)}.to({type_name(value.dtype)}, bitcast=True)"
 
 
 @PRINTERS.register("indirect")
-def _indirect(context: TritonContext, value: CppValue) -> str:
+def _indirect(context: TritonContext, value: KernelValue) -> str:
     source, size, _ = value.args  # a statement of its own makes the check
-    return f"wrap_index({context.operand(source.position)}, {size})"
-
-
-def print_index(expr: Expr, ranges: Ranges, names: Mapping[Symbol, str]) -> str:
-    """An index expression. `names`: the variables of the symbols, except for loops of one iteration."""
-    text = ""
-    for monomial, factor in expr.terms().items():
-        factors = [_atom(atom, ranges, names) for atom in monomial]
-        if abs(factor) != 1 or not factors:
-            factors.insert(0, str(abs(factor)))
-        sign = ("-" if factor < 0 else "") if not text else (" - " if factor < 0 else " + ")
-        text += sign + " * ".join(factors)
-    return text or "0"
-
-
-def _atom(atom: Atom, ranges: Ranges, names: Mapping[Symbol, str]) -> str:
-    if isinstance(atom, Symbol):
-        return names[atom]
-    if isinstance(atom, FloorDiv | Mod):
-        if not isinstance(atom.denominator, int):
-            raise CompileError("inductor", f"division by a symbolic size in the index {atom}", hint="use static shapes")
-        top = print_index(atom.numerator, ranges, names)
-        if atom.numerator.bounds(ranges)[0] >= 0:
-            return f"(({top}) {'//' if isinstance(atom, FloorDiv) else '%'} {atom.denominator})"
-        return f"{'floor_div' if isinstance(atom, FloorDiv) else 'floor_mod'}({top}, {atom.denominator})"
-    if isinstance(atom, Min | Max):
-        function = "tl.minimum" if isinstance(atom, Min) else "tl.maximum"
-        text = print_index(atom.args[0], ranges, names)
-        for argument in atom.args[1:]:
-            text = f"{function}({text}, {print_index(argument, ranges, names)})"
-        return text
-    raise CompileError("inductor", f"cannot print the index expression {atom}")
+    text = context.operand(source.position)
+    if context.dtype(source.position) is not torch.int64:  # the size may not fit in a narrow type
+        text = f"{text}.to(INDEX)"
+    return f"wrap_index({text}, {context.size(size)})"

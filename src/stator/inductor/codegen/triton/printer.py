@@ -6,58 +6,76 @@ Takes the bodies that the C++ printer takes, merged by the same `merge`. Nothing
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from stator.base.config import Options
-from stator.base.errors import CompileError, Unsupported
+from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
-from stator.inductor.codegen.cpp.kernel import CppValue, Kernel, Store, merge
+from stator.inductor.codegen.kernel import Kernel, KernelValue, Store, merge
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import Group
-from stator.shapes.expr import Expr, Symbol
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.shapes.expr import Expr, ExprLike
 
 from .blocks import Blocks, choose_blocks
-from .expressions import print_index, print_value
+from .expressions import TritonIndexPrinter, print_value
+from .launch import print_launch
 from .prelude import HEAD, helpers_for
 from .types import identity, literal, number, pointer_type, type_name
 
 _DEFAULT = Options()
 
 
-def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options = _DEFAULT) -> KernelSource:
-    """The text of a module that defines the kernel under `symbol`, SIGNATURE, BLOCKS, GRID and WARPS.
+def print_kernel(
+    group: Group,
+    buffers: Mapping[str, Buffer],
+    options: Options = _DEFAULT,
+    knowledge: SizeKnowledge = NUMBERS_ONLY,
+) -> KernelSource:
+    """The text of a module that defines the kernel under `symbol`, SIGNATURE, BLOCKS, WARPS, and `launch`, a function
+    of the kernel's sizes that returns the grid and the type of indices. One text serves all sizes, and groups that
+    differ only in names give identical text.
 
-    Raises CompileError for operations that Triton kernels cannot compute, Unsupported for symbolic sizes.
+    Raises CompileError for operations that Triton kernels cannot compute.
     """
-    kernel = merge(group, buffers)
-    if any(isinstance(size, Expr) for size in kernel.sizes):
-        raise Unsupported("dynamic-shape", "Triton kernels have constant sizes")
+    kernel = merge(group, buffers, knowledge, TritonIndexPrinter)
     if 0 in kernel.sizes[kernel.outer :]:
         raise CompileError("inductor", "a reduction over no elements reached code generation")
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
     blocks = choose_blocks(kernel)
     body = _Emitter(kernel, blocks, pointers, buffers).emit()
-    arguments = [f"in{at}" for at in range(len(group.reads))] + [f"out{at}" for at in range(len(group.writes))]
-    types = [pointer_type(buffers[name].layout.dtype) for name in (*group.reads, *group.writes)]
-    constants = ["XBLOCK", "RBLOCK"]
-    parameters = ", ".join([*arguments, *(f"{name}: tl.constexpr" for name in constants)])
-    function = "\n".join([f"({parameters}):", *body, ""])
-    launch = [
-        f"SIGNATURE = {dict(zip(arguments, types, strict=True)) | dict.fromkeys(constants, 'constexpr')!r}",
+    launch = print_launch(kernel, blocks)
+    sizes = kernel.indices.arguments.names
+    types = {f"in{at}": pointer_type(buffers[name].layout.dtype) for at, name in enumerate(group.reads)}
+    types |= {f"out{at}": pointer_type(buffers[name].layout.dtype) for at, name in enumerate(group.writes)}
+    types |= dict.fromkeys(sizes.values(), "i32")
+    constants = ("XBLOCK", "RBLOCK", "INDEX")
+    parameters = ", ".join([*types, *(f"{name}: tl.constexpr" for name in constants)])
+    function = "\n".join([f"({parameters}):", *_typed(kernel), *body, ""])
+    tail = "\n".join([
+        f"SIGNATURE = {types | dict.fromkeys(constants, 'constexpr')!r}",
         f"BLOCKS = {{'XBLOCK': {blocks.x_block}, 'RBLOCK': {blocks.r_block}}}",
-        f"GRID = ({blocks.grid},)",
         f"WARPS = {blocks.warps}",
+        "\n",
+        *launch,
         "",
-    ]
-    tail = "\n".join(launch)
+    ])  # fmt: skip
     symbol = f"kernel_{hashlib.sha256((function + tail).encode()).hexdigest()[:16]}"
-    text = f"{HEAD}{helpers_for(function)}\n\n@triton.jit\ndef {symbol}{function}\n\n{tail}"
-    return KernelSource(group.name, symbol, text, "triton")
+    fixed = f"(do_not_specialize={list(sizes.values())!r})" if sizes else ""
+    text = f"{HEAD}{helpers_for(function)}\n\n@triton.jit{fixed}\ndef {symbol}{function}\n\n{tail}"
+    return KernelSource(group.name, symbol, text, "triton", tuple(sizes))
+
+
+def _typed(kernel: Kernel) -> Iterator[str]:
+    """Statements that give size arguments the type of indices, and tell the compiler what is known about them."""
+    for size, name in kernel.indices.arguments.names.items():
+        text = f"{name}.to(INDEX)"
+        yield f"    {name} = {f'tl.multiple_of({text}, 16)' if kernel.knowledge.divides(16, size) else text}"
 
 
 class _Emitter:
@@ -71,7 +89,6 @@ class _Emitter:
         self.kernel, self.blocks, self.pointers, self.buffers = kernel, blocks, pointers, buffers
         self.lines: list[str] = []
         self.depth = 1
-        self.names: dict[Symbol, str] = {}
         self.has_inner = kernel.outer < len(kernel.loops)
         self.outer_bits = (1 << kernel.outer) - 1
         self.defined: set[int] = set()
@@ -94,44 +111,35 @@ class _Emitter:
             self._run(self.live, self.kernel.stores)
             return self.lines
         if self.blocks.persistent:
-            self._inner_loops("tl.arange(0, RBLOCK)[None, :]")
+            self._inner_loops("tl.arange(0, RBLOCK)[None, :].to(INDEX)")
         self._outside(0)
         for phase in range(self.kernel.phases):
             self._phase(phase)
             self._outside(phase + 1)
         return self.lines
 
-    def _wide(self) -> bool:
-        """True if indices need 64 bits."""
-        largest = max((_extent(buffer) for name, buffer in self.buffers.items() if name in self.pointers), default=0)
-        return max(largest, self.blocks.x_size * self.blocks.r_size) >= 2**31
-
     def _shared_loops(self) -> None:
-        start = "tl.program_id(0)" + (".to(tl.int64)" if self._wide() else "")
         shape = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.has_inner else "")
-        self.line(f"x = {start} * XBLOCK + {shape}")
-        if self._x_masked():
-            self.line(f"xmask = x < {self.blocks.x_size}")
+        self.line(f"x = tl.program_id(0).to(INDEX) * XBLOCK + {shape}")
+        if self.blocks.x_masked:
+            self.line(f"xmask = x < {self.size(self.blocks.x_size)}")
         self._split("x", range(self.kernel.outer))
 
     def _inner_loops(self, lanes: str) -> None:
         self.line(f"r = {lanes}")
-        if self._r_masked():
-            self.line(f"rmask = r < {self.blocks.r_size}")
+        if self.blocks.r_masked:
+            self.line(f"rmask = r < {self.size(self.blocks.r_size)}")
         self._split("r", range(self.kernel.outer, len(self.kernel.loops)))
 
-    def _split(self, flat: str, loops: Iterable[int]) -> None:
+    def _split(self, flat: str, loops: Sequence[int]) -> None:
         """Split a flattened index into the loops' variables."""
-        loops = list(loops)
-        step = 1
+        step: ExprLike = 1
         for position in reversed(loops):
-            symbol, size = self.kernel.loops[position], self.kernel.sizes[position]
-            text = flat if step == 1 else f"({flat} // {step})"
+            text = flat if step == 1 else f"({flat} // {self.size(step)})"
             if position != loops[0]:
-                text = f"{text} % {size}"
-            self.names[symbol] = f"{flat}_{symbol.name}"
-            self.line(f"{flat}_{symbol.name} = {text}")
-            step *= size
+                text = f"{text} % {self.kernel.size(position)}"
+            self.line(f"{self.kernel.loops[position].name} = {text}")
+            step = step * self.kernel.sizes[position]
 
     def _phase(self, phase: int) -> None:
         """One run over the inner loops: computes the operands of this phase's reductions and stores."""
@@ -154,9 +162,9 @@ class _Emitter:
             return
         for position in reduces:
             self._accumulator(position)
-        self.line(f"for start in range(0, {self.blocks.r_size}, RBLOCK):")
+        self.line(f"for start in range(0, {self.size(self.blocks.r_size)}, RBLOCK):")
         with self.indented():
-            self._inner_loops("start + tl.arange(0, RBLOCK)[None, :]")
+            self._inner_loops("(start + tl.arange(0, RBLOCK)[None, :]).to(INDEX)")
             self._run(needed, stores)
             for position in reduces:
                 self._accumulate(position)
@@ -195,7 +203,10 @@ class _Emitter:
         return literal(value.args[0], value.dtype) if value.name == "constant" else f"t{position}"
 
     def index(self, index: Expr) -> str:
-        return print_index(index, self.kernel.ranges, self.names)
+        return self.kernel.indices.index(index)
+
+    def size(self, size: ExprLike) -> str:
+        return self.kernel.text(size)
 
     def _define(self, position: int) -> None:
         value = self.kernel.values[position]
@@ -207,37 +218,30 @@ class _Emitter:
             return
         self.line(f"t{position} = {print_value(self, value)}")
 
-    def _define_indirect(self, position: int, value: CppValue) -> None:
-        name = f"indirect{position}"
+    def _define_indirect(self, position: int, value: KernelValue) -> None:
+        name, size = f"indirect{position}", self.size(value.args[1])
         self.line(f"{name} = {print_value(self, value)}")
-        self.names[Symbol(name)] = name
         if value.args[2]:
-            valid = f"(0 <= {name}) & ({name} < {value.args[1]})"
+            valid = f"(0 <= {name}) & ({name} < {size})"
             outside = self.mask(value.loops)
             if outside:
                 valid = f"({valid}) | ~({outside})"
-            self.line(f'tl.device_assert({valid}, "index out of bounds for dimension with size {value.args[1]}")')
+            self.line(f'tl.device_assert({valid}, "index out of bounds for dimension with size {size}")')
 
     # --- masks ---
-
-    def _x_masked(self) -> bool:
-        return self.blocks.x_size % self.blocks.x_block != 0
-
-    def _r_masked(self) -> bool:
-        return self.has_inner and self.blocks.r_size % self.blocks.r_block != 0
 
     def mask(self, loops: int, extra: str | None = None) -> str:
         """The mask of valid lanes for a value that varies with these loops; empty when all lanes are valid."""
         parts = [extra] if extra else []
-        if loops & self.outer_bits and self._x_masked():
+        if loops & self.outer_bits and self.blocks.x_masked:
             parts.append("xmask")
-        if loops & self.kernel.inner_bits and self._r_masked():
+        if loops & self.kernel.inner_bits and self.blocks.r_masked:
             parts.append("rmask")
         return " & ".join(parts)
 
     # --- memory ---
 
-    def load(self, value: CppValue) -> str:
+    def load(self, value: KernelValue) -> str:
         buffer, index, mask, other = value.args
         kept = None if mask is None else self.operand(mask.position)
         lanes = self.mask(value.loops, kept)
@@ -287,9 +291,9 @@ class _Emitter:
 
     def _store_mask(self, store: Store, extra: str | None) -> str:
         parts = [extra] if extra else []
-        if self._x_masked():
+        if self.blocks.x_masked:
             parts.append("xmask")
-        if store.loops & self.kernel.inner_bits and self._r_masked():
+        if store.loops & self.kernel.inner_bits and self.blocks.r_masked:
             parts.append("rmask")
         return " & ".join(parts)
 
@@ -300,7 +304,7 @@ class _Emitter:
         kind, source = self.kernel.values[position].args
         dtype = self.dtype(source.position)
         text = f"tl.broadcast_to({self.operand(source.position)}, [XBLOCK, RBLOCK])"
-        if self._r_masked():
+        if self.blocks.r_masked:
             text = f"tl.where(rmask, {text}, {identity(kind, dtype)})"
         if dtype is torch.bool:
             dtype = torch.int32  # shuffles do not support one-bit values
@@ -309,7 +313,7 @@ class _Emitter:
 
     def _flat_position(self) -> str:
         text = "tl.broadcast_to(r, [XBLOCK, RBLOCK])"
-        return f"tl.where(rmask, {text}, -1)" if self._r_masked() else text
+        return f"tl.where(rmask, {text}, -1)" if self.blocks.r_masked else text
 
     def _reduce_at_once(self, position: int) -> None:
         kind, text, _ = self._spread(position)
@@ -329,7 +333,7 @@ class _Emitter:
             dtype, neutral = torch.int32, str(int(neutral == "True"))
         self.line(f"a{position} = tl.full([XBLOCK, RBLOCK], {neutral}, {type_name(dtype)})")
         if kind.startswith("arg"):
-            self.line(f"p{position} = tl.full([XBLOCK, RBLOCK], -1, tl.int32)")
+            self.line(f"p{position} = tl.full([XBLOCK, RBLOCK], -1, INDEX)")
 
     def _accumulate(self, position: int) -> None:
         kind, text, _ = self._spread(position)
@@ -352,11 +356,6 @@ class _Emitter:
     def _finish(self, position: int) -> None:
         value = self.kernel.values[position]
         self.line(f"t{position} = a{position}{' != 0' if value.dtype is torch.bool else ''}")
-
-
-def _extent(buffer: Buffer) -> int:
-    layout = buffer.layout
-    return sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True)) + 1
 
 
 def _closure(kernel: Kernel, roots: Iterable[int]) -> list[int]:

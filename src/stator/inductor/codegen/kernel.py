@@ -1,4 +1,5 @@
-"""Merges the members of a group into one SSA: the values that the C++ kernel computes, before any decision on loops.
+"""Merges the members of a group into one SSA: the values that the kernel computes, in any language, before any decision
+on loops.
 
 A load of a value that an earlier member stored becomes that value, equal values are computed once, and Welford becomes
 two sums. Every value knows the loops it varies with and its phase. Nothing is printed here.
@@ -16,15 +17,15 @@ from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
 from stator.inductor.loops.body import IndexRef, LoopBody, Ref
 from stator.inductor.schedule.groups import Group
-from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, Sizes, product
+from stator.inductor.sizes import SizeKnowledge, Sizes, product
 from stator.shapes.expr import Expr, ExprLike, Symbol
 from stator.shapes.simplify import add_loop
 
-from .indices import SizeArguments, print_size
+from .index_printer import IndexPrinter
 
 
 @dataclass(slots=True)
-class CppValue:
+class KernelValue:
     """`args` as in loops/body.py, with index expressions in place of index references. `loops`: a bit for each loop
     that the value varies with. `phase`: the number of reductions over the inner loops that must be complete before it.
     """
@@ -53,17 +54,17 @@ class Store:
 @dataclass(slots=True)
 class Kernel:
     """`loops[:outer]` are shared by all members; `loops[outer:]` are the inner loops, run once per phase. `typical`:
-    the loops' sizes in the example, for all decisions about speed."""
+    the loops' sizes in the example, for all decisions about speed. `indices`: prints indices and sizes."""
 
     loops: tuple[Symbol, ...]
     sizes: Sizes
     outer: int
     typical: tuple[int, ...]
     knowledge: SizeKnowledge
-    arguments: SizeArguments = field(default_factory=SizeArguments)
-    values: list[CppValue] = field(default_factory=list)
+    ranges: dict[Symbol, Any]
+    indices: IndexPrinter
+    values: list[KernelValue] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
-    ranges: dict[Symbol, Any] = field(default_factory=dict)
     indirect: dict[Symbol, int] = field(default_factory=dict)
 
     @property
@@ -79,8 +80,8 @@ class Kernel:
         return max(last) + 1 if last else 0
 
     def text(self, size: ExprLike) -> str:
-        """A size as an operand in C++."""
-        return print_size(size, self.ranges, self.arguments)
+        """A size as an operand."""
+        return self.indices.size(size)
 
     def size(self, loop: int) -> str:
         return self.text(self.sizes[loop])
@@ -140,15 +141,15 @@ def narrowed_by_stores(kernel: Kernel, buffers: Mapping[str, Buffer]) -> set[int
     return stored - read
 
 
-def merge(group: Group, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge = NUMBERS_ONLY) -> Kernel:
+def merge(group: Group, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge, printer: type[IndexPrinter]) -> Kernel:
     """Merge the members' bodies, in order. Raises CompileError for contents that a schedule must not have."""
     first = next((m.body for m in group.members if m.body.reduction_vars or len(m.body.vars) > len(group.ranges)), None)
     body = first or group.members[0].body
     shared = len(group.ranges)
     loops = (*body.vars, *body.reduction_vars)
     sizes = (*body.ranges, *body.reduction_ranges)
-    kernel = Kernel(loops, sizes, shared, knowledge.hints(sizes), knowledge)
-    kernel.ranges = knowledge.ranges(loops, sizes)
+    ranges = knowledge.ranges(loops, sizes)
+    kernel = Kernel(loops, sizes, shared, knowledge.hints(sizes), knowledge, ranges, printer(ranges))
     merger = _Merger(kernel, group.internal)
     for member in group.members:
         merger.add(member.body)
@@ -218,7 +219,7 @@ class _Merger:
             loops &= ~kernel.inner_bits
             phase += 1
         self.numbers[key] = len(kernel.values)
-        kernel.values.append(CppValue(name, args, dtype, loops, phase))
+        kernel.values.append(KernelValue(name, args, dtype, loops, phase))
         return len(kernel.values) - 1
 
     def _load(self, args: tuple[Any, ...], dtype: torch.dtype) -> int:

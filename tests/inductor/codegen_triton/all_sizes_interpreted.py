@@ -1,0 +1,43 @@
+"""Runs in a process of its own, in Triton's interpreter: whole graphs with symbolic sizes, compiled once with Triton
+kernels and compared with eager at many sizes. Prints failures, then "done"."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+import interpreter  # noqa: F401 - before anything loads Triton
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from all_sizes import check_at_sizes
+from test_symbolic_sizes import PROGRAMS
+
+from stator.inductor.codegen.triton import launch
+
+# below a block's size, around it, and rows of several blocks
+SIZES = [(6, 4), (2, 2), (3, 17), (7, 33), (64, 16), (3, 300)]
+
+
+def arguments(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(rows, columns), torch.randn(columns)
+
+
+def main() -> None:
+    wide = sys.argv[1] == "wide"
+    if wide:  # no number fits in 32 bits
+        launch._LIMIT = 1
+    for name, program in PROGRAMS.items():
+        torch.manual_seed(0)
+        try:
+            names = [("rows", "columns"), ("columns",)]
+            check_at_sizes(program, arguments, names, SIZES[:3] if wide else SIZES, rtol=1e-4, atol=1e-4)
+        except Exception:
+            print(f"FAILED {name}:\n{traceback.format_exc(limit=-4)}")
+    print("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Triton's interpreter for tests: runs kernels on CPU tensors as a GPU would. Import it before anything else loads
+Triton."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import torch
+import triton.language.extra
+from triton import language as tl
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _get_np_dtype
+
+from stator import pipeline
+
+
+def cast(builder: InterpreterBuilder, source: TensorHandle, target: tl.dtype) -> TensorHandle:
+    """Conversions as GPUs do them: the interpreter's own cut bfloat16 off instead of rounding it to nearest."""
+    values, dtype = source.data, target.scalar
+    if source.dtype.scalar == tl.bfloat16:
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    if dtype == tl.bfloat16:
+        rounded = torch.from_numpy(np.ascontiguousarray(values.astype(np.float32))).bfloat16()
+        return TensorHandle(rounded.view(torch.int16).numpy().view(np.uint16), dtype)
+    return TensorHandle(values.astype(_get_np_dtype(target)), dtype)
+
+
+InterpreterBuilder.cast_impl = cast
+
+
+def on_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The interpreter has no device library: the same functions from numpy or torch."""
+
+    def call(*arguments: Any) -> Any:
+        arrays = [argument.handle.data for argument in arguments]
+        dtype = arguments[0].dtype.scalar
+        result = np.asarray(function(*arrays)).astype(arrays[0].dtype)
+        return tl.core.tensor(TensorHandle(result, dtype), arguments[0].type)
+
+    return call
+
+
+def from_torch(name: str) -> Callable[..., Any]:
+    return lambda *arrays: getattr(torch, name)(*map(torch.from_numpy, map(np.ascontiguousarray, arrays))).numpy()
+
+
+_NAMES = ["expm1", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "hypot", "copysign", "nextafter"]
+LIBRARY = SimpleNamespace(
+    **{name: on_numpy(getattr(np, name)) for name in [*_NAMES, "trunc", "rint", "fmod"]},
+    **{
+        name: on_numpy(from_torch(name)) for name in ["lgamma", "erfc", "atan2", "rsqrt", "asin", "acos", "atan", "pow"]
+    },
+    **{name: on_numpy(from_torch(name)) for name in ["asinh", "acosh", "atanh"]},
+    mul_rn=on_numpy(np.multiply),
+)
+triton.language.extra.libdevice = LIBRARY  # the head of each printed module imports it from there
+pipeline.LANGUAGES["cpu"] = "triton"
