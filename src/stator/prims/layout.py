@@ -52,6 +52,14 @@ def equal_sizes(first: Sizes, second: Sizes) -> bool:
     return first == second
 
 
+def same_strides(shape: Sizes, first: Sizes, second: Sizes) -> bool:
+    """Whether two layouts surely put every element at the same place. Strides of dimensions of size one, or of empty
+    tensors, do not matter."""
+    if equal_sizes(first, second) or any(surely(size == 0) for size in shape):
+        return True
+    return all(surely(a == b) or surely(size == 1) for size, a, b in zip(shape, first, second, strict=True))
+
+
 def always_equal(first: Sizes, second: Sizes) -> bool:
     """Whether sizes are equal for all values of their symbols. Relies on nothing, also where examples are equal."""
     return len(first) == len(second) and all(a is b or _always(a == b) for a, b in zip(first, second, strict=True))

@@ -20,9 +20,9 @@ from stator.aot.runtime.eager import keep_all
 from stator.base import counters
 from stator.base.registry import Registry
 from stator.graph.fake.fake_mode import FakeTensor, flat_tensors
-from stator.graph.functionalization.functionalize import FunctionalTracer, same_strides
+from stator.graph.functionalization.functionalize import FunctionalTracer
 from stator.graph.ir.cleanup import remove_dead
-from stator.prims.layout import broadcast_shapes, is_dense
+from stator.prims.layout import broadcast_shapes, is_dense, same_strides
 from stator.prims.operators import random
 from stator.prims.record import TensorMeta
 from stator.prims.shape_rules.operands import overloads
@@ -103,7 +103,8 @@ class Draw:
 
     def _substitute(self, node: fx.Node, new: FakeTensor, meta: TensorMeta) -> None:
         made = new.meta
-        assert made.shape == meta.shape and made.dtype is meta.dtype and same_strides(made, meta), (node, made, meta)
+        assert made.shape == meta.shape and made.dtype is meta.dtype, (node, made, meta)
+        assert same_strides(made.shape, made.stride, meta.stride), (node, made, meta)
         new.node.meta["val"] = meta  # with the strides of dimensions of size one
         node.replace_all_uses_with(new.node, propagate_meta=False)
         self.graph.erase_node(node)

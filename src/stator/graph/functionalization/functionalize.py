@@ -32,7 +32,7 @@ from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.schema import SchemaFacts, argument, arguments_of_twin, functional_twin, op_info
 from stator.graph.ir.size_bindings import environment_of
 from stator.graph.ir.traced import Geometry, NewLayout, ViewStep
-from stator.prims.layout import equal_sizes, is_dense, surely
+from stator.prims.layout import equal_sizes, is_dense, same_strides
 from stator.prims.record import TensorMeta
 
 from .functional_variants import fresh_results, synthesized_twin
@@ -163,11 +163,7 @@ class FunctionalTracer(FakeMode):
             return entry[1]
         fake = super().constant(tensor)
         if fake.node is None:
-            name = f"constant_{len(self.constants)}"
-            self.constants[name] = tensor
-            node = self.graph.get_attr(name)
-            node.meta["val"] = fake.meta
-            self.bind(fake, node)
+            self._bind_constant(tensor, fake)
             self.constant_storages[id(fake.fake_storage)] = tensor
         return fake
 
@@ -180,6 +176,10 @@ class FunctionalTracer(FakeMode):
             )
             number.meta["val"] = fake.meta
             return self.bind(fake, number)
+        return self._bind_constant(tensor, fake)
+
+    def _bind_constant(self, tensor: torch.Tensor, fake: FakeTensor) -> FakeTensor:
+        """Make an attribute of the graph that holds the tensor the value of its fake."""
         name = f"constant_{len(self.constants)}"
         self.constants[name] = tensor
         node = self.graph.get_attr(name)
@@ -229,7 +229,7 @@ class FunctionalTracer(FakeMode):
         target.hold(known)
         if not target.steps:
             target.node, target.seen = storage.node, storage.version
-        elif same_strides(value.meta, target.meta):
+        elif same_strides(target.meta.shape, value.meta.stride, target.meta.stride):
             target.node, target.seen = value.node, storage.version
 
     def store(self, target: FakeTensor, value: FakeTensor) -> None:
@@ -249,7 +249,7 @@ class FunctionalTracer(FakeMode):
 
     def laid_out(self, value: FakeTensor, meta: TensorMeta) -> FakeTensor:
         """Give `value` the strides of `meta`: later views depend on them."""
-        if same_strides(value.meta, meta):
+        if same_strides(meta.shape, value.meta.stride, meta.stride):
             return value
         if not is_dense(meta.shape, meta.stride):
             empty = self.apply(
@@ -598,13 +598,3 @@ class FunctionalTracer(FakeMode):
     def written(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:
         """Return the tensors that an operator writes to, in the order of its schema."""
         return flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
-
-
-def same_strides(first: TensorMeta, second: TensorMeta) -> bool:
-    """Whether two layouts of one shape are known to put every element at the same place."""
-    if equal_sizes(first.stride, second.stride):
-        return True
-    if any(surely(size == 0) for size in first.shape):
-        return True
-    sizes = zip(first.stride, second.stride, first.shape, strict=True)
-    return all(surely(a == b) or surely(size == 1) for a, b, size in sizes)

@@ -32,10 +32,10 @@ from stator.graph.ir.traced import (
     ViewOfOutput,
     ViewOfResult,
 )
-from stator.prims.layout import equal_sizes, surely
+from stator.prims.layout import equal_sizes, same_strides, surely
 from stator.prims.record import TensorMeta
 
-from .functionalize import FunctionalTracer, same_strides
+from .functionalize import FunctionalTracer
 from .views import REINTERPRETING
 
 aten = torch.ops.aten
@@ -204,13 +204,15 @@ def _describe(tracer: FunctionalTracer, collected: _Outputs, leaf: Any, sharing:
             raise Unsupported("requires-grad-output", "the traced code makes a leaf that requires grad")
         position = collected.position(leaf, leaf)
         stored = leaf.node.meta["val"]
-        if equal_sizes(stored.stride, leaf.meta.stride) or not same_strides(stored, leaf.meta):
+        if equal_sizes(stored.stride, leaf.meta.stride) or not same_strides(
+            stored.shape, stored.stride, leaf.meta.stride
+        ):
             return Fresh(position)  # elements that overlap in eager's result are separate here
         # Strides of dimensions of size one hold no meaning, but eager shows them.
         return ViewOfOutput(position, Geometry(leaf.meta.shape, leaf.meta.stride, 0))
     base = _base_of(tracer, group, storage)
     position = collected.position(base, base)
-    if not same_strides(base.node.meta["val"], base.meta):
+    if not same_strides(base.meta.shape, base.node.meta["val"].stride, base.meta.stride):
         raise Unsupported("overlapping-output", "outputs share memory whose elements overlap each other")
     if leaf is base:
         return Fresh(position)

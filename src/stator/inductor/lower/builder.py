@@ -17,7 +17,7 @@ from stator.inductor.loops.body import LoopBody, Ref
 from stator.inductor.loops.collapse import collapse
 from stator.inductor.loops.handler import freeze
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, Sizes, product
-from stator.prims.layout import broadcast_shapes, contiguous_strides, may_overlap
+from stator.prims.layout import broadcast_shapes, contiguous_strides, may_overlap, same_strides
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import ExprLike, Symbol
 from stator.shapes.floats import FloatExpr
@@ -401,13 +401,6 @@ def linear(memory: Stored, index: Index) -> ExprLike:
 def dense_like(shape: Sequence[ExprLike], strides: Sequence[int]) -> Strides:
     """Dense strides of `shape`, with dimensions in the order of the given strides."""
     return _dense_in_order(tuple(shape), sorted(range(len(shape)), key=lambda dim: -strides[dim]))
-
-
-def same_strides(shape: Sequence[ExprLike], first: Strides, second: Strides) -> bool:
-    """True if both address equal elements. Strides of dimensions of size one, or of empty tensors, do not matter."""
-    if first == second or 0 in shape:
-        return True
-    return all(a == b or size == 1 for size, a, b in zip(shape, first, second, strict=True))
 
 
 def _dense_in_order(shape: Sizes, order: Sequence[int]) -> Strides:

@@ -11,10 +11,10 @@ from torch import fx
 from stator.base.counters import count
 from stator.base.errors import CompileError
 from stator.graph.ir.memory import addresses_storage
-from stator.prims.layout import contiguous_strides
+from stator.prims.layout import contiguous_strides, same_strides
 from stator.prims.record import TensorMeta
 
-from .builder import LoweringBuilder, same_strides
+from .builder import LoweringBuilder
 from .tensor import Tensor
 
 

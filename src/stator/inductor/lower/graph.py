@@ -18,12 +18,13 @@ from stator.graph.tracing.functional import trace_operator
 from stator.inductor.buffers import Lowered, View
 from stator.inductor.passes.symbolic_sizes import described_graph
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.prims.layout import same_strides
 from stator.prims.record import TensorMeta, record
 from stator.prims.rule_checks import place_of, raised_at
 from stator.shapes.expr import Expr
 from stator.shapes.floats import FloatExpr
 
-from .builder import LoweringBuilder, same_strides
+from .builder import LoweringBuilder
 from .exact import exact_lowering
 from .fallback import call_library, gives_view
 from .heuristics import store_before_reuse, too_large_to_inline

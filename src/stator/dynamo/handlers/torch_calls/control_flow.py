@@ -23,11 +23,11 @@ from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.graph.functionalization.functionalize import same_strides
 from stator.graph.ir.format import format_meta
 from stator.graph.subgraphs.branches import Branch, Branches
 from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.graph.subgraphs.function_transforms import Leaf
+from stator.prims.layout import same_strides
 from stator.prims.record import TensorMeta
 
 from .trees import Opaque, tree_of, value_of
@@ -176,7 +176,7 @@ def same_layout(first: TensorMeta, second: TensorMeta) -> bool:
     """Whether one tensor can replace the other."""
     if first.shape != second.shape or first.dtype is not second.dtype or first.device != second.device:
         return False
-    return same_strides(first, second)
+    return same_strides(first.shape, first.stride, second.stride)
 
 
 def same_structure(first: Any, second: Any) -> bool:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.inductor.lower.builder import LoweringBuilder, dense_like, same_strides
+from stator.inductor.lower.builder import LoweringBuilder, dense_like
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Tensor
-from stator.prims.layout import wrap_dim
+from stator.prims.layout import same_strides, wrap_dim
 
 from .creation import filled
 from .library import only_feeds_loops

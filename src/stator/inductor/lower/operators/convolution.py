@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.inductor.lower.builder import LoweringBuilder, same_strides
+from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import LARGE_PATCH, convolution_prefers_channels_last
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Tensor
 from stator.inductor.sizes import SizeKnowledge, Sizes
-from stator.prims.layout import channels_last_strides, contiguous_strides, numel
+from stator.prims.layout import channels_last_strides, contiguous_strides, numel, same_strides
 from stator.prims.record import TensorMeta
 
 from .library import multiply

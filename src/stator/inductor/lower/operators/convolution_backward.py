@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
-from stator.inductor.lower.builder import LoweringBuilder, linear, same_strides
+from stator.inductor.lower.builder import LoweringBuilder, linear
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import MAX_ACCUMULATORS, SMALL_DEPTHWISE
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Stored, Tensor
-from stator.prims.layout import channels_last_strides, contiguous_strides
+from stator.prims.layout import channels_last_strides, contiguous_strides, same_strides
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
 

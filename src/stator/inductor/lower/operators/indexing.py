@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
-from stator.inductor.lower.builder import LoweringBuilder, linear, loop_variables, same_strides
+from stator.inductor.lower.builder import LoweringBuilder, linear, loop_variables
 from stator.inductor.lower.heuristics import LARGE_TABLE
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Stored, Tensor
 from stator.inductor.sizes import Sizes, product
-from stator.prims.layout import contiguous_strides, wrap_dim
+from stator.prims.layout import contiguous_strides, same_strides, wrap_dim
 from stator.prims.type_promotion import computation_dtype
 
 from .library import is_overwritable

@@ -14,12 +14,12 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from stator.inductor.buffers import Extern, View
-from stator.inductor.lower.builder import LoweringBuilder, linear, same_strides
+from stator.inductor.lower.builder import LoweringBuilder, linear
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.registry import lowerings, lowers, view_targets
 from stator.inductor.lower.tensor import Index, Stored, Tensor, Viewed
 from stator.inductor.sizes import SizeKnowledge
-from stator.prims.layout import contiguous_strides
+from stator.prims.layout import contiguous_strides, same_strides
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
 from stator.shapes.simplify import simplify

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from stator.inductor.lower.builder import LoweringBuilder, same_strides
+from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.tensor import Computed, Tensor
-from stator.prims.layout import channels_last_strides, contiguous_strides
+from stator.prims.layout import channels_last_strides, contiguous_strides, same_strides
 from stator.prims.record import TensorMeta
 
 from .creation import pad_with

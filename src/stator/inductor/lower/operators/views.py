@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from stator.base.errors import CompileError
-from stator.inductor.lower.builder import LoweringBuilder, same_strides
+from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.registry import lowers, lowers_view
 from stator.inductor.lower.tensor import Index, Stored, Strides, Tensor, view
 from stator.inductor.sizes import SizeKnowledge, Sizes, product
-from stator.prims.layout import wrap_dim
+from stator.prims.layout import same_strides, wrap_dim
 from stator.shapes.expr import Expr, ExprLike, Ranges, modulo
 from stator.shapes.extrema import Max, Min
 from stator.shapes.simplify import simplify
