@@ -300,15 +300,20 @@ def assert_same(
         deeper(vars(found), vars(expected), ".__dict__")
 
 
+def significant_strides(tensor: torch.Tensor) -> list[int]:
+    """The strides that tell where elements are: those of dimensions of several elements, in a tensor with elements."""
+    if not tensor.numel():
+        return []
+    return [step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+
+
 def _assert_same_tensor(found: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, told: Function) -> None:
     for name in ("dtype", "shape", "layout", "device", "requires_grad", "is_leaf"):
         assert getattr(found, name) == getattr(expected, name), f"{told()}: {name}"
     if tolerance != EXACT and expected.dtype in _NARROW:
         tolerance = NARROW
     if expected.layout is torch.strided and expected.numel():
-        strides = [
-            [step for step, size in zip(one.stride(), one.shape, strict=True) if size > 1] for one in (found, expected)
-        ]
+        strides = [significant_strides(one) for one in (found, expected)]
         assert strides[0] == strides[1], f"{told()}: strides"
     if hasattr(expected, "__tensor_flatten__"):
         return  # has no memory of its own; its attributes hold the inner tensors

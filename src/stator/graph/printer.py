@@ -19,7 +19,7 @@ from stator.base.registry import Registry
 
 from .fake.fake_mode import FakeTensor
 from .ir.format import format_meta
-from .ir.size_bindings import size_bindings, symbols_of_graph
+from .ir.size_bindings import ResultPlace, size_bindings, symbols_of_graph
 from .subgraphs.subgraph_ops import subgraph_of
 
 
@@ -138,7 +138,8 @@ class _Printer:
         if text is None:
             return lines
         kind = _type_of(node) if node.op != "output" else ""
-        return [*lines, f"{text}  # {kind}" if kind else text]
+        sizes = [f"{symbol} = {_read(node.name, place)}" for symbol, place in node.meta.get("binds", {}).items()]
+        return [*lines, f"{text}  # {kind}" if kind else text, *sizes]
 
     def place_lines(self, node: fx.Node) -> list[str]:
         place = node.meta.get("place")
@@ -185,6 +186,11 @@ class _Printer:
         if callable(value) and not isinstance(value, type):
             return self.function(value)
         return repr(value)
+
+
+def _read(results: str, place: ResultPlace) -> str:
+    part = results if place.index is None else f"{results}[{place.index}]"
+    return part if place.dim is None else f"{part}.shape[{place.dim}]"
 
 
 printers: Registry[str, Any] = Registry("node kind")

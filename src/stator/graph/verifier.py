@@ -26,7 +26,7 @@ def verify(gm: fx.GraphModule) -> None:
 
     Placeholders come first and one output last. Call targets are getitem and OpOverloads with functional schemas, whose
     arguments fit the schema. Every value is defined before its use. Every node has `meta["val"]`, which agrees with the
-    operator's shape rule, if there is one. Placeholders bind all symbols.
+    operator's shape rule, if there is one. Placeholders and earlier nodes bind all symbols.
     """
     state = _State(gm)
     for node in gm.graph.nodes:
@@ -42,7 +42,7 @@ class _State:
         self.gm = gm
         self.mode = FakeMode()
         self.defined: set[fx.Node] = set()
-        self.bound = frozenset(size_bindings(gm.graph))
+        self.bound = set(size_bindings(gm.graph))
         self.symbolic = bool(symbols_of_graph(gm.graph))
         self.body_started = False
         self.finished = False
@@ -55,8 +55,13 @@ class _State:
         for used in node.all_input_nodes:
             self.expect(used in self.defined, node, f"uses {used.name} before it is defined")
         check(self, node)
+        self.bound.update(node.meta.get("binds", ()))
         unbound = symbols_of((node.args, node.kwargs, node.meta.get("val"))) - self.bound if self.symbolic else ()
-        self.expect(not unbound, node, f"needs {', '.join(map(str, unbound))}, which no placeholder binds")
+        self.expect(
+            not unbound,
+            node,
+            f"needs {', '.join(map(str, unbound))}, which neither a placeholder nor an earlier node binds",
+        )
         self.body_started = self.body_started or node.op == "call_function"
         self.defined.add(node)
 

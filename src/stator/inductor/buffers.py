@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from stator.graph.ir.size_bindings import SizeBindings
+from stator.graph.ir.size_bindings import ResultPlace, SizeBindings
+from stator.shapes.expr import Symbol
 
 from .loops.body import LoopBody
 from .sizes import NUMBERS_ONLY, SizeKnowledge
@@ -55,6 +56,9 @@ class Extern:
     style "returns": the call allocates its own outputs. `outputs` names each output, None where it is unused.
     `Buffer.layout` promises their layouts, which are checked when `verify` is on;
     style "mutates": the call writes into the buffers named in `mutates`, and its return value is not used.
+
+    binds: symbols that the results tell, for all later nodes; promised: by output, the shape and the strides in terms
+    of these symbols, where facts that are checked later (`prims.operators.checks.require`) replace none of them.
     """
 
     outputs: tuple[str | None, ...]
@@ -64,6 +68,8 @@ class Extern:
     style: str = "returns"
     mutates: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    binds: tuple[tuple[Symbol, ResultPlace], ...] = ()
+    promised: tuple[tuple[Any, Any] | None, ...] = ()
 
     @property
     def name(self) -> str:

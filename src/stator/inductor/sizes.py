@@ -7,13 +7,13 @@ speed alone: it looks at the example values and relies on nothing. `decide` reli
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from stator.prims import layout
 from stator.prims.record import TensorMeta
-from stator.shapes.conditions import compare
+from stator.shapes.conditions import Comparison, Conjunction, Disjunction, compare
 from stator.shapes.environment import Environment
 from stator.shapes.expr import Expr, ExprLike, Symbol, modulo
 from stator.shapes.floats import FloatExpr
@@ -47,11 +47,38 @@ class SizeKnowledge:
         if isinstance(value, FloatExpr):
             assert self.environment is not None
             return value.substitute(self.environment.replacements)
+        if isinstance(value, Comparison | Conjunction | Disjunction):
+            return self.with_sizes_of_inputs(value)
         if not isinstance(value, Expr):
             return value
         if self.environment is not None:
             value = self.environment.simplify(value)
         return value if value.constant is None else value.constant
+
+    def with_sizes_of_inputs(self, value: Any) -> Any:
+        """An expression, or a condition to check, without the sizes of inputs that facts have replaced. Facts about
+        unknown sizes replace nothing: the condition may be one of them."""
+        environment = self.environment
+        if environment is None or not isinstance(value, Expr | FloatExpr | Comparison | Conjunction | Disjunction):
+            return value
+        value = value.substitute({one: by for one, by in environment.replacements.items() if one in environment.hints})
+        return value.constant if isinstance(value, Expr) and value.constant is not None else value
+
+    def promised(self, meta: Any, own: Collection[Symbol]) -> list[tuple[Sizes, Sizes] | None]:
+        """Shapes and strides of the results of a node that binds the symbols `own`, which facts do not replace."""
+        assert self.environment is not None
+        known = {one: by for one, by in self.environment.replacements.items() if one not in own}
+
+        def raw(sizes: Iterable[Any]) -> Sizes:
+            values = [to_expression(size) for size in sizes]
+            return tuple([one.substitute(known) if isinstance(one, Expr) else one for one in values])
+
+        parts = meta if isinstance(meta, tuple | list) else (meta,)
+        return [(raw(one.shape), raw(one.stride)) if isinstance(one, TensorMeta) else None for one in parts]
+
+    def is_unknown(self, value: ExprLike) -> bool:
+        """True if a size depends on data, so that it changes from call to call and has no example."""
+        return isinstance(value, Expr) and not value.symbols <= self.environment.hints.keys()  # type: ignore[union-attr]
 
     def described(self, meta: Any) -> Any:
         """`meta["val"]` of a node with expressions for symbolic numbers."""

@@ -12,6 +12,7 @@ import torch
 
 from stator.base import logs
 from stator.base.errors import VerificationError
+from stator.prims.operators.checks import numbers_in, require
 
 from . import launch
 from .arena import ArenaUser, SizedArenaUser, Slot
@@ -31,6 +32,15 @@ DIRECT = {
     "aten.convolution.default": "convolution",
     "aten.randint.low": "randint",
     "aten.mkldnn_convolution.default": "mkldnn_convolution",
+}
+
+
+# Operators that are functions of Python
+PYTHON: dict[str, Callable[..., Any]] = {
+    "aten._local_scalar_dense.default": torch.Tensor.item,
+    "aten.item.default": torch.Tensor.item,
+    "stator.require.default": require,
+    "stator.tolist.default": numbers_in,
 }
 
 
@@ -68,6 +78,8 @@ class Binder:
 
     def operator(self, name: str) -> Callable[..., Any]:
         """Return a callable for "namespace.operator.overload"."""
+        if name in PYTHON:
+            return PYTHON[name]
         if name in DIRECT and hasattr(_FUNCTIONS, DIRECT[name]):
             return getattr(_FUNCTIONS, DIRECT[name])
         return getattr(_overload(name), "_op", None) or _overload(name)

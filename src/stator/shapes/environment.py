@@ -328,12 +328,15 @@ class Environment:
         self._lower.clear()
 
     def _replace(self, expr: Expr) -> None:
-        """expr == 0 expresses one symbol, the newest possible, by the others."""
+        """expr == 0 expresses one symbol, the newest possible, by the others. Symbols without a hint go first, because
+        their values are known last."""
         order = list(self.ranges)
-        for symbol in sorted(expr.symbols, key=order.index, reverse=True):
+        for symbol in sorted(expr.symbols, key=lambda one: (one not in self.hints, order.index(one)), reverse=True):
             factor = expr.coefficient(symbol)
             if factor in (1, -1):
                 value = (symbol * factor - expr) * factor  # symbol == value
+                if symbol in self.hints and not self.has_hint(value):
+                    return
                 self._inherit(symbol, value)
                 self.replacements = {
                     other: replaced.substitute({symbol: value}) for other, replaced in self.replacements.items()

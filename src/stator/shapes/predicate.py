@@ -17,7 +17,7 @@ def predicate(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> Cal
     scope: dict[str, Any] = {"_symbols": tuple(symbols)}
     parts: list[str] = []
     for at, condition in enumerate(conditions):
-        if isinstance(condition, bool) or _is_of_integers(condition):
+        if isinstance(condition, bool) or is_python(condition):
             parts.append(str(condition))
         else:  # with floats, whose text is not Python
             scope[f"_condition{at}"] = condition
@@ -25,16 +25,16 @@ def predicate(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> Cal
     return eval(f"lambda {given}: {' and '.join(parts) or True}", scope)  # type: ignore[no-any-return]
 
 
-def _is_of_integers(value: Any) -> bool:
+def is_python(value: Any) -> bool:
     """Whether the text of a condition or expression is a Python expression of its symbols."""
     if isinstance(value, (int, Symbol)):
         return True
     if isinstance(value, Comparison):
-        return isinstance(value.expr, Expr) and _is_of_integers(value.expr)
+        return isinstance(value.expr, Expr) and is_python(value.expr)
     if isinstance(value, (FloorDiv, Mod)):
-        return _is_of_integers(value.numerator) and _is_of_integers(value.denominator)
+        return is_python(value.numerator) and is_python(value.denominator)
     if isinstance(value, (Min, Max)):
-        return all(map(_is_of_integers, value.args))
+        return all(map(is_python, value.args))
     if isinstance(value, (Conjunction, Disjunction)):
-        return all(map(_is_of_integers, value.parts))
-    return type(value) in (Expr, Constant) and all(map(_is_of_integers, value.atoms))
+        return all(map(is_python, value.parts))
+    return type(value) in (Expr, Constant) and all(map(is_python, value.atoms))

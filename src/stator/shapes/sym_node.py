@@ -349,6 +349,11 @@ def to_sym_float(environment: Environment, value: Any) -> Any:
     return torch.SymFloat(SymbolicNode(environment, value, float)) if isinstance(value, FloatExpr) else value
 
 
+def to_sym_bool(environment: Environment, condition: Condition) -> Any:
+    """A `torch.SymBool` for a condition. A bool stays a bool."""
+    return condition if isinstance(condition, bool) else torch.SymBool(SymbolicNode(environment, condition, bool))
+
+
 def to_expression(value: Any) -> Any:
     """The expression behind stator's SymInt, SymFloat or SymBool. Any other value stays as it is."""
     node = getattr(value, "node", None)

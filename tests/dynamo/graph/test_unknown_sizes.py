@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import significant_strides
 
 import stator
 from stator.base import counters
@@ -167,7 +168,7 @@ def same(got, expected) -> None:
             continue
         torch.testing.assert_close(mine, other, rtol=1e-10, atol=0, equal_nan=True)
         if isinstance(mine, torch.Tensor):
-            assert mine.stride() == other.stride()
+            assert significant_strides(mine) == significant_strides(other)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -338,7 +339,8 @@ def test_what_has_fixed_sizes_is_compiled_once() -> None:
         for _ in range(12):
             x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
             torch.testing.assert_close(compiled(x, weight), mostly_fixed(x, weight), rtol=1e-9, atol=1e-12)
-    assert counters.counts["aot_split"] == 4 and counters.counts["graphs"] == 1
+    assert counters.counts["compiled:whole"] == 1 and counters.counts["graphs"] == 1
+    assert not counters.counts["aot_split"]
 
 
 class Masked(torch.nn.Module):

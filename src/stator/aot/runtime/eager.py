@@ -16,9 +16,17 @@ from torch._ops import OpOverload
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from stator.graph.ir.graph_text import PlainGraphModule
-from stator.graph.ir.size_bindings import SizeBindings, evaluated, is_symbolic, read_sizes, size_bindings
+from stator.graph.ir.size_bindings import (
+    SizeBindings,
+    evaluated,
+    is_symbolic,
+    read_sizes,
+    result_bindings,
+    size_bindings,
+)
 from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.runtime.below_autograd import below_autograd
+from stator.shapes.expr import Symbol
 from stator.shapes.sym_node import to_expression
 
 
@@ -36,9 +44,10 @@ def run_eagerly(graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -
 
 def with_numbers(gm: fx.GraphModule) -> fx.GraphModule:
     """A copy of a functional graph without symbolic numbers among its arguments: its first node reads the sizes of the
-    inputs and evaluates the expressions. A graph without symbols is returned as it is."""
-    bindings = size_bindings(gm.graph)
-    if not bindings:
+    inputs and evaluates the expressions. Expressions over sizes that depend on data are evaluated by nodes behind the
+    nodes that bind these. A graph without symbols is returned as it is."""
+    bindings, of_results = size_bindings(gm.graph), result_bindings(gm.graph)
+    if not bindings and not of_results:
         return gm
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -52,10 +61,25 @@ def with_numbers(gm: fx.GraphModule) -> fx.GraphModule:
 
     def number(value: Any) -> fx.Node:
         expression = to_expression(value)
-        if expression not in numbers:
-            numbers[expression] = graph.call_function(operator.getitem, (source, len(expressions)))
+        if expression in numbers:
+            return numbers[expression]
+        symbols = tuple(expression.symbols)
+        if bindings.keys().isdisjoint(symbols) or not bindings.keys() >= set(symbols):
+            evaluate = graph_target(_LateEvaluation(symbols, expression), "evaluate")
+            found = graph.call_function(evaluate, tuple([symbol_value(symbol) for symbol in symbols]))
+        else:
+            found = graph.call_function(operator.getitem, (source, len(expressions)))
             expressions.append(expression)
-        return numbers[expression]
+        numbers[expression] = found
+        return found
+
+    def symbol_value(symbol: Symbol) -> fx.Node:
+        if symbol not in numbers and symbol in bindings:
+            return number(symbol)
+        if symbol not in numbers:
+            node, place = of_results[symbol]
+            numbers[symbol] = graph.call_function(graph_target(place.read, "read_size"), (copies[node],))
+        return numbers[symbol]
 
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -64,6 +88,17 @@ def with_numbers(gm: fx.GraphModule) -> fx.GraphModule:
         copies[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
         copies[node].meta.update(node.meta)
     return PlainGraphModule(gm, graph)
+
+
+@dataclass(frozen=True, slots=True)
+class _LateEvaluation:
+    """Evaluates an expression at the values of its symbols."""
+
+    symbols: tuple[Symbol, ...]
+    expression: Any
+
+    def __call__(self, *values: int) -> Any:
+        return evaluated(self.expression, dict(zip(self.symbols, values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base.registry import Registry
 from stator.graph.functionalization.views import run_step
-from stator.graph.ir.size_bindings import SizeBindings, evaluated, is_symbolic, read_sizes, size_bindings
+from stator.graph.ir.size_bindings import NO_BINDINGS, SizeBindings, evaluated, is_symbolic, read_sizes, size_bindings
 from stator.graph.ir.traced import (
     Fresh,
     Geometry,
@@ -30,6 +30,7 @@ from stator.graph.ir.traced import (
     ViewOfOutput,
     ViewOfResult,
     ViewStep,
+    symbolic_parts,
 )
 from stator.shapes.expr import Symbol
 
@@ -116,8 +117,9 @@ def with_effects(
         for index, position in traced.mutated
     )
     places = tuple([index for index, _ in traced.mutated])
-    bindings = size_bindings(traced.graph.graph)
-    makes = tuple([_make(*described, bindings) for described in zip(traced.outputs, _histories(traced), strict=True)])
+    bindings, of_results = size_bindings(traced.graph.graph), traced.result_sizes
+    described = zip(traced.outputs, _histories(traced), strict=True)
+    makes = tuple([_make(*one, bindings, of_results) for one in described])
     order = sorted(range(len(makes)), key=lambda at: _after_others(traced.outputs[at]))
     ordered = tuple([(at, makes[at]) for at in order])
     build = _builder(traced)
@@ -144,7 +146,9 @@ def with_effects(
         for at, make in ordered:
             made[at] = make(inputs, results, made)
         for change in layouts:  # layouts change last: views above are views of the original input
-            _lay_out(inputs[change.index], _at_sizes(change, read_sizes(bindings, inputs)) if bindings else change)
+            if bindings or of_results:
+                change = _at_sizes(change, read_sizes(bindings, inputs) | read_sizes(of_results, results))
+            _lay_out(inputs[change.index], change)
         return build(made)
 
     return run
@@ -183,27 +187,17 @@ def _histories(traced: Traced) -> tuple[History, ...]:
     return traced.histories or (History.AMBIENT,) * len(traced.outputs)
 
 
-def maker(output: Any, bindings: SizeBindings) -> Make:
-    """How an output is made. Symbolic sizes are evaluated in each call, whose inputs bind the symbols."""
-    if not bindings or not _depends_on_sizes(output):
+def maker(output: Any, bindings: SizeBindings, of_results: SizeBindings = NO_BINDINGS) -> Make:
+    """How an output is made. Symbolic sizes are evaluated in each call: inputs bind the symbols of `bindings`, results
+    those of `of_results`."""
+    if not is_symbolic(symbolic_parts(output)):
         return makers[type(output)](output)
 
     def make(inputs: Sequence[torch.Tensor], results: Sequence[Any], made: list[Any]) -> Any:
-        there = _at_sizes(output, read_sizes(bindings, inputs))
+        there = _at_sizes(output, read_sizes(bindings, inputs) | read_sizes(of_results, results))
         return makers[type(there)](there)(inputs, results, made)
 
     return make
-
-
-def _depends_on_sizes(described: Any) -> bool:
-    """Whether an output, or a layout, has symbolic sizes."""
-    if isinstance(described, OutputValue):
-        return is_symbolic(described.value)
-    geometry = getattr(described, "geometry", None)
-    return geometry is not None and (
-        is_symbolic((geometry.shape, geometry.stride, geometry.offset))
-        or any(is_symbolic((step.args, step.kwargs, step.whole and step.whole[1:3])) for step in geometry.steps)
-    )
 
 
 def _at_sizes(described: Any, sizes: Mapping[Symbol, int]) -> Any:
@@ -223,8 +217,8 @@ def _step_at(step: ViewStep, sizes: Mapping[Symbol, int]) -> ViewStep:
     return replace(step, args=evaluated(step.args, sizes), kwargs=evaluated(step.kwargs, sizes), whole=whole)
 
 
-def _make(output: Any, history: History, bindings: SizeBindings) -> Make:
-    make = maker(output, bindings)
+def _make(output: Any, history: History, bindings: SizeBindings, of_results: SizeBindings) -> Make:
+    make = maker(output, bindings, of_results)
     made_here = isinstance(output, (ViewOfInput, ViewOfOutput, ViewOfConstant))
     if not made_here or history in (History.AMBIENT, History.FOLLOWED):
         return make

@@ -39,6 +39,13 @@ def compile_in_pieces(gm: fx.GraphModule, example_inputs: Sequence[Any], compile
     nodes = list(gm.graph.nodes)
     apart = [node for node in nodes if computes(node) and node.meta.get("data_dependent")]
     if apart and not _switches_by_context(gm):
+        try:
+            return compile_whole(gm, example_inputs)
+        except (MissingToolchain, WrongAssumption):
+            raise
+        except StatorError as error:
+            counters.count("aot_split:data_dependent")
+            logs.log("graph", "a graph with sizes that depend on data is compiled in parts: %s", error)
         if _looks_at_history(nodes):
             counters.count("aot_split:eager")
             message = "a graph with sizes that depend on data and with leaves made in it runs by operators"

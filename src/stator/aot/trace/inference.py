@@ -14,12 +14,13 @@ from stator.aot.runtime.overlap_check import InputSpans, are_disjoint
 from stator.aot.runtime.replay import is_flat, with_effects
 from stator.aot.runtime.shared_memory import OverlappingInputs, RunOverlapping
 from stator.base import counters, dumps, logs
+from stator.graph.fake.unknown_sizes import UnknownSizes
 from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.captured_tensors import captured_tensors
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.ir.traced import Traced
 from stator.graph.printer import print_graph
-from stator.graph.tracing.symbolic_inputs import with_symbols
+from stator.graph.tracing.symbolic_inputs import unknown_sizes, with_symbols
 from stator.graph.tracing.tracer import trace
 
 # (functional graph, a tensor or int for each placeholder) -> callable
@@ -52,7 +53,8 @@ def compile_inference(
     captured = captured_tensors(gm, example_inputs) if isinstance(gm, fx.GraphModule) else []
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)] + captured
     with counters.timed("aot"):
-        traced, merged = _trace(gm, with_symbols(gm, example_inputs), captured, tensors, keep)
+        symbolic = with_symbols(gm, example_inputs)
+        traced, merged = _trace(gm, symbolic, captured, tensors, keep, unknown_sizes(gm, symbolic))
         if rewrite is not None:
             rewrite(traced.graph)
     return compile_traced(gm, traced, example_inputs, tensors, captured, merged, compile_graph, run_overlapping)
@@ -91,12 +93,13 @@ def _trace(
     captured: Sequence[torch.Tensor],
     tensors: Sequence[torch.Tensor],
     keep: Keep,
+    unknown: UnknownSizes | None,
 ) -> tuple[Traced, bool]:
     """Trace with distinct inputs. If a written input shares memory, trace again with equal inputs merged."""
-    traced = trace(gm, example_inputs, keep=keep, captured=captured)
+    traced = trace(gm, example_inputs, keep=keep, captured=captured, unknown=unknown)
     if are_separate(traced, tensors):
         return traced, False
-    traced = trace(gm, example_inputs, keep=keep, captured=captured, merge_equal=True)
+    traced = trace(gm, example_inputs, keep=keep, captured=captured, unknown=unknown, merge_equal=True)
     if not are_separate(traced, tensors, merged=True):
         raise OverlappingInputs(writes_of(traced))
     return traced, True

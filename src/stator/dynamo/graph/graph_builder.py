@@ -33,6 +33,7 @@ from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic, number_value
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.fake.unknown_sizes import rely_on_copy
 from stator.graph.fake.wrapper_subclasses import has_own_functions, is_wrapper, storages_of, version_of
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.operators import rng_comparisons as rng_comparisons  # registers its handlers
@@ -319,7 +320,7 @@ class GraphBuilder:
         warned: list[str] = []
         try:
             with outside_inference_mode(), self.mode, cpp_warnings_kept(_callee(target), warned):
-                result = (stand_ins.get(target) or run)(*args, **kwargs)
+                result = rely_on_copy(target, args, (stand_ins.get(target) or run)(*args, **kwargs))
             for text in (*warned, *warnings_of_kernel(_name(target), args)):
                 if of_operator(text) or self.kernels_warn:
                     self.context.warn_now(text)

@@ -18,6 +18,7 @@ from stator.dynamo.values.base import unsupported
 from stator.dynamo.values.tensors.tensor import has_fixed_sizes
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor
 from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of
+from stator.graph.ir.schema import op_info
 
 from .side_effect_analysis import Footprint
 
@@ -77,13 +78,16 @@ class CaptureFakeMode(FakeMode):
         inside = recorder.transforms or not self.context.in_the_call
         return self.keeps_unknown_sizes and not inside and not recorder.function_modes
 
-    def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def of_unknown_size(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
         if not self.may_keep_unknown_numbers():
             return NotImplemented
         result = self.context.recorder.numbers.unknown.results(func, args, kwargs)
-        if result is not NotImplemented:
-            self.has_unknown_sizes = True
-        return result
+        if result is NotImplemented:
+            return NotImplemented
+        self.has_unknown_sizes = True
+        return self._wrap(op_info(func), result, tensors, args)
 
     def unknown_size(self) -> Any:
         if not self.may_keep_unknown_numbers():

@@ -34,9 +34,9 @@ from stator.dynamo.values.symbolic_numbers import (
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.fake.number_stand_ins import Number
-from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes, require
+from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes
 from stator.graph.ir.size_bindings import symbols_of
-from stator.prims.operators.checks import check
+from stator.prims.operators.checks import check, require
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, Condition, Conjunction
 from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol

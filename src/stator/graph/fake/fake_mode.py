@@ -383,9 +383,9 @@ class FakeMode(TorchDispatchMode):
             result = NotImplemented if formula is None else formula(self, node, args)
             if result is not NotImplemented:
                 return result
-            result = self.unknown_result(func, args, kwargs)
+            result = self.of_unknown_size(func, args, kwargs, tensors)
             if result is not NotImplemented:
-                return self._wrap(op_info(func), result, tensors, args)
+                return result
             raise DataDependent(
                 "data-dependent",
                 f"{func} gives a value or a shape that depends on the data of a tensor",
@@ -394,15 +394,21 @@ class FakeMode(TorchDispatchMode):
         result = func(*_to_values(args), **_to_values(kwargs))
         return self._constant_results(result)
 
-    def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return metas with unknown sizes for an operator whose result's size depends on data. Overridden by modes
-        whose graphs can hold such an operator."""
+    def of_unknown_size(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        """Return the results, with unknown sizes, of an operator whose result's size depends on data. Overridden by
+        modes whose graphs can hold such an operator."""
         return NotImplemented
 
     def unknown_size(self) -> Any:
         """Return a size that a registered fake implementation declares as data-dependent. Overridden like
-        `unknown_result`."""
+        `of_unknown_size`."""
         raise DataDependent("data-dependent", "an operator's fake implementation makes a size that depends on data")
+
+    def listed(self, fake: FakeTensor) -> Any:
+        """Return the numbers in a tensor of unknown contents as nested lists. Overridden like `of_unknown_size`."""
+        raise DataDependent("tensor-data", "Tensor.tolist() needs the data of a tensor that is being traced")
 
     def number_held_by(self, fake: FakeTensor) -> Any:
         """Return the number in a zero-dim tensor as a symbolic number, which operators take without knowing its

@@ -74,6 +74,8 @@ class FakeTensorMode(Protocol):
 
     def unknown_size(self) -> Any: ...
 
+    def listed(self, fake: FakeTensor) -> Any: ...
+
 
 class FakeStorage:
     """The memory that fake tensors share. `version` counts writes; `meta` is the layout of the storage's owner.
@@ -189,9 +191,7 @@ class FakeTensor(torch.Tensor):
 
     def tolist(self) -> Any:
         value = self.known_value()
-        if value is None:
-            raise DataDependent("tensor-data", "Tensor.tolist() needs the data of a tensor that is being traced")
-        return value.tolist()
+        return self.fake_mode.listed(self) if value is None else value.tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
         raise DataDependent("tensor-data", "Tensor.numpy() needs the data of a tensor that is being traced")

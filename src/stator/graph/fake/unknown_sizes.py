@@ -1,25 +1,25 @@
 """Operators with data-dependent result sizes: rules for the layouts of their results, with symbolic sizes known only at
 run time.
 
-Capture records a check (`require`) of each assumption about such sizes; nothing is recorded here.
+Graphs hold a check (`prims.operators.checks.require`) of each assumption about such sizes; nothing is recorded here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from stator.base.errors import WrongAssumption
 from stator.base.registry import Registry
-from stator.prims.layout import broadcast_shapes, contiguous_strides, holds, numel
+from stator.prims.layout import broadcast_shapes, contiguous_strides, holds, is_unknown, numel
 from stator.prims.record import TensorMeta
 from stator.prims.shape_rules.composites import TensorFromMeta
 from stator.prims.shape_rules.indexing import MASKS, index
 from stator.shapes.environment import Environment
+from stator.shapes.expr import Symbol
 from stator.shapes.sym_node import to_sym_int
 
 from .fake_tensor import FakeTensor
@@ -31,27 +31,54 @@ Rule = Callable[..., Any]
 rules: Registry[OpOverload, Rule] = Registry("operator whose result's size depends on data")
 
 
-def require(holds: bool, text: str) -> None:
-    """Check an assumption when a captured graph runs. Raises WrongAssumption."""
-    if not holds:
-        raise WrongAssumption(f"a compiled graph relied on {text}, which is not so in this call")
+def rely_on_copy(target: Any, args: Sequence[Any], result: Any) -> Any:
+    """Return the result of a torch function or method. Where it had to copy because of the order of dimensions, it
+    shares memory if all but one of them have at most one element: rely on more."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name in _COPIES_WHERE_NEEDED and isinstance(args[0], FakeTensor) and isinstance(result, FakeTensor):
+        source = args[0]
+        if result.fake_storage is not source.fake_storage and result.dtype is source.dtype:
+            for size in source.meta.shape:
+                if is_unknown(size) and not holds(size > 1):
+                    break
+    return result
+
+
+_COPIES_WHERE_NEEDED = frozenset(("contiguous", "reshape", "reshape_as", "flatten", "ravel", "to"))
 
 
 class UnknownSizes:
-    """The unknown sizes of one capture. Equal masks share one size. `answered` counts the operators with a rule."""
+    """The unknown sizes of one program. Equal masks share one size. `answered` counts the operators with a rule.
 
-    def __init__(self) -> None:
-        self.environment = Environment(assumes=True)
+    environment: what is known about the sizes of the program's inputs, if these have symbols.
+    """
+
+    def __init__(self, environment: Environment | None = None) -> None:
+        self.environment = Environment(assumes=True) if environment is None else environment
         self._counted: dict[Any, tuple[Any, Any]] = {}
         self.answered = 0
-        self._made = 0
+        self._made: list[Symbol] = []
+        self._used = 0
+
+    def begin_anew(self) -> None:
+        """Give the next trace of the program the symbols of the trace before, in order."""
+        self._counted.clear()
+        self._used = 0
 
     def number(self, low: float = -math.inf, high: float = math.inf) -> Any:
         """Make a symbolic number between these bounds."""
         if low == high:
             return int(low)
-        self._made += 1
-        return to_sym_int(self.environment, self.environment.symbol(f"u{self._made}", None, low, high))
+        if self._used == len(self._made):
+            self._made.append(self._new_symbol(low, high))
+        self._used += 1
+        return to_sym_int(self.environment, self._made[self._used - 1])
+
+    def _new_symbol(self, low: float, high: float) -> Symbol:
+        number = len(self._made) + 1
+        while Symbol(f"u{number}") in self.environment.ranges:
+            number += 1
+        return self.environment.symbol(f"u{number}", None, low, high)
 
     def size(self, at_most: Any, at_least: int = 0) -> Any:
         return self.number(at_least, at_most if type(at_most) is int else math.inf)

@@ -36,7 +36,9 @@ from stator.prims.layout import equal_sizes, is_dense, same_strides
 from stator.prims.record import TensorMeta
 
 from .functional_variants import fresh_results, synthesized_twin
-from .views import IDENTITIES, REINTERPRETING, covers, replay, view_step, write_back
+from .strided import record_as_strided
+from .unknown_sizes import UnknownSizeRecorder
+from .views import IDENTITIES, replay, view_step, write_back
 
 aten = torch.ops.aten
 Keep = Callable[[OpOverload], bool]
@@ -110,6 +112,7 @@ class FunctionalTracer(FakeMode):
         self.constants: dict[str, torch.Tensor] = {}
         self.constant_storages: dict[int, torch.Tensor] = {}
         self._kept: dict[OpOverload, bool] = {}
+        self.unknown: UnknownSizeRecorder | None = None  # else sizes that depend on data are refused
 
     def begin(self, node: fx.Node) -> None:
         """Note the node of the traced program whose operators are recorded from now on."""
@@ -336,6 +339,18 @@ class FunctionalTracer(FakeMode):
         with self:
             return func._op_dk(COMPOSITE, *args, **kwargs)
 
+    def of_unknown_size(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        return NotImplemented if self.unknown is None else self.unknown.results(func, args, kwargs, tensors)
+
+    def unknown_size(self) -> Any:
+        return super().unknown_size() if self.unknown is None else self.unknown.unknown.size(None)
+
+    def listed(self, fake: FakeTensor) -> Any:
+        found = NotImplemented if self.unknown is None else self.unknown.listed(fake)
+        return super().listed(fake) if found is NotImplemented else found
+
     def number_held_by(self, fake: FakeTensor) -> Any:
         """Return the number that a tensor of one element holds."""
         with self:
@@ -375,7 +390,7 @@ class FunctionalTracer(FakeMode):
             node = self.current(base)
             return self.bind(fake, node, base.steps)
         if func is aten.as_strided.default:
-            return self._as_strided(metas, args, kwargs)
+            return record_as_strided(self, metas, args, kwargs)
         if func in VIEWS_BY_SIZE:  # resolves -1 once, here
             args = (args[0], list(metas.shape))
         resolved = EAGER_FORMS.get(func)
@@ -394,8 +409,9 @@ class FunctionalTracer(FakeMode):
                 [self._part(info, meta, node, args, kwargs, tensors, index) for index, meta in enumerate(metas)]
             )
         else:
-            node.meta["val"] = metas
-            return metas
+            node.meta["val"] = result = metas
+        if self.unknown is not None:
+            self.unknown.note(node)
         if not info.random and (tensors or func in KNOWN_VALUE_FACTORIES):
             self._follow_constants(func, args, kwargs, tensors, result)
         return result
@@ -411,6 +427,8 @@ class FunctionalTracer(FakeMode):
         return node
 
     def _node(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        if self.unknown is not None:
+            self.unknown.check_facts()
         node = self.graph.create_node(
             "call_function",
             info.target,
@@ -472,35 +490,6 @@ class FunctionalTracer(FakeMode):
         fake = FakeTensor(self, meta, base.fake_storage).with_lazy_bits_of(base, info.target)
         fake.detached, fake.is_data = base.detached, base.is_data
         return self.bind(fake, node, (*base.steps, step))
-
-    def _as_strided(self, meta: TensorMeta, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
-        """Record as_strided on the owner of the storage, because as_strided reads the storage and not its argument."""
-        base = args[0]
-        storage = base.fake_storage
-        offset: Any = meta.offset
-        placed = bool(base.steps) or (args[3] if len(args) > 3 else kwargs.get("storage_offset")) is not None
-        if placed and any(step.func in REINTERPRETING for step in base.steps):
-            raise Unsupported("as-strided", "as_strided with an offset into memory of another dtype")
-        if id(storage) in self.input_storages:
-            if not covers(storage.meta, meta):
-                raise Unsupported("as-strided", "as_strided reads memory that an input does not cover")
-            if placed and storage.meta.offset != 0:
-                raise Unsupported("as-strided", "as_strided with an offset into memory that an input is a part of")
-            if placed:
-                self.fixed_offsets.add(self.input_storages[id(storage)])
-            else:
-                offset = None
-        elif storage.meta.offset != 0:
-            if placed:
-                raise Unsupported("as-strided", "as_strided with an offset into memory whose beginning is not known")
-            offset = None
-        owner = self.storage_value(storage)
-        node = self._node(op_info(aten.as_strided.default), (owner, meta.shape, meta.stride, offset), {})
-        node.meta["val"] = meta
-        step = ViewStep(aten.as_strided.default, (meta.shape, meta.stride, offset), {}, storage.meta, meta)
-        fake = FakeTensor(self, meta, storage)
-        fake.detached, fake.is_data = base.detached, base.is_data
-        return self.bind(fake, node, (step,))
 
     # -- mutation -------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import DataDependent, FakeStorage, FakeTensor
 from stator.graph.fake.number_stand_ins import holds_numbers
 from stator.graph.ir.memory import memory_root
+from stator.graph.ir.size_bindings import SizeBinding, bind_sizes, symbols_of, unknown_symbols
 from stator.graph.ir.traced import (
     Fresh,
     Geometry,
@@ -31,9 +32,12 @@ from stator.graph.ir.traced import (
     ViewOfInput,
     ViewOfOutput,
     ViewOfResult,
+    symbolic_parts,
 )
 from stator.prims.layout import equal_sizes, same_strides, surely
 from stator.prims.record import TensorMeta
+from stator.shapes.expr import Symbol
+from stator.shapes.sym_node import to_sym_int
 
 from .functionalize import FunctionalTracer
 from .views import REINTERPRETING
@@ -58,6 +62,22 @@ class DescribedOutputs:
     outputs: list[Output]
     histories: tuple[History, ...]
     announced: dict[int, int]
+
+    def unknown_sizes(self, tracer: FunctionalTracer) -> tuple[dict[Symbol, SizeBinding], list[Any]]:
+        """Where the results of the graph tell the sizes that depend on data and that recipes of outputs need; and
+        numbers that the graph has to return behind the values."""
+        if tracer.unknown is None:
+            return {}, []
+        environment = tracer.unknown.environment
+        layouts = tracer.layouts_left()
+        needed = symbols_of([*map(symbolic_parts, self.outputs), *map(symbolic_parts, layouts)])
+        wanted = unknown_symbols(needed, environment)
+        bound = bind_sizes(value.meta for value in self.values)
+        found = {symbol: bound[symbol] for symbol in wanted & bound.keys()}
+        missing = sorted(wanted - bound.keys(), key=str)
+        for position, symbol in enumerate(missing, len(self.values)):
+            found[symbol] = SizeBinding(position, None)
+        return found, [to_sym_int(environment, symbol) for symbol in missing]
 
     def traced(
         self, tracer: FunctionalTracer, graph: fx.GraphModule, constants: dict[str, torch.Tensor], spec: pytree.TreeSpec

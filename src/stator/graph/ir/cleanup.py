@@ -17,7 +17,7 @@ from stator.shapes.sym_node import to_expression
 
 from .memory import fixed_memory, memory_root
 from .schema import is_random_call
-from .size_bindings import SYMBOLIC
+from .size_bindings import SYMBOLIC, symbols_of
 
 aten = torch.ops.aten
 
@@ -71,7 +71,17 @@ def remove_dead(graph: fx.Graph) -> None:
     whose contents depend on the imported modules.)"""
     for node in reversed(list(graph.nodes)):
         if not node.users and node.op in ("call_function", "get_attr") and is_pure(node):
+            if "binds" in node.meta and _is_asked_for_sizes(graph, node):
+                continue
             graph.erase_node(node)
+
+
+def _is_asked_for_sizes(graph: fx.Graph, node: fx.Node) -> bool:
+    """Whether other nodes need symbols that only this node binds."""
+    own = set(node.meta["binds"])
+    others = [other for other in graph.nodes if other is not node]
+    own -= {symbol for other in others for symbol in other.meta.get("binds", ())}
+    return any(own & symbols_of((other.args, other.kwargs, other.meta.get("val"))) for other in others)
 
 
 def is_pure(node: fx.Node) -> bool:
@@ -104,7 +114,7 @@ def _earlier_twin(node: fx.Node, seen: dict[Any, fx.Node]) -> fx.Node | None:
     if not is_pure(node):
         return None
     try:
-        key = (node.target, _key(node.args), _key(node.kwargs))
+        key = (node.target, _key(node.args), _key(node.kwargs), tuple(node.meta.get("binds", ())))
         earlier = seen.setdefault(key, node)
     except TypeError:  # an unhashable argument
         return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import fx
 
 from stator.base.errors import CompileError
 from stator.prims.record import TensorMeta
+from stator.shapes.conditions import Comparison, Conjunction, Disjunction
 from stator.shapes.environment import Environment
 from stator.shapes.expr import Expr, Symbol
 from stator.shapes.floats import FloatExpr
@@ -21,6 +23,7 @@ from stator.shapes.sym_node import to_expression
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _CONTAINERS = (tuple, list)
+_EXPRESSIONS = (Expr, FloatExpr, Comparison, Conjunction, Disjunction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,21 @@ class SizeBinding:
         return value if self.dim is None else value.shape[self.dim]  # type: ignore[no-any-return]
 
 
+@dataclass(frozen=True, slots=True)
+class ResultPlace:
+    """A symbol is the size of dimension `dim` of result `index` of a node. index is None for a node with one result,
+    dim where the result is an int."""
+
+    index: int | None
+    dim: int | None
+
+    def read(self, results: Any) -> int:
+        value = results if self.index is None else results[self.index]
+        return value if self.dim is None else value.shape[self.dim]  # type: ignore[no-any-return]
+
+
 SizeBindings = Mapping[Symbol, SizeBinding]
+NO_BINDINGS: SizeBindings = MappingProxyType({})
 
 
 def bind_sizes(inputs: Iterable[Any]) -> dict[Symbol, SizeBinding]:
@@ -55,6 +72,28 @@ def bind_sizes(inputs: Iterable[Any]) -> dict[Symbol, SizeBinding]:
 def size_bindings(graph: fx.Graph) -> dict[Symbol, SizeBinding]:
     """Where a functional graph finds its symbols: `bind_sizes` of its placeholders, by `meta["val"]`."""
     return bind_sizes(node.meta.get("val") for node in graph.nodes if node.op == "placeholder")
+
+
+def unknown_symbols(symbols: Iterable[Symbol], environment: Environment) -> frozenset[Symbol]:
+    """The symbols of numbers that depend on data."""
+    return frozenset(symbol for symbol in symbols if symbol not in environment.hints)
+
+
+def new_symbols(node: fx.Node) -> dict[Symbol, ResultPlace]:
+    """The unknown symbols that the results of a node have and its arguments lack, and where its results tell them."""
+    value = node.meta.get("val")
+    found: dict[Symbol, ResultPlace] = {}
+    for index, part in enumerate(value) if isinstance(value, _CONTAINERS) else ((None, value),):
+        sizes = getattr(part, "shape", None)
+        for dim, size in ((None, part),) if sizes is None else enumerate(sizes):
+            if type(size) is torch.SymInt:
+                symbol = to_expression(size)
+                if isinstance(symbol, Symbol) and symbol not in size.node.environment.hints:
+                    found.setdefault(symbol, ResultPlace(index, dim))
+    if found:
+        for symbol in symbols_of((node.args, node.kwargs, [used.meta.get("val") for used in node.all_input_nodes])):
+            found.pop(symbol, None)
+    return found
 
 
 def read_sizes(bindings: SizeBindings, arguments: Sequence[Any]) -> dict[Symbol, int]:
@@ -78,7 +117,7 @@ def evaluated(value: Any, sizes: Mapping[Symbol, int]) -> Any:
         if expression is value:  # a number of another kind
             return value
         return _evaluated(expression, sizes)
-    if isinstance(value, (Expr, FloatExpr)):
+    if isinstance(value, _EXPRESSIONS):
         return _evaluated(value, sizes)
     if isinstance(value, _CONTAINERS):
         made = [evaluated(item, sizes) for item in value]
@@ -119,14 +158,25 @@ def symbols_of_graph(graph: fx.Graph) -> frozenset[Symbol]:
     )
 
 
+def result_bindings(graph: fx.Graph) -> dict[Symbol, tuple[fx.Node, ResultPlace]]:
+    """The node that binds each symbol that depends on data, and where its results tell the value."""
+    found: dict[Symbol, tuple[fx.Node, ResultPlace]] = {}
+    for node in graph.nodes:
+        for symbol, place in node.meta.get("binds", {}).items():
+            found.setdefault(symbol, (node, place))
+    return found
+
+
 def has_symbols(graph: fx.Graph) -> bool:
-    """Whether a functional graph has symbolic sizes; its placeholders bind all symbols."""
-    return any(is_symbolic(node.meta.get("val")) for node in graph.nodes if node.op == "placeholder")
+    """Whether a functional graph has symbolic sizes; placeholders, and results that depend on data, bind them."""
+    return any(
+        "binds" in node.meta or (node.op == "placeholder" and is_symbolic(node.meta.get("val"))) for node in graph.nodes
+    )
 
 
 def environment_of(graph: fx.Graph) -> Environment | None:
     """What is known about the symbols of a functional graph; None for a graph without symbols."""
-    metas = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
+    metas = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder" or "binds" in node.meta]
     number = next(symbolic_numbers(metas), None)
     return None if number is None else number.node.environment  # type: ignore[no-any-return]
 
@@ -143,6 +193,9 @@ def symbolic_numbers(value: Any) -> Iterator[Any]:
     if kind in SYMBOLIC:
         expression = to_expression(value)
         if expression is not value and getattr(expression, "symbols", None):
+            yield value
+    elif isinstance(value, _EXPRESSIONS):
+        if value.symbols:
             yield value
     elif kind is TensorMeta:
         yield from symbolic_numbers(value.shape)

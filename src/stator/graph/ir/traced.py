@@ -13,6 +13,8 @@ from torch._ops import OpOverload
 
 from stator.prims.record import TensorMeta
 
+from .size_bindings import SizeBindings
+
 
 @dataclass(frozen=True, slots=True)
 class ViewStep:
@@ -110,6 +112,17 @@ class OutputValue:
     value: Any
 
 
+def symbolic_parts(described: Any) -> tuple[Any, ...]:
+    """The parts of an output, or of a new layout, that may be symbolic."""
+    if isinstance(described, OutputValue):
+        return (described.value,)
+    geometry = getattr(described, "geometry", None)
+    if geometry is None:
+        return ()
+    steps = [(step.args, step.kwargs, step.whole and step.whole[1:3]) for step in geometry.steps]
+    return (geometry.shape, geometry.stride, geometry.offset, steps)
+
+
 class History(Enum):
     """The autograd history of a user output that is made outside of the graph."""
 
@@ -139,6 +152,7 @@ class Traced:
     announced: for mutated inputs, by index, the number of version bumps: all writes except those through `.data`.
     layouts: in-place layout changes of inputs.
     numbers: the positions of symbolic ints in `example_inputs`.
+    result_sizes: where the graph's results tell symbols of `outputs` and `layouts` that no input tells.
     """
 
     graph: fx.GraphModule
@@ -151,6 +165,7 @@ class Traced:
     announced: Mapping[int, int] = field(default_factory=dict)
     layouts: tuple[NewLayout, ...] = ()
     numbers: tuple[int, ...] = ()
+    result_sizes: SizeBindings = field(default_factory=dict)
 
     @property
     def is_plain(self) -> bool:

@@ -14,6 +14,7 @@ from torch import fx
 
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, meta_of_real
+from stator.graph.fake.unknown_sizes import UnknownSizes
 from stator.graph.ir.graph_text import PlainGraphModule
 from stator.graph.ir.size_bindings import SYMBOLIC, evaluated, symbolic_numbers
 from stator.prims.record import TensorMeta
@@ -38,6 +39,21 @@ def with_symbols(function: Callable[..., Any], example_inputs: Sequence[Any]) ->
         found[position] = _with_symbols(mode, found[position], example)
     mode.forget()
     return found
+
+
+def unknown_sizes(function: Callable[..., Any], inputs: Sequence[Any]) -> UnknownSizes | None:
+    """The sizes of a captured graph that depend on data, beside those of its inputs (of `with_symbols`). None for a
+    graph without operators that capture marked: others may not raise WrongAssumption when they run."""
+    if not isinstance(function, fx.GraphModule):
+        return None
+    if not any(node.meta.get("data_dependent") for node in function.graph.nodes):
+        return None
+    for value in inputs:
+        sizes = value.meta.shape if isinstance(value, FakeTensor) else (value,)
+        environment = next((size.node.environment for size in sizes if type(size) is torch.SymInt), None)
+        if environment is not None:
+            return UnknownSizes(environment)
+    return UnknownSizes()
 
 
 def symbolic_placeholders(function: Callable[..., Any]) -> dict[int, Any]:

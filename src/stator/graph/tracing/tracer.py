@@ -17,9 +17,11 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import CompileError, StatorError, Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.number_stand_ins import DataDependent, holds_numbers
+from stator.graph.fake.unknown_sizes import UnknownSizes, rely_on_copy
 from stator.graph.fake.wrapper_subclasses import is_wrapper
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
+from stator.graph.functionalization.unknown_sizes import UnknownSizeRecorder
 from stator.graph.ir.cleanup import clean_up
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.ir.traced import Traced
@@ -43,6 +45,7 @@ def trace(
     keep: Keep,
     captured: Sequence[torch.Tensor] = (),
     merge_equal: bool = False,
+    unknown: UnknownSizes | None = None,
 ) -> Traced:
     """Trace a GraphModule of torch calls, or any callable, into a functional graph of ATen operators.
 
@@ -51,11 +54,13 @@ def trace(
     captured: tensors that `function` reaches by itself (parameters, buffers); they become further placeholders.
     keep: says which operators the backend takes whole; others are decomposed if a decomposition is known.
     merge_equal: treat a tensor that is passed twice as one input, so that a write to either is seen by both.
+    unknown: the sizes of the program that depend on data; without them, operators that make such sizes are refused.
 
     Raises Unsupported (at the user's line if the source graph records it) for programs that cannot be traced, and
     CompileError when the traced code itself fails.
     """
     tracer = FunctionalTracer(keep)
+    tracer.unknown = None if unknown is None else UnknownSizeRecorder(tracer, unknown)
     leaves, spec = pytree.tree_flatten(list(example_inputs))
     names = placeholder_names(function, leaves)
     with ExitStack() as stack:
@@ -146,15 +151,20 @@ def placeholder_names(function: Callable[..., Any], leaves: Sequence[Any]) -> li
 def _finish(tracer: FunctionalTracer, result: Any) -> Traced:
     leaves, spec = pytree.tree_flatten(result)
     described = describe_outputs(tracer, leaves)
-    graph, constants = close_graph(tracer, [value.node for value in described.values])
-    return described.traced(tracer, graph, constants, spec)
+    sizes, missing = described.unknown_sizes(tracer)
+    graph, constants = close_graph(tracer, [*[value.node for value in described.values], *missing])
+    traced = described.traced(tracer, graph, constants, spec)
+    traced.result_sizes = sizes
+    return traced
 
 
-def close_graph(tracer: FunctionalTracer, outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
-    """Set the outputs of the recorded graph and clean it up. Returns a module and the constants that the graph
-    reads."""
+def close_graph(tracer: FunctionalTracer, outputs: Sequence[Any]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
+    """Set the outputs of the recorded graph, nodes and symbolic ints, and clean it up. Returns a module and the
+    constants that the graph reads."""
+    if tracer.unknown is not None:
+        tracer.unknown.finish()
     node = tracer.graph.output(tuple(outputs))
-    node.meta["val"] = tuple(output.meta["val"] for output in outputs)
+    node.meta["val"] = tuple(output.meta["val"] if isinstance(output, fx.Node) else output for output in outputs)
     root = torch.nn.Module()
     clean_up(tracer.graph, copies_of_inputs=any(fake.requires_grad for fake in tracer.inputs))
     used = {str(node.target) for node in tracer.graph.nodes if node.op == "get_attr"}
@@ -219,7 +229,8 @@ def _run_node(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any])
     if stand_in is not None:
         return stand_in(*args, **kwargs)
     if node.op == "call_function":
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        result = node.target(*args, **kwargs)  # type: ignore[operator]
+        return rely_on_copy(node.target, args, result)
     if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        return rely_on_copy(node.target, args, getattr(args[0], str(node.target))(*args[1:], **kwargs))
     return module.get_submodule(str(node.target))(*args, **kwargs)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from stator.base.errors import CompileError
+from stator.graph.ir.size_bindings import ResultPlace
 from stator.inductor.buffers import Buffer, Extern, Layout, Loops, View
 from stator.inductor.loops.body import LoopBody, Ref
 from stator.inductor.loops.collapse import collapse
@@ -353,8 +354,16 @@ class LoweringBuilder:
             for meta in metas
         ]
         names = tuple(None if output is None else output.source.buffer for output in outputs)  # type: ignore[union-attr]
-        self.nodes.append(Extern(names, target, tuple(args), kwargs, style, (), (self.origin,)))
+        binds = self.bound_by(target)
+        promised = tuple(self.node.meta["promised"]) if binds else ()
+        self.nodes.append(Extern(names, target, tuple(args), kwargs, style, (), (self.origin,), binds, promised))
         return outputs
+
+    def bound_by(self, target: Any) -> tuple[tuple[Symbol, ResultPlace], ...]:
+        """The symbols that results of the current node bind, if this is a call of its target."""
+        if self.node is None or target is not self.node.target:
+            return ()
+        return tuple(self.node.meta.get("binds", {}).items())
 
     def add_to(self, total: Tensor, target: Any, args: Sequence[Any]) -> Tensor:
         """Emit a library call with the matrix `total` as its first argument, which writes its result into `total`."""

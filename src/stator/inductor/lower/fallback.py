@@ -48,6 +48,9 @@ def library_results(
     """Emit a call with results as in `meta`: one tensor, or a tuple or list with tensors in it."""
     if isinstance(meta, TensorMeta):
         return builder.extern(target, args, kwargs, [meta])[0]
+    if any(place.dim is None for _, place in builder.bound_by(target)):  # ints, which later nodes know by symbols
+        builder.extern(target, args, kwargs, [])
+        return meta
     if isinstance(meta, tuple | list):
         metas = [part if isinstance(part, TensorMeta) else None for part in meta]
         outputs = builder.extern(target, args, kwargs, metas)

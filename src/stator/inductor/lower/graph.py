@@ -143,8 +143,8 @@ class _GraphLowering:
         self.begin_node(node)
         args, kwargs = self.map_arguments(node.args), self.map_arguments(node.kwargs)
         lowering = exact_lowering(node.target) if self.exact else lowerings.get(node.target)  # type: ignore[arg-type]
-        if _has_no_data(builder.meta) and node.target not in view_targets:
-            lowering = None  # there is nothing to compute, and no memory with an address for a kernel
+        if (_has_no_data(builder.meta) and node.target not in view_targets) or "binds" in node.meta:
+            lowering = None  # there is nothing to compute, and no memory with an address for a kernel; or a library
         if lowering is not None and not _takes_floats(node.target, args, kwargs):
             lowering = None
         result = NotImplemented

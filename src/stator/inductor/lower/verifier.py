@@ -21,6 +21,7 @@ def verify_lowered(lowered: Lowered) -> None:
 class _Check:
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
+        self.bound = set(lowered.size_bindings)  # symbols of which the running program knows the values
         self.filled = {name for name, buffer in lowered.buffers.items() if buffer.kind in ("input", "constant")}
 
     def run(self) -> None:
@@ -36,7 +37,7 @@ class _Check:
         self.arguments(self.lowered.outputs, "the outputs")
 
     def loops(self, node: Loops) -> None:
-        verify_body(node.body, lambda name: self.known(name, node).dtype, self.lowered.size_bindings)
+        verify_body(node.body, lambda name: self.known(name, node).dtype, self.bound)
         body = node.body
         ranges = self.lowered.sizes.ranges((*body.vars, *body.reduction_vars), (*body.ranges, *body.reduction_ranges))
         empty = 0 in body.ranges or 0 in body.reduction_ranges
@@ -72,6 +73,7 @@ class _Check:
         return low < 0 or high >= sizes.hint(size)
 
     def extern(self, node: Extern) -> None:
+        self.bound.update(symbol for symbol, _ in node.binds)
         self.arguments(node.args, node)
         self.arguments(tuple(node.kwargs.values()), node)
         if node.style not in ("out", "returns", "mutates"):

@@ -31,7 +31,7 @@ def merge_common_subexpressions(gm: fx.GraphModule) -> fx.GraphModule:
 
 def _key(node: fx.Node) -> Hashable | None:
     try:
-        key = (node.target, _hashable(node.args), _hashable(node.kwargs))
+        key = (node.target, _hashable(node.args), _hashable(node.kwargs), tuple(node.meta.get("binds", ())))
         hash(key)
     except TypeError:
         return None

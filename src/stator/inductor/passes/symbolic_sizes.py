@@ -3,6 +3,7 @@ expressions answer none by themselves."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 from torch import fx
@@ -11,19 +12,24 @@ from torch.utils._pytree import tree_leaves, tree_map
 from stator.base.errors import Unsupported
 from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.graph_text import LazyGraphModule
-from stator.graph.ir.size_bindings import SizeBindings, environment_of, size_bindings
+from stator.graph.ir.size_bindings import environment_of, size_bindings
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.prims.operators.checks import require_sizes
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, Conjunction, Disjunction
-from stator.shapes.expr import Expr
+from stator.shapes.expr import Expr, Symbol
 from stator.shapes.floats import FloatExpr
+from stator.shapes.predicate import is_python
 
 
 def with_expressions(gm: fx.GraphModule) -> tuple[fx.GraphModule, SizeKnowledge]:
     """The graph with expressions in place of symbolic sizes in arguments and metas, and what is known about the sizes.
     A graph without symbols is returned as it is.
 
-    Raises Unsupported for symbols that the graph's inputs do not bind, and for symbolic truths in arguments.
+    A node whose results bind symbols has meta["promised"], what its results' layouts are in terms of these.
+
+    Raises Unsupported for symbols that neither the graph's inputs nor results bind, and for symbolic truths in
+    arguments, other than checks of comparisons of integers.
     """
     environment = environment_of(gm.graph)
     if environment is None:
@@ -31,8 +37,12 @@ def with_expressions(gm: fx.GraphModule) -> tuple[fx.GraphModule, SizeKnowledge]
     bindings = size_bindings(gm.graph)
     knowledge = SizeKnowledge(environment)
     made = described_graph(gm, knowledge)
-    for node in made.graph.nodes:
-        _check(node, bindings)
+    bound = set(bindings)
+    for node, copy in zip(gm.graph.nodes, made.graph.nodes, strict=True):
+        if "binds" in node.meta:
+            bound.update(node.meta["binds"])
+            copy.meta["promised"] = knowledge.promised(node.meta["val"], node.meta["binds"])
+        _check(copy, bound)
     made.meta.update(gm.meta)
     made.meta["size_bindings"] = bindings
     return made, knowledge
@@ -56,10 +66,12 @@ def _parts(meta: Any) -> Any:
     return tree_map(lambda one: (one.shape, one.stride, one.offset) if isinstance(one, TensorMeta) else one, meta)
 
 
-def _check(node: fx.Node, bindings: SizeBindings) -> None:
+def _check(node: fx.Node, bound: Set[Symbol]) -> None:
     for value in tree_leaves((node.args, node.kwargs, _parts(node.meta["val"]))):
-        if isinstance(value, (Expr, FloatExpr)) and not value.symbols <= bindings.keys():
-            unbound = ", ".join(sorted(map(str, value.symbols - bindings.keys())))
+        if isinstance(value, (Expr, FloatExpr)) and not value.symbols <= bound:
+            unbound = ", ".join(sorted(map(str, value.symbols - bound)))
             raise Unsupported("dynamic-shape", f"{node.target} needs the size {unbound}, which no input tells")
         if isinstance(value, Comparison | Conjunction | Disjunction):
+            if node.target is require_sizes and is_python(value):
+                continue
             raise Unsupported("dynamic-shape", f"{node.target} has an argument that compares sizes: {value}")

@@ -52,6 +52,11 @@ def writes_of(step: Group | Extern) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*(name for name in step.outputs if name is not None), *step.mutates)))
 
 
+def is_check(extern: Extern) -> bool:
+    """True if the call has no result, so that it can only raise."""
+    return extern.style == "mutates" and not extern.mutates
+
+
 # These return views although their schemas do not say so
 _UNDECLARED_VIEWS = frozenset(("aten::_unsafe_view", "aten::_reshape_alias"))
 

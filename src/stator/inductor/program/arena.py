@@ -81,7 +81,7 @@ def _blocks(program: Program) -> list[ArenaBlock]:
 def _is_in_arena(step: Allocate, program: Program) -> bool:
     if step.name in program.escaping or step.layout.device.type != "cpu":
         return False
-    return program.heap_from is None or typical_bytes(step.layout, program.sizes) < program.heap_from
+    return not program.is_on_heap(step.layout)
 
 
 def size_threshold(program: Program, most: int) -> int:

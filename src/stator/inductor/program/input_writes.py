@@ -15,7 +15,7 @@ from stator.inductor.schedule.groups import Group, Schedule
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, Symbol
 
-from .aliases import AliasAnalysis, buffers_in, reads_of, writes_of
+from .aliases import AliasAnalysis, buffers_in, is_check, reads_of, writes_of
 
 
 def write_inputs(lowered: Lowered, schedule: Schedule) -> Lowered:
@@ -55,14 +55,19 @@ class _Uses:
                     self.readers[root].append((position, name))
             for name in writes_of(step):
                 self.writers[name].append(position)
+        checks = [at for at, step in enumerate(schedule.steps) if isinstance(step, Extern) and is_check(step)]
+        self.last_check = max(checks, default=-1)
         returned = buffers_in(lowered.outputs, lowered.buffers)
         self.returned = Counter(root for name in returned for root in memory.roots(name))
 
     def may_write(self, old: str, new: str) -> bool:
-        """True if each element of the input `old` is read for the last time before the buffer `new` overwrites it."""
+        """True if each element of the input `old` is read for the last time before the buffer `new` overwrites it. A
+        check that fails must find all inputs unchanged, because the program then begins anew."""
         if not self._fits(old, new):
             return False
         first = self.writers[new][0]
+        if first < self.last_check:
+            return False
         for position, name in self.readers[old]:
             if position > first:
                 return False

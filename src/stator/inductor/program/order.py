@@ -8,7 +8,7 @@ counted once no other move lowers the peak.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -16,9 +16,11 @@ import torch
 
 from stator.graph.ir.schema import is_random_call
 from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View
+from stator.inductor.schedule.accesses import symbols_needed
 from stator.inductor.schedule.groups import Group, Schedule
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, ceil_div, product
 from stator.prims.layout import contiguous_strides
+from stator.prims.operators.checks import require_sizes
 
 from .aliases import AliasAnalysis, buffers_in, layout_bytes, reads_of, typical_bytes, writes_of
 
@@ -69,6 +71,7 @@ class _Order:
         )
         self.reads = [_roots(memory, reads_of(step, lowered.buffers)) for step in schedule.steps]
         self.writes = [_roots(memory, writes_of(step)) for step in schedule.steps]
+        order_by_sizes(schedule.steps, lowered.buffers, self.reads, self.writes)
         self.users: dict[str, list[int]] = {}
         self.writers: dict[str, list[int]] = {}
         self.taken = [0] * count
@@ -207,6 +210,34 @@ class _Order:
         if same and self.overwrites[step]:  # such a kernel is likely to write where it reads
             return 0, gone - taken
         return taken, gone
+
+
+_CHECKED = "what is known about sizes"
+
+
+def order_by_sizes(
+    steps: Sequence[Group | Extern],
+    buffers: Mapping[str, Buffer],
+    reads: list[frozenset[str]],
+    writes: list[frozenset[str]],
+) -> None:
+    """Let calls that tell sizes write to names of these sizes, which steps with such sizes read. All steps behind a
+    check of sizes rely on it."""
+    told = {symbol for step in steps if isinstance(step, Extern) for symbol, _ in step.binds}
+    if not told:
+        return
+    checked = False
+    for at, step in enumerate(steps):
+        members: Sequence[Any] = step.members if isinstance(step, Group) else (step,)
+        needed = {f"size {symbol}" for one in members for symbol in symbols_needed(one, buffers) & told}
+        if checked:
+            needed.add(_CHECKED)
+        reads[at] |= needed
+        if isinstance(step, Extern):
+            writes[at] |= {f"size {symbol}" for symbol, _ in step.binds}
+            if step.target is require_sizes:
+                writes[at] |= {_CHECKED}
+                checked = True
 
 
 _LANES = 16  # channels in a block of oneDNN's layouts

@@ -213,7 +213,8 @@ class _Planner:
         return min(fitting)[2] if fitting else None
 
     def _on_heap(self, size: ExprLike) -> bool:
-        return self.heap_from is not None and self.sizes.hint(size) >= self.heap_from
+        """As `Program.is_on_heap`."""
+        return self.sizes.is_unknown(size) or (self.heap_from is not None and self.sizes.hint(size) >= self.heap_from)
 
     def _free_dead(self, position: int, kept: set[str]) -> None:
         for name in self.dying[position]:

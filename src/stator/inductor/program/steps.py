@@ -10,6 +10,8 @@ from stator.inductor.buffers import Buffer, Extern, Layout
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import ExprLike
 
+from .aliases import layout_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
@@ -89,6 +91,12 @@ class Program:
     heap_from: int | None = None  # intermediates of this many bytes (in the example) or more are not in the arena
     sizes: SizeKnowledge = NUMBERS_ONLY
     size_bindings: SizeBindings = field(default_factory=dict)
+
+    def is_on_heap(self, layout: Layout) -> bool:
+        """True if memory of this layout is allocated and freed by itself: large memory, where that has a limit, and
+        memory of sizes that depend on data, which are others in each call."""
+        need = layout_bytes(layout)
+        return self.sizes.is_unknown(need) or (self.heap_from is not None and self.sizes.hint(need) >= self.heap_from)
 
     @property
     def tensor_inputs(self) -> tuple[str, ...]:

@@ -107,10 +107,8 @@ class _State:
 
     def _is_whole(self, step: Reuse) -> bool:
         """True if `old` has memory of its own, outside of the arena, and exactly the layout that `name` needs."""
-        from_size, before = self.program.heap_from, self.program.buffers[step.old].layout
-        return (
-            from_size is not None and typical_bytes(before, self.program.sizes) >= from_size and before == step.layout
-        )
+        before = self.program.buffers[step.old].layout
+        return self.program.is_on_heap(before) and before == step.layout
 
     def _fits(self, step: Reuse, name: str) -> bool:
         need, given = layout_bytes(step.layout), layout_bytes(self.program.buffers[name].layout)

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stator.inductor.buffers import Buffer, Extern, Loops, View
+from stator.graph.ir.size_bindings import symbols_of
+from stator.inductor.buffers import Buffer, Extern, Layout, Loops, View
 from stator.inductor.loops.body import IndexRef
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.inductor.sizes import product
-from stator.shapes.expr import Expr, ExprLike
+from stator.shapes.expr import Expr, ExprLike, Symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,26 @@ def _names(value: Any) -> Iterable[str]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from _names(item)
+
+
+def symbols_needed(node: Loops | Extern, buffers: Mapping[str, Buffer]) -> frozenset[Symbol]:
+    """The symbols in the loops, or in the arguments and new buffers, of a node."""
+    layouts = [(layout.size, layout.stride) for name in node.outputs if name for layout in (buffers[name].layout,)]
+    if isinstance(node, Extern):
+        views = [(one.size, one.stride, one.offset) for one in _view_layouts((node.args, node.kwargs))]
+        new = layouts if node.style == "out" else []
+        return symbols_of([node.args, node.kwargs, views, new])
+    body = node.body
+    values = [[arg for arg in op.args if isinstance(arg, Expr)] for op in body.ops]
+    return symbols_of([body.ranges, body.reduction_ranges, body.indices, values, layouts])
+
+
+def _view_layouts(value: Any) -> Iterable[Layout]:
+    if isinstance(value, View):
+        yield value.layout
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _view_layouts(item)
 
 
 def names_in(values: Iterable[Any]) -> set[str]:

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from stator.base.config import Options
 from stator.graph.ir.schema import is_random_call
 from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
+from stator.prims.operators.checks import require_sizes
+from stator.shapes.expr import Symbol
 
-from .accesses import extern_reads, extern_writes, memory_owner, names_in, summarize
+from .accesses import extern_reads, extern_writes, memory_owner, names_in, summarize, symbols_needed
 from .groups import Group, Schedule
 from .legality import FusionCandidate, fuse, single_node_candidate
 from .profit import exceeds_limits, is_profitable
@@ -63,6 +65,8 @@ class _Scheduler:
         self.sharers: dict[str, list[ScheduleStep]] = {}  # loop groups by the buffer they read
         self.read_count: dict[str, int] = {}
         self.drawing: ScheduleStep | None = None  # the last call that drew from a random number generator
+        self.binders: dict[Symbol, ScheduleStep] = {}  # the calls that tell sizes that depend on data
+        self.assumption: ScheduleStep | None = None  # the last check of such sizes, which all later nodes rely on
         self.owners = {name: memory_owner(name, self.buffers) for name in self.buffers}
         self._count_reads()
 
@@ -103,6 +107,14 @@ class _Scheduler:
             found.update(self.readers.get(memory, ()))
         return {_alive(step) for step in found}
 
+    def _needs_of_sizes(self, node: Loops | Extern) -> set[ScheduleStep]:
+        """The steps that tell the sizes of a node, and the check of all that the node relies on about sizes."""
+        if not self.binders:
+            return set()
+        symbols = symbols_needed(node, self.buffers)
+        found = {step for symbol, step in self.binders.items() if symbol in symbols}
+        return found if self.assumption is None else found | {self.assumption}
+
     def _record(self, step: ScheduleStep, reads: Iterable[str], writes: Iterable[str]) -> None:
         for name in reads:
             self.readers.setdefault(self.owners.get(name, name), []).append(step)
@@ -111,7 +123,11 @@ class _Scheduler:
 
     def _add_extern(self, position: int, node: Extern) -> None:
         reads, writes = extern_reads(node), extern_writes(node)
-        step = self._new_step(node, position, self._needs(reads, writes))
+        step = self._new_step(node, position, self._needs(reads, writes) | self._needs_of_sizes(node))
+        for symbol, _ in node.binds:
+            self.binders.setdefault(symbol, step)
+        if node.target is require_sizes:
+            self.assumption = step
         if is_random_call(node.target, node.args, node.kwargs):
             if self.drawing is not None:  # random numbers are drawn in the order of the program
                 step.needs.add(self.drawing)
@@ -132,7 +148,8 @@ class _Scheduler:
         content = single_node_candidate(space, member, facts, self.knowledge)
         content.mutates = {self.owners[name] for name in facts.writes if self.owners[name] != name}
         content.touches = {self.owners[name] for name in facts.reads}
-        step = self._new_step(content, position, self._needs(facts.reads, facts.writes))
+        needs = self._needs(facts.reads, facts.writes) | self._needs_of_sizes(node)
+        step = self._new_step(content, position, needs)
         self._record(step, facts.reads, facts.writes)
         if self.options.fusion and facts.iterations != 0:
             self._grow(step, facts.reads)

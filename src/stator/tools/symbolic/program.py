@@ -22,6 +22,7 @@ from stator.base.errors import StatorError, Unsupported, UsageError, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.fake_mode import SCALAR_READS, FakeMode, FakeStorage, FakeTensor
 from stator.graph.fake.unknown_sizes import UnknownSizes
+from stator.graph.ir.schema import op_info
 from stator.graph.operators import autograd_formulas as autograd_formulas  # registers its handlers
 from stator.graph.operators import foreach_writes as foreach_writes  # registers its handlers
 from stator.graph.operators import fused_optimizers as fused_optimizers  # registers its handlers
@@ -159,10 +160,13 @@ class SymbolicMode(FakeMode):
             self._from_before = {id(fake.fake_storage) for _, fake in self._constants.values()}
         return id(storage) in self._from_before
 
-    def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def of_unknown_size(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
         if func in SCALAR_READS and args[0].dtype is torch.bool:
             return self._truth()
-        return self.unknown.results(func, args, kwargs)
+        result = self.unknown.results(func, args, kwargs)
+        return result if result is NotImplemented else self._wrap(op_info(func), result, tensors, args)
 
     def _truth(self) -> bool:
         name = f"data_{len(self.truths) + 1}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.program.aliases import layout_bytes, may_alias_arguments
 from stator.inductor.program.arena import ArenaLayout, plan_arena
 from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared
+from stator.shapes.conditions import Comparison, Conjunction, Disjunction
 from stator.shapes.expr import Expr, Symbol
 from stator.shapes.floats import FloatExpr
 
@@ -63,6 +64,8 @@ _RESERVED = frozenset(
     )
 )
 
+_EXPRESSIONS = (Expr, FloatExpr, Comparison, Conjunction, Disjunction)
+
 _print_step: Registry[type, Any] = Registry("program step")
 
 
@@ -97,7 +100,9 @@ class _Printer:
     lent: list[str] = field(default_factory=list)  # variables whose memory the next launch writes to
     needs_context: bool = False
     checks: bool = False
-    size_names: dict[Symbol, str] = field(default_factory=dict)  # symbol -> its variable
+    size_names: dict[Symbol, str] = field(default_factory=dict)  # symbol with a hint -> its variable
+    unknown_names: dict[Symbol, str] = field(default_factory=dict)  # other symbols, bound so far -> their variables
+    early: set[Symbol] = field(default_factory=set)  # symbols that inputs tell
     numbers_of_call: dict[Any, str] = field(default_factory=dict)  # expression -> its variable
     size_lines: list[str] = field(default_factory=list)  # read and compute sizes
 
@@ -116,7 +121,7 @@ class _Printer:
         arguments = ", ".join(self.variables[name] for name in program.inputs)
         parts = [
             _HEAD,
-            *(["from math import ceil, floor, trunc\n"] if self.size_names else []),
+            *(["from math import ceil, floor, trunc\n"] if self.size_names or self.unknown_names else []),
             f"KERNELS = {sorted(program.kernels)!r}\n\n",
             "def bind(rt):",
             *(self._sized_arena_lines(arena) if self.size_names else self._arena_lines(arena.bytes)),
@@ -202,18 +207,35 @@ class _Printer:
             if environment is not None and environment.simplify(symbol) is not symbol:
                 continue  # facts express it by other symbols
             source = self.variables[program.inputs[binding.position]]
+            names = self.unknown_names if program.sizes.is_unknown(symbol) else self.size_names
+            self.early.add(symbol)
             if binding.dim is None:
-                self.size_names[symbol] = source
+                names[symbol] = source
                 continue
-            self.size_names[symbol] = self.new_variable(symbol.name)
-            self.size_lines.append(f"{self.size_names[symbol]} = {source}.shape[{binding.dim}]")
+            names[symbol] = self.new_variable(symbol.name)
+            self.size_lines.append(f"{names[symbol]} = {source}.shape[{binding.dim}]")
+
+    def bind_sizes(self, extern: Extern, names: Sequence[str]) -> None:
+        """Read the symbols that the results of a call tell from the variables of the results."""
+        for symbol, place in extern.binds:
+            if symbol not in self.unknown_names and place.dim is not None:
+                self.unknown_names[symbol] = self.new_variable(symbol.name)
+                self.lines.append(f"{self.unknown_names[symbol]} = {names[place.index or 0]}.shape[{place.dim}]")
+
+    def numbers_bound(self, extern: Extern) -> list[str]:
+        """Variables for the ints that a call returns, which are symbols."""
+        for symbol, place in extern.binds:
+            if place.dim is None and symbol not in self.unknown_names:
+                self.unknown_names[symbol] = self.new_variable(symbol.name)
+        return [self.unknown_names[symbol] for symbol, place in extern.binds if place.dim is None]
 
     def plain(self, value: Any) -> str:
-        """A size as an expression of the symbols' variables."""
-        value = self.program.sizes.expression(value)  # a later fact may have replaced a symbol
-        if not isinstance(value, Expr | FloatExpr):
+        """A size, or a condition, as an expression of the symbols' variables."""
+        value = self.program.sizes.with_sizes_of_inputs(value)  # a later fact may have replaced a symbol
+        if not isinstance(value, _EXPRESSIONS):
             return literal(value)
-        return str(value.substitute({symbol: Symbol(name) for symbol, name in self.size_names.items()}))
+        names = {**self.size_names, **self.unknown_names}
+        return str(value.substitute({symbol: Symbol(names[symbol]) for symbol in value.symbols}))
 
     def number(self, value: Any) -> str:
         """A size in `call`. Each expression is computed once."""
@@ -222,7 +244,8 @@ class _Printer:
             return self.plain(value)
         if value not in self.numbers_of_call:
             self.numbers_of_call[value] = self.new_variable("size", numbered=True)
-            self.size_lines.append(f"{self.numbers_of_call[value]} = {self.plain(value)}")
+            lines = self.size_lines if value.symbols <= self.early else self.lines
+            lines.append(f"{self.numbers_of_call[value]} = {self.plain(value)}")
         return self.numbers_of_call[value]
 
     def sizes(self, values: Sequence[Any]) -> str:
@@ -328,6 +351,8 @@ class _Printer:
             return sequence_text("[", [self.argument(item) for item in value], "]")
         if isinstance(value, Expr | FloatExpr):
             return self.number(value)
+        if isinstance(value, _EXPRESSIONS):
+            return self.plain(value)
         try:
             return literal(value)
         except NotLiteral:
@@ -449,12 +474,22 @@ def _call(printer: _Printer, step: Call) -> None:
     outputs = [name for name in extern.outputs if name is not None]
     names = [printer.variables[name] if name is not None else "_" for name in extern.outputs]
     if not outputs:
+        numbers = printer.numbers_bound(extern)
+        if numbers:
+            one = extern.binds[0][1].index is None
+            call = f"{numbers[0] if one else sequence_text('(', numbers, ')')} = {call}"
         printer.lines.append(call)
         return
     several = len(names) > 1 or _returns_sequence(extern)
     printer.lines.append(f"{sequence_text('(', names, ')') if several else names[0]} = {call}")
-    for name in outputs:
+    printer.bind_sizes(extern, names)
+    for at, name in enumerate(extern.outputs):
+        if name is None:
+            continue
         layout = printer.program.buffers[name].layout
+        own = extern.promised[at] if extern.promised else None
+        if own is not None:
+            layout = replace(layout, size=own[0], stride=own[1])
         printer.checks = True
         called = f"{name} of {extern.target}" if isinstance(extern.target, OpOverload) else name
         shape = f"{printer.sizes(layout.size)}, {printer.sizes(layout.stride)}"

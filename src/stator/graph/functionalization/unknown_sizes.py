@@ -1,0 +1,136 @@
+"""Operators whose result's size depends on data, in traced graphs: nodes whose results bind new symbols
+(`node.meta["binds"]`), and nodes that check what the trace relied on about these symbols.
+
+graph/fake/unknown_sizes.py has the layouts of the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from stator.base.errors import Unsupported
+from stator.graph.fake.fake_mode import FakeMode, FakeTensor
+from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes
+from stator.graph.ir.schema import op_info
+from stator.graph.ir.size_bindings import new_symbols, unknown_symbols
+from stator.prims.layout import broadcast_shapes, holds
+from stator.prims.operators.checks import require_sizes, tolist
+from stator.prims.shape_rules.indexing import MASKS
+from stator.shapes.expr import Symbol
+from stator.shapes.sym_node import to_sym_bool
+
+aten = torch.ops.aten
+
+
+class UnknownSizeRecorder:
+    """Records into the graph of a tracer. unknown: the sizes of the traced program, which traces it perhaps again."""
+
+    def __init__(self, tracer: Any, unknown: UnknownSizes) -> None:
+        self.tracer, self.unknown = tracer, unknown
+        self.environment = unknown.environment
+        unknown.begin_anew()
+        self._checked = len(self.environment.facts)
+        self._binders: dict[Symbol, fx.Node] = {}
+
+    def results(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[FakeTensor]
+    ) -> Any:
+        """The results of an operator whose result's size depends on data; NotImplemented if there is no rule."""
+        tracer: FakeMode = self.tracer
+        if func is aten.index.Tensor:
+            return tracer.dispatch(func, (args[0], self._places(args[0], args[1])), {})
+        if func is aten.masked_select.default:
+            return self._selected(*args)
+        metas = self.unknown.results(func, args, kwargs)
+        if metas is NotImplemented:
+            return NotImplemented
+        return self.tracer._record(op_info(func), metas, args, kwargs, tensors)
+
+    def listed(self, fake: FakeTensor) -> Any:
+        """The numbers in a tensor as nested lists; NotImplemented if they are no symbols."""
+        shape = tuple(fake.shape)
+        if fake.dtype not in WHOLE or any(type(size) is not int for size in shape):
+            return NotImplemented
+        info = torch.iinfo(fake.dtype)
+        numbers = [self.unknown.number(info.min, info.max) for _ in range(fake.numel())]
+        self.tracer._record(op_info(tolist), numbers, (fake,), {}, [fake])
+        return _nested(iter(numbers), shape)
+
+    def _places(self, tensor: FakeTensor, indices: Sequence[Any]) -> list[Any]:
+        """Indices with the places of its elements, one index for each of its dimensions, for each mask."""
+        shape = tuple(tensor.shape)
+        found: list[Any] = []
+        for index in indices:
+            if index is None or index.dtype not in MASKS:
+                found.append(index)
+                continue
+            own = tuple(index.shape)
+            given = shape[len(found) : len(found) + len(own)]
+            if len(own) > len(given) or not all(holds(a == b) for a, b in zip(own, given, strict=True)):
+                raise IndexError(
+                    f"The shape of the mask {list(own)} at index {len(found)} does not match {list(shape)}"
+                )
+            found += self._columns(index)
+        return found
+
+    def _columns(self, mask: FakeTensor) -> Sequence[Any]:
+        places = self.tracer.dispatch(aten.nonzero.default, (mask,), {})
+        return [self.tracer.dispatch(aten.select.int, (places, 1, dim), {}) for dim in range(mask.dim())]
+
+    def _selected(self, tensor: FakeTensor, mask: FakeTensor) -> Any:
+        if mask.dtype is not torch.bool:
+            raise RuntimeError("masked_select: expected BoolTensor for mask")
+        shape = list(broadcast_shapes(tuple(tensor.shape), tuple(mask.shape))) or [1]
+        given = [self.tracer.dispatch(aten.expand.default, (one, shape), {}) for one in (tensor, mask)]
+        return self.tracer.dispatch(aten.index.Tensor, (given[0], self._columns(given[1])), {})
+
+    # -- symbols --------------------------------------------------------------------------------------------------
+
+    def note(self, node: fx.Node) -> None:
+        """Note the symbols that the result of a new node binds."""
+        found = new_symbols(node)
+        if found:
+            node.meta["binds"] = found
+            for symbol in found:
+                self._binders.setdefault(symbol, node)
+
+    def check_facts(self) -> None:
+        """Add checks of facts about unknown sizes that the trace relied on since the last call. A check stands directly
+        behind the nodes that bind its symbols, so that all that relies on it can come later."""
+        facts = self.environment.facts
+        while self._checked < len(facts):
+            condition = facts[self._checked].condition
+            unknown = unknown_symbols(condition.symbols, self.environment)
+            if not unknown <= self._binders.keys():
+                return
+            self._checked += 1
+            if unknown:
+                self._check(condition, unknown)
+
+    def _check(self, condition: Any, unknown: frozenset[Symbol]) -> None:
+        binder = [node for symbol, node in self._binders.items() if symbol in unknown][-1]
+        if binder.meta.get("backward"):
+            raise Unsupported("data-dependent", f"a backward that relies on {condition}, which depends on data")
+        graph = self.tracer.graph
+        with graph.inserting_after(binder):
+            truth = to_sym_bool(self.environment, condition)
+            node = graph.call_function(require_sizes, (truth, str(condition)))
+        node.meta["val"] = None
+        if self.tracer.place is not None:
+            node.meta["place"] = self.tracer.place
+
+    def finish(self) -> None:
+        """Check all facts. Raises Unsupported for facts about symbols that no node binds."""
+        self.check_facts()
+        if self._checked < len(self.environment.facts):
+            condition = self.environment.facts[self._checked].condition
+            raise Unsupported("data-dependent", f"the graph relies on {condition} and does not know these numbers")
+
+
+def _nested(numbers: Any, shape: Sequence[int]) -> Any:
+    return [_nested(numbers, shape[1:]) for _ in range(shape[0])] if shape else next(numbers)
