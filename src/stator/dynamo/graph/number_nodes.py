@@ -280,6 +280,14 @@ class NumberNodes:
             self._origins[symbol] = lambda: self._number_of_input(origin, number)
         return number
 
+    def size_of(self, value: Value) -> Any:
+        """An int, or a number over symbols, as a number of torch; None for other values."""
+        if type(value) is not SymbolicNumber or value.is_fixed:
+            return value.constant() if value.is_constant() else None
+        if type(value.origin) is FromInput:
+            return self.symbol_of(value)
+        return value.origin.number if type(value.origin) is FromSizes else None
+
     def _number_of_input(self, origin: FromInput, number: Any) -> fx.Node:
         node = self.recorder.new_placeholder(str(origin.source), number)
         self.recorder.inputs.append(GraphInput(node.name, Load(origin.source), origin.example))

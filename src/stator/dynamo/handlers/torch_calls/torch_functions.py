@@ -15,7 +15,15 @@ from torch import nn
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource, ReadSource
 from stator.dynamo.host.torch_overrides import TORCH_BUILTINS
-from stator.dynamo.interpreter.calling import calls, fold, leaves, named_handlers, tensor_methods, torch_answer
+from stator.dynamo.interpreter.calling import (
+    calls,
+    fold,
+    leaves,
+    named_handlers,
+    run_folded,
+    tensor_methods,
+    torch_answer,
+)
 from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -23,10 +31,12 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.modules import ModuleValue
 from stator.dynamo.values.objects import ObjectValue
-from stator.dynamo.values.symbolic_numbers import SymbolicNumber
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, number_value
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 from stator.graph.fake.wrapper_subclasses import storages_of
+from stator.graph.ir.size_bindings import is_symbolic
+from stator.prims.layout import broadcast_shapes
 
 from .device_contexts import on_device
 
@@ -92,7 +102,6 @@ leaves |= {function for function in vars(torch.Tensor).values() if type(function
 leaves -= {torch.functional.broadcast_shapes, F.triplet_margin_with_distance_loss}
 
 fold(
-    torch.functional.broadcast_shapes,
     torch.promote_types,
     torch.can_cast,
     torch.result_type,
@@ -270,6 +279,27 @@ def _resolving(name: str, is_lazy: Callable[[torch.Tensor], bool]) -> None:
 
 _resolving("resolve_conj", torch.is_conj)
 _resolving("resolve_neg", torch.is_neg)
+
+
+@calls(torch.functional.broadcast_shapes)
+def _broadcast_shapes(context: CaptureContext, *shapes: Value) -> Value:
+    sizes: list[Any] = [_sizes(context, shape) for shape in shapes]
+    if not is_symbolic(sizes) or None in sizes:
+        return run_folded(context, torch.functional.broadcast_shapes, list(shapes), {})
+    try:
+        shape = functools.reduce(broadcast_shapes, sizes)
+    except RuntimeError:  # the program's, which torch's function words
+        return run_folded(context, torch.functional.broadcast_shapes, list(shapes), {})
+    return TupleValue(
+        [ConstantValue(size) if type(size) is int else number_value(size) for size in shape], cls=torch.Size
+    )
+
+
+def _sizes(context: CaptureContext, shape: Value) -> tuple[Any, ...] | None:
+    """The ints and symbols in a shape, or in a single size; None if there is anything else."""
+    items = list(context.iterate(shape)) if isinstance(shape, SequenceValue) else [shape]
+    numbers = [context.recorder.numbers.size_of(item) for item in items]
+    return tuple(numbers) if all(type(number) in (int, torch.SymInt) for number in numbers) else None
 
 
 @calls(torch.Size)

@@ -1,0 +1,73 @@
+"""Functions of torch that make constants of symbolic sizes in C++, by simpler operators: they run on fake tensors with
+symbolic sizes, in place of torch's. Captured graphs hold torch's functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stator.graph.ir.size_bindings import is_symbolic
+from stator.prims.decompositions import creation, linear_algebra
+from stator.prims.layout import broadcast_shapes
+
+from .data_dependent_functions import stand_ins
+
+
+def _is_symbolic(*tensors: Any) -> bool:
+    return is_symbolic([tuple(one.shape) for one in tensors if isinstance(one, torch.Tensor)])
+
+
+@stand_ins.register(torch.kron, "kron")
+def _kron(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> torch.Tensor:
+    """The products of all pairs of elements. The dimensions of the operands alternate in the product."""
+    if out is not None or not _is_symbolic(input, other):
+        return torch.kron(input, other, out=out)
+    rank = max(input.dim(), other.dim())
+    first, second = ((1,) * (rank - one.dim()) + tuple(one.shape) for one in (input, other))
+    left = input.reshape([size for pair in zip(first, (1,) * rank, strict=True) for size in pair])
+    right = other.reshape([size for pair in zip((1,) * rank, second, strict=True) for size in pair])
+    shape = [one * two for one, two in zip(first, second, strict=True)]
+    return torch.ops.aten._unsafe_view.default(left * right, shape)  # fails as torch's on products of other layouts
+
+
+@stand_ins.register(torch.take_along_dim, "take_along_dim")
+def _take_along_dim(
+    input: torch.Tensor, indices: torch.Tensor, dim: int | None = None, *, out: Any = None
+) -> torch.Tensor:
+    """`gather` after the other dimensions are broadcast. What torch refuses, it refuses here, too."""
+    rank = input.dim()
+    refused = (
+        indices.dtype is not torch.int64 or indices.dim() != rank or (dim is not None and dim not in range(-rank, rank))
+    )
+    if dim is None or out is not None or refused or not _is_symbolic(input, indices):
+        return torch.take_along_dim(input, indices, dim, out=out)
+    dim %= rank
+    own, wanted = list(input.shape), list(indices.shape)
+    own[dim], wanted[dim] = wanted[dim], own[dim]
+    return input.expand(broadcast_shapes(tuple(input.shape), tuple(wanted))).gather(
+        dim, indices.expand(broadcast_shapes(tuple(own), tuple(indices.shape)))
+    )
+
+
+@stand_ins.register(torch.block_diag)
+def _block_diag(*tensors: torch.Tensor) -> torch.Tensor:
+    if not _is_symbolic(*tensors) or any(one.dim() > 2 or not one.numel() for one in tensors):
+        return torch.block_diag(*tensors)
+    return linear_algebra.block_diag(tensors)  # type: ignore[no-any-return]
+
+
+def _spaced(original: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
+    def run(start: Any, end: Any, steps: Any, *base: float, **options: Any) -> torch.Tensor:
+        made = NotImplemented
+        if is_symbolic(steps) and options.keys() <= {"dtype", "device"}:
+            made = rule(start, end, steps, *base, **options)
+        return original(start, end, steps, *base, **options) if made is NotImplemented else made
+
+    return run
+
+
+stand_ins.register(torch.linspace)(_spaced(torch.linspace, creation.linspace))
+stand_ins.register(torch.logspace)(_spaced(torch.logspace, creation.logspace))

@@ -1,0 +1,101 @@
+"""Functions that torch's C++ makes constants of sizes for, in programs whose sizes change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.scenarios import BACKENDS
+from tests.varying_sizes import check_sizes
+
+import stator
+
+pytestmark = pytest.mark.fixed_sizes  # counts the versions of sizes that become symbols by changing
+
+
+def rows(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(size, 4, requires_grad=True), torch.randn(1, 4, requires_grad=True)
+
+
+def products_of_all_pairs(x, y):
+    return torch.kron(x, y), torch.kron(y[0], x), x[0].kron(x), torch.kron(x[:, 0], y[0, 1:])
+
+
+def products_of_other_layouts(x, y):
+    return torch.kron(x[:, None], y), torch.kron(y, x.t().contiguous())
+
+
+def along_a_dimension(x, y):
+    order = x.detach().argsort(0)
+    return torch.take_along_dim(x, order, 0), x.take_along_dim(order, dim=-2), torch.take_along_dim(x, order)
+
+
+def along_a_dimension_with_broadcasting(x, y):
+    last, first = x.detach().argmax(1, keepdim=True), x.detach().argmin(0, keepdim=True)
+    return torch.take_along_dim(x, last, 1), x.take_along_dim(first, 0), torch.take_along_dim(y, last, 1)
+
+
+def blocks(x, y):
+    return torch.block_diag(x, y, x[0], x[0, 0]), torch.block_diag(x.t(), x), torch.block_diag(x)
+
+
+def evenly_spaced(x, y):
+    n = x.shape[0]
+    from_zero = torch.linspace(0, 1, n)
+    others = torch.linspace(3, -2.5, 2 * n + 1, dtype=torch.float64), torch.linspace(0, 50, n, dtype=torch.int64)
+    between = torch.linspace(torch.tensor(0.5), torch.tensor(2.0), n)
+    return x * from_zero[:, None], others, between, torch.logspace(-1, 1, n), torch.logspace(0, 3, n, 2.0)
+
+
+def common_shapes(x, y):
+    shape = torch.broadcast_shapes(x.shape, y.shape, (1,))
+    wider = torch.broadcast_shapes((3, 1, 4), x.shape, x.size(1))
+    return x.new_zeros(shape) + y, torch.ones(wider) * x, shape, wider, len(torch.broadcast_shapes(x.shape, 4))
+
+
+PROGRAMS = [
+    products_of_all_pairs,
+    products_of_other_layouts,
+    along_a_dimension,
+    along_a_dimension_with_broadcasting,
+    blocks,
+    evenly_spaced,
+    common_shapes,
+]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_many_sizes_need_two_versions(program: Any, backend: str, dynamic: bool | None) -> None:
+    check_sizes(program, rows, backend=backend, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_as_many_steps_as_an_int_says(backend: str) -> None:
+    def program(x: torch.Tensor, steps: int) -> torch.Tensor:
+        return torch.linspace(-1, 1, steps) * x
+
+    check_sizes(program, lambda size: (torch.randn(1, requires_grad=True), size), backend=backend)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, y: torch.take_along_dim(x, y.long(), 2),
+        lambda x, y: torch.take_along_dim(x, y, 0),
+        lambda x, y: torch.take_along_dim(x, y[0].long(), 0),
+        lambda x, y: torch.broadcast_shapes(x.shape, (x.shape[0] + 1, 4)),
+        lambda x, y: torch.block_diag(x[None]),
+        lambda x, y: torch.kron(x.t(), y),
+    ],
+)
+def test_what_torch_refuses_is_refused(program: Any) -> None:
+    assert error_of(stator.compile(program, backend="eager", dynamic=True)) == error_of(program)
+
+
+def error_of(function: Any) -> str:
+    with pytest.raises((RuntimeError, IndexError)) as caught:
+        function(*[one.detach() for one in rows(5)])
+    return str(caught.value).splitlines()[0]
