@@ -82,16 +82,12 @@ class Emitter:
         self.depth -= 1
         self.line("}")
 
-    def emit(self) -> list[str]:
-        if self.parallel_at is None and self.owned is None:
-            self._region()
-        else:
-            self.line(f"#pragma omp parallel num_threads(threads_for({work(self.kernel)}))")
-            with self.block(""):
-                self._region()
-        return self.lines
+    @property
+    def threads(self) -> str | None:
+        """The number of threads that run the whole text, None if only parts of it are for several."""
+        return None if self.parallel_at is None and self.owned is None else f"threads_for({work(self.kernel)})"
 
-    def _region(self) -> None:
+    def emit(self) -> list[str]:
         self._random_blocks()
         self._scratch_rows(before_loops=True)
         if self.owned is not None:
@@ -99,6 +95,7 @@ class Emitter:
         elif self.order.vector is None and any(store.mode == "add" for store in self.kernel.stores):
             self.line("const bool alone = omp_get_num_threads() == 1;")
         self._outer(0)
+        return self.lines
 
     def _random_blocks(self) -> None:
         """Each thread's memory of the random words that it made last."""

@@ -45,7 +45,6 @@ def print_kernel(
     emitter = ColumnEmitter(kernel, choose_order(kernel, options.vectorize), pointers, buffers)
     # An empty loop must print nothing: values hoisted out of it would be loaded anyway.
     body = [] if 0 in kernel.sizes else emitter.emit()
-    body = [*_leave_empty_loops(kernel), *body] if body else []
     aliased = _aliased(group, buffers, in_place)
     lines = []
     for at, name in enumerate((*group.reads, *group.writes)):
@@ -58,10 +57,14 @@ def print_kernel(
         lines.append(f"    {constness}{kind} *{restrict} {pointers[name]} = ({constness}{kind} *)pointers[{at}];")
     if emitter.uses_error:
         lines.append(f"    int64_t *error = (int64_t *)pointers[{len(group.reads) + len(group.writes)}];")
+    lines += body
+    if emitter.threads is not None and body:  # pointers are declared inside, so that they are known not to alias
+        lines = [f"    in_parallel({emitter.threads}, [=] {{", *[f"    {line}" for line in lines], "    });"]
+    leave = list(_leave_empty_loops(kernel)) if body else []
     names = kernel.indices.arguments.names
-    lines += [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate(names.values())]
+    sizes = [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate(names.values())]
     parameters = "void *const *pointers, int64_t const *sizes" if names else "void *const *pointers"
-    text = "\n".join([f"({parameters}) {{", *lines, *body, "}", ""])
+    text = "\n".join([f"({parameters}) {{", *sizes, *leave, *lines, "}", ""])
     symbol = f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     return KernelSource(group.name, symbol, f'extern "C" void {symbol}{text}', "cpp", tuple(names))
 
