@@ -11,8 +11,7 @@ import itertools
 import mmap
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
@@ -26,7 +25,6 @@ Slot = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 SizedSlot = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 _ALIGNMENT = 64
-_KEPT_SIZES = 16  # combinations of sizes for which a block keeps a program's tensors
 _HUGE_PAGE = 2 << 20
 idle: deque[Block] = deque(maxlen=16)  # at most so many idle blocks are kept
 _tokens = itertools.count()
@@ -42,7 +40,7 @@ class Block:
     def __init__(self) -> None:
         self.bytes = 0
         self.memory: torch.Tensor | None = None
-        self.tensors: dict[Any, tuple[torch.Tensor, ...]] = {}
+        self.tensors: dict[int, tuple[torch.Tensor, ...]] = {}  # by token
         self.context = below_autograd()  # making one takes longer than entering it
 
 
@@ -64,42 +62,20 @@ class ArenaUser:
             block.bytes = max(_needs.values(), default=self.bytes)  # fits every later program
             block.memory = _reserve(block.bytes)
             block.tensors.clear()
+        for token in block.tensors.keys() - _needs.keys():  # freed while the block was in use
+            del block.tensors[token]
         made = block.tensors[self.token] = _make_tensors(block.memory, self.slots)
         return made
 
 
-class SizedArenaUser:
-    """The demand of memory of a program whose sizes change between calls.
+def placed_arena(pieces: Sequence[Piece], slots: Sequence[SizedSlot]) -> ArenaUser:
+    """The demand of memory of a program for sizes that are known when it runs.
 
-    `pieces(*sizes)` gives (first step, last step, bytes) of each piece of memory, `tensors(*sizes)` the slots, with
-    offsets within a piece. In a block that `fit` has prepared, `tensors[(user.token, *sizes)]` are the slots.
+    pieces: (first step, last step, bytes) of each piece of memory. slots: as of `ArenaUser`, with offsets in a piece.
     """
-
-    __slots__ = ("__weakref__", "pieces", "tensors", "token")
-
-    def __init__(self, pieces: Callable[..., list[Piece]], tensors: Callable[..., list[SizedSlot]]) -> None:
-        self.pieces, self.tensors = pieces, tensors
-        self.token = next(_tokens)
-        weakref.finalize(self, _forget, self.token)
-
-    def fit(self, block: Block, *sizes: int) -> tuple[torch.Tensor, ...]:
-        """Return the tensors of the slots in a block that this program has not used with these sizes before."""
-        pieces = [(start, end, padded(max(size, 0))) for start, end, size in self.pieces(*sizes)]
-        offsets, needed = place(pieces)
-        _needs[self.token] = max(needed, _needs.get(self.token, 0))
-        if block.memory is None or block.bytes < needed:
-            block.bytes = max(_needs.values())
-            block.memory = _reserve(block.bytes)
-            block.tensors.clear()
-        known = [key for key in block.tensors if type(key) is tuple and key[0] == self.token]
-        for key in known[: len(known) + 1 - _KEPT_SIZES]:
-            del block.tensors[key]
-        slots = [
-            (offsets[piece] + offset, size, stride, dtype)
-            for piece, offset, size, stride, dtype in self.tensors(*sizes)
-        ]
-        made = block.tensors[self.token, *sizes] = _make_tensors(block.memory, slots)
-        return made
+    offsets, needed = place([(start, end, padded(max(size, 0))) for start, end, size in pieces])
+    placed = [(offsets[piece] + offset, size, stride, dtype) for piece, offset, size, stride, dtype in slots]
+    return ArenaUser(needed, placed)
 
 
 def clear() -> None:
@@ -116,8 +92,7 @@ def _forget(token: int) -> None:
     _needs.pop(token, None)
     most = max(_needs.values(), default=0)
     for block in list(idle):
-        for key in [key for key in block.tensors if key == token or (type(key) is tuple and key[0] == token)]:
-            del block.tensors[key]
+        block.tensors.pop(token, None)
         if block.bytes > most and block in idle:
             idle.remove(block)
 

@@ -15,12 +15,12 @@ from stator.base.errors import VerificationError
 from stator.prims.operators.checks import numbers_in, require
 
 from . import launch
-from .arena import ArenaUser, SizedArenaUser, Slot
+from .arena import ArenaUser, Slot, placed_arena
 from .ownership import memory_reuser
 
 Size = tuple[int, ...]
 Kernel = int | Callable[..., None]  # the address of a C++ kernel, or a callable that launches one
-_MOST_SIZES = 1024
+_MOST_SIZES = 128
 
 _FUNCTIONS = torch._C._VariableFunctions
 
@@ -58,13 +58,18 @@ class Binder:
         objects: Mapping[str, Any],
     ) -> None:
         self._kernels, self._constants, self._objects = kernels, constants, objects
+        self._allocators: dict[tuple[torch.dtype, str], Callable[[Size, Size], torch.Tensor]] = {}
 
-    def kernel(self, symbol: str, count: int, small: bool = False, sizes: int = 0) -> Callable[..., None]:
-        """Return a callable that runs a kernel on `count` tensors and `sizes` ints."""
+    def kernel(self, symbol: str, count: int, small: bool = False, sizes: Size = ()) -> Callable[..., None]:
+        """Return a callable that runs a kernel on `count` tensors, with these sizes."""
         built = self._kernels[symbol]
         if isinstance(built, int):
             return launch.make_kernel(built, count, symbol, small=small, sizes=sizes)
-        return built
+        return (lambda *tensors: built(*tensors, *sizes)) if sizes else built
+
+    def kernel_of_sizes(self, symbol: str, count: int) -> Callable[[Size], Callable[..., None]]:
+        """Return a function from sizes, which are others in each call, to `kernel`."""
+        return lambda sizes: self.kernel(symbol, count, sizes=sizes)
 
     def constant(self, name: str) -> torch.Tensor:
         return self._constants[name]
@@ -98,9 +103,19 @@ class Binder:
             made.untyped_storage().resize_(0)
         return made
 
+    def allocation(self, size: Size, stride: Size, dtype: torch.dtype, device: str) -> Callable[[], torch.Tensor]:
+        """Return the quickest function that makes fresh tensors of this layout."""
+
+        def prepare(size: Size, stride: Size) -> torch.Tensor | None:
+            return self.template(size, stride, dtype, device) if _is_dense(size, stride) else None
+
+        return launch.make_allocation(self.allocator(dtype, device), size, stride, prepare)
+
     def allocator(self, dtype: torch.dtype, device: str) -> Callable[[Size, Size], torch.Tensor]:
-        """Return the quickest function that makes a tensor of a size and a stride that change."""
-        return self.template((0,), (1,), dtype, device).new_empty_strided
+        """Return the quickest function that makes fresh tensors of a size and a stride that are others in each call."""
+        if (dtype, device) not in self._allocators:
+            self._allocators[dtype, device] = self.template((0,), (1,), dtype, device).new_empty_strided
+        return self._allocators[dtype, device]
 
     memory_reuser = staticmethod(memory_reuser)
 
@@ -118,8 +133,8 @@ class Binder:
     def sized_layout_check(
         self, name: str, dtype: torch.dtype, repaired: set[str]
     ) -> Callable[[torch.Tensor, Size, Size], torch.Tensor]:
-        """Return the layout check for a library result of changing sizes: called with the result, its promised size and
-        its promised stride; see `layout_check`."""
+        """Return the layout check for a library result of a layout that is another in each call: called with the
+        result, its promised size and its promised stride; see `layout_check`."""
 
         def check(result: torch.Tensor, size: Size, stride: Size) -> torch.Tensor:
             if result.shape == size and result.stride() == stride and result.dtype is dtype:
@@ -128,11 +143,16 @@ class Binder:
 
         return check
 
-    sized_arena = staticmethod(SizedArenaUser)
-    seen_sizes = staticmethod(lambda: SeenSizes())
+    def for_sizes(
+        self, at: Callable[..., Callable[..., Any]], places: tuple[tuple[int, int], ...], boxed: bool = False
+    ) -> Callable[..., Any]:
+        """Return the program whose code for some sizes is `at(*sizes)`; see `launch.make_sized_call`."""
+        return launch.make_sized_call(BoundSizes(at), places, boxed)
 
     def arena(self, size: int, slots: Sequence[Slot]) -> ArenaUser:
         return ArenaUser(size, slots)
+
+    placed_arena = staticmethod(placed_arena)
 
     def static_view(self, size: Size, stride: Size, offset: int) -> Callable[[torch.Tensor], torch.Tensor]:
         return launch.make_static_view(size, stride, offset)
@@ -142,13 +162,29 @@ class Binder:
         return torch.as_strided(base, size, stride, base.storage_offset() + offset)
 
 
-class SeenSizes(set[tuple[int, ...]]):
-    """The sizes that a program has run with; forgotten when there are many."""
+class BoundSizes(dict[Size, Callable[..., Any]]):
+    """The code of a program for the sizes that it has met; the oldest is forgotten where there are many."""
 
-    def add(self, sizes: tuple[int, ...]) -> None:
-        if len(self) >= _MOST_SIZES:
-            self.clear()
-        super().add(sizes)
+    def __init__(self, at: Callable[..., Callable[..., Any]]) -> None:
+        self.at = at
+
+    def __missing__(self, sizes: Size) -> Callable[..., Any]:
+        while len(self) >= _MOST_SIZES:
+            self.pop(next(iter(self)), None)
+        made = self[sizes] = self.at(*sizes)
+        return made
+
+
+def _is_dense(size: Size, stride: Size) -> bool:
+    """True if the strides belong to some order of the dimensions without gaps, which empty_like preserves."""
+    expected = 1
+    for step, length in sorted(zip(stride, size, strict=True)):
+        if length == 1:
+            continue
+        if step != expected or length == 0:
+            return False
+        expected *= length
+    return True
 
 
 def _overload(name: str) -> Any:

@@ -9,7 +9,7 @@ import ctypes
 import itertools
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ except ImportError:  # installed without a C compiler
     _launch = None
 
 UNCHECKED_VERSION = -1
+
+Size = tuple[int, ...]
 
 if _launch is not None:
     _offsets = calibrate()
@@ -41,15 +43,42 @@ def native() -> bool:
     return _launch is not None
 
 
-def make_kernel(address: int, count: int, name: str, *, small: bool = False, sizes: int = 0) -> Callable[..., None]:
-    """Return a callable that runs the kernel at `address` on `count` tensors and `sizes` ints (ABI in kernel_abi.md).
+def make_kernel(
+    address: int, count: int, name: str, *, small: bool = False, sizes: tuple[int, ...] = ()
+) -> Callable[..., None]:
+    """Return a callable that runs the kernel at `address` on `count` tensors (ABI in kernel_abi.md).
 
-    small: keep the interpreter lock, because the kernel is very short. The callable raises IndexError if the kernel met
-        an index out of range, TypeError for wrong arguments, RuntimeError for a tensor without memory.
+    small: keep the interpreter lock, because the kernel is very short. sizes: the kernel's size arguments. The callable
+        raises IndexError if the kernel met an index out of range, TypeError for wrong arguments, RuntimeError for a
+        tensor without memory. Raises OverflowError for a size of more than 64 bits.
     """
     if _launch is not None:
         return _launch.Kernel(address, count, name, small, sizes)
     return CtypesKernel(address, count, name, sizes)
+
+
+def make_sized_call(
+    known: Mapping[tuple[int, ...], Callable[..., Any]], places: tuple[tuple[int, int], ...], boxed: bool
+) -> Callable[..., Any]:
+    """Return a callable that reads sizes from its arguments, and calls `known[sizes]` with the arguments.
+
+    places: for each size the position of an argument and a dimension; dimension -1 of an int is the int itself.
+    boxed: arguments come in one list; also an attribute of the callable.
+    """
+    return (_launch.SizedCall if _launch is not None else PythonSizedCall)(known, places, boxed)
+
+
+def make_allocation(
+    make: Callable[[Size, Size], torch.Tensor],
+    size: Size,
+    stride: Size,
+    prepare: Callable[[Size, Size], torch.Tensor | None],
+) -> Callable[[], torch.Tensor]:
+    """Return a callable that makes fresh tensors: by `make` at first, later like the template from `prepare`, unless
+    that is None."""
+    if _launch is None:
+        return lambda: make(size, stride)
+    return _launch.Allocation(make, size, stride, prepare, torch._C._VariableFunctions.empty_like)
 
 
 def make_static_view(
@@ -111,20 +140,18 @@ class CtypesKernel:
 
     __slots__ = ("count", "function", "name", "sizes")
 
-    def __init__(self, address: int, count: int, name: str, sizes: int = 0) -> None:
+    def __init__(self, address: int, count: int, name: str, sizes: tuple[int, ...] = ()) -> None:
         parameters = [ctypes.c_void_p] * (2 if sizes else 1)
         self.function = ctypes.CFUNCTYPE(None, *parameters)(address)
-        self.count, self.sizes = count, sizes
+        self.count = count
         self.name = name
+        if any(not -(2**63) <= number < 2**63 for number in sizes):
+            raise OverflowError(f"a size of kernel {name} does not fit in 64 bits")
+        self.sizes = (ctypes.c_int64 * len(sizes))(*sizes)
 
-    def __call__(self, *arguments: Any) -> None:
-        if len(arguments) != self.count + self.sizes:
-            expected = f"{self.count} tensors" + (f" and {self.sizes} sizes" if self.sizes else "")
-            raise TypeError(f"kernel {self.name} takes {expected}, not {len(arguments)} arguments")
-        tensors, numbers = arguments[: self.count], arguments[self.count :]
-        if any(not -(2**63) <= number < 2**63 for number in numbers):
-            raise OverflowError(f"a size of kernel {self.name} does not fit in 64 bits")
-        sizes = (ctypes.c_int64 * max(self.sizes, 1))(*numbers)
+    def __call__(self, *tensors: Any) -> None:
+        if len(tensors) != self.count:
+            raise TypeError(f"kernel {self.name} takes {self.count} tensors, not {len(tensors)} arguments")
         error = (ctypes.c_int64 * 3)()
         pointers = (ctypes.c_void_p * (self.count + 1))()
         for i, tensor in enumerate(tensors):
@@ -138,12 +165,31 @@ class CtypesKernel:
         if not getattr(_thread, "ready", False):
             torch.get_num_threads()  # torch sets OpenMP's number of threads lazily, per thread
             _thread.ready = True
-        given = (ctypes.addressof(sizes),) if self.sizes else ()
+        given = (ctypes.addressof(self.sizes),) if len(self.sizes) else ()
         self.function(ctypes.addressof(pointers), *given)
         if error[0]:
             raise IndexError(
                 f"index {error[1]} is out of bounds for dimension with size {error[2]} (in kernel {self.name})"
             )
+
+
+class PythonSizedCall:
+    """`_launch.SizedCall` without the C extension."""
+
+    __slots__ = ("__weakref__", "boxed", "known", "places")
+
+    def __init__(
+        self,
+        known: Mapping[tuple[int, ...], Callable[..., Any]],
+        places: tuple[tuple[int, int], ...],
+        boxed: bool,
+    ) -> None:
+        self.known, self.places, self.boxed = known, places, boxed
+
+    def __call__(self, *arguments: Any) -> Any:
+        values = arguments[0] if self.boxed else arguments
+        sizes = tuple([values[at] if dim < 0 else values[at].shape[dim] for at, dim in self.places])
+        return self.known[sizes](*arguments)
 
 
 class UncachedView:

@@ -1,11 +1,10 @@
 /* Calls generated kernels on tensors, and caches views of parameters: the work of compiled code per call. No
  * computation and no allocation decisions live here. No torch headers; tensor_impl.h reads metadata by offset. */
-#include "tensor_lists.h"
+#include "sized_call.h"
 
 #include <stddef.h>
 
 #define INLINE_ARGUMENTS 48
-#define MOST_SIZES 64
 
 static PyObject *data_ptr;            /* torch.Tensor.data_ptr: reads an address without a calibrated layout */
 static PyObject *as_strided;          /* torch.as_strided */
@@ -71,7 +70,8 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     void *function; /* void(void *const *), or with sizes void(void *const *, int64_t const *) */
-    Py_ssize_t count, sizes;
+    Py_ssize_t count;
+    int64_t *sizes; /* passed in every call, or NULL */
     int small; /* so short that releasing the interpreter lock would cost more than it gains */
     PyObject *name;
 } Kernel;
@@ -89,25 +89,13 @@ static PyObject *raise_no_memory(Kernel *self, Py_ssize_t position)
     return NULL;
 }
 
-static void run(Kernel const *self, void *const *pointers, int64_t const *sizes)
+static void run(Kernel const *self, void *const *pointers)
 {
     if (self->sizes) {
-        ((void (*)(void *const *, int64_t const *))self->function)(pointers, sizes);
+        ((void (*)(void *const *, int64_t const *))self->function)(pointers, self->sizes);
     } else {
         ((void (*)(void *const *))self->function)(pointers);
     }
-}
-
-/* Convert size arguments. -1: an exception, such as an OverflowError for a size of more than 64 bits. */
-static int read_sizes(Kernel const *self, PyObject *const *args, int64_t *sizes)
-{
-    for (Py_ssize_t i = 0; i < self->sizes; ++i) {
-        sizes[i] = PyLong_AsLongLong(args[i]);
-        if (sizes[i] == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-    }
-    return 0;
 }
 
 static PyObject *Kernel_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -116,16 +104,11 @@ static PyObject *Kernel_call(PyObject *callable, PyObject *const *args, size_t n
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     void *inline_pointers[INLINE_ARGUMENTS + 1];
     void **pointers = inline_pointers;
-    int64_t error[3] = {0, 0, 0}, sizes[MOST_SIZES];
+    int64_t error[3] = {0, 0, 0};
     PyObject *result = NULL;
 
-    if (count != self->count + self->sizes || (kwnames && PyTuple_GET_SIZE(kwnames))) {
-        PyErr_Format(PyExc_TypeError, "kernel %U takes %zd tensors and %zd sizes, not %zd arguments", self->name,
-                     self->count, self->sizes, count);
-        return NULL;
-    }
-    count = self->count;
-    if (read_sizes(self, args + count, sizes) < 0) {
+    if (count != self->count || (kwnames && PyTuple_GET_SIZE(kwnames))) {
+        PyErr_Format(PyExc_TypeError, "kernel %U takes %zd tensors, not %zd arguments", self->name, self->count, count);
         return NULL;
     }
     if (count > INLINE_ARGUMENTS) {
@@ -153,10 +136,10 @@ static PyObject *Kernel_call(PyObject *callable, PyObject *const *args, size_t n
         goto done;
     }
     if (self->small) {
-        run(self, pointers, sizes);
+        run(self, pointers);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        run(self, pointers, sizes);
+        run(self, pointers);
         Py_END_ALLOW_THREADS
     }
     result = error[0] ? raise_index_error(self, error) : Py_NewRef(Py_None);
@@ -167,18 +150,36 @@ done:
     return result;
 }
 
+/* Keep the size arguments. -1: an exception, such as an OverflowError for a size of more than 64 bits. */
+static int add_sizes(Kernel *self, PyObject *sizes)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(sizes);
+    if (!count) {
+        return 0;
+    }
+    self->sizes = PyMem_Calloc((size_t)count, sizeof *self->sizes);
+    if (!self->sizes) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        self->sizes[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(sizes, i));
+        if (self->sizes[i] == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static PyObject *Kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"address", "count", "name", "small", "sizes", NULL};
     unsigned long long address;
-    Py_ssize_t count, sizes = 0;
-    PyObject *name;
+    Py_ssize_t count;
+    PyObject *name, *sizes = NULL;
     int small = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KnU|pn", names, &address, &count, &name, &small, &sizes)) {
-        return NULL;
-    }
-    if (sizes < 0 || sizes > MOST_SIZES) {
-        PyErr_Format(PyExc_ValueError, "a kernel takes at most %d sizes", MOST_SIZES);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KnU|pO!", names, &address, &count, &name, &small, &PyTuple_Type,
+                                     &sizes)) {
         return NULL;
     }
     if (!address || count < 0) {
@@ -194,9 +195,11 @@ static PyObject *Kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         self->vectorcall = Kernel_call;
         self->function = (void *)(uintptr_t)address;
         self->count = count;
-        self->sizes = sizes;
         self->small = small;
         self->name = Py_NewRef(name);
+        if (sizes && add_sizes(self, sizes) < 0) {
+            Py_CLEAR(self);
+        }
     }
     return (PyObject *)self;
 }
@@ -204,6 +207,7 @@ static PyObject *Kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static void Kernel_dealloc(PyObject *object)
 {
     Py_XDECREF(((Kernel *)object)->name);
+    PyMem_Free(((Kernel *)object)->sizes);
     Py_TYPE(object)->tp_free(object);
 }
 
@@ -216,7 +220,7 @@ static PyObject *Kernel_repr(PyObject *object)
 static PyTypeObject KernelType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stator.runtime._launch.Kernel",
-    .tp_doc = PyDoc_STR("Kernel(address, count, name, small=False, sizes=0): call a generated kernel on `count` tensors and `sizes` ints."),
+    .tp_doc = PyDoc_STR("Kernel(address, count, name, small=False, sizes=()): call a generated kernel on `count` tensors, with these sizes."),
     .tp_basicsize = sizeof(Kernel),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Kernel, vectorcall),
@@ -454,7 +458,8 @@ static struct PyModuleDef module_definition = {
 
 PyMODINIT_FUNC PyInit__launch(void)
 {
-    if (PyType_Ready(&KernelType) < 0 || PyType_Ready(&StaticViewType) < 0 || PyType_Ready(&LayoutCheckType) < 0) {
+    if (PyType_Ready(&KernelType) < 0 || PyType_Ready(&StaticViewType) < 0 || PyType_Ready(&LayoutCheckType) < 0
+        || PyType_Ready(&StatorSizedCallType) < 0 || PyType_Ready(&StatorAllocationType) < 0) {
         return NULL;
     }
     PyObject *module = PyModule_Create(&module_definition);
@@ -464,6 +469,8 @@ PyMODINIT_FUNC PyInit__launch(void)
     if (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType) < 0
         || PyModule_AddObjectRef(module, "StaticView", (PyObject *)&StaticViewType) < 0
         || PyModule_AddObjectRef(module, "LayoutCheck", (PyObject *)&LayoutCheckType) < 0
+        || PyModule_AddObjectRef(module, "SizedCall", (PyObject *)&StatorSizedCallType) < 0
+        || PyModule_AddObjectRef(module, "Allocation", (PyObject *)&StatorAllocationType) < 0
         || PyModule_AddFunctions(module, stator_tensor_list_methods) < 0) {
         Py_DECREF(module);
         return NULL;

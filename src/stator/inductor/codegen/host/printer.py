@@ -1,6 +1,8 @@
 """Prints a program as Python source: `bind(rt)` looks everything up once, and returns `call(inputs...) -> tuple`.
 
-Text only; stator.runtime.host has the functions that the text calls. Nothing here plans memory or orders steps.
+Where sizes change between calls, `at(sizes...)` within `bind` computes what depends on them, once for each combination
+of sizes, and returns their `call`. Text only; stator.runtime.host has the functions that the text calls. Nothing here
+plans memory or orders steps.
 """
 
 from __future__ import annotations
@@ -55,9 +57,7 @@ _RESERVED = frozenset(
             "unchecked",
             "repaired",
             "inputs",
-            "checked",
-            "pieces",
-            "tensors",
+            "at",
             *("floor", "ceil", "trunc", "min", "max", "float", "bool"),
             *keyword.kwlist,
         ),
@@ -86,6 +86,7 @@ def print_host(program: Program) -> HostSource:
 class _Printer:
     program: Program
     bindings: list[str] = field(default_factory=list)
+    size_bindings: list[str] = field(default_factory=list)  # made anew for each combination of sizes
     lines: list[str] = field(default_factory=list)
     objects: dict[str, Any] = field(default_factory=dict)
     bound: dict[Any, str] = field(default_factory=dict)  # key of a bound expression -> its variable
@@ -100,11 +101,10 @@ class _Printer:
     lent: list[str] = field(default_factory=list)  # variables whose memory the next launch writes to
     needs_context: bool = False
     checks: bool = False
-    size_names: dict[Symbol, str] = field(default_factory=dict)  # symbol with a hint -> its variable
-    unknown_names: dict[Symbol, str] = field(default_factory=dict)  # other symbols, bound so far -> their variables
+    size_names: dict[Symbol, str] = field(default_factory=dict)  # symbol that `at` takes -> its variable
+    late_names: dict[Symbol, str] = field(default_factory=dict)  # other symbols, bound so far -> their variables
     early: set[Symbol] = field(default_factory=set)  # symbols that inputs tell
-    numbers_of_call: dict[Any, str] = field(default_factory=dict)  # expression -> its variable
-    size_lines: list[str] = field(default_factory=list)  # read and compute sizes
+    size_lines: list[str] = field(default_factory=list)  # read and compute sizes of inputs in `call`
 
     def print(self) -> HostSource:
         program = self.program
@@ -114,84 +114,82 @@ class _Printer:
         for name in (*program.buffers, *program.inputs):
             if name not in self.variables:
                 self.variables[name] = self.new_variable(name)
-        self._read_sizes()
+        self._name_sizes()
         for step in program.steps:
             _print_step[type(step)](self, step)
-        body = self._body()
-        arguments = ", ".join(self.variables[name] for name in program.inputs)
+        call = self._call()
+        bound = [*self._memory(arena), *self.bindings, "", *call, ""]
+        if self.size_names:
+            bound = [*self.bindings, "", *self._at(arena, call), "", self._sized_call(), ""]
         parts = [
             _HEAD,
-            *(["from math import ceil, floor, trunc\n"] if self.size_names or self.unknown_names else []),
+            *(["from math import ceil, floor, trunc\n"] if self.size_names or self.late_names else []),
             f"KERNELS = {sorted(program.kernels)!r}\n\n",
             "def bind(rt):",
-            *(self._sized_arena_lines(arena) if self.size_names else self._arena_lines(arena.bytes)),
-            *(self._check_lines() if self.checks else []),
-            *(f"    {line}" for line in self.bindings),
-            "",
-            f"    def call({'inputs' if program.boxed else arguments}):",
-            *(["        nonlocal unchecked"] if self.checks and not self.size_names else []),
-            *([f"        [{arguments}] = inputs", "        inputs.clear()"] if program.boxed else []),
-            *(f"        {line}" for line in body),
-            "",
-            *(["    call.boxed = True"] if program.boxed else []),
-            "    return call",
-            "",
+            *(_indented(bound)),
         ]
         return HostSource("\n".join(parts), self.objects)
 
     # --- pieces of the text ---
 
-    def _arena_lines(self, size: int) -> list[str]:
-        if not self.slots:
-            return []
-        return [
-            f"    # {size:,} bytes of intermediates: (byte offset, size, stride, dtype)",
-            f"    arena = rt.arena({size}, [",
-            *(f"        {slot},  # {name}" for slot, name in zip(self.slots, self.slot_names, strict=True)),
-            "    ])",
-            "    token = arena.token",
-        ]
-
-    def _sized_arena_lines(self, arena: ArenaLayout) -> list[str]:
-        """Memory for sizes that are known when the program runs."""
-        if not self.slots:
-            return []
+    def _at(self, arena: ArenaLayout, call: list[str]) -> list[str]:
+        """The function that binds a combination of sizes."""
         given = ", ".join(self.size_names.values())
-        pieces = [f"({b.start}, {b.end}, {self.plain(layout_bytes(b.layout))})" for b in arena.blocks]
-        return [
-            f"    # intermediates, {arena.bytes:,} bytes in the example: (first step, last step, bytes)",
-            f"    def pieces({given}):",
-            f"        return [{', '.join(pieces)}]",
-            "",
-            f"    def tensors({given}):  # (piece, byte offset, size, stride, dtype)",
-            "        return [",
-            *(f"            {slot},  # {name}" for slot, name in zip(self.slots, self.slot_names, strict=True)),
-            "        ]",
-            "",
-            "    arena = rt.sized_arena(pieces, tensors)",
-            "    token = arena.token",
-        ]
+        return [f"def at({given}):", *_indented([*self._memory(arena), *self.size_bindings, "", *call])]
 
-    def _check_lines(self) -> list[str]:
-        if self.size_names:
-            return ["    checked, repaired = rt.seen_sizes(), set()"]
-        return ["    unchecked, repaired = True, set()"]
+    def _sized_call(self) -> str:
+        bindings = self.program.size_bindings
+        places = [bindings[symbol] for symbol in self.size_names]
+        text = [f"({place.position}, {-1 if place.dim is None else place.dim})" for place in places]
+        return f"return rt.for_sizes(at, {sequence_text('(', text, ')')}{', boxed=True' if self.program.boxed else ''})"
+
+    def _memory(self, arena: ArenaLayout) -> list[str]:
+        """Intermediates, and whether results of library calls have been checked."""
+        checks = ["unchecked, repaired = True, set()"] if self.checks else []
+        if not self.slots:
+            return checks
+        slots = [f"    {slot},  # {name}" for slot, name in zip(self.slots, self.slot_names, strict=True)]
+        if not self.size_names:
+            opening = [
+                f"# {arena.bytes:,} bytes of intermediates: (byte offset, size, stride, dtype)",
+                f"arena = rt.arena({arena.bytes}, [",
+            ]
+        else:
+            pieces = [f"({one.start}, {one.end}, {self.plain(layout_bytes(one.layout))})" for one in arena.blocks]
+            opening = [
+                f"# intermediates, {arena.bytes:,} bytes in the example: (first step, last step, bytes) of each piece,",
+                "# (piece, byte offset, size, stride, dtype)",
+                f"arena = rt.placed_arena([{', '.join(pieces)}], [",
+            ]
+        return [*opening, *slots, "])", "token = arena.token", *checks]
+
+    def _call(self) -> list[str]:
+        """The function that runs the program."""
+        program = self.program
+        arguments = ", ".join(self.variables[name] for name in program.inputs)
+        lines = [
+            *(["nonlocal unchecked"] if self.checks else []),
+            *([f"[{arguments}] = inputs", "inputs.clear()"] if program.boxed else []),
+            *self._body(),
+        ]
+        return [
+            f"def call({'inputs' if program.boxed else arguments}):",
+            *_indented(lines),
+            "",
+            *(["call.boxed = True"] if program.boxed and not self.size_names else []),
+            "return call",
+        ]
 
     def _body(self) -> list[str]:
         lines = list(self.lines)
         result = lines.pop()  # the return comes after memory is freed
-        given = "".join(f"{name}, " for name in self.size_names.values())
-        if self.checks and self.size_names:
-            lines.insert(0, f"unchecked = bool(repaired) or ({given}) not in checked")
-            lines.append(f"checked.add(({given}))")
-        elif self.checks:
+        if self.checks:
             lines.append("unchecked = repaired")  # true unless empty
         if self.needs_context:
-            lines = ["with block.context:", *(f"    {line}" for line in lines)]
+            lines = ["with block.context:", *_indented(lines)]
         if self.slots:
             names = sequence_text("(", self.slot_names, ")")
-            key, given = (f"(token, {given})", f", {given[:-2]}") if self.size_names else ("token", "")
-            lines = [f"{names} = block.tensors.get({key}) or arena.fit(block{given})", *lines]
+            lines = [f"{names} = block.tensors.get(token) or arena.fit(block)", *lines]
         if self.slots or self.needs_context:
             take = ["try:", "    block = idle.pop()", "except IndexError:", "    block = Block()"]
             lines = [*take, *lines, "idle.append(block)"]
@@ -199,64 +197,92 @@ class _Printer:
 
     # --- sizes ---
 
-    def _read_sizes(self) -> None:
-        """Give each symbol a variable, and read it from the inputs."""
+    def _name_sizes(self) -> None:
+        """Give the symbols of inputs variables. Sizes that depend on data are others in each call: `call` reads them,
+        so that no code is bound to them."""
         program = self.program
         environment = program.sizes.environment
         for symbol, binding in program.size_bindings.items():
             if environment is not None and environment.simplify(symbol) is not symbol:
                 continue  # facts express it by other symbols
-            source = self.variables[program.inputs[binding.position]]
-            names = self.unknown_names if program.sizes.is_unknown(symbol) else self.size_names
             self.early.add(symbol)
-            if binding.dim is None:
-                names[symbol] = source
+            if not program.sizes.is_unknown(symbol):
+                self.size_names[symbol] = self.new_variable(symbol.name)
                 continue
-            names[symbol] = self.new_variable(symbol.name)
-            self.size_lines.append(f"{names[symbol]} = {source}.shape[{binding.dim}]")
+            source = self.variables[program.inputs[binding.position]]
+            if binding.dim is None:
+                self.late_names[symbol] = source
+                continue
+            self.late_names[symbol] = self.new_variable(symbol.name)
+            self.size_lines.append(f"{self.late_names[symbol]} = {source}.shape[{binding.dim}]")
 
-    def bind_sizes(self, extern: Extern, names: Sequence[str]) -> None:
+    def read_sizes(self, extern: Extern, names: Sequence[str]) -> None:
         """Read the symbols that the results of a call tell from the variables of the results."""
         for symbol, place in extern.binds:
-            if symbol not in self.unknown_names and place.dim is not None:
-                self.unknown_names[symbol] = self.new_variable(symbol.name)
-                self.lines.append(f"{self.unknown_names[symbol]} = {names[place.index or 0]}.shape[{place.dim}]")
+            if symbol not in self.late_names and place.dim is not None:
+                self.late_names[symbol] = self.new_variable(symbol.name)
+                self.lines.append(f"{self.late_names[symbol]} = {names[place.index or 0]}.shape[{place.dim}]")
 
     def numbers_bound(self, extern: Extern) -> list[str]:
         """Variables for the ints that a call returns, which are symbols."""
         for symbol, place in extern.binds:
-            if place.dim is None and symbol not in self.unknown_names:
-                self.unknown_names[symbol] = self.new_variable(symbol.name)
-        return [self.unknown_names[symbol] for symbol, place in extern.binds if place.dim is None]
+            if place.dim is None and symbol not in self.late_names:
+                self.late_names[symbol] = self.new_variable(symbol.name)
+        return [self.late_names[symbol] for symbol, place in extern.binds if place.dim is None]
+
+    def is_late(self, *values: Any) -> bool:
+        """True if a value depends on sizes that only `call` finds out."""
+        known = [self.program.sizes.with_sizes_of_inputs(value) for value in values]
+        return any(isinstance(one, _EXPRESSIONS) and not one.symbols <= self.size_names.keys() for one in known)
 
     def plain(self, value: Any) -> str:
         """A size, or a condition, as an expression of the symbols' variables."""
         value = self.program.sizes.with_sizes_of_inputs(value)  # a later fact may have replaced a symbol
         if not isinstance(value, _EXPRESSIONS):
             return literal(value)
-        names = {**self.size_names, **self.unknown_names}
+        names = {**self.size_names, **self.late_names}
         return str(value.substitute({symbol: Symbol(names[symbol]) for symbol in value.symbols}))
+
+    def plain_sizes(self, values: Sequence[Any]) -> str:
+        return sequence_text("(", [self.plain(value) for value in values], ")")
+
+    def plain_layout(self, layout: Layout) -> str:
+        return f"{self.plain_sizes(layout.size)}, {self.plain_sizes(layout.stride)}"
 
     def number(self, value: Any) -> str:
         """A size in `call`. Each expression is computed once."""
         value = self.program.sizes.expression(value)
         if not isinstance(value, Expr | FloatExpr) or isinstance(value, Symbol):
             return self.plain(value)
-        if value not in self.numbers_of_call:
-            self.numbers_of_call[value] = self.new_variable("size", numbered=True)
-            lines = self.size_lines if value.symbols <= self.early else self.lines
-            lines.append(f"{self.numbers_of_call[value]} = {self.plain(value)}")
-        return self.numbers_of_call[value]
+        if not self.is_late(value):
+            return self.bind_at_sizes(("number", value), "size", self.plain(value))
+        lines = self.size_lines if value.symbols <= self.early else self.lines
+        return self._bind(lines, ("number", value), "size", self.plain(value))
 
     def sizes(self, values: Sequence[Any]) -> str:
         """A tuple of sizes in `call`."""
-        return sequence_text("(", [self.number(value) for value in values], ")")
+        if not any(isinstance(value, Expr) for value in values):
+            return literal(tuple(values))
+        if self.is_late(*values):
+            return sequence_text("(", [self.number(value) for value in values], ")")
+        return self.bind_at_sizes(("sizes", tuple(values)), "sizes", self.plain_sizes(values))
 
     def bind(self, key: Any, prefix: str, text: str) -> str:
         """The variable bound to the expression `text`; `key` identifies the expression."""
+        return self._bind(self.bindings, key, prefix, text)
+
+    def bind_at_sizes(self, key: Any, prefix: str, text: str) -> str:
+        """`bind` for an expression of sizes, which may change between calls."""
+        return self._bind(self.size_bindings if self.size_names else self.bindings, key, prefix, text)
+
+    def bind_layout(self, layout: Layout, prefix: str, text: str) -> str:
+        """`bind` for an object of a layout that is not late, which `text` makes."""
+        return (self.bind_at_sizes if is_symbolic(layout) else self.bind)(text, prefix, text)
+
+    def _bind(self, into: list[str], key: Any, prefix: str, text: str) -> str:
         if key not in self.bound:
             self.bound[key] = self.new_variable(prefix, numbered=True)
-            self.bindings.append(f"{self.bound[key]} = {text}")
+            into.append(f"{self.bound[key]} = {text}")
         return self.bound[key]
 
     def new_variable(self, name: str, numbered: bool = False) -> str:
@@ -298,23 +324,21 @@ class _Printer:
             return self._arena_view(base.name, layout)
         if layout.dtype != base.layout.dtype:
             raise VerificationError(f"a view of {view.base} changes its dtype, which only intermediates may")
-        shape = f"{self.sizes(layout.size)}, {self.sizes(layout.stride)}, {self.number(layout.offset)}"
         variable = self.variable(view.base)
-        if is_symbolic(layout):
-            self.needs_context = True
-            if base.name in self.fresh:
-                return f"{self.as_strided()}({variable}, {shape})"
-            return f"{self.bind('view', 'make_view', 'rt.view')}({variable}, {shape})"
-        if base.kind == "constant":
-            return self.bind(("view", base.name, layout), "constant_view", f"rt.view({variable}, {shape})")
+        late = self.is_late(*layout.size, *layout.stride, layout.offset)
+        bound = "" if late else f"{self.plain_layout(layout)}, {self.plain(layout.offset)}"
+        if base.kind == "constant" and not late:
+            return self.bind_layout(layout, "constant_view", f"rt.view({variable}, {bound})")
         self.needs_context = True
-        if base.name in self.program.static_inputs:
-            return f"{self.bind(('view', base.name, layout), 'view', f'rt.static_view({shape})')}({variable})"
+        if base.name in self.program.static_inputs and not late:
+            bind = self.bind_at_sizes if is_symbolic(layout) else self.bind  # each input's views are kept by themselves
+            return f"{bind(('view', base.name, layout), 'view', f'rt.static_view({bound})')}({variable})"
+        shape = f"{self.sizes(layout.size)}, {self.sizes(layout.stride)}"
         if base.name in self.fresh:
-            return f"{self.as_strided()}({variable}, {shape})"
+            return f"{self.as_strided()}({variable}, {shape}, {self.number(layout.offset)})"
         if layout.offset == 0:  # without an offset, the view begins at the base's start
-            return f"{self.as_strided()}({variable}, {literal(layout.size)}, {literal(layout.stride)})"
-        return f"{self.bind('view', 'make_view', 'rt.view')}({variable}, {shape})"
+            return f"{self.as_strided()}({variable}, {shape})"
+        return f"{self.bind('view', 'make_view', 'rt.view')}({variable}, {shape}, {self.number(layout.offset)})"
 
     def as_strided(self) -> str:
         return self.bind("as_strided", "as_strided", "torch.as_strided")
@@ -331,10 +355,8 @@ class _Printer:
         self.slot_names.append(variable)
         offset = layout.offset * layout.dtype.itemsize
         if self.size_names:
-            size, stride = (
-                sequence_text("(", [self.plain(one) for one in part], ")") for part in (layout.size, layout.stride)
-            )
-            self.slots.append(f"({self.pieces[name]}, {self.plain(offset)}, {size}, {stride}, {layout.dtype})")
+            shape = self.plain_layout(layout)
+            self.slots.append(f"({self.pieces[name]}, {self.plain(offset)}, {shape}, {layout.dtype})")
             return
         offset = self.placed[name] + offset
         self.slots.append(f"({offset}, {literal(layout.size)}, {literal(layout.stride)}, {layout.dtype})")
@@ -377,21 +399,13 @@ def _allocate(printer: _Printer, step: Allocate) -> None:
         return
     printer.fresh.add(step.name)
     layout = step.layout
-    if is_symbolic(layout):
-        where = f"{layout.dtype}, {str(layout.device)!r}"
+    where = f"{layout.dtype}, {str(layout.device)!r}"
+    if printer.is_late(*layout.size, *layout.stride):
         allocate = printer.bind(("allocator", where), "allocate", f"rt.allocator({where})")
         printer.lines.append(f"{variable} = {allocate}({printer.sizes(layout.size)}, {printer.sizes(layout.stride)})")
         return
-    shape = f"{literal(layout.size)}, {literal(layout.stride)}"
-    if is_dense(layout):
-        like = printer.bind(
-            ("template", layout), "template", f"rt.template({shape}, {layout.dtype}, {str(layout.device)!r})"
-        )
-        function = printer.bind("empty_like", "empty_like", "torch._C._VariableFunctions.empty_like")
-        printer.lines.append(f"{variable} = {function}({like})")
-    else:
-        where = f"dtype={layout.dtype}, device={str(layout.device)!r}"
-        printer.lines.append(f"{variable} = torch.empty_strided({shape}, {where})")
+    text = f"rt.allocation({printer.plain_layout(layout)}, {where})"
+    printer.lines.append(f"{variable} = {printer.bind_layout(layout, 'allocate', text)}()")
 
 
 @_print_step.register(Reuse)
@@ -419,8 +433,8 @@ def _take_over(printer: _Printer, step: ReuseIfUnshared) -> None:
     printer.needs_context = True
     printer.fresh.add(step.name)
     layout, old = step.layout, printer.variables[step.old]
-    shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}, {layout_bytes(layout)}"
-    take = printer.bind(("take", layout), "take_over", f"rt.memory_reuser({shape})")
+    text = f"rt.memory_reuser({printer.plain_layout(layout)}, {layout.dtype}, {printer.plain(layout_bytes(layout))})"
+    take = printer.bind_layout(layout, "take_over", text)
     printer.lines += [f"{printer.variables[step.name]} = {take}({old})", f"del {old}"]
 
 
@@ -433,15 +447,18 @@ def _free(printer: _Printer, step: Free) -> None:
 @_print_step.register(Launch)
 def _launch(printer: _Printer, step: Launch) -> None:
     touched = sum(layout_bytes(printer.program.buffers[name].layout) for name in step.args)
-    small = isinstance(touched, int) and touched <= SMALL_KERNEL_BYTES
-    sizes = f", sizes={len(step.sizes)}" if step.sizes else ""
-    kernel = printer.bind(
-        ("kernel", step.kernel, small),
-        "kernel",
-        f"rt.kernel({step.kernel!r}, {len(step.args)}{', small=True' if small else ''}{sizes})",
-    )
-    arguments = [printer.variable(name) for name in step.args] + [printer.number(size) for size in step.sizes]
-    printer.lines.append(f"{kernel}({', '.join(arguments)})")
+    which = f"{step.kernel!r}, {len(step.args)}"
+    if printer.is_late(*step.sizes):
+        made = printer.bind(("kernel", which), "kernel_of_sizes", f"rt.kernel_of_sizes({which})")
+        kernel = f"{made}({printer.sizes(step.sizes)})"
+    elif isinstance(touched, Expr) or step.sizes:
+        small = "" if printer.is_late(touched) else f", small={printer.plain(touched)} <= {SMALL_KERNEL_BYTES}"
+        text = f"rt.kernel({which}{small}, sizes={printer.plain_sizes(step.sizes)})"
+        kernel = printer.bind_at_sizes(("kernel", text), "kernel", text)
+    else:
+        text = f"rt.kernel({which}{', small=True' if touched <= SMALL_KERNEL_BYTES else ''})"
+        kernel = printer.bind(("kernel", text), "kernel", text)
+    printer.lines.append(f"{kernel}({', '.join([printer.variable(name) for name in step.args])})")
     if printer.lent:
         printer.lines.append(f"del {', '.join(printer.lent)}")
         printer.lent.clear()
@@ -482,7 +499,7 @@ def _call(printer: _Printer, step: Call) -> None:
         return
     several = len(names) > 1 or _returns_sequence(extern)
     printer.lines.append(f"{sequence_text('(', names, ')') if several else names[0]} = {call}")
-    printer.bind_sizes(extern, names)
+    printer.read_sizes(extern, names)
     for at, name in enumerate(extern.outputs):
         if name is None:
             continue
@@ -494,18 +511,18 @@ def _call(printer: _Printer, step: Call) -> None:
         called = f"{name} of {extern.target}" if isinstance(extern.target, OpOverload) else name
         shape = f"{printer.sizes(layout.size)}, {printer.sizes(layout.stride)}"
         promised = f"{called!r}, {shape}, {layout.dtype}"
-        check = printer.new_variable("check_layout", numbered=True)
-        if is_symbolic(layout):
-            printer.bindings.append(f"{check} = rt.sized_layout_check({called!r}, {layout.dtype}, repaired)")
-        else:
-            printer.bindings.append(f"{check} = rt.layout_check({promised}, {str(layout.device)!r}, repaired)")
+        late = printer.is_late(*layout.size, *layout.stride)
+        text = f"rt.layout_check({promised}, {str(layout.device)!r}, repaired)"
+        if late:
+            text = f"rt.sized_layout_check({called!r}, {layout.dtype}, repaired)"
+        check = printer.bind_at_sizes(("check", name), "check_layout", text)
         variable, memory = (
             printer.variables[name],
             "None" if may_alias_arguments(extern) or not printer.placed else "block.memory",
         )
         whole = f"conform({variable}, {promised}, {memory}, repaired)"
-        given = f", {shape}" if is_symbolic(layout) else ""
-        printer.lines.append(f"{variable} = {whole} if unchecked else {check}({variable}{given})")
+        given = f"{variable}, {shape}" if late else variable
+        printer.lines.append(f"{variable} = {whole} if unchecked else {check}({given})")
 
 
 @_print_step.register(ReturnValues)
@@ -552,13 +569,5 @@ def is_symbolic(layout: Layout) -> bool:
     return any(isinstance(value, Expr) for value in (*layout.size, *layout.stride, layout.offset))
 
 
-def is_dense(layout: Layout) -> bool:
-    """True if the strides belong to some order of the dimensions without gaps, which empty_like preserves."""
-    expected = 1
-    for stride, size in sorted(zip(layout.stride, layout.size, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected or size == 0:
-            return False
-        expected *= size
-    return True
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" if line else line for line in lines]
