@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 
 from stator.base.errors import StatorError, UsageError
 
+from .layout import is_unknown, surely
 from .record import Decomposition, ShapeRule, TensorMeta, record
 
 # Errors that a mistake in a rule raises. Others (RuntimeError, ValueError, IndexError, ...) may be eager's own.
@@ -149,7 +150,7 @@ def _not_a_layout(metas: Any) -> str:
 
 
 def _other_sizes(results: Any, metas: Any) -> str:
-    """Return the known sizes in which a decomposition and a shape rule differ."""
+    """Return the sizes in which a decomposition and a shape rule differ. Sizes that depend on data are not compared."""
     if metas is NotImplemented:
         return ""
     expected, given = _parts(metas, TensorMeta), _parts(results, torch.Tensor)
@@ -157,9 +158,9 @@ def _other_sizes(results: Any, metas: Any) -> str:
         known = [
             (mine, other)
             for mine, other in zip(tensor.shape, meta.shape, strict=False)
-            if type(mine) is int and type(other) is int
+            if not is_unknown(mine) and not is_unknown(other)
         ]
-        if tensor.dim() != len(meta.shape) or any(mine != other for mine, other in known):
+        if tensor.dim() != len(meta.shape) or not all(surely(mine == other) for mine, other in known):
             return f"returns a tensor of size {tuple(tensor.shape)} where the shape rule says {tuple(meta.shape)}"
     return ""
 

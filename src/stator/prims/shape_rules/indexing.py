@@ -125,10 +125,27 @@ def _check_put(self: Any, indices: Sequence[Any], values: Any) -> None:
         )
     given = [index for index in indices if index is not None]
     if any(index.dtype in MASKS for index in given):
+        _check_masks(self, indices)
         return
     indexed = [size for size, index in zip(self.shape, indices, strict=False) if index is not None]
     if has_zero(indexed) and not has_zero(broadcast_indices(given)):
         raise IndexError("index is out of bounds for dimension with size 0")
+
+
+def _check_masks(self: Any, indices: Sequence[Any]) -> None:
+    """A mask has the sizes of the dimensions that it indexes."""
+    dim = 0
+    for index in indices:
+        masked = len(index.shape) if index is not None and index.dtype in MASKS else 0
+        covered = self.shape[dim : dim + masked]
+        if len(covered) < masked or not all(
+            holds(a == b) for a, b in zip(index.shape if masked else (), covered, strict=True)
+        ):
+            raise IndexError(
+                f"The shape of the mask {list(index.shape)} at index {dim} does not match the shape of the indexed "
+                f"tensor {list(self.shape)} at index {dim}"
+            )
+        dim += masked or 1
 
 
 @shape_rule(aten.index_select.default, tags=INDEX)
