@@ -5,8 +5,8 @@ with the number of terms. Decides where parts begin, and prints them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Protocol
 
 import torch
@@ -15,12 +15,14 @@ from stator.inductor.codegen.kernel import Kernel
 from stator.shapes.expr import Expr
 
 from .column_plan import ColumnPlan
+from .loop_sizes import is_symbolic
 from .phases import Phase
 from .types import KIND, SCALAR, VECTOR
 from .vectorize import LoopOrder
 
 _LONG = 256  # the most terms that one accumulator takes up one after the other
 _PART = 128
+_PARTS = 16  # parts of a loop of any length that are added up before they go to the sum
 _LANES = 16
 
 
@@ -68,9 +70,17 @@ def _trips(kernel: Kernel, loop: int, order: LoopOrder) -> int:
 def emit_in_parts(printer: PartialSumContext, depth: int, phase: Phase, run: Callable[[], None]) -> None:
     """Emit the inner loop at `depth` by `run`. Its sums go to partial accumulators, which are added up after it."""
     sums = [position for position in phase.reduces if _is_sum(printer, position)]
-    if depth != printer.part_depth or not sums:
+    if printer.part_depth is None or depth > printer.part_depth or not sums:
         run()
         return
+    with _level(printer, sums) if depth and _is_leveled(printer) else nullcontext():
+        if depth == printer.part_depth:
+            _parts(printer, depth, sums, run)
+        else:
+            run()
+
+
+def _parts(printer: PartialSumContext, depth: int, sums: list[int], run: Callable[[], None]) -> None:
     loop = printer.order.inner[depth]
     size, name = printer.kernel.sizes[loop], printer.kernel.loops[loop].name
     step = _PART * (_LANES if loop == printer.order.vector else 1)
@@ -80,33 +90,73 @@ def emit_in_parts(printer: PartialSumContext, depth: int, phase: Phase, run: Cal
         return
     before = printer.bounds
     first, last = before[1:] if before is not None and before[0] == loop else ("0", printer.kernel.text(size))
-    begin, end = f"{name}_begin", f"{name}_end"
-    with printer.block(f"for (int64_t {begin} = {first}; {begin} < {last}; {begin} += {step})"):
-        printer.line(f"const int64_t {end} = {begin} + {step} < {last} ? {begin} + {step} : {last};")
-        printer.bounds = (loop, begin, end)
+    with ExitStack() as stack:
+        if isinstance(size, Expr) and _is_leveled(printer):
+            first, last = stack.enter_context(_pieces(printer, f"{name}_group", first, last, _PARTS * step))
+            stack.enter_context(_level(printer, sums))
+        printer.bounds = (loop, *stack.enter_context(_pieces(printer, name, first, last, step)))
         _one_part(printer, sums, run)
         printer.bounds = before
 
 
+@contextmanager
+def _pieces(printer: PartialSumContext, name: str, first: str, last: str, step: int) -> Iterator[tuple[str, str]]:
+    """Open a loop over the pieces of a range, and yield the bounds of a piece."""
+    begin, end = f"{name}_begin", f"{name}_end"
+    with printer.block(f"for (int64_t {begin} = {first}; {begin} < {last}; {begin} += {step})"):
+        printer.line(f"const int64_t {end} = {begin} + {step} < {last} ? {begin} + {step} : {last};")
+        yield begin, end
+
+
+def _is_leveled(printer: PartialSumContext) -> bool:
+    """Whether loops of unknown length are reduced without lanes along them, so that partial sums may be many."""
+    return printer.order.vector not in printer.order.inner and is_symbolic(printer.kernel)
+
+
+@contextmanager
+def _level(printer: PartialSumContext, sums: list[int]) -> Iterator[None]:
+    """Open a block with accumulators of its own, which its end adds to those around it."""
+    with printer.block(""):
+        for position in sums:
+            array = "" if printer.columns is None else f"[{printer.width}]"
+            outer = f"&outer_a{position}" if printer.columns is None else f"(&outer_a{position})"
+            printer.line(f"{_register(printer, position)} {outer}{array} = a{position};")
+        with printer.block(""):
+            _declare(printer, sums, "a")
+            yield
+            with _each(printer):
+                for position in sums:
+                    at = f"a{position}{printer.slot}"
+                    printer.line(f"outer_{at} = outer_{at} + {at};")
+
+
 def _one_part(printer: PartialSumContext, sums: list[int], run: Callable[[], None]) -> None:
-    for position in sums:
-        kind = KIND[printer.dtype(printer.kernel.values[position].args[1].position)]
-        register = (VECTOR if printer.wide(position) else SCALAR)[kind]
-        if printer.columns is None:
-            zero = "splat(0.0f)" if printer.wide(position) else "0.0f"
-            printer.line(f"{register} part_a{position} = {zero};")
-        else:
-            printer.line(f"{register} part_a{position}[{printer.width}];")
-    if printer.columns is not None:
-        with _each(printer):
-            for position in sums:
-                printer.line(f"part_a{position}[b] = splat(0.0f);")
+    _declare(printer, sums, "part_a")
     printer.in_part = frozenset(sums)
     run()
     printer.in_part = frozenset()
     with _each(printer):
         for position in sums:
             printer.line(f"a{position}{printer.slot} = a{position}{printer.slot} + part_a{position}{printer.slot};")
+
+
+def _register(printer: PartialSumContext, position: int) -> str:
+    kind = KIND[printer.dtype(printer.kernel.values[position].args[1].position)]
+    return (VECTOR if printer.wide(position) else SCALAR)[kind]
+
+
+def _declare(printer: PartialSumContext, sums: list[int], name: str) -> None:
+    """Declare accumulators of 0."""
+    for position in sums:
+        if printer.columns is None:
+            zero = "splat(0.0f)" if printer.wide(position) else "0.0f"
+            printer.line(f"{_register(printer, position)} {name}{position} = {zero};")
+        else:
+            printer.line(f"{_register(printer, position)} {name}{position}[{printer.width}];")
+    if printer.columns is not None:
+        with _each(printer):
+            for position in sums:
+                printer.line(f"{name}{position}[b] = splat(0.0f);")
 
 
 def _each(printer: PartialSumContext) -> AbstractContextManager[None]:
