@@ -7,8 +7,9 @@ are traced and compiled is the caller's choice.
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,17 @@ from torch import fx
 
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, Unsupported
+from stator.graph.fake.fake_mode import FakeMode
 from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.ir.captured_tensors import captured_tensors
 from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.ir.size_bindings import SizeBindings, bind_sizes, read_sizes, symbols_of
 from stator.graph.subgraphs.custom_autograd import graph_target
-from stator.graph.tracing.symbolic_inputs import refuse_symbols, symbolic_placeholders, without_symbols
+from stator.graph.tracing.symbolic_inputs import symbolic_placeholders, without_symbols
 from stator.prims.layout import contiguous_strides
+from stator.prims.record import TensorMeta
+from stator.shapes.expr import Symbol
+from stator.shapes.sym_node import to_expression, to_sym_int
 
 from .overlap_check import are_disjoint, byte_span
 
@@ -70,12 +76,18 @@ class _Group:
     """Tensors that overlap. positions: among all tensors. starts: where each begins, in elements of the spanning
     tensor.
     length: elements of the spanning tensor. related: whether autograd knows the tensors as views of one tensor.
+    last: the index of the position whose tensor ends where the spanning tensor does.
     """
 
     positions: tuple[int, ...]
     starts: tuple[int, ...]
     length: int
     related: bool
+    last: int
+
+    def form(self) -> tuple[Any, ...]:
+        """What is known of the group beside the sizes of its tensors."""
+        return self.positions, self.starts, self.related, self.last
 
     def base(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """A tensor that spans the group: a view of the common base, or a tensor that is unrelated to the members."""
@@ -130,7 +142,8 @@ def _group(members: Sequence[int], tensors: Sequence[torch.Tensor]) -> _Group:
     related = root.dtype is first.dtype and all(_root(tensor) is root for tensor in chosen)
     if root.requires_grad and related:
         raise _refused("they are views of what autograd follows, which it does not follow")
-    return _Group(tuple(members), starts, max(map(operator.add, starts, lengths)), related)
+    ends = list(map(operator.add, starts, lengths))
+    return _Group(tuple(members), starts, max(ends), related, ends.index(max(ends)))
 
 
 def _refused(why: str) -> Unsupported:
@@ -164,14 +177,17 @@ class _EndOfGraph:
     Unsupported where replay would need more than new contents."""
 
     groups: tuple[_Group, ...]
-    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  # of the members
 
     def __call__(
-        self, results: Sequence[Any], members: Sequence[torch.Tensor], bases: Sequence[torch.Tensor]
+        self,
+        results: Sequence[Any],
+        members: Sequence[torch.Tensor],
+        layouts: Sequence[tuple[Any, Any]],  # of the members at the beginning
+        bases: Sequence[torch.Tensor],
     ) -> tuple[Any, ...]:
         if any(base.requires_grad for base in bases):
             raise _refused("what it writes requires grad")
-        if any((tuple(one.shape), one.stride()) != layout for one, layout in zip(members, self.layouts, strict=True)):
+        if any(layout != before for layout, before in zip(_layouts(members), layouts, strict=True)):
             raise _refused("it changes the layout of one of them")
         positions = [position for group in self.groups for position in group.positions]
         given = {id(member): _GroupMember(position) for position, member in zip(positions, members, strict=True)}
@@ -182,46 +198,99 @@ class _EndOfGraph:
         return named
 
 
+def _layouts(members: Sequence[torch.Tensor]) -> list[tuple[Any, Any]]:
+    return [(tuple(one.shape), one.stride()) for one in members]
+
+
 def _shares(result: Any, base: torch.Tensor) -> bool:
     return isinstance(result, FakeTensor) and result.fake_storage is getattr(base, "fake_storage", None)
 
 
 def _over_bases(
     gm: fx.GraphModule, groups: Sequence[_Group], tensors: Sequence[torch.Tensor], places: Sequence[int]
-) -> fx.GraphModule:
-    """A copy of the graph that takes the spanning tensors, behind its other inputs, instead of the members.
+) -> tuple[fx.GraphModule, SizeBindings]:
+    """A copy of the graph that takes, instead of the members, the spanning tensors behind its other inputs, and behind
+    these the sizes of members that are symbols. Also returns where the graph's own inputs tell these sizes.
 
     places: positions of the tensors among all inputs.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     members = {position: placeholders[places[position]] for group in groups for position in group.positions}
+    examples = symbolic_placeholders(gm)
+    layouts = {at: examples.get(places[at], tensors[at]) for at in members}
+    sizes = _sizes_of_members(layouts.values(), examples)
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     for node in placeholders:
         if node not in members.values():
             copied[node] = graph.node_copy(node)
     bases = [graph.placeholder(f"memory_{index}") for index in range(len(groups))]
+    ways = {symbol: graph.placeholder(f"size_{index}") for index, symbol in enumerate(sizes)}
+    for symbol, node in ways.items():
+        node.meta["example_value"] = to_sym_int(_environment(layouts.values()), symbol)
     for group, base in zip(groups, bases, strict=True):
+        _describe(base, group, [layouts[position] for position in group.positions])
         for position, start in zip(group.positions, group.starts, strict=True):
-            copied[members[position]] = _member(graph, base, start, tensors[position])
+            copied[members[position]] = _member(graph, base, start, tensors[position], layouts[position], ways)
+    held = [copied[node] for node in members.values()]
+    before = graph.call_function(graph_target(_layouts, "layouts"), (held,))
     results = graph.graph_copy(gm.graph, copied)
     if not isinstance(results, (tuple, list)):
         raise _refused("its results are no flat tuple")
-    chosen = [tensors[position] for position in members]
-    layouts = tuple([(tuple(tensor.shape), tensor.stride()) for tensor in chosen])
-    ending = graph_target(_EndOfGraph(tuple(groups), layouts), "end_of_shared_memory")
-    checked = graph.call_function(ending, (tuple(results), [copied[node] for node in members.values()], bases))
+    ending = graph_target(_EndOfGraph(tuple(groups)), "end_of_shared_memory")
+    checked = graph.call_function(ending, (tuple(results), held, before, bases))
     graph.output(tuple([graph.call_function(operator.getitem, (checked, at)) for at in range(len(results))]))
     module = PlainGraphModule(gm, graph)
     module.meta.update(gm.meta)
-    return module
+    return module, sizes
 
 
-def _member(graph: fx.Graph, base: fx.Node, start: int, tensor: torch.Tensor) -> fx.Node:
-    shape = tuple(tensor.shape)
+def _sizes_of_members(layouts: Iterable[Any], examples: Mapping[int, Any]) -> SizeBindings:
+    """The symbols in the layouts of members, and which inputs tell their values."""
+    needed = symbols_of([(tuple(one.shape), tuple(one.stride())) for one in layouts])
+    known = bind_sizes([examples.get(at) for at in range(max(examples, default=-1) + 1)])
+    if needed - known.keys():
+        raise _refused("their sizes follow from sizes that no input has")
+    return {symbol: known[symbol] for symbol in known if symbol in needed}
+
+
+def _environment(layouts: Iterable[Any]) -> Any:
+    sizes = [size for one in layouts for size in (*one.shape, *one.stride())]
+    return next(size.node.environment for size in sizes if type(size) is torch.SymInt)
+
+
+def _describe(base: fx.Node, group: _Group, layouts: Sequence[Any]) -> None:
+    """Note the symbolic layout of a spanning tensor."""
+    last = layouts[group.last]
+    length = group.starts[group.last] + 1
+    for size, stride in zip(last.shape, last.stride(), strict=True):
+        length = length + (size - 1) * stride
+    if type(length) is torch.SymInt:
+        mode = FakeMode()
+        base.meta["example_value"] = mode.make(TensorMeta((length,), (1,), last.dtype, last.device))
+        mode.forget()
+
+
+def _member(
+    graph: fx.Graph,
+    base: fx.Node,
+    start: int,
+    tensor: torch.Tensor,
+    layout: Any,
+    sizes: Mapping[Symbol, fx.Node],
+) -> fx.Node:
+    """The node of a view of `base`. layout: a tensor with the sizes and strides of `tensor`, or symbols for these."""
+    tracer = fx.proxy.GraphAppendingTracer(graph)
+    known = {symbol: fx.Proxy(node, tracer) for symbol, node in sizes.items()}
+
+    def node_of(size: Any) -> Any:
+        made = to_expression(size).evaluate(known) if type(size) is torch.SymInt else size
+        return made.node if isinstance(made, fx.Proxy) else made
+
+    shape = tuple([node_of(size) for size in layout.shape])
     if not _is_dense(tensor):
-        return graph.call_method("as_strided", (base, shape, tensor.stride(), start))
-    part = graph.call_method("narrow", (base, 0, start, tensor.numel()))
+        return graph.call_method("as_strided", (base, shape, tuple(map(node_of, layout.stride())), start))
+    part = graph.call_method("narrow", (base, 0, start, node_of(math.prod(layout.shape))))
     order = _outermost_first(tensor)
     rows = graph.call_method("view", (part, tuple([shape[dim] for dim in order])))
     if order == sorted(order):
@@ -232,6 +301,11 @@ def _member(graph: fx.Graph, base: fx.Node, start: int, tensor: torch.Tensor) ->
 # -- running ----------------------------------------------------------------------------------------------------------
 
 _Way = tuple[_Group, ...]
+_RunWay = Callable[[_Way, Sequence[Any]], Any]  # takes the way of this call, and its arguments
+
+
+def _forms(way: _Way) -> tuple[Any, ...]:
+    return tuple([group.form() for group in way])
 
 
 def _sizes_of(args: Sequence[Any]) -> tuple[Any, ...]:
@@ -240,12 +314,14 @@ def _sizes_of(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 class _OverlapVersions:
-    """A graph, compiled for each way in which its inputs overlap, up to a limit, and for fixed sizes of these."""
+    """A graph, compiled for each way in which its inputs overlap, up to a limit. For the ways of the first call, sizes
+    are symbols, about which the caller checks what was relied on; for later ways they are fixed."""
 
     def __init__(self, gm: fx.GraphModule, compile_disjoint: CompileDisjoint) -> None:
         self.gm, self.compile_disjoint = gm, compile_disjoint
         self.has_symbols = bool(symbolic_placeholders(gm))
-        self.ways: dict[Any, Callable[..., Any]] = {}  # by way, and sizes where these change
+        self.ways: dict[Any, _RunWay] = {}  # by way, and sizes where these change
+        self.of_all_sizes: dict[Any, _RunWay] = {}  # by the forms of the groups of a way
 
     def run(self, written: Mapping[int, int], args: Sequence[Any]) -> Any:
         """Run the version for the way in which these inputs overlap."""
@@ -253,9 +329,10 @@ class _OverlapVersions:
         try:
             way = _groups(tensors, written)
             key = (way, _sizes_of(args)) if self.has_symbols else way
-            compiled = self.ways.get(key)
+            compiled = self.of_all_sizes.get(_forms(way)) or self.ways.get(key)
             if compiled is None and len(self.ways) < _MOST_WAYS:
-                compiled = self.ways[key] = self._compiled(way, written, args)
+                gm = without_symbols(self.gm) if self.has_symbols else self.gm
+                compiled = self.ways[key] = self._compiled(gm, way, written, args)
         except MissingToolchain:
             raise
         except StatorError as error:
@@ -269,22 +346,21 @@ class _OverlapVersions:
                 + why,
             )
             return self.gm(*args)
-        return compiled(*args)
+        return compiled(way, args)
 
     def compile(self, error: OverlappingInputs, args: Sequence[Any]) -> None:
-        """Compile for the way in which these inputs overlap; raises `error` where no overlap is found, and Unsupported
-        for a graph with symbolic sizes."""
-        refuse_symbols(self.gm, "inputs that overlap have fixed sizes")
+        """Compile for the way in which these inputs overlap; raises `error` where no overlap is found."""
         way = _groups([value for value in args if isinstance(value, torch.Tensor)], error.written)
         if not way:
             raise error
-        self.ways[way] = self._compiled(way, error.written, args)
+        known = self.of_all_sizes if self.has_symbols else self.ways
+        known[_forms(way) if self.has_symbols else way] = self._compiled(self.gm, way, error.written, args)
 
-    def _compiled(self, way: _Way, written: Mapping[int, int], args: Sequence[Any]) -> Callable[..., Any]:
+    def _compiled(self, gm: fx.GraphModule, way: _Way, written: Mapping[int, int], args: Sequence[Any]) -> _RunWay:
         counters.count("aot_shared_memory")
-        gm = without_symbols(self.gm) if self.has_symbols else self.gm
         if not way:
-            return self.compile_disjoint(gm, args, self.run)
+            disjoint = self.compile_disjoint(gm, args, self.run)
+            return lambda way, args: disjoint(*args)
         if captured_tensors(self.gm, args):
             raise _refused("the graph holds tensors of its own")
         places = [at for at, value in enumerate(args) if isinstance(value, torch.Tensor)]
@@ -292,19 +368,20 @@ class _OverlapVersions:
         members = [position for group in way for position in group.positions]
         within = frozenset(places[position] for position in members)
         apart = [position for group in way if not group.related for position in group.positions]
+        module, sizes = _over_bases(gm, way, tensors, places)
 
-        def over_bases(args: Sequence[Any]) -> list[Any]:
+        def over_bases(way: _Way, args: Sequence[Any]) -> list[Any]:
             tensors = [args[at] for at in places]
             others = [value for at, value in enumerate(args) if at not in within]
-            return [*others, *[group.base(tensors) for group in way]]
+            return [*others, *[group.base(tensors) for group in way], *read_sizes(sizes, args).values()]
 
         def overlap_again(written: Mapping[int, int], args: Sequence[Any]) -> Any:
             raise AssertionError("what spans tensors that overlap shares memory with no other tensor")
 
-        inner = self.compile_disjoint(_over_bases(gm, way, tensors, places), over_bases(args), overlap_again)
+        inner = self.compile_disjoint(module, over_bases(way, args), overlap_again)
 
-        def run(*args: Any) -> Any:
-            results = inner(*over_bases(args))
+        def run(way: _Way, args: Sequence[Any]) -> Any:
+            results = inner(*over_bases(way, args))
             tensors = [args[at] for at in places]
             announced = [tensors[position] for position in apart for _ in range(written.get(position, 0))]
             if announced:
