@@ -56,6 +56,7 @@ def make_kernel(module: ModuleType, symbol: str) -> Callable[..., None]:
     def launch(*arguments: Any) -> None:
         grid, index = grid_and_index(*arguments[tensors:])
         if grid[0]:
-            function[grid](*arguments, **blocks, INDEX=index, num_warps=warps)
+            # without fusion, multiplications and additions round as in eager's operators and in C++ kernels
+            function[grid](*arguments, **blocks, INDEX=index, num_warps=warps, enable_fp_fusion=False)
 
     return launch

@@ -20,6 +20,19 @@ from stator.inductor.schedule import schedule
 from stator.runtime.triton_kernels import load_module
 
 HERE = Path(__file__).parent
+# operators that take few blocks
+QUICK = (
+    "addmm",
+    "argmax",
+    "cumsum",
+    "diagonal",
+    "gather",
+    "index_add",
+    "nn.functional.pad",
+    "softmax",
+    "std_mean",
+    "tril",
+)
 
 pytest.importorskip("triton")
 
@@ -46,8 +59,29 @@ def test_one_kernel_for_all_sizes_in_the_interpreter(indices: str, tmp_path: Pat
     run("all_sizes_interpreted.py", indices, tmp_path=tmp_path)
 
 
-def test_kernels_compile_to_ptx(tmp_path: Path) -> None:
-    run("compiled_to_ptx.py", tmp_path=tmp_path)
+def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
+    run("compiled.py", tmp_path=tmp_path)
+
+
+def test_kernels_of_a_model_compile_for_gpus(tmp_path: Path) -> None:
+    run("compiled_models.py", "inference", "bert", tmp_path=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ("inference", "training"))
+def test_kernels_of_models_compile_for_gpus(mode: str, tmp_path: Path) -> None:
+    run("compiled_models.py", mode, "bert", "gpt2", "resnet", tmp_path=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ("inference", "training"))
+@pytest.mark.parametrize("name", ("bert", "gpt2"))
+def test_models_in_the_interpreter(name: str, mode: str, tmp_path: Path) -> None:
+    run("models_interpreted.py", mode, name, tmp_path=tmp_path)
+
+
+def test_operators_at_all_sizes_in_the_interpreter(tmp_path: Path) -> None:
+    run("operators_interpreted.py", *QUICK, tmp_path=tmp_path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
