@@ -29,6 +29,7 @@ from .interpreter.generators import GeneratorValue
 from .interpreter.nested_break import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
 from .interpreter.reconstruction import FrameReconstructor
 from .interpreter.release_capture_state import dismantle
+from .interpreter.varying_loops import behind_for_iter
 from .interpreter.wrapping import CONSTANT_TYPES
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
 from .ir.prepared_code import callees_read_frames, prepare_code, reads_no_frame
@@ -161,9 +162,12 @@ class _Attempt:
             self.running = stop.frames
             return self._stopped(context, stop)
         except Unsupported as error:
+            context.loops.settle()
             raise self._retry(context, error, _running(context, frame, error)) from error
         except Raised as raised:
+            context.loops.settle()
             raise self._retry(context, self._uncaught(context, frame, raised), raised.frames or [frame]) from raised
+        context.loops.settle()
         return self._finished(context, frame)
 
     def _frame(self, context: FrameCapture) -> Frame:
@@ -185,6 +189,9 @@ class _Attempt:
         if self.assumptions.end is not None:
             context.stop_at = self.assumptions.end.step
         self._go_on_handling(context, frame)
+        item = behind_for_iter(frame)
+        if item is not None:
+            context.expected.add(LocalSource(item))
         return frame
 
     def _go_on_handling(self, context: FrameCapture, frame: Frame) -> None:
@@ -213,6 +220,8 @@ class _Attempt:
         if step is None:
             step = self._last_left(context, frames).began
         end, assumed = self._end(context, step, reason), self.assumptions
+        if error.kind == "torch-error":
+            end = replace(end, guards=_guards_of_error(context))
         if error.kind in PROGRAM_ERRORS:
             if assumed.error_when_compiling is not None:  # the program fails with either answer
                 answered_yes = replace(assumed, says_compiling=True)
@@ -263,7 +272,8 @@ class _Attempt:
             raise self._earlier(context, error, outermost.began) from error
 
     def _earlier(self, context: FrameCapture, error: Unsupported, step: int) -> Retry:
-        return Retry(self.assumptions.ending(self._end(context, step, self.reason)), error)
+        end = replace(self._end(context, step, self.reason), guards=self.assumptions.end.guards)  # type: ignore[union-attr]
+        return Retry(self.assumptions.ending(end), error)
 
     def _uncaught(self, context: FrameCapture, frame: Frame, raised: Raised) -> Unsupported:
         value: Any = raised.value
@@ -363,7 +373,7 @@ class _Attempt:
             context.recorder.inputs,
             effects,
             exit_,
-            context.guards.made,
+            self._guards(context.guards.made),
             context.recorder.op_count,
             [] if self.assumptions.end is None else [self.reason],
             None if reconstructor is None else self._handled_before(frame),
@@ -374,6 +384,10 @@ class _Attempt:
             sizes=context.recorder.numbers.inputs,
         )
 
+    def _guards(self, made: list[Guard]) -> list[Guard]:
+        end = self.assumptions.end
+        return made if end is None else [*made, *(guard for guard in end.guards if guard not in made)]
+
     def _handled_before(self, frame: Frame) -> Recipe | None:
         """The exception handled before the handlers that were running at entry and have ended since."""
         resumption = frame.program.resumption
@@ -381,6 +395,13 @@ class _Attempt:
             return None
         point = resumption.point
         return Load(LocalSource(point.stack_parameter(point.handlers[frame.handlers_kept])))
+
+
+def _guards_of_error(context: FrameCapture) -> tuple[Guard, ...]:
+    """The guards on tensors, numbers and sizes without which an error of torch might not come."""
+    kinds = (GuardKind.TENSOR, GuardKind.EQUALS)
+    made = [guard for guard in context.guards.made if guard.kind in kinds]
+    return *made, *context.recorder.numbers.inputs.guards()
 
 
 def _running(context: FrameCapture, frame: Frame, error: Unsupported) -> Sequence[Frame]:

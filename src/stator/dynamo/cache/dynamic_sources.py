@@ -12,7 +12,7 @@ from stator.base.errors import UserPlace
 from stator.dynamo.guards.data_guards import DataFact
 from stator.dynamo.guards.guard import FreeSize, Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree
-from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource
+from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource, length_source
 from stator.dynamo.ir.resume import closure_of
 
 OFTEN = 2  # changes of contents after which no guard relies on them
@@ -34,11 +34,15 @@ def _is_on_contents(source: Source) -> bool:
 def changed_numbers(
     guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
 ) -> set[Source]:
-    """The sources at which a version with failed guards relied on another number of equal type; empty if the version
-    was made for other objects. `failure` is the result of GuardTree.explain."""
+    """The sources at which a version with failed guards relied on another number of equal type, or on another length
+    of a container; empty if the version was made for other objects. `failure` is the result of GuardTree.explain."""
     if failure[0] < 0 or guards[failure[0]].kind in _OF_OTHER_OBJECTS:
         return set()
-    return {_place(guard.source) for guard in guards if _is_on_number(guard) and _fails(guard, function, values)}
+    return {
+        length_source(guard.source) if guard.kind is GuardKind.LENGTH else _place(guard.source)
+        for guard in guards
+        if _is_on_number(guard) and _fails(guard, function, values)
+    }
 
 
 def places_of_changed_contents(
@@ -107,6 +111,8 @@ _OF_OTHER_OBJECTS = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)
 
 
 def _is_on_number(guard: Guard) -> bool:
+    if guard.kind is GuardKind.LENGTH:
+        return True
     if guard.kind is not GuardKind.EQUALS:
         return False
     if _is_on_contents(guard.source):
@@ -124,4 +130,5 @@ def _place(source: Source) -> Source:
 
 def _fails(guard: Guard, function: FunctionType, values: tuple[object, ...]) -> bool:
     failure = _tree([guard], function).explain(values, function)
-    return failure is not None and len(failure) > 1 and type(failure[1]) is type(guard.expected)
+    wanted = list if guard.kind is GuardKind.LENGTH else type(guard.expected)
+    return failure is not None and len(failure) > 1 and type(failure[1]) is wanted

@@ -225,6 +225,11 @@ class CallSource(Source):
         return f"{getattr(self.function, '__name__', self.function)}({', '.join(map(str, self.args))})"
 
 
+def length_source(source: Source) -> Source:
+    """The length of the container at `source`."""
+    return CallSource(len, (source,))
+
+
 @dataclass(frozen=True, slots=True)
 class SizeSource(Source):
     """The size of a dimension of the tensor `base`."""

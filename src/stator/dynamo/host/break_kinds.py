@@ -47,6 +47,8 @@ HINTS: dict[str, str] = {
     "set-members": "use a plain dict, list or set of constants",
     "module-class": "use a plain dict, list or set of constants",
     "weak-container": "fill and go through it outside, or accept the break",
+    "varying-loop": "nothing: it runs by itself, as in eager, with a compiled body",
+    "varying-length": "keep the items in a tensor",
     "long-loop": "nothing: it runs by itself, as in eager",
     "finalizer": "let go of it outside, or accept the break",
     "identity": "compare with ==",

@@ -58,6 +58,7 @@ from .object_model import binding, formatting, iteration, results
 from .object_model.class_attributes import ClassAttributes
 from .object_model.identity import Identities
 from .torch_overrides import overriding
+from .varying_loops import VaryingLoops
 
 # values whose object may be reached by several paths without consequences
 _WITHOUT_IDENTITY = (ConstantValue, SymbolicNumber, BoundMethodValue, TupleValue, SliceValue, RangeValue)
@@ -101,7 +102,8 @@ class FrameCapture:
         self._keep: list[Any] = []
         self._scopes: dict[tuple[int, int], GlobalScope] = {}
         self._code_constants: dict[int, tuple[Any, Value]] = {}
-        self._loops = LoopLimit()
+        self.loops = VaryingLoops(self, assumptions)
+        self._loop_limit = LoopLimit()
         self.step = 0  # number of instructions followed in all frames
         self.stop_at = -1  # the step before which the graph ends
         self.outer_steps: list[int] = []  # steps of the outermost frame
@@ -127,11 +129,11 @@ class FrameCapture:
 
     def count_turn(self) -> None:
         """Count a backward jump. Raises Unsupported for long loops that add nothing to the graph."""
-        self._loops.count_turn(self.recorder.op_count, self.step)
+        self._loop_limit.count_turn(self.recorder.op_count, self.step)
 
     def count_call(self) -> None:
         """Count an inlined call. Raises Unsupported if many calls add nothing to the graph."""
-        self._loops.count_call(self.recorder.op_count, self.step)
+        self._loop_limit.count_call(self.recorder.op_count, self.step)
 
     def end_step(self) -> int:
         """The step before which the graph has to end so that the current instruction runs natively."""

@@ -49,7 +49,7 @@ from stator.dynamo.values.containers.live_iterators import live_iterator
 from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.sets import SetValue
-from stator.dynamo.values.containers.slices import RangeValue, SliceValue
+from stator.dynamo.values.containers.slices import RangeValue, SliceValue, range_of
 from stator.dynamo.values.enum_members import are_containers, has_operations
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
@@ -531,11 +531,8 @@ def _range(context: CaptureContext, obj: range, source: Source | None) -> Value:
     if source is not None:
         context.guard(source, GuardKind.TYPE, range)
         parts = [AttrSource(source, part) for part in ("start", "stop", "step")]
-        if any(part in context.changing for part in parts):
-            return ObjectValue(range, obj, source)  # its length changes from call to call
-        for part in parts:
-            context.guard(part, GuardKind.EQUALS, getattr(obj, part.name))
-    return RangeValue(obj, source)
+        return range_of(context, [context.wrap(getattr(obj, part.name), part) for part in parts], source)
+    return RangeValue(obj)
 
 
 # ---- objects ----

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 
 from stator.base.errors import ConcurrentModification, Unsupported, UserPlace, VerificationError
+from stator.dynamo.guards.guard import Guard
 from stator.dynamo.guards.source import Source
 
 from .capture_result import BreakReason
+
+Loop = tuple[CodeType, int]
+"""The user's code, and the index of the loop's FOR_ITER."""
 
 _MOST_FAILED_GUARDS = 3
 _STEPS_BACK = 8
@@ -19,11 +23,13 @@ _STEPS_BACK = 8
 @dataclass(frozen=True, slots=True)
 class GraphEnd:
     """The graph has to end before this step of the capture, counted over all frames. `half_way` is a step of the
-    outermost frame, half as far; captures use it when each such end leads to an earlier one."""
+    outermost frame, half as far; captures use it when each such end leads to an earlier one. `guards`: what an error
+    of torch in the next instruction relied on, so that calls without the error do not end there."""
 
     step: int
     reason: BreakReason
     half_way: int
+    guards: tuple[Guard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,7 @@ class CaptureAssumptions:
     unsteady: lines that relied on contents of tensors that changed often.
     fixed_sizes: why sizes are constants in this capture, however often they changed; empty if they may be symbols.
     constants: sources of sizes that are constants, however often they changed, with the line that needs it.
+    unrolled: loops whose number of turns changes between calls: whether capture unrolls the loop.
     relies_on_changes: the graph must not end, so it specializes on those numbers however often they changed.
     called_apart: code of functions at whose call a graph without operators ends, rather than inside of the function;
         also code that resumes several frames, whose outermost frame is left at its call.
@@ -52,6 +59,7 @@ class CaptureAssumptions:
     unsteady: frozenset[UserPlace] = frozenset()
     fixed_sizes: str = ""
     constants: Mapping[Source, UserPlace | None] = field(default_factory=dict)
+    unrolled: Mapping[Loop, bool] = field(default_factory=dict)
     relies_on_changes: bool = False
     called_apart: frozenset[CodeType] = frozenset()
     nested: bool = True
@@ -73,7 +81,7 @@ class CaptureAssumptions:
         end = (0, 0) if self.end is None else (1, -self.end.step)
         answered = self.error_when_compiling is not None
         fixed = bool(self.fixed_sizes)
-        known = len(self.failed_guards), fixed, len(self.constants), self.relies_on_changes
+        known = len(self.failed_guards), fixed, len(self.constants), len(self.unrolled), self.relies_on_changes
         return *known, not self.nested, answered, *end
 
     def ending(self, end: GraphEnd) -> CaptureAssumptions:
@@ -88,6 +96,9 @@ class CaptureAssumptions:
 
     def with_constants(self, sizes: Mapping[Source, UserPlace | None]) -> CaptureAssumptions:
         return replace(self, constants={**self.constants, **sizes}, end=None, moved_back=0)
+
+    def with_loop(self, loop: Loop, *, unrolled: bool) -> CaptureAssumptions:
+        return replace(self, unrolled={**self.unrolled, loop: unrolled}, end=None, moved_back=0)
 
     def not_saying_compiling(self, end: GraphEnd) -> CaptureAssumptions:
         return replace(self, says_compiling=False, error_when_compiling=end)

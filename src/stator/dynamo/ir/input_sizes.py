@@ -103,11 +103,13 @@ class InputSizes:
             return True
         return (source.dim == 0 or source.base not in self.met) and any(type(one) is SizeSource for one in self.changed)
 
-    def _symbol(self, source: Source, example: int | None, mark: SizeMark | None = None) -> Symbol:
-        """`example`: None if nothing may depend on the value."""
+    def _symbol(
+        self, source: Source, example: int | None, mark: SizeMark | None = None, low: float = SMALLEST_SIZE
+    ) -> Symbol:
+        """`example`: None if nothing may depend on the value. `low`: the least value that the symbol stands for."""
         found = self._by_source.get(source)
         if found is None:
-            low: float = 0 if example is None else SMALLEST_SIZE
+            low = 0 if example is None else low
             high = math.inf
             if mark is not None:
                 low, high = max(low, mark.low), mark.high
@@ -127,9 +129,9 @@ class InputSizes:
         """A symbol for an int of the program on which sizes depend; None if it has to be a constant."""
         if self.fixed or self.dynamic is False or source in self.constants:
             return None
-        if not SMALLEST_SIZE <= example < 1 << 62:
+        if abs(example) >= 1 << 62:
             return None
-        return to_sym_int(self.environment, self._symbol(source, example))
+        return to_sym_int(self.environment, self._symbol(source, example, low=-math.inf))
 
     def at_entry(self, source: SizeSource | StrideSource) -> Symbol:
         """The symbol of a size or stride."""

@@ -203,6 +203,7 @@ class CaptureContext(Protocol):
     relies_on_error_modes: Any
     step: Any
     stop_at: Any
+    loops: Any
     unsteady: frozenset[Any]
     wrapped: dict[int, Value]
 

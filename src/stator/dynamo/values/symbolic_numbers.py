@@ -228,7 +228,11 @@ def is_computed_by_the_graph(value: Value) -> bool:
 
 def example_of(value: SymbolicNumber | ConstantValue) -> Any:
     """The value in this call, without a guard."""
-    return value.origin.example if type(value) is SymbolicNumber else value.value  # type: ignore[union-attr]
+    if type(value) is not SymbolicNumber:
+        return value.value  # type: ignore[union-attr]
+    if type(value.origin) is FromSizes:
+        return example_of_number(value.origin.number)
+    return value.origin.example  # type: ignore[union-attr]
 
 
 # ---- numbers over symbols ----

@@ -12,7 +12,7 @@ from stator.dynamo.interpreter.calling import calls, tensor_methods
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue
-from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph
+from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph, is_open
 from stator.dynamo.values.tensors.arrays import ArrayValue, array_of_tensor
 from stator.dynamo.values.tensors.tensor import TensorValue
 
@@ -73,7 +73,7 @@ def _tensor(context: CaptureContext, data: Value, **kwargs: Value) -> Value:
 
 
 def _of_numbers(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -> Value | None:
-    """A tensor of a number that the graph computes, or of nested lists with such numbers, without reading them. None
+    """A tensor of a number that is no constant, or of nested lists with such numbers, without reading them. None
     for dtypes for which eager refuses some values, and for lists of anything else than numbers."""
     shape, numbers = [], [data]
     while all(isinstance(one, SequenceValue) for one in numbers):
@@ -83,7 +83,7 @@ def _of_numbers(context: CaptureContext, data: Value, kwargs: dict[str, Value]) 
             return None
         numbers = [one for items in lists for one in items]
     kinds = {number.python_type(context) for number in numbers}
-    if not any(map(is_computed_by_the_graph, numbers)) or not kinds <= _EXACT.keys():
+    if not any(map(is_open, numbers)) or not kinds <= _EXACT.keys():
         return None
     if not kwargs.keys() <= {"dtype", "device"}:
         return None

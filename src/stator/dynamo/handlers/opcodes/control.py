@@ -78,7 +78,7 @@ def get_iter(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("FOR_ITER")
 def for_iter(frame: Frame, instruction: Instruction) -> None:
-    item = frame.context.next_item(frame.stack[-1])
+    item = frame.context.loops.next_item(frame, frame.stack[-1])
     if item is not None:
         frame.stack.append(item)
         return

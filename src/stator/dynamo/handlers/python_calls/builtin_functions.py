@@ -28,7 +28,7 @@ from stator.dynamo.values.containers.iterators import EnumerateValue, IteratorVa
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
-from stator.dynamo.values.containers.slices import RangeValue
+from stator.dynamo.values.containers.slices import RangeValue, range_of
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.number_arithmetic import may_be_checked
 from stator.dynamo.values.objects import MISSING, ObjectValue
@@ -370,7 +370,7 @@ def _reversed(context: CaptureContext, value: Value) -> Value:
 
 @calls(range)
 def _range(context: CaptureContext, *bounds: Value) -> Value:
-    return RangeValue(context.run_real(range, tuple(context.index_of(bound) for bound in bounds)))
+    return range_of(context, bounds)
 
 
 @calls(sorted)

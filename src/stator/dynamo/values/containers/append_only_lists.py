@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import UserPlace
 from stator.dynamo.guards.guard import Guard, GuardKind
-from stator.dynamo.guards.source import ItemSource, Source
-from stator.dynamo.values.base import Lazy, Value
+from stator.dynamo.guards.source import ItemSource, Source, length_source
+from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.objects import ObjectValue
 
 from .sequences import ListValue
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
+
+_OFTEN = 2  # changes of the length after which no guard may hold it
 
 
 class AppendOnlyList(ListValue):
@@ -43,6 +45,8 @@ class AppendOnlyList(ListValue):
 
     def _read(self) -> None:
         source: Source = self.source  # type: ignore[assignment]
+        if self.context.changing.get(length_source(source), 0) >= _OFTEN:
+            raise unsupported("varying-length", f"the items of {source}, a list whose length changes from call to call")
         length = list.__len__(self.obj)
         self.context.guards.made.append(Guard(source, GuardKind.LENGTH, length, self.met_at))
         self.known_items = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(list.__iter__(self.obj))]

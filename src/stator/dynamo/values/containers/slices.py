@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.source import Source
@@ -11,6 +11,12 @@ from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.constants import ConstantMethod, ConstantValue
+from stator.dynamo.values.symbolic_numbers import (
+    SymbolicNumber,
+    example_of,
+    is_known_when_the_graph_runs,
+    is_open,
+)
 
 from .iterators import ContainerIterator
 
@@ -52,46 +58,89 @@ class SliceValue(Value):
 
 
 class RangeValue(Value):
-    """A range with known bounds."""
+    """A range. `bounds`: its start, stop and step, or some of them, where they may be no constants. All uses but a loop
+    whose bounds change make constants of them."""
 
-    __slots__ = ("range",)
+    __slots__ = ("_known", "bounds")
 
-    def __init__(self, value: range, source: Source | None = None) -> None:
+    def __init__(
+        self,
+        value: range | None = None,
+        source: Source | None = None,
+        bounds: tuple[SymbolicNumber | ConstantValue, ...] = (),
+    ) -> None:
         self.source = source
-        self.range = value
+        self._known = value
+        self.bounds = bounds
+
+    @property
+    def example(self) -> range:
+        """The range in this call, without guards."""
+        return range(*map(example_of, self.bounds)) if self._known is None else self._known
+
+    @property
+    def open_bounds(self) -> list[SymbolicNumber]:
+        """The bounds that are no constants."""
+        return [] if self._known is not None else [bound for bound in self.bounds if is_open(bound)]
 
     def python_type(self, context: CaptureContext) -> type:
         return range
 
     def real(self) -> Any:
-        return self.range
+        return self.constant()
 
     def constant(self) -> range:
-        return self.range
+        if self._known is None:
+            self._known = range(*(bound.constant() for bound in self.bounds))
+        return self._known
 
     def truth(self, context: CaptureContext) -> bool:
-        return bool(self.range)
+        return bool(self.constant())
 
     def length(self, context: CaptureContext) -> int:
-        return context.run_real(len, (self.range,))
+        return context.run_real(len, (self.constant(),))
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
-        return (ConstantValue(number) for number in self.range)
+        for number in self.constant():
+            yield ConstantValue(number)
 
     def iterator(self, context: CaptureContext) -> Value:
-        return ContainerIterator(self, self.iterate(context), support.range_iterator_at, type(iter(self.range)))
+        kind: type = type(iter(self.example))
+        return ContainerIterator(self, self.iterate(context), support.range_iterator_at, kind)
 
     def contains(self, context: CaptureContext, item: Value) -> bool:
-        return context.constant_of(item, "operand of `in`") in self.range
+        return context.constant_of(item, "operand of `in`") in self.constant()
 
     def get_item(self, context: CaptureContext, key: Value) -> Value:
         found = context.run_real(
-            lambda value, at: value[at], (self.range, context.constant_of(key, "index of a range"))
+            lambda value, at: value[at], (self.constant(), context.constant_of(key, "index of a range"))
         )
         return RangeValue(found) if isinstance(found, range) else ConstantValue(found)
 
     def get_attr(self, context: CaptureContext, name: str) -> Value:
-        return _attribute(context, self.range, name)
+        return _attribute(context, self.constant(), name)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
-        return ConstantRecipe(self.range) if self.source is None else Load(self.source)
+        if self.source is not None:
+            return Load(self.source)
+        if self.open_bounds:
+            return call_recipe(range, *map(reconstructor.recipe, self.bounds))
+        return ConstantRecipe(self.constant())
+
+
+def range_of(context: CaptureContext, bounds: Sequence[Value], source: Source | None = None) -> RangeValue:
+    """`range(*bounds)`. Numbers that change stay open, but for the step."""
+    kept = tuple(
+        bound if is_open_bound(bound) and at < 2 else ConstantValue(context.index_of(bound))
+        for at, bound in enumerate(bounds)
+    )
+    made = RangeValue(None, source, kept)
+    if len(kept) not in (1, 2, 3) or not made.open_bounds:
+        return RangeValue(context.run_real(range, tuple(bound.constant() for bound in kept)), source)
+    context.run_real(lambda: made.example, ())  # raises the program's error about the step
+    return made
+
+
+def is_open_bound(bound: Value) -> TypeGuard[SymbolicNumber]:
+    """Whether this is an int that is no constant of the capture, and known in this call."""
+    return is_open(bound) and bound.kind is int and not is_known_when_the_graph_runs(bound)

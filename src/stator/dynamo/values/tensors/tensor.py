@@ -19,7 +19,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import MISSING, is_data_descriptor, lookup_in_class, set_through
-from stator.dynamo.values.symbolic_numbers import example_of_number, is_computed_by_the_graph
+from stator.dynamo.values.symbolic_numbers import example_of_number, is_open
 from stator.graph.fake.wrapper_subclasses import is_wrapper
 from stator.runtime.freed_history import with_freed_history
 from stator.runtime.view_origins import view_creation_of, with_view_creation
@@ -416,20 +416,24 @@ def _indexed(context: CaptureContext, tensor: TensorValue, key: Value) -> tuple[
     among the indices, and selects by numbers first. Index None: all elements."""
     items = [context.realized(item) for item in key.items] if isinstance(key, TupleValue) else [key]
     read = [_with_numbers(context, item) for item in items]
-    if not any(is_computed_by_the_graph(item) for item in read):
+    if not any(map(_is_open_int, read)):
         same = all(one is other for one, other in zip(items, read, strict=True))
         return tensor, key if same else TupleValue(read) if isinstance(key, TupleValue) else read[0]
     spans = [_dimensions(item) for item in read]
     dim, selected = 0, []
     for item, span in zip(read, spans, strict=True):
-        if is_computed_by_the_graph(item):
+        if _is_open_int(item):
             selected.append((dim, item))
         dim += tensor.fake.dim() - sum(filter(None, spans)) if span is None else span
     made: Value = tensor
     for at, item in reversed(selected):
         made = context.record_method("select", [made, ConstantValue(at), item], {})
-    rest = [item for item in read if not is_computed_by_the_graph(item)]
+    rest = [item for item in read if not _is_open_int(item)]
     return made, TupleValue(rest) if rest else None
+
+
+def _is_open_int(index: Value) -> bool:
+    return is_open(index) and index.kind is int
 
 
 def _dimensions(index: Value) -> int | None:

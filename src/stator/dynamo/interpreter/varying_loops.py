@@ -1,0 +1,121 @@
+"""Loops over ranges whose bounds change from call to call.
+
+Capture unrolls loops, so each length would need a version of its own. Instead, the graph ends before the FOR_ITER of
+such a loop: the interpreter takes the items, and one compiled body serves all turns. A body that needs the values of
+the items (`layers[i]`) would be compiled for each item, so such a loop is unrolled after all. Capture finds out by
+following one turn with an item that is no constant, and starts again with the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stator.dynamo.guards.source import ConstantSource
+from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Loop, Retry
+from stator.dynamo.ir.prepared_code import prepare_code
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.containers.iterators import ContainerIterator
+from stator.dynamo.values.containers.live_iterators import LiveIterator
+from stator.dynamo.values.containers.slices import RangeValue
+from stator.dynamo.values.symbolic_numbers import FromInput, FromSizes, SymbolicNumber
+from stator.shapes.sym_node import to_expression
+
+from .nested_break import user_code
+
+if TYPE_CHECKING:
+    from stator.dynamo.values.base import CaptureContext
+
+    from .frame import Frame
+
+_UNROLLED_SIZES = 2  # number of values of a size for which loops over it are unrolled
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A loop that capture follows for one turn, with `item` for its variable."""
+
+    loop: Loop
+    iterator: Value
+    item: SymbolicNumber
+
+
+class VaryingLoops:
+    """The loops of one capture attempt."""
+
+    def __init__(self, context: CaptureContext, assumptions: CaptureAssumptions) -> None:
+        self._context = context
+        self._assumptions = assumptions
+        self._trial: _Trial | None = None
+
+    def next_item(self, frame: Frame, iterator: Value) -> Value | None:
+        """The item of the next turn, None at the end. Raises Unsupported where the interpreter takes the items."""
+        if self._trial is not None and iterator is self._trial.iterator:
+            self.settle()
+        if self._resumes_in(frame, iterator):
+            raise _left_to_the_interpreter()
+        if not self._varies(iterator):
+            return self._context.next_item(iterator)
+        self.settle()  # a loop inside of the trial's
+        loop = user_code(frame.program.code), frame.program.user_index(frame.now)
+        unrolled = self._assumptions.unrolled.get(loop)
+        if unrolled is None:
+            return self._try(loop, iterator)
+        if not unrolled:
+            raise _left_to_the_interpreter()
+        return self._context.next_item(iterator)
+
+    def settle(self) -> None:
+        """End the trial, if there is one. Raises Retry with its result."""
+        trial = self._trial
+        if trial is not None:
+            raise Retry(self._assumptions.with_loop(trial.loop, unrolled=trial.item.is_fixed))
+
+    def _try(self, loop: Loop, iterator: Value) -> Value:
+        assert isinstance(iterator, ContainerIterator)
+        items = iterator.container.example  # type: ignore[attr-defined]
+        if not items:
+            raise Retry(self._assumptions.with_loop(loop, unrolled=False))
+        # the last item, because 0 and 1 as sizes are constants
+        number = SymbolicNumber(FromInput(self._context, ConstantSource(repr(items[-1]), items[-1]), items[-1]))
+        self._trial = _Trial(loop, iterator, number)
+        return number
+
+    def _varies(self, iterator: Value) -> bool:
+        """Whether this is the iterator of a range, before its first item, whose bounds change from call to call."""
+        context = self._context
+        if context.recorder.fullgraph or self._assumptions.relies_on_changes or not context.in_the_call:
+            return False
+        if type(iterator) is not ContainerIterator or iterator.taken or not isinstance(iterator.container, RangeValue):
+            return False
+        return any(map(self._changes, iterator.container.open_bounds))
+
+    def _changes(self, bound: SymbolicNumber) -> bool:
+        if type(bound.origin) is FromInput:
+            return True
+        assert type(bound.origin) is FromSizes
+        sources = self._context.recorder.numbers.inputs.sources
+        met = (self._context.changing.get(sources[one], 0) for one in to_expression(bound.origin.number).symbols)
+        return max(met, default=0) >= _UNROLLED_SIZES
+
+    def _resumes_in(self, frame: Frame, iterator: Value) -> bool:
+        """Whether the frame resumed behind this very FOR_ITER, where the interpreter took the item before."""
+        if not isinstance(iterator, LiveIterator) or behind_for_iter(frame) is None:
+            return False
+        return frame.program.user_index(frame.now) == frame.program.resumption.point.index - 1  # type: ignore[union-attr]
+
+
+def behind_for_iter(frame: Frame) -> str | None:
+    """The parameter of the item, if the frame resumes behind a FOR_ITER that took one. None otherwise."""
+    resumption = frame.program.resumption
+    if resumption is None or resumption.point.inner is not None or not resumption.point.index:
+        return None
+    point = resumption.point
+    loop = prepare_code(point.code).instructions[point.index - 1]
+    if loop.opname != "FOR_ITER" or loop.target is None or loop.target.index == point.index:
+        return None
+    return point.stack_parameter(len(point.stack) - 1)
+
+
+def _left_to_the_interpreter() -> Exception:
+    return unsupported("varying-loop", "a loop whose number of turns changes from call to call")

@@ -1,0 +1,267 @@
+"""Loops over ranges whose bounds change between calls: results equal eager's, and few versions serve all bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import stator
+from stator.base import counters
+
+COUNTS = (3, 5, 7, 1, 0, 4, 9, 2, 8, 6)
+
+
+def adds(x: torch.Tensor, count: int) -> torch.Tensor:
+    for at in range(count):
+        x = x * 0.5 + at
+    return x
+
+
+def from_the_end(x: torch.Tensor, count: int) -> torch.Tensor:
+    for at in range(count, 0, -1):
+        x = x.sin() + at
+    return x
+
+
+def between(x: torch.Tensor, count: int) -> torch.Tensor:
+    for at in range(1, count + 2):
+        x = x.cos() * at
+    return x
+
+
+def rows(x: torch.Tensor, count: int) -> torch.Tensor:
+    total = x[0]
+    for at in range(count):
+        total = total + x[at] * x[:, at]
+    return total
+
+
+def writes(x: torch.Tensor, count: int) -> torch.Tensor:
+    made = torch.zeros_like(x)
+    for at in range(count):
+        made[at] = x[at].exp() + at
+    return made
+
+
+def nested(x: torch.Tensor, count: int) -> torch.Tensor:
+    for row in range(count):
+        for column in range(count):
+            x = x + row * 0.25 - column
+    return x
+
+
+def leaves_early(x: torch.Tensor, count: int) -> torch.Tensor:
+    for at in range(count):
+        x = x.tanh() + 1
+        if at == 4:
+            return x * 100
+    else:
+        x = x - 7
+    return x
+
+
+def goes_around(x: torch.Tensor, count: int) -> torch.Tensor:
+    for at in range(count):
+        if at % 2:
+            continue
+        x = x * 1.5 - at
+        if at > 5:
+            break
+    return x
+
+
+def inlined(x: torch.Tensor, count: int) -> torch.Tensor:
+    return adds(x + 1, count).relu() + adds(x, 2)
+
+
+def collects(x: torch.Tensor, count: int) -> list[torch.Tensor]:
+    found = []
+    for at in range(count):
+        found.append(x.sum() * at)
+    return found
+
+
+def prints(x: torch.Tensor, count: int) -> torch.Tensor:
+    for at in range(count):
+        x = x + at
+        torch._dynamo.graph_break()
+        x = x * 2
+    return x
+
+
+def given_range(x: torch.Tensor, count: int) -> torch.Tensor:
+    return _over(x, range(count))
+
+
+def _over(x: torch.Tensor, numbers: range) -> torch.Tensor:
+    for at in numbers:
+        x = x + at
+    return x
+
+
+FUNCTIONS = (
+    adds,
+    from_the_end,
+    between,
+    rows,
+    writes,
+    nested,
+    leaves_early,
+    goes_around,
+    inlined,
+    collects,
+    prints,
+    given_range,
+)
+
+
+def _compiled_after(call: Callable[..., Any], eager: Callable[..., Any], steady: int) -> int:
+    """Compare with eager for all counts, then again. Returns the number of frames compiled after the first `steady`
+    different counts."""
+    before = 0
+    for at, count in enumerate((*COUNTS, *COUNTS)):
+        if at == steady:
+            before = counters.counts["dynamo.compiled_frames"]
+        x = torch.randn(12, 12, dtype=torch.float64)
+        torch.testing.assert_close(call(x, count), eager(x, count))
+    return counters.counts["dynamo.compiled_frames"] - before
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_bound_that_changes_needs_no_version_for_each_value(function: Any) -> None:
+    stator.reset()
+    assert _compiled_after(stator.compile(function), function, 6) == 0
+
+
+def test_gradients_flow_through_a_loop_of_any_length() -> None:
+    weight = torch.randn(4, 4, requires_grad=True)
+
+    def steps(x: torch.Tensor, count: int) -> torch.Tensor:
+        for _ in range(count):
+            x = torch.tanh(x @ weight)
+        return x.sum()
+
+    compiled = stator.compile(steps)
+    for count in COUNTS:
+        x = torch.randn(3, 4, requires_grad=True)
+        found, expected = compiled(x, count), steps(x, count)
+        torch.testing.assert_close(found, expected)
+        leaves = (x, weight) if count else (x,)
+        wanted = torch.autograd.grad(expected, leaves)
+        torch.testing.assert_close(torch.autograd.grad(found, leaves), wanted)
+
+
+class Steps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.count = 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.count):
+            x = self.layer(x).relu()
+        return x
+
+
+@pytest.mark.fixed_sizes
+def test_an_attribute_may_be_the_bound() -> None:
+    model = Steps()
+    compiled = stator.compile(model)
+    for at, count in enumerate((*COUNTS, *COUNTS)):
+        if at == 5:
+            before = counters.counts["dynamo.compiled_frames"]
+        model.count = count
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert counters.counts["dynamo.compiled_frames"] == before
+
+
+@pytest.mark.fixed_sizes
+def test_a_size_is_a_bound_from_its_third_value_on() -> None:
+    def over_rows(x: torch.Tensor) -> torch.Tensor:
+        total = x.new_zeros(3)
+        for at in range(x.shape[0]):
+            total = total * 0.5 + x[at]
+        return total
+
+    compiled = stator.compile(over_rows)
+    needed = []
+    for rows in (3, 5, 7, 9, 4, 8, 6):
+        before = counters.counts["dynamo.compiled_frames"]
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(compiled(x), over_rows(x))
+        needed.append(counters.counts["dynamo.compiled_frames"] - before)
+    assert needed[:2] == [1, 1]
+    assert not any(needed[4:])
+
+
+@pytest.mark.fixed_sizes
+def test_a_loop_whose_body_needs_its_number_is_unrolled() -> None:
+    layers = [nn.Linear(4, 4) for _ in range(6)]
+
+    def through(x: torch.Tensor, count: int) -> torch.Tensor:
+        for at in range(count):
+            x = layers[at](x)
+        return x
+
+    compiled = stator.compile(through)
+    for count in (2, 4, 6):
+        breaks, versions = counters.counts["graph_breaks"], counters.counts["dynamo.compiled_frames"]
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(compiled(x, count), through(x, count))
+        assert (counters.counts["graph_breaks"], counters.counts["dynamo.compiled_frames"]) == (breaks, versions + 1)
+
+
+def test_a_whole_graph_unrolls_its_loops() -> None:
+    compiled = stator.compile(adds, fullgraph=True)
+    for count in (2, 3, 5):
+        x = torch.randn(3)
+        torch.testing.assert_close(compiled(x, count), adds(x, count))
+
+
+def test_an_error_in_a_turn_is_the_programs() -> None:
+    def divides(x: torch.Tensor, count: int) -> torch.Tensor:
+        for at in range(count):
+            x = x + 6 // (3 - at)
+        return x
+
+    compiled = stator.compile(divides)
+    x = torch.randn(3)
+    for count in (1, 2, 3, 2):
+        torch.testing.assert_close(compiled(x, count), divides(x, count))
+    with pytest.raises(ZeroDivisionError, match="division"):
+        compiled(x, 5)
+    torch.testing.assert_close(compiled(x, 3), divides(x, 3))
+
+
+def test_a_step_of_zero_is_the_programs_error() -> None:
+    def steps(x: torch.Tensor, count: int, step: int) -> torch.Tensor:
+        for at in range(0, count, step):
+            x = x + at
+        return x
+
+    compiled = stator.compile(steps)
+    x = torch.randn(3)
+    for count, step in ((4, 1), (6, 1), (8, 2), (9, 3)):
+        torch.testing.assert_close(compiled(x, count, step), steps(x, count, step))
+    with pytest.raises(ValueError, match="must not be zero"):
+        compiled(x, 4, 0)
+
+
+@pytest.mark.fixed_sizes
+def test_a_list_of_changing_length_is_used_outside_of_graphs() -> None:
+    def joined(parts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(parts).sum() * 2
+
+    compiled = stator.compile(joined)
+    for at, count in enumerate((2, 3, 4, 5, 6, 7, 8, 9)):
+        if at == 4:
+            before = counters.counts["dynamo.compiled_frames"]
+        parts = [torch.randn(2) for _ in range(count)]
+        torch.testing.assert_close(compiled(parts), joined(parts))
+    assert counters.counts["dynamo.compiled_frames"] == before
