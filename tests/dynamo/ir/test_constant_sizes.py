@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.scenarios import BACKENDS
+from tests.varying_sizes import check_sizes
 from torch import fx
+from torch.testing._internal.two_tensor import TwoTensor
 
 import stator
 from stator.base.errors import ConstraintViolation
@@ -27,7 +30,11 @@ def arrays(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     return torch.from_numpy(x.numpy() * 2), y * y.shape[0]
 
 
-@pytest.mark.parametrize("program", [branches, replaced_data, arrays])
+def beside_a_pair(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (TwoTensor(x, x + 1) * 2).a, y * y.shape[0]
+
+
+@pytest.mark.parametrize("program", [branches, replaced_data, arrays, beside_a_pair])
 def test_sizes_that_a_feature_needs_are_constants_and_others_stay_symbols(program: Callable[..., Any]) -> None:
     made: list[fx.GraphModule] = []
 
@@ -78,3 +85,15 @@ def test_branches_on_masks_of_any_size_are_guarded() -> None:
         for hole in (0, 1):
             mask[-1] = 1 - hole
             torch.testing.assert_close(compiled(x, mask), masked(x, mask), rtol=0, atol=0)
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sizes_beside_tensors_made_of_tensors_stay_symbols(backend: str) -> None:
+    def program(pair: TwoTensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return pair.sin() * 2, y * y.shape[0]
+
+    def make(size: int) -> list[torch.Tensor]:
+        return [TwoTensor(torch.randn(3, 2), torch.randn(3, 2)).requires_grad_(), torch.randn(size, requires_grad=True)]
+
+    check_sizes(program, make, backend=backend)

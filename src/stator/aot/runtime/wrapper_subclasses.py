@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_tensor import FakeTensor
-from stator.graph.fake.wrapper_subclasses import WrapperGradient, WrapperLayout, is_wrapper
+from stator.graph.fake.wrapper_subclasses import WrapperGradient, WrapperLayout, fakes_in, is_wrapper
 from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.subgraphs.custom_autograd import graph_target
-from stator.graph.tracing.symbolic_inputs import refuse_symbols
 
 
 def with_inner_tensors(
@@ -31,7 +32,7 @@ def with_inner_tensors(
     layouts = [WrapperLayout.of(value) if is_wrapper(value) else None for value in example_inputs]
     if not any(layouts) and not any(is_wrapper(node.meta.get("example_value")) for node in gm.graph.nodes):
         return compile_plain(gm, example_inputs)
-    refuse_symbols(gm, "tensors made of tensors have fixed sizes")
+    _refuse_symbols(gm)
     carried: dict[int, _Carriers] = {}
     while True:
         converters = [
@@ -54,6 +55,14 @@ def with_inner_tensors(
             carried[error.position] = _Carriers.of(error.gradient)
         else:
             return lambda *args: results.build(inner(*inputs.flatten(args)), args)
+
+
+def _refuse_symbols(gm: fx.GraphModule) -> None:
+    """Raise Unsupported if a wrapper subclass of a graph has symbolic sizes. Plain tensors beside it may have some."""
+    for node in gm.graph.nodes:
+        wrappers = [one for one in pytree.tree_leaves(node.meta.get("example_value")) if is_wrapper(one)]
+        if is_symbolic([fake.meta for fake in fakes_in(wrappers)]):
+            raise Unsupported("dynamic-shape", "tensors made of tensors have fixed sizes")
 
 
 class _UnlikeGradient(Unsupported):

@@ -33,8 +33,9 @@ from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic, number_value
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.fake.fake_tensor import flat_tensors
 from stator.graph.fake.unknown_sizes import rely_on_copy
-from stator.graph.fake.wrapper_subclasses import has_own_functions, is_wrapper, storages_of, version_of
+from stator.graph.fake.wrapper_subclasses import fakes_in, has_own_functions, is_wrapper, storages_of, version_of
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.operators import rng_comparisons as rng_comparisons  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_ins
@@ -235,6 +236,8 @@ class GraphBuilder:
             for number in self.taken_numbers:
                 number.constant()
         if self.numbers.any:
+            made = [one for one in flat_tensors(result, torch.Tensor) if is_wrapper(one)]
+            self.numbers.need_constants("a tensor made of tensors", fakes_in(made))
             self.numbers.settle()
         # the operator needed a value
         if any(number.is_fixed for number in self.taken_numbers) or self.numbers.fact_count != facts:

@@ -74,12 +74,6 @@ def symbolic_placeholders(function: Callable[..., Any]) -> dict[int, Any]:
     return found
 
 
-def refuse_symbols(function: Callable[..., Any], what: str) -> None:
-    """Raise Unsupported if inputs of a graph have symbolic sizes. what: the reason."""
-    if symbolic_placeholders(function):
-        raise Unsupported("dynamic-shape", what)
-
-
 def without_symbols(gm: fx.GraphModule) -> fx.GraphModule:
     """A copy of a graph whose inputs have fixed sizes."""
     symbolic = symbolic_placeholders(gm)
