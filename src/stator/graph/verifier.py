@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from stator.base.errors import StatorError, VerificationError
+from stator.base.errors import StatorError, Unsupported, VerificationError
 from stator.base.registry import Registry
 from stator.prims.layout import equal_sizes, surely
 from stator.prims.record import TensorMeta
@@ -18,7 +19,7 @@ from stator.prims.record import TensorMeta
 from .fake.fake_mode import FakeMode, meta_of_real
 from .ir.format import format_meta
 from .ir.schema import op_info
-from .ir.size_bindings import is_symbolic, size_bindings, symbols_of, symbols_of_graph
+from .ir.size_bindings import environment_of, is_symbolic, size_bindings, symbols_of, symbols_of_graph
 
 
 def verify(gm: fx.GraphModule) -> None:
@@ -29,8 +30,10 @@ def verify(gm: fx.GraphModule) -> None:
     operator's shape rule, if there is one. Placeholders and earlier nodes bind all symbols.
     """
     state = _State(gm)
-    for node in gm.graph.nodes:
-        state.step(node)
+    environment = environment_of(gm.graph)
+    with nullcontext() if environment is None else environment.without_assumptions():
+        for node in gm.graph.nodes:
+            state.step(node)
     if not state.finished:
         raise VerificationError("the graph has no output node")
 
@@ -54,7 +57,11 @@ class _State:
             raise self.error(node, f"a node of kind {node.op!r} is not allowed in an ATen graph")
         for used in node.all_input_nodes:
             self.expect(used in self.defined, node, f"uses {used.name} before it is defined")
-        check(self, node)
+        try:
+            check(self, node)
+        except Unsupported as error:  # the trace has assumed more about sizes that depend on data
+            if error.kind != "data-dependent":
+                raise
         self.bound.update(node.meta.get("binds", ()))
         unbound = symbols_of((node.args, node.kwargs, node.meta.get("val"))) - self.bound if self.symbolic else ()
         self.expect(
@@ -121,7 +128,8 @@ def _output(state: _State, node: fx.Node) -> None:
     if not isinstance(values, tuple):
         raise state.error(node, "does not return a flat tuple")
     for value in values:
-        state.expect(isinstance(value, fx.Node), node, f"returns {value!r}, which is not a node")
+        known = isinstance(value, fx.Node) or type(value) is torch.SymInt
+        state.expect(known, node, f"returns {value!r}, which is not a node, nor a symbolic number")
 
 
 @checks.register("call_function")

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stator.base.errors import Unsupported
+from stator.graph.ir.size_bindings import unknown_symbols
 from stator.prims import layout
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, Conjunction, Disjunction, compare
@@ -21,6 +23,7 @@ from stator.shapes.simplify import SymbolicRanges, loop_ranges
 from stator.shapes.sym_node import to_expression, to_sym_float, to_sym_int
 
 Sizes = tuple[Any, ...]  # ints and expressions
+UNKNOWN = "data-dependent"  # the kind of Unsupported for questions that only the running program can answer
 # The stand-in for a size without an example value, for decisions about speed
 _TYPICAL = 1024
 _RELATIONS: dict[str, Callable[[int, int], bool]] = {
@@ -78,7 +81,12 @@ class SizeKnowledge:
 
     def is_unknown(self, value: ExprLike) -> bool:
         """True if a size depends on data, so that it changes from call to call and has no example."""
-        return isinstance(value, Expr) and not value.symbols <= self.environment.hints.keys()  # type: ignore[union-attr]
+        environment = self.environment
+        return (
+            isinstance(value, Expr)
+            and environment is not None
+            and any(symbol in environment.ranges and symbol not in environment.hints for symbol in value.symbols)
+        )
 
     def described(self, meta: Any) -> Any:
         """`meta["val"]` of a node with expressions for symbolic numbers."""
@@ -120,10 +128,18 @@ class SizeKnowledge:
         return _RELATIONS[relation](left, right)
 
     def decide(self, relation: str, left: ExprLike, right: ExprLike) -> bool:
-        """True if `left relation right` holds in the example. The compiled code then relies on the answer."""
+        """True if `left relation right` holds in the example. The compiled code then relies on the answer.
+
+        Raises Unsupported for sizes that depend on data, where facts do not tell: a lowering then leaves the operator
+        to the library.
+        """
         if isinstance(left, Expr) or isinstance(right, Expr):
             assert self.environment is not None
-            return self.environment.decide(compare(relation, left, right))
+            condition = compare(relation, left, right)
+            answer = self.environment.evaluate_static(condition)
+            if answer is None and unknown_symbols(condition.symbols, self.environment):  # type: ignore[union-attr]
+                raise Unsupported(UNKNOWN, f"the truth of {condition} is known only when the program runs")
+            return self.environment.decide(condition) if answer is None else answer
         return _RELATIONS[relation](left, right)
 
     def divides(self, divisor: ExprLike, size: ExprLike) -> bool:

@@ -86,6 +86,15 @@ class Environment:
         finally:
             self.locate = before
 
+    @contextmanager
+    def without_assumptions(self) -> Iterator[None]:
+        """Rely on no more answers to questions about symbols without a hint: these raise Unsupported."""
+        before, self.assumes = self.assumes, False
+        try:
+            yield
+        finally:
+            self.assumes = before
+
     # -- symbols --------------------------------------------------------------------------------------------------
 
     def symbol(

@@ -117,7 +117,8 @@ class CompiledStep:
         self.select_saved = _selection(parts.saved)
         self.saved_results = {saved.position for saved in parts.saved if not isinstance(saved, SavedInput)}
         self.number_count = len(joint.traced.numbers)
-        self.read_sizes = size_reader(joint.bindings) if joint.bindings else None
+        self.symbols = (*joint.bindings, *joint.unknown)
+        self.sizes_of = _size_notes(joint)
         self.environment = environment_of(joint.graph.graph)
         # the facts that the caller checks before the forward; later ones are checked here
         self.guarded = 0 if self.environment is None else len(self.environment.facts)
@@ -140,13 +141,13 @@ class CompiledStep:
 
     def _backward(self, graph: fx.GraphModule, reads: Sequence[int], gradients: Sequence[int | None]) -> Backward:
         if self.environment is None:
-            return CompiledBackward(graph, reads, gradients, self.compile_graph)
-        known = self.joint.bindings, self.environment, self.guarded
+            return CompiledBackward.of(graph, reads, gradients, self.compile_graph)
+        known = self.symbols, self.environment, self.guarded
         return SymbolicBackward(graph, reads, gradients, self.compile_graph, *known)
 
     def _sizes(self, step_node: Any) -> dict[Symbol, int]:
         """The values of symbols in a call."""
-        return dict(zip(self.joint.bindings, step_node.sizes, strict=True))
+        return dict(zip(self.symbols, step_node.sizes, strict=True))
 
     def backward_for(self, request: GradientRequest) -> Backward:
         found = self.backwards.get(request)
@@ -390,6 +391,17 @@ class CompiledStep:
                 f"{kind}{error}",
             )
             return None
+
+
+def _size_notes(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], tuple[int, ...]] | None:
+    """A function of the inputs and the results of the forward that returns the values of the step's symbols, which the
+    inputs, or the last results, tell. None for a step without symbols."""
+    if not joint.unknown and not joint.bindings:
+        return None
+    read, count = size_reader(joint.bindings), len(joint.unknown)
+    if not count:
+        return lambda inputs, results: read(inputs)
+    return lambda inputs, results: (*read(inputs), *results[-count:])
 
 
 def _selection(

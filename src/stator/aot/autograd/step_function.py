@@ -40,9 +40,9 @@ class StepFunction(torch.autograd.Function):
             given, primals = primals, tuple([one.tensor if type(one) is HiddenFromAutograd else one for one in primals])
             apart = {id(one) for one, was in zip(primals, given, strict=True) if was is not one}
         copies = {index: _before_writing(step, index, primals[index]) for index in step.mutated}
-        if step.read_sizes is not None:
-            ctx.sizes = step.read_sizes((*primals, *numbers))
         results = step.forward(*primals, *numbers)
+        if step.sizes_of is not None:
+            ctx.sizes = step.sizes_of((*primals, *numbers), results)
         values = _distinct(results[: step.value_count], apart)
         ctx.results = () if step.groups else references_to(values, step.results)  # groups: once values have nodes
         ctx.step = step
@@ -86,8 +86,8 @@ class OrdinaryStepFunction(torch.autograd.Function):
     def forward(ctx: Any, step: CompiledStep, *primals: torch.Tensor) -> tuple[Any, ...]:
         results = step.forward(*primals)
         ctx.materialize_grads, ctx.step = False, step
-        if step.read_sizes is not None:
-            ctx.sizes = step.read_sizes(primals)
+        if step.sizes_of is not None:
+            ctx.sizes = step.sizes_of(primals, results)
         if step.value_count == 1:  # most steps, such as losses: without loops over the results
             value = results[0]
             values: tuple[Any, ...] = (value,)
@@ -126,7 +126,7 @@ class OrdinaryStepFunction(torch.autograd.Function):
             ctx.freed = 0, graph_task_id(), step.frees
             ctx.maybe_clear_saved_tensors()
             ctx.primals = ctx.memory = ()
-        if step.read_sizes is not None:
+        if step.sizes_of is not None:
             return step.whole.at(ctx.sizes)(arguments)  # type: ignore[union-attr, return-value, arg-type]
         return step.whole(arguments)  # type: ignore[operator, return-value, arg-type]
 

@@ -209,8 +209,8 @@ def _view(joint: Joint, one: Link) -> Callable[..., Any]:
             begun = base.geometry.steps
             if output.geometry.steps[: len(begun)] == begun and _place(base) == _place(output):
                 rest = replace(output.geometry, steps=output.geometry.steps[len(begun) :])
-                return maker(ViewOfOutput(earlier, rest), joint.bindings)
-    return maker(output, joint.bindings)
+                return maker(ViewOfOutput(earlier, rest), joint.bindings, joint.traced.result_sizes)
+    return maker(output, joint.bindings, joint.traced.result_sizes)
 
 
 def _place(output: ViewOfInput | ViewOfOutput) -> tuple[bool, int]:

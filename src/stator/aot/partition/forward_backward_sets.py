@@ -16,6 +16,7 @@ from stator.base.errors import CompileError
 from stator.graph.ir.memory import memory_root
 from stator.graph.ir.schema import is_random_call
 from stator.prims.record import TensorMeta
+from stator.shapes.expr import Symbol
 
 
 class JointGraph(Protocol):
@@ -31,6 +32,8 @@ class JointGraph(Protocol):
     def primal_count(self) -> int: ...
     @property
     def value_count(self) -> int: ...
+    @property
+    def unknown(self) -> tuple[Symbol, ...]: ...  # the symbols that nodes of the forward bind
     @property
     def traced(self) -> Any: ...  # of which `mutated` is read: (input index, output position)
 
@@ -117,7 +120,9 @@ def is_backward(node: fx.Node) -> bool:
 
 
 def must_run(node: fx.Node) -> bool:
-    """Whether the node has an effect although nothing uses its result."""
+    """Whether the node has an effect although nothing uses its result, or tells sizes that depend on data."""
+    if "binds" in node.meta:
+        return True
     target = node.target
     if not isinstance(target, OpOverload):
         return False

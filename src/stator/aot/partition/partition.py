@@ -17,7 +17,13 @@ from stator.base.errors import CompileError
 from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.ir.memory import memory_root
-from stator.graph.ir.size_bindings import environment_of, has_symbols, size_bindings, symbols_of_graph
+from stator.graph.ir.size_bindings import (
+    environment_of,
+    has_symbols,
+    result_bindings,
+    size_bindings,
+    symbols_of_graph,
+)
 from stator.prims.layout import is_dense, numel, surely
 from stator.prims.record import TensorMeta
 from stator.shapes.environment import Environment
@@ -49,7 +55,8 @@ Saved = SavedInput | SavedOutput
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """forward: from the joint graph's primals to its values, then the saved values that are no values.
+    """forward: from the joint graph's primals to its values, then the saved values that are no values, then the ints of
+    `JointGraph.unknown`.
 
     backward: placeholders are the saved values in the order of `saved`, then the tangents; outputs are the gradients.
     Both graphs have their name as meta["part"]. Of the backward, meta["again"] names the forward operators that it runs
@@ -199,6 +206,8 @@ class _Backward:
         copied = self.graph.node_copy(node, self.made.__getitem__)
         if node.op == "placeholder":
             copied.meta["val"] = node.meta["val"]
+        if node in self.sides.forward:
+            copied.meta.pop("binds", None)  # the forward hands the sizes over
         return copied
 
     def module(self) -> fx.GraphModule:
@@ -228,6 +237,8 @@ def _forward(joint: JointGraph, sides: ForwardBackwardSets, handed: _Handover) -
     outputs = [fx.map_arg(value, made.__getitem__) for value in sides.values]
     for node, copy in handed.extra:
         outputs.append(_copied(graph, made[node]) if copy else made[node])
+    environment = environment_of(graph)
+    outputs += [to_sym_int(environment, symbol) for symbol in joint.unknown]  # type: ignore[arg-type]
     _finish(graph, outputs)
     module = _module(joint, graph, "forward")
     first = len(sides.values)
@@ -241,7 +252,7 @@ def bind_free_symbols(graph: fx.Graph, environment: Environment | None) -> None:
     about the symbols; None if there are none."""
     if environment is None:
         return
-    free = symbols_of_graph(graph) - size_bindings(graph).keys()
+    free = symbols_of_graph(graph) - size_bindings(graph).keys() - result_bindings(graph).keys()
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     for symbol in sorted(free, key=str):
         with graph.inserting_after(last):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,15 +34,21 @@ class CompiledBackward:
     """
 
     def __init__(
-        self, graph: fx.GraphModule, reads: Sequence[int], gradients: Sequence[int | None], compile_graph: CompileGraph
+        self,
+        make_graph: Callable[[], fx.GraphModule],
+        metas: Sequence[TensorMeta],
+        reads: Sequence[int],
+        gradients: Sequence[int | None],
+        compile_for: Callable[[CompiledBackward, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]],
     ) -> None:
-        self.graph = graph
+        """make_graph: called when the graph is needed. metas: the layouts of its placeholders. compile_for: makes the
+        code for arguments."""
+        self.make_graph = make_graph
         self.reads = tuple(reads)
         self.gradients = tuple(gradients)
-        self.compile_graph = compile_graph
-        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        self.saved_metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[: len(reads)])
-        self.metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[len(reads) :])
+        self.compile_for = compile_for
+        self.saved_metas: tuple[TensorMeta, ...] = tuple(metas[: len(reads)])
+        self.metas: tuple[TensorMeta, ...] = tuple(metas[len(reads) :])
         self.strides: tuple[tuple[int, ...], ...] = ()  # strides of the saved values that the graph was compiled for
         self.compiled: Callable[..., Sequence[Any]] | None = None
         self.copied: list[int] | None = None  # positions of results that alias others; None before the first run
@@ -51,6 +58,27 @@ class CompiledBackward:
         self.settled: tuple[Callable[[list[torch.Tensor]], Sequence[Any]], Any, bool] | None = None
         self.keys = [_ordinary_keys(meta.device) for meta in self.metas]
         self.pick = selection([0, *[0 if position is None else position + 1 for position in gradients]])
+
+    @staticmethod
+    def of(
+        graph: fx.GraphModule, reads: Sequence[int], gradients: Sequence[int | None], compile_graph: CompileGraph
+    ) -> CompiledBackward:
+        metas = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+        compile_for = partial(CompiledBackward.compiled_by, compile_graph=compile_graph)
+        return CompiledBackward(lambda: graph, metas, reads, gradients, compile_for)
+
+    @functools.cached_property
+    def graph(self) -> fx.GraphModule:
+        return self.make_graph()
+
+    def compiled_by(
+        self, arguments: Sequence[torch.Tensor], compile_graph: CompileGraph
+    ) -> Callable[..., Sequence[Any]]:
+        """The graph, compiled for the layouts of these arguments."""
+        self.graph.meta["boxed"] = True  # ask for a function that takes one list and empties it
+        self.graph.meta["given_strides"] = self.strides
+        dumps.write("22_backward.py", lambda: print_graph(self.graph))
+        return compile_graph(self.graph, arguments)
 
     def can_run(self, saved: Sequence[torch.Tensor | None]) -> bool:
         """Whether all saved values that the graph reads are still there."""
@@ -108,14 +136,11 @@ class CompiledBackward:
 
     def _compile(self, arguments: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
         """Compile for the present layouts of the saved values, which the forward has chosen."""
-        self.graph.meta["boxed"] = True  # ask for a function that takes one list and empties it
         self.strides = tuple([tensor.stride() for tensor in arguments[: len(self.reads)]])
         self.deterministic = _are_deterministic()
-        self.graph.meta["given_strides"] = self.strides
         try:
             with dumps.compilation("backward"):
-                dumps.write("22_backward.py", lambda: print_graph(self.graph))
-                self.compiled = self.compile_graph(self.graph, arguments)
+                self.compiled = self.compile_for(self, arguments)
         # A defect of the compiler must not end the user's backward: the traced graph itself is right.
         except Exception as error:
             if raised_by_signal_handler(error):

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base.registry import Registry
 from stator.graph.functionalization.views import run_step
-from stator.graph.ir.size_bindings import NO_BINDINGS, SizeBindings, evaluated, is_symbolic, read_sizes, size_bindings
+from stator.graph.ir.size_bindings import NO_BINDINGS, SizeBindings, evaluated, input_bindings, is_symbolic, read_sizes
 from stator.graph.ir.traced import (
     Fresh,
     Geometry,
@@ -117,7 +117,7 @@ def with_effects(
         for index, position in traced.mutated
     )
     places = tuple([index for index, _ in traced.mutated])
-    bindings, of_results = size_bindings(traced.graph.graph), traced.result_sizes
+    bindings, of_results = input_bindings(traced.graph.graph), traced.result_sizes
     described = zip(traced.outputs, _histories(traced), strict=True)
     makes = tuple([_make(*one, bindings, of_results) for one in described])
     order = sorted(range(len(makes)), key=lambda at: _after_others(traced.outputs[at]))

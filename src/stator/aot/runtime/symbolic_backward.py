@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.base import counters, logs
+from stator.base import counters, dumps, logs
 from stator.base.errors import MissingToolchain, StatorError
 from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.ir.size_bindings import evaluated
+from stator.graph.printer import print_graph
+from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Condition
 from stator.shapes.environment import Environment
 from stator.shapes.expr import Symbol
@@ -54,11 +56,9 @@ class SymbolicBackward:
         self.graph, self.reads, self.gradients = graph, tuple(reads), tuple(gradients)
         self.compile_graph, self.environment, self.guarded = compile_graph, environment, guarded
         self.symbols = tuple(symbols)
-        self.numbers = [
-            node.meta["val"]
-            for node in graph.graph.nodes
-            if node.op == "placeholder" and type(node.meta["val"]) is torch.SymInt
-        ]
+        inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+        self.numbers = [one for one in inputs if type(one) is torch.SymInt]
+        self.metas = [one for one in inputs if type(one) is not torch.SymInt]
         self.traced_under = self._later_facts()
         self.known: dict[tuple[int, ...], CompiledBackward] = {}
         self.fixed: dict[tuple[int, ...], Callable[..., Sequence[Any]]] = {}
@@ -89,7 +89,8 @@ class SymbolicBackward:
                 self.known.clear()
             sizes = self._sizes(values)
             compile_there = partial(self._compile, values, sizes)
-            found = CompiledBackward(at_sizes(self.graph, sizes), self.reads, self.gradients, compile_there)
+            graph, metas = partial(at_sizes, self.graph, sizes), evaluated(self.metas, sizes)
+            found = CompiledBackward(graph, metas, self.reads, self.gradients, compile_there)
             self.known[values] = found
         return found
 
@@ -97,13 +98,11 @@ class SymbolicBackward:
         return [fact.condition for fact in self.environment.facts[self.guarded :]]
 
     def _compile(
-        self, key: tuple[int, ...], sizes: Sizes, gm: fx.GraphModule, arguments: Sequence[torch.Tensor]
+        self, key: tuple[int, ...], sizes: Sizes, backward: CompiledBackward, arguments: Sequence[torch.Tensor]
     ) -> Callable[..., Sequence[Any]]:
-        """The code for these sizes. gm: the graph with these sizes."""
-        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        as_traced = all(
-            tensor.stride() == node.meta["val"].stride for tensor, node in zip(arguments, placeholders, strict=True)
-        )
+        """The code for these sizes. backward: the graph with these sizes."""
+        metas = (*backward.saved_metas, *backward.metas)
+        as_traced = all(_is_laid_out(tensor, meta) for tensor, meta in zip(arguments, metas, strict=True))
         numbers = evaluated(self.numbers, sizes)
         if as_traced and not self.tried:
             self.tried = True
@@ -113,14 +112,15 @@ class SymbolicBackward:
             return _with_numbers(self.general, numbers)
         if key not in self.fixed and len(self.fixed) < _MOST_FIXED:
             counters.count("aot_backward:fixed_sizes")
-            self.fixed[key] = self.compile_graph(gm, arguments)
+            self.fixed[key] = backward.compiled_by(arguments, self.compile_graph)
         if key in self.fixed:
             return self.fixed[key]
         logs.log("recompiles", "a backward was compiled for %s sizes, and runs by operators for others", _MOST_FIXED)
-        return run_eagerly(gm, arguments)
+        return run_eagerly(backward.graph, arguments)
 
     def _compile_for_all(self, arguments: Sequence[Any]) -> Callable[..., Sequence[Any]] | None:
         self.graph.meta["boxed"] = True
+        dumps.write("22_backward.py", lambda: print_graph(self.graph))
         try:
             return self.compile_graph(self.graph, arguments)
         except MissingToolchain:
@@ -141,6 +141,14 @@ def _with_numbers(general: Callable[..., Sequence[Any]], numbers: Sequence[int])
 
     run.boxed = True  # type: ignore[attr-defined]
     return run
+
+
+def _is_laid_out(tensor: torch.Tensor, meta: TensorMeta) -> bool:
+    """Whether the elements are where the meta says. Strides of dimensions of one element do not matter."""
+    if tensor.stride() == meta.stride or not tensor.numel():
+        return True
+    strides = zip(tensor.stride(), meta.stride, tensor.shape, strict=True)
+    return all(own == other or size == 1 for own, other, size in strides)
 
 
 def _hold(conditions: Iterable[Any], sizes: Sizes) -> bool:

@@ -22,15 +22,18 @@ from stator.base.errors import StatorError, Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.fake.number_stand_ins import DataDependent
+from stator.graph.fake.unknown_sizes import UnknownSizes
 from stator.graph.fake.wrapper_subclasses import WrapperGradient, is_wrapper
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
+from stator.graph.functionalization.unknown_sizes import UnknownSizeRecorder
 from stator.graph.ir.captured_tensors import owned_tensors_replaced
-from stator.graph.ir.size_bindings import SizeBindings, size_bindings
+from stator.graph.ir.size_bindings import SizeBindings, input_bindings, result_bindings
 from stator.graph.ir.traced import Traced
 from stator.graph.tracing.tracer import add_numbers, close_graph, placeholder_names, run_function
 from stator.prims.layout import preserved_strides
 from stator.prims.record import TensorMeta
+from stator.shapes.expr import Symbol
 
 from .differentiable_values import DifferentiableValues, find_values
 from .eager_saved_tensors import NO_SAVES, EagerSaves, find_eager_saves
@@ -65,6 +68,7 @@ class Joint:
     traced: how the values become the results of the program, and what the program writes to.
     links_effects: whether `links` contains views, or contents written to inputs.
     bindings: where the primals and the ints bind symbols.
+    unknown: symbols that the forward's operators bind, because they depend on data.
     """
 
     graph: fx.GraphModule
@@ -83,14 +87,21 @@ class Joint:
     traced: Traced
     links_effects: bool = field(init=False)
     bindings: SizeBindings = field(init=False)
+    unknown: tuple[Symbol, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bindings = size_bindings(self.graph.graph)
+        self.unknown = unknown_of_forward(self.graph.graph)
+        self.bindings = input_bindings(self.graph.graph)
         self.links_effects = bool(self.written) or any(self.is_view(one.position) for one in self.links)
 
     def is_view(self, position: int) -> bool:
         """Whether the position belongs to an output that is a view."""
         return position >= self.value_count
+
+
+def unknown_of_forward(graph: fx.Graph) -> tuple[Symbol, ...]:
+    """The symbols that nodes of the forward bind."""
+    return tuple([symbol for symbol, (node, _) in result_bindings(graph).items() if not node.meta.get("backward")])
 
 
 def trace_joint(
@@ -104,6 +115,7 @@ def trace_joint(
     targets: Sequence[int] | None = None,
     stops: Sequence[int] = (),
     by: frozenset[int] | None = None,
+    unknown: UnknownSizes | None = None,
 ) -> Joint:
     """Trace a GraphModule of torch calls, or any callable, in the present grad mode, and differentiate it.
 
@@ -113,6 +125,7 @@ def trace_joint(
     Raises Unsupported for what cannot be traced, CompileError when the traced code itself fails.
     """
     tracer = _JointTracer(keep)
+    tracer.unknown = None if unknown is None else UnknownSizeRecorder(tracer, unknown)
     leaves, spec = pytree.tree_flatten(list(example_inputs))
     names = placeholder_names(function, leaves)
     grad_mode = torch.is_grad_enabled()  # leaving inference mode would switch it on
@@ -299,10 +312,15 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         links = tuple([one for one in links if one.behind or one.position in kept])
     tangents = values.differentiable if wanted.positions is None else tuple(sorted(wanted.positions))
     metas = [value.meta for value in described.values]
+    result_sizes, missing = described.unknown_sizes(tracer)
+    if missing:
+        raise Unsupported("data-dependent", f"the layout of a result depends on {missing[0]}, which no result tells")
     gradients = _differentiate(tracer, primals, values.handles, tangents, metas, wanted)
     computed = [gradient for gradient in gradients if gradient is not None]
     graph, constants = close_graph(tracer, (*[value.node for value in described.values], *computed))
     numbers = iter(range(len(computed)))
+    traced = described.traced(tracer, graph, constants, spec)
+    traced.result_sizes = result_sizes
     return Joint(
         graph,
         len(tracer.inputs),
@@ -317,7 +335,7 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         leads.savers,
         tangents,
         tuple([None if gradient is None else next(numbers) for gradient in gradients]),
-        described.traced(tracer, graph, constants, spec),
+        traced,
     )
 
 

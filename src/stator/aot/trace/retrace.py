@@ -16,6 +16,7 @@ from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.captured_tensors import owned_tensors_replaced
 from stator.graph.ir.size_bindings import evaluated
 from stator.graph.ir.traced import Fresh, ViewOfInput, ViewOfOutput
+from stator.graph.tracing.symbolic_inputs import unknown_sizes
 from stator.shapes.expr import Symbol
 
 from .batched_grads import outside_batching
@@ -75,6 +76,7 @@ class RetraceableProgram:
         self.function = function
         self.inputs = [mode.from_real(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
         mode.forget()
+        self.unknown = unknown_sizes(function, self.inputs)
         self.captured = tuple(captured)
         self.keep = keep
         self.rewrite = rewrite
@@ -102,6 +104,7 @@ class RetraceableProgram:
                 targets=targets,
                 stops=stops,
                 by=by,
+                unknown=self.unknown,
             )
         if self.rewrite is not None:
             self.rewrite(joint.graph)

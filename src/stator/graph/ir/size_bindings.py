@@ -74,6 +74,13 @@ def size_bindings(graph: fx.Graph) -> dict[Symbol, SizeBinding]:
     return bind_sizes(node.meta.get("val") for node in graph.nodes if node.op == "placeholder")
 
 
+def input_bindings(graph: fx.Graph) -> dict[Symbol, SizeBinding]:
+    """`size_bindings` of a forward, or of a joint graph, whose tangents tell sizes that depend on data too late."""
+    environment = environment_of(graph)
+    hints = {} if environment is None else environment.hints
+    return {symbol: binding for symbol, binding in size_bindings(graph).items() if symbol in hints}
+
+
 def unknown_symbols(symbols: Iterable[Symbol], environment: Environment) -> frozenset[Symbol]:
     """The symbols of numbers that depend on data."""
     return frozenset(symbol for symbol in symbols if symbol not in environment.hints)

@@ -17,7 +17,7 @@ from stator.base.signals import raised_by_signal_handler
 from stator.graph.tracing.functional import trace_operator
 from stator.inductor.buffers import Lowered, View
 from stator.inductor.passes.symbolic_sizes import described_graph
-from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.inductor.sizes import NUMBERS_ONLY, UNKNOWN, SizeKnowledge
 from stator.prims.layout import same_strides
 from stator.prims.record import TensorMeta, record
 from stator.prims.rule_checks import place_of, raised_at
@@ -148,15 +148,13 @@ class _GraphLowering:
         if lowering is not None and not _takes_floats(node.target, args, kwargs):
             lowering = None
         result = NotImplemented
-        plain = _is_plain(args, builder.meta)
-        if lowering is not None and not plain and node.target in view_targets:
-            result = lowering(builder, *args, **kwargs)  # relabels memory with any content
-            if not _is_memory(result):
-                result = NotImplemented
-        elif lowering is not None and plain:
-            result = lowering(builder, *args, **kwargs)
-            if result is NotImplemented and not self.exact:
-                result = self.lower_decomposition(node, args, kwargs)
+        try:
+            if lowering is not None:
+                result = self.lower_by(lowering, node, args, kwargs)
+        except Unsupported as error:
+            if error.kind != UNKNOWN:
+                raise
+            self.begin_node(node)
         if result is NotImplemented:
             if self.exact and gives_view(node.target):
                 raise CompileError("inductor", f"{node.target} returns a view, and no lowering takes these arguments")
@@ -165,6 +163,19 @@ class _GraphLowering:
         self.follow_eager(result, node.meta["val"])
         self.values[node] = result
         self.store_if_worthwhile(node, result)
+
+    def lower_by(self, lowering: Any, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """The result of a lowering, or of the operator's decomposition; NotImplemented if neither takes the
+        arguments."""
+        if _is_plain(args, self.builder.meta):
+            result = lowering(self.builder, *args, **kwargs)
+            return (
+                self.lower_decomposition(node, args, kwargs) if result is NotImplemented and not self.exact else result
+            )
+        if node.target not in view_targets:
+            return NotImplemented
+        result = lowering(self.builder, *args, **kwargs)  # relabels memory with any content
+        return result if _is_memory(result) else NotImplemented
 
     def begin_node(self, node: fx.Node) -> None:
         builder = self.builder

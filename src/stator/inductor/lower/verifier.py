@@ -57,12 +57,15 @@ class _Check:
                     self.fail(node, f"%{at} reaches {low}..{high} of {op.args[0]}, which has {size} elements")
 
     def escapes(self, index: Expr, size: Any, node: Loops, ranges: dict[Symbol, Any]) -> bool:
-        """True if an index surely leaves the buffer. What is open for symbolic sizes is tried in the example."""
+        """True if an index surely leaves the buffer. What is open for symbolic sizes is tried in the example, but not
+        for sizes that depend on data."""
         if lies_below(index, size, ranges):
             return False
         sizes, body = self.lowered.sizes, node.body
         if sizes.environment is None:
             return True
+        if any(sizes.is_unknown(one) for one in (index, size, *body.ranges, *body.reduction_ranges)):
+            return False
         example = {symbol: sizes.hint(symbol) for symbol in sizes.environment.ranges}
         loops = zip((*body.vars, *body.reduction_vars), (*body.ranges, *body.reduction_ranges), strict=True)
         limits = {symbol: (0, max(sizes.hint(extent) - 1, 0)) for symbol, extent in loops}
@@ -89,8 +92,9 @@ class _Check:
                 layout = argument.layout
                 base = self.known(argument.base, where)
                 self.is_filled(argument.base, where)
-                reaches = self.lowered.sizes.hint(layout.offset + extent(layout))
-                if 0 not in layout.size and reaches > self.lowered.sizes.hint(extent(base)):
+                sizes, reaches, whole = self.lowered.sizes, layout.offset + extent(layout), extent(base)
+                open_ = sizes.is_unknown(reaches) or sizes.is_unknown(whole)
+                if 0 not in layout.size and not open_ and sizes.hint(reaches) > sizes.hint(whole):
                     self.fail(where, f"a view reaches beyond {argument.base}: {layout}")
             elif isinstance(argument, str) and argument in self.lowered.buffers:
                 self.is_filled(argument, where)

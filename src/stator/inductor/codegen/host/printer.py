@@ -251,7 +251,7 @@ class _Printer:
 
     def number(self, value: Any) -> str:
         """A size in `call`. Each expression is computed once."""
-        value = self.program.sizes.expression(value)
+        value = self.program.sizes.with_sizes_of_inputs(value)  # a later fact may have replaced a symbol
         if not isinstance(value, Expr | FloatExpr) or isinstance(value, Symbol):
             return self.plain(value)
         if not self.is_late(value):

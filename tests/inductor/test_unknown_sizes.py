@@ -1,0 +1,187 @@
+"""Programs with sizes that depend on data are one program of kernels and library calls: results and gradients equal
+eager's for any data, among it data that chooses no row or one, with one compilation for counts that change from call to
+call. In float64, to 1e-9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.differential import Counts
+
+import stator
+
+ROWS = 12
+
+
+def selected(x: Any, w: Any) -> Any:
+    chosen = (x @ w)[x.sum(1) > 0]
+    return (chosen * 2 + 1).sin(), chosen.sum(0)
+
+
+def routed(x: Any, w: Any) -> Any:
+    """A mixture of experts."""
+    y = x @ w
+    out = torch.zeros_like(y)
+    for expert in range(3):
+        (rows,) = torch.where(x[:, :3].argmax(1) == expert)
+        out.index_add_(0, rows, F.gelu(y[rows] @ w.t()) * (expert + 1))
+    return out
+
+
+def packed(x: Any, w: Any) -> Any:
+    mask = x[:, 0] > 0
+    rows = x[mask] @ w
+    return (x @ w).masked_scatter(mask[:, None], rows.tanh() + 1)
+
+
+def counted(x: Any, w: Any) -> Any:
+    count = int((x[:, 0] > 0).sum())
+    return (x @ w)[:count].cos() * count, x.new_ones(count, 2).cumsum(0)
+
+
+def repeated(x: Any, w: Any) -> Any:
+    return torch.repeat_interleave(x @ w, (x[:, 0] > 0).long() * 2, 0).tanh()
+
+
+def distinct(x: Any, w: Any) -> Any:
+    values, inverse, counts = torch.unique((x[:, 0] > 0).long(), return_inverse=True, return_counts=True)
+    return (values * w.sum() / counts)[inverse][:, None] * x
+
+
+def divided(x: Any, w: Any) -> Any:
+    first = int((x[:, 0] > 0).sum())
+    lengths = torch.tensor([first, ROWS - first]).tolist()
+    above, below = torch.split(x @ w, lengths)
+    return above.sin().sum() + below.cos().sum(), below * 2
+
+
+def viewed(x: Any, w: Any) -> Any:
+    chosen = (x @ w)[x[:, 0] > 0]
+    return chosen, chosen.t(), chosen.view(-1)[:, None] + 1
+
+
+def indexed(x: Any, w: Any) -> Any:
+    places = (x > 0.5).nonzero()
+    return x[places[:, 0], places[:, 1]] * w.sum(), places * 2
+
+
+def masked(x: Any, w: Any) -> Any:
+    return torch.masked_select(x @ w, x[:, :1] > 0).exp()
+
+
+def assumed(x: Any, w: Any) -> Any:
+    """Right only where as many rows are chosen as are not: other calls begin anew."""
+    mask = x[:, 0] > 0
+    return (x @ w)[mask] * x[~mask].sum(1, keepdim=True)
+
+
+PROGRAMS = (
+    *(selected, routed, packed, counted, repeated, distinct, divided, viewed, indexed, masked, assumed),
+)  # fmt: skip
+by_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+CHOSEN = (5, 3, 0, 7, 1, 6, ROWS, 2)
+
+
+def given(chosen: int, rows: int = ROWS) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(chosen)
+    x = torch.rand(rows, 4, dtype=torch.float64, generator=generator) + 0.1
+    x[chosen:] *= -1
+    w = torch.randn(4, 4, dtype=torch.float64, generator=generator)
+    return x[torch.randperm(rows, generator=generator)], w
+
+
+def outcome(function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except RuntimeError:  # shapes that do not fit
+        return RuntimeError
+
+
+def gradients(function: Callable[..., Any], x: torch.Tensor, w: torch.Tensor) -> Any:
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+    found = outcome(function, x, w)
+    if found is RuntimeError:
+        return found
+    results = [one for one in (found if isinstance(found, tuple) else (found,)) if one.requires_grad]
+    total = sum((one * (at + 1)).square().sum() for at, one in enumerate(results))
+    return [*[one.detach() for one in results], *torch.autograd.grad(total, (x, w), allow_unused=True)]
+
+
+def same(found: Any, expected: Any) -> None:
+    if expected is RuntimeError:
+        assert found is RuntimeError
+    else:
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Any:
+    stator.reset()
+    yield
+    stator.reset()
+
+
+@by_program
+def test_results_for_any_data(program: Callable[..., Any]) -> None:
+    compiled, counts = stator.compile(program, options={"verify": True}), Counts()
+    for chosen in CHOSEN:
+        x, w = given(chosen)
+        same(outcome(compiled, x, w), outcome(program, x, w))
+    assert counts.compilations == 1 and counts["compiled:whole"] == 1
+    assert not counts["aot_split"]
+
+
+@by_program
+def test_gradients_for_any_data(program: Callable[..., Any]) -> None:
+    compiled, counts = stator.compile(program, options={"verify": True}), Counts()
+    for chosen in CHOSEN:
+        x, w = given(chosen)
+        same(gradients(compiled, x, w), gradients(program, x, w))
+    assert counts.compilations == 1 and counts["compiled:forward"] == 1
+    assert not counts["aot_split"] and not counts["aot_backward:fixed_sizes"]
+
+
+@pytest.mark.parametrize("program", (selected, routed, packed, repeated, viewed), ids=lambda one: one.__name__)
+def test_beside_sizes_of_inputs_that_change(program: Callable[..., Any]) -> None:
+    compiled, counts = stator.compile(program, dynamic=True), Counts()
+    for chosen, rows in ((5, 9), (3, 7), (0, 8), (1, 11), (6, 6)):
+        x, w = given(chosen, rows)
+        same(compiled(x, w), program(x, w))
+        same(gradients(compiled, x, w), gradients(program, x, w))
+    assert counts.compilations <= 2 and not counts["aot_split"]
+
+
+def test_a_wrong_assumption_leaves_inputs_as_they_are() -> None:
+    """The check comes before the write, so that the frame can begin anew."""
+
+    def program(x: Any, w: Any, total: Any) -> Any:
+        fitting = (x @ w)[x[:, 0] > 0] + w.new_ones(5, 4)
+        total.add_(1)
+        return fitting
+
+    compiled = stator.compile(program)
+    for chosen in (5, 5, 3, 5):
+        totals = torch.zeros(3), torch.zeros(3)
+        x, w = given(chosen)
+        found, expected = outcome(compiled, x, w, totals[0]), outcome(program, x, w, totals[1])
+        same(found, expected)
+        assert torch.equal(*totals)
+
+
+def test_a_copy_that_eager_does_not_make_of_one_row() -> None:
+    """`contiguous` of one row is the row itself, which the write then changes."""
+
+    def program(x: Any, w: Any) -> Any:
+        chosen = (x @ w)[x[:, 0] > 0]
+        chosen.t().contiguous().add_(1)
+        return chosen
+
+    compiled = stator.compile(program)
+    for chosen in (5, 1, 3, 0, 1):
+        x, w = given(chosen)
+        same(compiled(x, w), program(x, w))
