@@ -45,6 +45,7 @@ PROGRAMS: dict[str, tuple[tuple[int, ...], Callable[..., Any]]] = {
     "index_select": ((1, 2), lambda x, i: x.index_select(0, i)),
     "index": ((1, 2), lambda x, i: x[i]),
     "index_put": ((1, 2), lambda x, i: x.index_put((i,), x.new_ones(()))),
+    "index_put_of_three": ((1, 2), lambda x, i: x.index_put((i,), x.new_ones(3))),
     "gather": ((1,), lambda x, i: x.gather(0, i)),
     "scatter": ((1,), lambda x, i: x.scatter(0, i, 1.0)),
     "scatter_add": ((1,), lambda x, i: x.scatter_add(0, i, x.new_ones(2))),

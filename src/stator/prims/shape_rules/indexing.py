@@ -14,6 +14,7 @@ from stator.prims.layout import (
     elementwise_strides,
     has_zero,
     holds,
+    is_unknown,
     numel,
     surely,
     wrap_dim,
@@ -123,13 +124,22 @@ def _check_put(self: Any, indices: Sequence[Any], values: Any) -> None:
             f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
             f"{values.dtype} for the source."
         )
-    given = [index for index in indices if index is not None]
-    if any(index.dtype in MASKS for index in given):
+    if any(index is not None and index.dtype in MASKS for index in indices):
         _check_masks(self, indices)
         return
-    indexed = [size for size, index in zip(self.shape, indices, strict=False) if index is not None]
-    if has_zero(indexed) and not has_zero(broadcast_indices(given)):
-        raise IndexError("index is out of bounds for dimension with size 0")
+    parts = indexed_parts(self, indices)
+    target, given = () if parts is None else parts[0], tuple(values.shape)
+    pairs = list(zip(reversed(given), reversed(target), strict=False))
+    if len(given) > len(target) or not all(_may_expand(size, wanted) for size, wanted in pairs):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(given)} cannot be broadcast to indexing result of shape "
+            f"{list(target)}"
+        )
+
+
+def _may_expand(size: Any, wanted: Any) -> bool:
+    """Whether a size may broadcast to another one. Sizes that depend on data may."""
+    return is_unknown(size) or is_unknown(wanted) or surely(size == 1) or holds(size == wanted)
 
 
 def _check_masks(self: Any, indices: Sequence[Any]) -> None:
