@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-BATCH, LENGTH = 2, 16
+Size = tuple[int, int]  # rows, and tokens of a row; sounds are as long in proportion
+USUAL: Size = (2, 16)
 
 Maker = Callable[["Fields"], Any]
 
@@ -23,17 +24,19 @@ class Fields:
     """Looks up fields of a configuration, by several names, also in the configurations inside it.
 
     placeholders: how many tokens of each row of ids stand for features of an image, a video or a sound.
-    made: the inputs made so far for the same call.
+    made: the inputs made so far for the same call. size: its batch, and its length of text.
     """
 
-    def __init__(self, config: Any, placeholders: tuple[tuple[str, int], ...] = ()) -> None:
+    def __init__(self, config: Any, placeholders: tuple[tuple[str, int], ...] = (), size: Size = USUAL) -> None:
         self.config = config
         self.placeholders = placeholders
+        self.size = size
+        self.batch, self.tokens = size
         self.made: dict[str, Any] = {}
 
     @property
     def length(self) -> int:
-        return LENGTH + sum(count for _, count in self.placeholders)
+        return self.tokens + sum(count for _, count in self.placeholders)
 
     def get(self, *names: str, default: Any) -> Any:
         for name in names:
@@ -67,7 +70,7 @@ def _ids(fields: Fields, length: int | None = None) -> torch.Tensor:
     vocabulary = fields.number("vocab_size", "n_words", default=100)
     special = {v for key, v in _special(fields.config) if key.endswith(("token_id", "token_index"))}
     usual = [number for number in range(min(vocabulary, 4096)) if number not in special] or [0]
-    ids = torch.tensor(usual)[torch.randint(0, len(usual), (BATCH, fields.length if length is None else length))]
+    ids = torch.tensor(usual)[torch.randint(0, len(usual), (fields.batch, fields.length if length is None else length))]
     for kind, begin, end in _spans(fields):
         ids[:, begin:end] = placeholder_id(fields.config, kind)
     return ids
@@ -88,12 +91,12 @@ def placeholder_id(config: Any, kind: str) -> int | None:
 
 
 def _plain_ids(fields: Fields) -> torch.Tensor:
-    return _ids(Fields(fields.config))
+    return _ids(Fields(fields.config, size=fields.size))
 
 
 def _kinds_of_tokens(fields: Fields) -> torch.Tensor:
     numbers = {"image": 1, "video": 2, "audio": 3}
-    kinds = torch.zeros(BATCH, fields.length, dtype=torch.long)
+    kinds = torch.zeros(fields.batch, fields.length, dtype=torch.long)
     for kind, begin, end in _spans(fields):
         kinds[:, begin:end] = numbers[kind]
     return kinds
@@ -108,13 +111,15 @@ def _special(config: Any, depth: int = 0) -> Iterator[tuple[str, int]]:
 
 
 def _image(fields: Fields) -> torch.Tensor:
-    return torch.randn(BATCH, fields.number("num_channels", "in_channels", "in_chans", default=3), *fields.image_size())
+    return torch.randn(
+        fields.batch, fields.number("num_channels", "in_channels", "in_chans", default=3), *fields.image_size()
+    )
 
 
 def _video(fields: Fields) -> torch.Tensor:
     frames = fields.number("num_frames", "frames_per_clip", default=8)
     return torch.randn(
-        BATCH, frames, fields.number("num_channels", "in_channels", "in_chans", default=3), *fields.image_size()
+        fields.batch, frames, fields.number("num_channels", "in_channels", "in_chans", default=3), *fields.image_size()
     )
 
 
@@ -128,46 +133,46 @@ def _images_of_a_row(count: int) -> Maker:
 
 
 def _patches_of_grids(fields: Fields) -> torch.Tensor:
-    return torch.cat([_patches(fields) for _ in range(BATCH)])
+    return torch.cat([_patches(fields) for _ in range(fields.batch)])
 
 
 def _grids(fields: Fields) -> torch.Tensor:
     """(frames, rows, columns) of patches of one image for each row of the batch."""
-    return torch.tensor([[1, 8, 8]] * BATCH)
+    return torch.tensor([[1, 8, 8]] * fields.batch)
 
 
 def _batched_patches(fields: Fields) -> torch.Tensor:
-    return torch.stack([_patches(fields) for _ in range(BATCH)])
+    return torch.stack([_patches(fields) for _ in range(fields.batch)])
 
 
 def _places_of_patches(fields: Fields) -> torch.Tensor:
     rows, columns = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")
-    return torch.stack([columns.flatten(), rows.flatten()], dim=-1).expand(BATCH, 64, 2).contiguous()
+    return torch.stack([columns.flatten(), rows.flatten()], dim=-1).expand(fields.batch, 64, 2).contiguous()
 
 
 def _image_sizes(fields: Fields) -> torch.Tensor:
-    return torch.tensor([fields.image_size()] * BATCH)
+    return torch.tensor([fields.image_size()] * fields.batch)
 
 
 def _mask_of(name: str, dimension: int) -> Maker:
     """Ones for every step of another input, along its given dimension."""
 
     def make(fields: Fields) -> torch.Tensor:
-        return torch.ones(BATCH, fields.made[name].shape[dimension], dtype=torch.long)
+        return torch.ones(fields.batch, fields.made[name].shape[dimension], dtype=torch.long)
 
     return make
 
 
 def _padded(fields: Fields) -> torch.Tensor:
     """With padding: where all are ones, transformers in eager mode sees that in the data and leaves the mask out."""
-    mask = torch.ones(BATCH, fields.length, dtype=torch.long)
+    mask = torch.ones(fields.batch, fields.length, dtype=torch.long)
     mask[-1, -3:] = 0
     return mask
 
 
 def _boxes(fields: Fields) -> torch.Tensor:
-    corners = torch.randint(0, 400, (BATCH, LENGTH, 2))
-    return torch.cat([corners, corners + torch.randint(1, 100, (BATCH, LENGTH, 2))], dim=-1)
+    corners = torch.randint(0, 400, (fields.batch, fields.tokens, 2))
+    return torch.cat([corners, corners + torch.randint(1, 100, (fields.batch, fields.tokens, 2))], dim=-1)
 
 
 def _mels(fields: Fields) -> int:
@@ -175,26 +180,26 @@ def _mels(fields: Fields) -> int:
 
 
 def _frames_last(fields: Fields) -> torch.Tensor:
-    return torch.randn(BATCH, _mels(fields), 2 * fields.number("max_source_positions", default=64))
+    return torch.randn(fields.batch, _mels(fields), 2 * fields.number("max_source_positions", default=64))
 
 
 def _frames_first(fields: Fields) -> torch.Tensor:
     width = fields.number(
         "feature_projection_input_dim", "input_feat_per_channel", "num_mel_bins", "input_dim", default=80
     )
-    return torch.randn(BATCH, 128, width)
+    return torch.randn(fields.batch, 8 * fields.tokens, width)
 
 
 def _mel_frames(fields: Fields) -> torch.Tensor:
-    return torch.randn(BATCH, 128, _mels(fields))
+    return torch.randn(fields.batch, 8 * fields.tokens, _mels(fields))
 
 
 def _long_mel_frames(fields: Fields) -> torch.Tensor:
-    return torch.randn(BATCH, fields.number("max_length", "max_source_positions", default=1024), _mels(fields))
+    return torch.randn(fields.batch, fields.number("max_length", "max_source_positions", default=1024), _mels(fields))
 
 
 def _image_of_mel_frames(fields: Fields) -> torch.Tensor:
-    return torch.randn(BATCH, 1, 1001, _mels(fields))
+    return torch.randn(fields.batch, 1, 1001, _mels(fields))
 
 
 def _patches(fields: Fields) -> torch.Tensor:
@@ -205,32 +210,32 @@ def _patches(fields: Fields) -> torch.Tensor:
 
 
 def _waves(fields: Fields) -> torch.Tensor:
-    return torch.randn(BATCH, 8000) * 0.1
+    return torch.randn(fields.batch, 500 * fields.tokens) * 0.1
 
 
 def _waves_of_one_channel(fields: Fields) -> torch.Tensor:
-    return torch.randn(BATCH, 1, 7680) * 0.1
+    return torch.randn(fields.batch, 1, 480 * fields.tokens) * 0.1
 
 
 def _series(fields: Fields) -> torch.Tensor:
     lags = fields.get("lags_sequence", default=[0])
     length = fields.number("context_length", default=32) + max(lags)
     size = fields.number("num_input_channels", "input_size", default=1)
-    return torch.randn(BATCH, length) if size == 1 else torch.randn(BATCH, length, size)
+    return torch.randn(fields.batch, length) if size == 1 else torch.randn(fields.batch, length, size)
 
 
 def _series_of_channels(fields: Fields) -> torch.Tensor:
     return torch.randn(
-        BATCH, fields.number("context_length", default=32), fields.number("num_input_channels", default=1)
+        fields.batch, fields.number("context_length", default=32), fields.number("num_input_channels", default=1)
     )
 
 
 def _series_flat(fields: Fields) -> torch.Tensor:
-    return torch.randn(BATCH, fields.number("context_length", default=32))
+    return torch.randn(fields.batch, fields.number("context_length", default=32))
 
 
 def _time_features(fields: Fields, length: int) -> torch.Tensor:
-    return torch.randn(BATCH, length, max(fields.number("num_time_features", default=1), 0))
+    return torch.randn(fields.batch, length, max(fields.number("num_time_features", default=1), 0))
 
 
 def _past_time_features(fields: Fields) -> torch.Tensor:
@@ -241,7 +246,13 @@ def _past_time_features(fields: Fields) -> torch.Tensor:
 
 def _codes(fields: Fields) -> torch.Tensor:
     count = fields.number("num_codebooks", "num_quantizers", "n_codebooks", default=8)
-    return torch.randint(0, fields.number("codebook_size", "vocab_size", default=100), (BATCH, count, LENGTH))
+    size = fields.number("codebook_size", "vocab_size", default=100)
+    return torch.randint(0, size, (fields.batch, count, fields.tokens))
+
+
+def _random(fields: Fields, *sizes: int) -> torch.Tensor:
+    """sizes: of a row of the batch."""
+    return torch.randn(fields.batch, *sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +280,12 @@ KINDS = (
         "text",
         {
             "input_ids": (_ids, lambda fields: _ids(fields, fields.number("max_position_embeddings", default=64))),
-            "attention_mask": (_padded, lambda fields: torch.ones(BATCH, fields.length, dtype=torch.long)),
-            "bbox": (_boxes, lambda fields: torch.rand(BATCH, LENGTH, 8)),
+            "attention_mask": (_padded, lambda fields: torch.ones(fields.batch, fields.length, dtype=torch.long)),
+            "bbox": (_boxes, lambda fields: torch.rand(fields.batch, fields.tokens, 8)),
             "mm_token_type_ids": (_kinds_of_tokens,),
             "qformer_input_ids": (_plain_ids,),
-            "visual_feats": (lambda fields: torch.randn(BATCH, 10, fields.number("visual_feat_dim", default=2048)),),
-            "visual_pos": (lambda fields: torch.rand(BATCH, 10, fields.number("visual_pos_dim", default=4)),),
+            "visual_feats": (lambda fields: _random(fields, 10, fields.number("visual_feat_dim", default=2048)),),
+            "visual_pos": (lambda fields: torch.rand(fields.batch, 10, fields.number("visual_pos_dim", default=4)),),
         },
     ),
     Kind("decoder", {"decoder_input_ids": (_plain_ids,)}),
@@ -305,7 +316,7 @@ KINDS = (
         {
             "pixel_values": (_batched_patches,),
             "pixel_attention_mask": (_mask_of("pixel_values", 1),),
-            "spatial_shapes": (lambda fields: torch.tensor([[8, 8]] * BATCH),),
+            "spatial_shapes": (lambda fields: torch.tensor([[8, 8]] * fields.batch),),
         },
         needs="spatial_shapes",
     ),
@@ -330,7 +341,7 @@ KINDS = (
     Kind("waves", {"input_values": (_waves, _waves_of_one_channel, _mel_frames, _long_mel_frames, _plain_ids)}),
     Kind("codes", {"audio_codes": (_codes,)}),
     Kind("plain codes", {"codes": (_codes,)}),
-    Kind("points", {"input_points": (lambda fields: torch.rand(BATCH, 1, 2, 2) * 100,)}),
+    Kind("points", {"input_points": (lambda fields: torch.rand(fields.batch, 1, 2, 2) * 100,)}),
     Kind(
         "series",
         {
@@ -338,15 +349,17 @@ KINDS = (
             "past_time_features": (_past_time_features,),
             "past_observed_mask": (lambda fields: torch.ones_like(_series(fields)),),
             "past_values_padding": (lambda fields: torch.zeros(fields.made["past_values"].shape),),
-            "freq": (lambda fields: torch.zeros(BATCH, 1, dtype=torch.long),),
+            "freq": (lambda fields: torch.zeros(fields.batch, 1, dtype=torch.long),),
         },
     ),
     Kind(
         "states",
         {
             "hidden_states": (
-                lambda fields: torch.randn(LENGTH, fields.number("hidden_size", "embed_dim", default=64)),
-                lambda fields: torch.randn(BATCH, LENGTH, fields.number("hidden_size", "d_model", default=64)),
+                lambda fields: torch.randn(fields.tokens, fields.number("hidden_size", "embed_dim", default=64)),
+                lambda fields: torch.randn(
+                    fields.batch, fields.tokens, fields.number("hidden_size", "d_model", default=64)
+                ),
                 _patches,
                 _waves_of_one_channel,
             )
@@ -354,13 +367,16 @@ KINDS = (
     ),
     Kind("grid", {"grid_thw": (lambda fields: torch.tensor([[1, 8, 8]]),)}, unless=("pixel_values",)),
     Kind(
-        "queries", {"query_embeds": (lambda fields: torch.randn(BATCH, 8, fields.number("hidden_size", default=64)),)}
+        "queries",
+        {"query_embeds": (lambda fields: _random(fields, 8, fields.number("hidden_size", default=64)),)},
     ),
     Kind(
         "embeddings",
         {
             "inputs_embeds": (
-                lambda fields: torch.randn(BATCH, LENGTH, fields.number("hidden_size", "d_model", default=64)),
+                lambda fields: torch.randn(
+                    fields.batch, fields.tokens, fields.number("hidden_size", "d_model", default=64)
+                ),
                 _patches,
             )
         },
@@ -370,7 +386,9 @@ KINDS = (
         {
             "inputs": (
                 _plain_ids,
-                lambda fields: torch.randn(BATCH, LENGTH, fields.number("d_model", "hidden_size", default=64)),
+                lambda fields: torch.randn(
+                    fields.batch, fields.tokens, fields.number("d_model", "hidden_size", default=64)
+                ),
             )
         },
     ),
@@ -396,8 +414,8 @@ class Recipe:
     chosen: tuple[tuple[str, str, int], ...]
     placeholders: tuple[tuple[str, int], ...] = ()
 
-    def make(self, config: Any) -> dict[str, Any]:
-        fields = Fields(config, self.placeholders)
+    def make(self, config: Any, size: Size = USUAL) -> dict[str, Any]:
+        fields = Fields(config, self.placeholders, size)
         makers = {kind.name: kind.makers for kind in KINDS}
         for name, kind, number in self.chosen:
             fields.made[name] = makers[kind][name][number](fields)
@@ -453,8 +471,8 @@ def with_placeholders(model: torch.nn.Module, recipe: Recipe) -> Recipe:
     for kind, method, carriers in _FEATURES:
         if any(name in names for name in carriers) and placeholder_id(model.config, kind) is not None:
             count = _features(getattr(model, method, None), recipe.make(model.config))
-            if count and count % BATCH == 0:
-                found.append((kind, count // BATCH))
+            if count and count % USUAL[0] == 0:
+                found.append((kind, count // USUAL[0]))
     return dataclasses.replace(recipe, placeholders=tuple(found))
 
 

@@ -38,6 +38,32 @@ def measure_stator(built: Any) -> dict[str, Any]:
     return _by_stator(built, _call, difference, backend="eager")
 
 
+def measure_dynamic(built: Any) -> dict[str, Any]:
+    """One call with symbols for all sizes, and two with other sizes, under backend "eager"; `recompiled` counts the
+    frames that the others compiled, and then `causes` names the guards that failed and the values that a use needs."""
+    inputs = [built.inputs(0), *_other_sizes(built)]
+    result = _by_stator(built, _call, difference, inputs=inputs, backend="eager", dynamic=True)
+    return result | {"sizes": list(map(_sizes, inputs))}
+
+
+def _sizes(inputs: dict[str, Any]) -> str:
+    return ", ".join("x".join(map(str, one.shape)) for one in inputs.values() if isinstance(one, torch.Tensor))
+
+
+def _other_sizes(built: Any) -> list[dict[str, Any]]:
+    """The first of the model's sets of calls that eager runs."""
+    problem: Exception | None = None
+    for calls in built.other_sizes():
+        try:
+            for inputs in calls:
+                _call(built, built.model, inputs)
+        except Exception as error:
+            problem = problem or error
+        else:
+            return calls  # type: ignore[no-any-return]
+    raise EagerFails(f"{type(problem).__name__}: {problem}") from problem
+
+
 def measure_train(built: Any) -> dict[str, Any]:
     """Steps of training under stator with backend "aot_eager": what the model gives in training mode, and the
     gradients of its parameters, with eager's random numbers."""
@@ -86,26 +112,32 @@ def _by_our_kernels(built: Any, call: Call, compare: Compare) -> dict[str, Any]:
 
 
 def _by_stator(
-    built: Any, call: Call, compare: Compare, tolerance: float = TOLERANCE, **options: Any
+    built: Any,
+    call: Call,
+    compare: Compare,
+    tolerance: float = TOLERANCE,
+    inputs: list[dict[str, Any]] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     from stator.base import counters, logs
 
     reasons: list[str] = []
-    handler = _Lines(reasons)
-    logs.enable("graph_breaks")
-    logging.getLogger("stator").handlers[:] = [handler]
+    causes: list[str] = []
+    logs.enable("graph_breaks", "recompiles") if inputs else logs.enable("graph_breaks")
+    logging.getLogger("stator").handlers[:] = [_Lines("graph_breaks", reasons), _Lines("recompiles", causes)]
     counters.clear()
     compiled = _compiled(built, **options)
 
     def state() -> dict[str, int]:
         return {"frames": counters.counts["frames"], "graphs": counters.counts["graphs"]}
 
-    result = _measure(built, compiled, state, call, compare, tolerance)
+    result = _measure(built, compiled, state, call, compare, tolerance, inputs)
     fallen_back = [line for line in result.pop("warnings") if line.startswith("stator")]
     result["breaks"] = len(reasons) + len(fallen_back)
     result["reasons"] = _ranked(reasons + [f"fallback: {line}" for line in fallen_back])
     result["capture_s"] = round(counters.seconds["capture"], 3)
-    return result
+    causes = [line for line in causes if line.startswith("recompiling") or " needs constants for " in line]
+    return result | ({"causes": _ranked(causes)} if inputs and result["recompiled"] else {})
 
 
 def _compiled(built: Any, **options: Any) -> Any:
@@ -146,9 +178,11 @@ def _measure(
     call: Call,
     compare: Compare,
     tolerance: float = TOLERANCE,
+    inputs: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Two calls with different values of the same shapes, each compared with eager on the same random numbers."""
-    first, second = built.inputs(0), built.inputs(1)
+    """Calls with these inputs, or two with different values of the same shapes, each compared with eager on the same
+    random numbers."""
+    first, *later = inputs or [built.inputs(0), built.inputs(1)]
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:
@@ -156,15 +190,16 @@ def _measure(
         except Exception as error:
             raise EagerFails(f"{type(error).__name__}: {error}") from error
         again = compare(call(built, built.model, first), expected)
-        expected_second = call(built, built.model, second)
+        expected_later = [call(built, built.model, one) for one in later]
         before = time.perf_counter()
         heard.clear()
         actual = call(built, compiled, first)
         seconds = time.perf_counter() - before
         after_first = state()
-        actual_second = call(built, compiled, second)
-        after_second = state()
-    largest = max(compare(actual, expected), compare(actual_second, expected_second))
+        actual_later = [call(built, compiled, one) for one in later]
+        after_later = state()
+    pairs = zip([actual, *actual_later], [expected, *expected_later], strict=True)
+    largest = max(compare(one, other) for one, other in pairs)
     if again == 0:
         verdict = "bitwise" if largest == 0 else "close" if largest <= tolerance else "different"
     else:
@@ -174,7 +209,7 @@ def _measure(
         "difference": largest if math.isfinite(largest) else str(largest),
         "graphs": after_first["graphs"],
         "frames": after_first["frames"],
-        "recompiled": after_second["frames"] - after_first["frames"],
+        "recompiled": after_later["frames"] - after_first["frames"],
         "first_call_s": round(seconds, 3),
         "warnings": [str(entry.message).splitlines()[0] for entry in heard],
     }
@@ -286,14 +321,14 @@ def _detached(outputs: Any) -> list[Any]:
 
 
 class _Lines(logging.Handler):
-    """Keeps the first line of every break's report, and the place that follows it."""
+    """Keeps the first line of every report in a log, and the place that follows it."""
 
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, log: str, lines: list[str]) -> None:
         super().__init__()
-        self.lines = lines
+        self.log, self.lines = log, lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.endswith("graph_breaks"):
+        if record.name.endswith(self.log):
             self.lines.append(" @ ".join(line.strip() for line in record.getMessage().splitlines()[:2]))
 
 

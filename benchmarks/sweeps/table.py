@@ -56,6 +56,9 @@ weights are random, and nothing is downloaded.
 - *by its own kernels* (column `inductor`, where it was measured): training under the default backend, equal to 1e-3
   of each tensor's largest value; `but for rounding` where a program amplifies rounding beyond that, and equals eager
   under `exact_rounding`.
+- *other sizes* (column `dynamic`, where it was measured): one call with `dynamic=True`, and two with other batches and,
+  where the model takes them, other lengths of text and sound, or larger images; *recompiled* are families with frames
+  that these two compiled again.
 - Seconds (in the kept results only) come from a machine that also did other work; they are no benchmark.
 """
 
@@ -118,6 +121,7 @@ def section(suite: str, kept: dict[str, Any]) -> str:
     lines += speeds(suite, built)
     for column in COLUMNS:
         lines += reasons(built, column) if column not in SPEEDS else []
+    lines += recompiled(built)
     lines += ["### Every family", "", *families(built), ""]
     missing = {name: row for name, row in rows.items() if "built" not in row}
     if missing:
@@ -203,9 +207,10 @@ def summary(built: dict[str, Any]) -> list[str]:
     if both and len(both) < len(ours):
         counted.append(("stator, on the families of the next line", "stator", both))
     counted.append(("torch.compile", "peer", both))
-    for column, who in (("train", "stator, training"), ("inductor", "stator, training by its own kernels")):
+    others = {"train": "training", "inductor": "training by its own kernels", "dynamic": "other sizes"}
+    for column, who in others.items():
         measured = {name: row for name, row in built.items() if column in row and not fails_in_eager(row[column])}
-        counted.append((who, column, measured))
+        counted.append((f"stator, {who}", column, measured))
     for who, column, rows in counted:
         if rows:
             lines.append(f"| {who} | " + " | ".join(_counts([row[column] for row in rows.values()])) + " |")
@@ -231,6 +236,15 @@ def reasons(built: dict[str, Any], column: str) -> list[str]:
         return []
     lines = [f"### What ended the graphs of {_who(column)}", "", "| families | reason |", "| ---: | --- |"]
     return lines + [f"| {count} | {_cell(reason)[:160]} |" for reason, count in found.most_common(40)] + [""]
+
+
+def recompiled(built: dict[str, Any]) -> list[str]:
+    """Families that compiled anew for other sizes, with the first guard that failed."""
+    lines = []
+    for name, row in built.items():
+        causes = [line for line in row.get("dynamic", {}).get("causes", ()) if line.startswith("recompiling")]
+        lines += [f"- `{name}`: {_cell(causes[0].partition(' @ ')[2])[:200]}"] if causes else []
+    return ["### What was compiled again for other sizes", "", *lines, ""] if lines else []
 
 
 def families(built: dict[str, Any]) -> list[str]:
@@ -268,6 +282,7 @@ def _who(column: str) -> str:
         "peer": "torch.compile",
         "train": "stator in training",
         "inductor": "stator in training by its own kernels",
+        "dynamic": "stator with other sizes",
     }.get(column, column)
 
 

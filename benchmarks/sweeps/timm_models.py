@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,15 @@ class Built:
     def inputs(self, seed: int) -> dict[str, Any]:
         torch.manual_seed(seed)
         return {"x": torch.randn(2 if self.size[-1] <= _LARGEST_IMAGE else 1, *self.size)}
+
+    def other_sizes(self) -> Iterator[list[dict[str, Any]]]:
+        """Calls with other batches, at first also with larger images, which many models refuse."""
+        for growth in (32, 0):
+            torch.manual_seed(1)
+            yield [{"x": torch.randn(rows, *self._larger(rows * growth // 3))} for rows in (3, 6)]
+
+    def _larger(self, pixels: int) -> tuple[int, ...]:
+        return (self.size[0], *[side + pixels for side in self.size[1:]])
 
 
 def families() -> dict[str, str]:

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.models import import_torchvision
 
-from .inputs import Recipe, recipes, with_placeholders
+from .inputs import USUAL, Recipe, recipes, with_placeholders
 from .small_configs import EXTRA, SCALES, SEARCH, Scale, overrides
 
 _MOST_PARAMETERS = 250_000_000
@@ -39,6 +39,12 @@ class Built:
     def inputs(self, seed: int) -> dict[str, Any]:
         torch.manual_seed(seed)
         return self.recipe.make(self.model.config)
+
+    def other_sizes(self) -> Iterator[list[dict[str, Any]]]:
+        """Calls with other batches, at first also with other lengths of text and sound, which some models refuse."""
+        for sizes in (((3, 20), (5, 27)), ((3, USUAL[1]), (5, USUAL[1]))):
+            torch.manual_seed(1)
+            yield [self.recipe.make(self.model.config, size) for size in sizes]
 
 
 def families() -> dict[str, str]:
