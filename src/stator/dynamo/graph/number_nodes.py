@@ -38,20 +38,18 @@ from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes
 from stator.graph.ir.size_bindings import symbols_of
 from stator.prims.operators.checks import check, require
 from stator.prims.record import TensorMeta
-from stator.shapes.conditions import Comparison, Condition, Conjunction
-from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
-from stator.shapes.extrema import Max, Min
-from stator.shapes.floats import OPERATIONS, ROUNDINGS, FloatExpr, Rounded
+from stator.shapes.conditions import Condition
+from stator.shapes.expr import Expr, Symbol
 from stator.shapes.sym_node import to_expression, to_sym_int
 
-from .size_sources import size_source
+from .size_expressions import SizeExpressions, size_source
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
 
 
-_RELATIONS: dict[str, Any] = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
-_FLOAT_OPERATIONS: dict[str, Any] = {**OPERATIONS, "min": torch.sym_min, "max": torch.sym_max}
+# Python's functions that the graph replaces by torch's, which take symbolic numbers
+_OF_SYMBOLS: dict[Any, Any] = {min: torch.sym_min, max: torch.sym_max, float: torch.sym_float}
 _DTYPES: dict[type, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}
 _CHECK = "a check of the data of a tensor"
 # Elements of a tensor that becomes a list: each number in use costs a node, so that a break is cheaper for long lists.
@@ -91,7 +89,7 @@ class NumberNodes:
         self.any = False  # is there a symbol?
         self.checked = False  # does the graph check a fact about symbols?
         self._origins: dict[Symbol, Callable[[], fx.Node]] = {}
-        self._nodes: dict[tuple[fx.Graph, Any], fx.Node] = {}
+        self._written: dict[fx.Graph, SizeExpressions] = {}
         self._lifted: dict[Symbol, SymbolicNumber] = {}  # symbols of inputs that parts of the graph use
         self._tensors: dict[int, tuple[SymbolicNumber, TensorValue]] = {}
         self._facts = 0  # number of facts checked so far
@@ -100,7 +98,7 @@ class NumberNodes:
     def forget(self) -> None:
         """Break the reference cycles at the end of the capture."""
         self._origins.clear()
-        self._nodes.clear()
+        self._written.clear()
         self._lifted.clear()
         self._tensors.clear()
         self._taken.clear()
@@ -125,8 +123,9 @@ class NumberNodes:
         """Give the graph an input for each stride of an input that is a symbol of its own."""
         for symbol in map(to_expression, value.fake.stride()):
             own = type(symbol) is Symbol and type(self.inputs.sources.get(symbol)) is StrideSource
-            if own and (self.recorder.root, symbol) not in self._nodes:
-                self._nodes[self.recorder.root, symbol] = self._origins[symbol]()
+            known = self._expressions(self.recorder.root).known
+            if own and symbol not in known:
+                known[symbol] = self._origins[symbol]()
 
     def _stride_of_input(self, value: TensorValue, dim: int) -> fx.Node:
         assert value.obj is not None and value.source is not None
@@ -165,7 +164,7 @@ class NumberNodes:
         symbol = to_expression(number)
         if type(symbol) is Symbol:
             node.meta["example_value"] = number
-            self._nodes[node.graph, symbol] = node
+            self._expressions(node.graph).known[symbol] = node
             self._origins[symbol] = lambda: node
 
     def read(self, tensor: TensorValue) -> Value:
@@ -404,20 +403,16 @@ class NumberNodes:
 
     def _made(self, value: Any) -> Any:
         """The node or constant for an expression, a condition, or a number."""
-        if isinstance(value, Expr) and value.constant is not None:
-            return value.constant
-        if not isinstance(value, (Expr, FloatExpr, Comparison)):
-            if hasattr(value, "parts"):
-                return self._combined(value)
-            return value
-        key = self.recorder.graph, value
-        found = self._nodes.get(key)
+        return self._expressions(self.recorder.graph).written(value)
+
+    def _expressions(self, graph: fx.Graph) -> SizeExpressions:
+        found = self._written.get(graph)
         if found is None:
-            build = _BUILDERS.get(type(value), NumberNodes._sum)
-            found = self._nodes[key] = build(self, value)
-        if isinstance(found, fx.Node) and found.graph is not self.recorder.graph:
-            raise unsupported("data-dependent-value", "a number of another part of the graph")
+            found = self._written[graph] = SizeExpressions(self._symbol, self._computed)
         return found
+
+    def _computed(self, function: Any, *args: Any) -> fx.Node:
+        return self._call(_OF_SYMBOLS.get(function, function), *args)
 
     def _call(self, function: Any, *args: Any) -> fx.Node:
         node = self.recorder.graph.call_function(function, args)
@@ -433,52 +428,10 @@ class NumberNodes:
         origin = self._origins.get(symbol)
         if origin is None:
             raise unsupported("data-dependent-value", "a number that an operator reads from a tensor for itself")
-        return origin()
-
-    def _sum(self, value: Expr) -> Any:
-        total: Any = None
-        for monomial, factor in value.terms().items():
-            product: Any = None
-            for atom in monomial:
-                made = self._made(atom)
-                product = made if product is None else self._call(operator.mul, product, made)
-            if product is None:
-                product = factor
-            elif factor != 1:
-                product = self._call(operator.mul, product, factor)
-            total = product if total is None else self._call(operator.add, total, product)
-        return total
-
-    def _quotient(self, value: Any) -> fx.Node:
-        function = operator.floordiv if type(value) is FloorDiv else operator.mod
-        return self._call(function, self._made(value.numerator), self._made(value.denominator))
-
-    def _extremum(self, value: Any) -> Any:
-        function = torch.sym_min if type(value) is Min else torch.sym_max
-        made = [self._made(one) for one in value.args]
-        result = made[0]
-        for one in made[1:]:
-            result = self._call(function, result, one)
-        return result
-
-    def _rounded(self, value: Rounded) -> fx.Node:
-        return self._call(ROUNDINGS[value.rounding], self._made(value.operand))
-
-    def _float(self, value: FloatExpr) -> fx.Node:
-        operands = [self._made(one) for one in value.operands]
-        if value.operation == "int":
-            return self._call(torch.sym_float, *operands)
-        return self._call(_FLOAT_OPERATIONS[value.operation], *operands)
-
-    def _comparison(self, value: Comparison) -> fx.Node:
-        return self._call(_RELATIONS[value.relation], self._made(value.expr), 0)
-
-    def _combined(self, value: Any) -> Any:
-        function = operator.and_ if isinstance(value, Conjunction) else operator.or_
-        result = self._made(value.parts[0])
-        for part in value.parts[1:]:
-            result = self._call(function, result, self._made(part))
-        return result
+        node = origin()
+        if node.graph is not self.recorder.graph:
+            raise unsupported("data-dependent-value", "a number of another part of the graph")
+        return node
 
     # -- checks --
 
@@ -539,15 +492,3 @@ def _relied_on(value: SymbolicNumber, origin: FromInput) -> Any:
     """The value of a numeric input, under a guard."""
     value.constant()
     return origin.plain_example
-
-
-_BUILDERS: dict[type, Callable[[NumberNodes, Any], Any]] = {
-    Symbol: NumberNodes._symbol,
-    FloorDiv: NumberNodes._quotient,
-    Mod: NumberNodes._quotient,
-    Min: NumberNodes._extremum,
-    Max: NumberNodes._extremum,
-    Rounded: NumberNodes._rounded,
-    FloatExpr: NumberNodes._float,
-    Comparison: NumberNodes._comparison,
-}
