@@ -1,7 +1,6 @@
-"""Floating-point expressions over symbolic integers, and integers made from them by rounding.
+"""Floating-point expressions over symbols, and integers made from them by rounding.
 
 A tree, evaluated in Python's order: nothing is reordered, so that `floor(n * 0.7)` has Python's value for each n.
-Covers the needs of sizes only: scale factors and true divisions.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ ROUNDINGS: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": mat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FloatExpr:
-    """`operation` is "int" (an integer expression as a float) or one of `OPERATIONS` on two operands."""
+    """`operation` is "symbol" (a symbol that stands for a float), "int" (an integer expression as a float) or one of
+    `OPERATIONS` on two operands."""
 
     operation: str
     operands: tuple[Any, ...]
@@ -55,7 +55,7 @@ class FloatExpr:
 
     def evaluate(self, values: Mapping[Symbol, int]) -> float:
         numbers = [_number(operand, values) for operand in self.operands]
-        return float(numbers[0]) if self.operation == "int" else OPERATIONS[self.operation](*numbers)
+        return float(numbers[0]) if len(numbers) == 1 else OPERATIONS[self.operation](*numbers)
 
     def substitute(self, replacements: Mapping[Symbol, ExprLike]) -> FloatLike:
         if self.symbols.isdisjoint(replacements):
@@ -70,7 +70,7 @@ class FloatExpr:
 
     def bounds(self, ranges: Ranges) -> tuple[float, float]:
         """Inclusive bounds by interval arithmetic; rounding is monotonic, so they hold for floats too."""
-        if self.operation == "int":
+        if len(self.operands) == 1:
             low, high = self.operands[0].bounds(ranges)
             return float(low), float(high)
         (a, b), (c, d) = (_bounds(operand, ranges) for operand in self.operands)
@@ -89,6 +89,8 @@ class FloatExpr:
         return -math.inf, math.inf
 
     def __str__(self) -> str:
+        if self.operation == "symbol":
+            return str(self.operands[0])
         if self.operation == "int":
             return f"float({self.operands[0]})"
         left, right = self.operands

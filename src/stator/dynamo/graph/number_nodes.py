@@ -6,6 +6,7 @@ Part of the graph builder; values/symbolic_numbers.py has the numbers as the pro
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,16 +20,16 @@ from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSo
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.capture_result import GraphInput
 from stator.dynamo.ir.input_sizes import InputSizes
-from stator.dynamo.ir.reconstruct_ir import Load, Recipe
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.symbolic_numbers import (
     FromInput,
-    FromRandom,
     FromSizes,
     FromTensor,
     SymbolicNumber,
+    is_open,
     number_value,
 )
 from stator.dynamo.values.tensors.tensor import TensorValue
@@ -40,7 +41,8 @@ from stator.prims.operators.checks import check, require
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Condition
 from stator.shapes.expr import Expr, Symbol
-from stator.shapes.sym_node import to_expression, to_sym_int
+from stator.shapes.floats import FloatExpr
+from stator.shapes.sym_node import to_expression, to_sym_float, to_sym_int
 
 from .size_expressions import SizeExpressions, size_source
 
@@ -90,6 +92,7 @@ class NumberNodes:
         self.checked = False  # does the graph check a fact about symbols?
         self._origins: dict[Symbol, Callable[[], fx.Node]] = {}
         self._written: dict[fx.Graph, SizeExpressions] = {}
+        self._ahead: dict[Symbol, Recipe] = {}  # random floats, and floats beside them
         self._lifted: dict[Symbol, SymbolicNumber] = {}  # symbols of inputs that parts of the graph use
         self._tensors: dict[int, tuple[SymbolicNumber, TensorValue]] = {}
         self._facts = 0  # number of facts checked so far
@@ -99,6 +102,7 @@ class NumberNodes:
         """Break the reference cycles at the end of the capture."""
         self._origins.clear()
         self._written.clear()
+        self._ahead.clear()
         self._lifted.clear()
         self._tensors.clear()
         self._taken.clear()
@@ -223,21 +227,20 @@ class NumberNodes:
     def lowered(self, value: SymbolicNumber) -> tuple[Any, Any]:
         """The number as the argument of a node, and as the argument of the run on fakes."""
         origin = value.origin
-        if type(origin) is FromSizes:
-            return self.node(origin.number), origin.number
-        if type(origin) is FromInput:
+        if isinstance(origin, FromSizes):
+            recipe = self.ahead(origin.number) if self.is_random(value) else None
+            if recipe is None:
+                return self.node(origin.number), origin.number
+            value.node = value.node or self._placeholder("random", 0.5, recipe)
+        elif isinstance(origin, FromInput):
             return self._lowered_input(value, origin)
-        if value.node is None:
-            if type(origin) is FromRandom:
-                value.node = self._placeholder("random", 0.5, origin.recipe)
-            else:
-                assert type(origin) is FromTensor
-                if value.kind is bool:
-                    return self._lowered_truth(origin.tensor)  # type: ignore[arg-type]
-                value.node = self.recorder.item_call(origin.tensor)  # type: ignore[arg-type]
-            value.node.meta["gives_float"] = True
+        elif value.kind is bool:
+            return self._lowered_truth(origin.tensor)  # type: ignore[arg-type]
+        else:
+            value.node = value.node or self.recorder.item_call(origin.tensor)
         if value.node.graph is not self.recorder.graph:
             raise unsupported("torch-argument", "a number of another part of the graph")
+        value.node.meta["gives_float"] = True
         return value.node, torch.SymFloat(Number())
 
     def _lowered_truth(self, tensor: TensorValue) -> tuple[Any, Any]:
@@ -309,11 +312,38 @@ class NumberNodes:
     def ahead(self, number: Any) -> Recipe | None:
         """How code around the graph computes a number from inputs. None if it depends on anything else, or if captured
         code changed the layout of such an input."""
-        value = self._simplified(number)
-        if hasattr(value, "symbols") and not self.inputs.are_inputs(value):
+        value, sources = self._simplified(number), self.inputs.sources
+        symbols: frozenset[Symbol] = getattr(value, "symbols", frozenset())
+        if not symbols <= sources.keys() | self._ahead.keys():
             return None
-        source = size_source(value, self.inputs.sources)
-        return None if self.is_changed(source) else Load(source)
+        if any(symbol in sources and self.is_changed(sources[symbol]) for symbol in symbols):
+            return None
+        if symbols.isdisjoint(self._ahead):
+            return Load(size_source(value, sources))
+        written = SizeExpressions(
+            lambda symbol: self._ahead.get(symbol) or Load(sources[symbol]), call_recipe, ConstantRecipe
+        )
+        return written.written(value)  # type: ignore[no-any-return]
+
+    def computed_ahead(self, recipe: Recipe, low: float = -math.inf, high: float = math.inf) -> SymbolicNumber:
+        """A random float that code ahead of the graph computes."""
+        environment = self.unknown.environment
+        symbol = environment.symbol(f"r{len(self._ahead)}", None, low, high)
+        self._ahead[symbol] = recipe
+        return SymbolicNumber(FromSizes(to_sym_float(environment, FloatExpr("symbol", (symbol,)))))
+
+    def is_random(self, value: Value) -> bool:
+        """Whether a number depends on random floats, and otherwise on inputs alone."""
+        if not self._ahead or not is_open(value) or type(value.origin) is not FromSizes:
+            return False
+        symbols = to_expression(value.origin.number).symbols
+        return not symbols.isdisjoint(self._ahead) and symbols <= self.inputs.sources.keys() | self._ahead.keys()
+
+    def beside_random(self, value: Value) -> Value:
+        """An operand of a random float: a changing float as a symbol, too; other numbers as they are."""
+        if not is_open(value) or type(value.origin) is not FromInput or value.kind is not float:
+            return value
+        return self.computed_ahead(Load(value.origin.source))
 
     def is_changed(self, source: Source) -> bool:
         """Whether captured code gave a tensor another layout, so that the source of a number that is computed from its

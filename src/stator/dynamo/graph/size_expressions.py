@@ -60,6 +60,8 @@ class SizeExpressions:
                 return self._folded(_OF_MANY[type(value)], map(self.written, value.parts))
             case Rounded():
                 return self._called(ROUNDINGS[value.rounding], value.operand)
+            case FloatExpr() if value.operation == "symbol":
+                return self.written(value.operands[0])
             case FloatExpr():
                 return self._called(float if value.operation == "int" else OPERATIONS[value.operation], *value.operands)
             case Comparison():

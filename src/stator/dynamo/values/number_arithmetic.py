@@ -23,17 +23,14 @@ from stator.dynamo.host.numpy_scalars import (
     plain_converter,
     safe_repr,
 )
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 from stator.prims.operators.checks import ASSUMPTION
 
 from .base import Value, unsupported
 from .constants import ConstantValue
 from .optimizer_code import in_optimizers
-from .random_bounds import compared
 from .symbolic_numbers import (
     NUMBERS,
     FromInput,
-    FromRandom,
     FromSizes,
     FromTensor,
     SymbolicNumber,
@@ -67,10 +64,10 @@ def computed(context: CaptureContext, function: Any, args: list[Value]) -> Value
         return None
     if any(is_open(arg) and arg.kind is bool for arg in args):
         return _of_truths(context, function, args)
-    if not origins & {FromSizes, FromTensor}:
-        return _of_random_numbers(context, function, args)
-    if not origins <= {FromSizes, FromInput}:
+    if FromTensor in origins:
         return _of_tensors(context, function, args)
+    if any(map(context.recorder.numbers.is_random, args)):
+        return _of_random_numbers(context, function, args)
     made = _of_sizes(context, function, args)
     if made is None:
         inputs = [context.recorder.numbers.as_input(arg) if is_open(arg) else arg for arg in args]
@@ -159,36 +156,6 @@ def _computed_ahead(
     return SymbolicNumber(FromInput(context, source, result, depth, unsteady))
 
 
-# ---- random numbers ----
-
-_NEVER_RAISING = frozenset((operator.add, operator.sub, operator.mul, operator.neg))  # of finite floats
-
-
-def _of_random_numbers(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
-    if function is float:
-        return args[0]
-    parts = [_ahead(arg) for arg in args]
-    if any(part is None for part in parts):
-        return None
-    if function in _COMPARISONS and len(parts) == 2:
-        found = compared(function, parts[0], parts[1])  # type: ignore[arg-type]
-        return None if found is None else ConstantValue(found)
-    if function not in _NEVER_RAISING:
-        return None
-    return SymbolicNumber(FromRandom(CallRecipe(ConstantRecipe(function), parts)))  # type: ignore[arg-type]
-
-
-def _ahead(value: Value) -> Recipe | None:
-    """How code ahead of the graph makes a number. None for a number whose operations with floats may raise."""
-    if is_open(value):
-        origin = value.origin
-        if type(origin) is FromRandom:
-            return origin.recipe
-        return Load(origin.source) if type(origin) is FromInput and value.kind is float else None
-    number = value.constant()
-    return ConstantRecipe(number) if type(number) is float or abs(number) <= _EXACT else None
-
-
 # ---- sizes, and whole numbers that are read from tensors ----
 
 
@@ -253,6 +220,28 @@ def _over_symbols(context: CaptureContext, value: Value) -> Any:
         return value.constant()
     origin = value.origin
     return origin.number if type(origin) is FromSizes else context.recorder.numbers.symbol_of(value)
+
+
+# Functions of finite floats that never raise
+_OF_RANDOM_NUMBERS = frozenset((operator.add, operator.sub, operator.mul, operator.neg, float, *_COMPARISONS))
+
+
+def _of_random_numbers(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
+    """Sums, products and comparisons with random floats, which code ahead of the graph computes."""
+    if function not in _OF_RANDOM_NUMBERS or any(_is_inexact(arg) for arg in args):
+        return None
+    numbers = context.recorder.numbers
+    result = _OF_SYMBOLS[function](*[_over_symbols(context, numbers.beside_random(arg)) for arg in args])
+    if function in _COMPARISONS:
+        known = known_truth(result)
+        return None if known is None else ConstantValue(known)
+    made = number_value(result)
+    return made if numbers.is_random(made) else _of_tensors(context, function, args)
+
+
+def _is_inexact(value: Value) -> bool:
+    """Whether this is an int that a float does not represent."""
+    return isinstance(value, ConstantValue) and type(value.value) is int and abs(value.value) > _EXACT
 
 
 # ---- floats and truths in tensors ----
@@ -378,7 +367,7 @@ def may_be_checked(context: CaptureContext, condition: Value) -> bool:
     if type(condition) is not SymbolicNumber or not context.in_the_call:
         return False
     if type(condition.origin) is FromSizes:
-        return known_truth(condition.condition()) is None
+        return known_truth(condition.condition()) is None and not context.recorder.numbers.is_random(condition)
     return type(condition.origin) is FromTensor
 
 

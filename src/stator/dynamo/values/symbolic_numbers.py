@@ -23,7 +23,6 @@ from stator.shapes.sym_node import SymbolicNode
 
 from .base import NotConstant, Value, unsupported
 from .constants import ConstantValue
-from .random_bounds import compared
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor
@@ -46,6 +45,10 @@ class FromInput:
     fixed: bool = False
 
     @property
+    def kind(self) -> type:
+        return type(self.example)
+
+    @property
     def plain_source(self) -> Source:
         """The source of the number as a Python int or float; converts numbers of NumPy."""
         convert = plain_converter(type(self.example))
@@ -58,18 +61,15 @@ class FromInput:
 
 
 @dataclass(slots=True, eq=False)
-class FromRandom:
-    """A float that code ahead of the graph draws, or computes from drawn floats, by `recipe`."""
-
-    recipe: Recipe
-
-
-@dataclass(slots=True, eq=False)
 class FromSizes:
-    """A number computed from sizes, from ints in tensors and from ints of the program. `number`: a SymInt, SymFloat or
-    SymBool over symbols of the capture."""
+    """A number computed from sizes, from ints in tensors, from ints of the program and from random floats. `number`: a
+    SymInt, SymFloat or SymBool over symbols of the capture."""
 
     number: Any
+
+    @property
+    def kind(self) -> type:
+        return _KINDS[type(self.number)]
 
     @property
     def has_example(self) -> bool:
@@ -85,10 +85,9 @@ class FromTensor:
     kind: type = float
 
 
-Origin = FromInput | FromRandom | FromSizes | FromTensor
+Origin = FromInput | FromSizes | FromTensor
 _DESCRIPTIONS: dict[type, str] = {
     FromInput: "a number that changes from call to call",
-    FromRandom: "a random number",
     FromSizes: "a number that is known when the graph runs",
     FromTensor: "a number that is read from a tensor",
 }
@@ -109,12 +108,7 @@ class SymbolicNumber(Value):
 
     @property
     def kind(self) -> type:
-        origin = self.origin
-        if type(origin) is FromInput:
-            return type(origin.example)
-        if type(origin) is FromSizes:
-            return _KINDS[type(origin.number)]
-        return origin.kind if type(origin) is FromTensor else float
+        return self.origin.kind
 
     @property
     def is_fixed(self) -> bool:
@@ -125,7 +119,9 @@ class SymbolicNumber(Value):
         what = _DESCRIPTIONS[type(self.origin)]
         if type(self.origin) is FromInput:
             return f"{what} ({self.source})"
-        return f"{what} ({self.origin.number})" if type(self.origin) is FromSizes else what
+        if type(self.origin) is not FromSizes:
+            return what
+        return "a random number" if context.recorder.numbers.is_random(self) else f"{what} ({self.origin.number})"
 
     # -- the value of an input --
     def constant(self) -> Any:
@@ -168,9 +164,7 @@ class SymbolicNumber(Value):
         if type(origin) is FromInput:
             made = None if origin.fixed else context.call(context.known(bool), [self], {})
             return bool(self.constant() if made is None else made.constant())
-        if type(origin) is FromRandom:
-            found = compared(operator.ne, origin.recipe, ConstantRecipe(0))
-        elif type(origin) is FromSizes:
+        if type(origin) is FromSizes:
             found = known_truth(self.condition())
         if found is None:
             raise unsupported(
@@ -194,8 +188,6 @@ class SymbolicNumber(Value):
                 return ConstantRecipe(origin.example)
             if not reconstructor.context.recorder.numbers.is_changed(origin.source):
                 return Load(origin.source)
-        if type(origin) is FromRandom:
-            return origin.recipe
         if type(origin) is FromSizes:
             made = reconstructor.context.recorder.numbers.ahead(origin.number)
             if made is not None:

@@ -20,7 +20,6 @@ from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue, c_methods, cython_functions
-from stator.dynamo.values.symbolic_numbers import FromRandom, SymbolicNumber
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
@@ -45,7 +44,8 @@ def _draw_ahead(context: CaptureContext, function: Any, generator: Value, argume
 
 @c_methods.register(random.Random.random)
 def _random(context: CaptureContext, generator: Value) -> Value:
-    return SymbolicNumber(FromRandom(_draw_ahead(context, random.Random.random, generator, [])))
+    draw = _draw_ahead(context, random.Random.random, generator, [])
+    return context.recorder.numbers.computed_ahead(draw, 0.0, 1.0 - 2.0**-53)
 
 
 _EXACT = 2**53  # floats represent whole numbers up to this one
@@ -60,7 +60,7 @@ def _register_whole(function: Any) -> None:
             raise unsupported("call-builtin", f"random.{function.__name__} of something else than small whole numbers")
         context.run_real(function, (random.Random(0), *arguments))  # raises the errors of wrong arguments
         drawn = CallRecipe(ConstantRecipe(float), [_draw_ahead(context, function, generator, arguments)])
-        number = context.recorder.numbers.tensor(SymbolicNumber(FromRandom(drawn)))
+        number = context.recorder.numbers.tensor(context.recorder.numbers.computed_ahead(drawn))
         whole = context.record_method("to", [number, ConstantValue(torch.int64)], {})
         return context.call_tensor_method(whole, "item", [], {})  # type: ignore[arg-type]
 
@@ -75,7 +75,7 @@ def _register_numpy(name: str) -> None:
             raise unsupported("call-builtin", f"numpy.random.{name} of something else than numbers")
         if type(getattr(kind(0), name)(*arguments)) is not float:
             raise unsupported("call-builtin", f"an array of numpy.random.{name}")
-        return SymbolicNumber(FromRandom(_draw_ahead(context, getattr(kind, name), generator, arguments)))
+        return context.recorder.numbers.computed_ahead(_draw_ahead(context, getattr(kind, name), generator, arguments))
 
 
 def _register_break(function: Any) -> None:
