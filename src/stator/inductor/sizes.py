@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stator.base.errors import Unsupported
@@ -41,6 +41,7 @@ class SizeKnowledge:
 
     def __init__(self, environment: Environment | None = None) -> None:
         self.environment = environment
+        self._known = _Known()
 
     # ---- conversions
 
@@ -64,7 +65,7 @@ class SizeKnowledge:
         environment = self.environment
         if environment is None or not isinstance(value, Expr | FloatExpr | Comparison | Conjunction | Disjunction):
             return value
-        value = value.substitute({one: by for one, by in environment.replacements.items() if one in environment.hints})
+        value = value.substitute(self._results(environment).replaced)
         return value.constant if isinstance(value, Expr) and value.constant is not None else value
 
     def promised(self, meta: Any, own: Collection[Symbol]) -> list[tuple[Sizes, Sizes] | None]:
@@ -115,7 +116,11 @@ class SizeKnowledge:
         if not isinstance(value, Expr):
             return value
         assert self.environment is not None
-        return value.evaluate(_Hints(self.environment.hints))
+        known = self._results(self.environment)
+        found = known.hints.get(value)
+        if found is None:
+            found = known.hints[value] = value.evaluate(known.symbols)
+        return found
 
     def hints(self, values: Iterable[ExprLike]) -> tuple[int, ...]:
         return tuple([self.hint(value) for value in values])
@@ -169,10 +174,22 @@ class SizeKnowledge:
         environment = self.environment
         if environment is None:
             return loop_ranges(variables, sizes)  # type: ignore[arg-type]
-        made = SymbolicRanges(environment.ranges, self._is_nonnegative)
-        for variable, size in zip(variables, sizes, strict=True):
-            made.add_loop(variable, size)
-        return made
+        known = self._results(environment)
+        key = tuple(variables), tuple(sizes)
+        found = known.ranges.get(key)
+        if found is None:
+            found = known.ranges[key] = SymbolicRanges(environment.ranges, self._is_nonnegative, known.of_sizes)
+            for variable, size in zip(*key, strict=True):
+                found.add_loop(variable, size)
+        return found.copy()
+
+    def _results(self, environment: Environment) -> _Known:
+        """What has been computed with the present symbols and facts."""
+        at = len(environment.hints), len(environment.ranges), len(environment.facts)
+        if self._known.at != at:
+            replaced = {one: by for one, by in environment.replacements.items() if one in environment.hints}
+            self._known = _Known(at, _Hints(environment.hints), replaced)
+        return self._known
 
     def _is_nonnegative(self, expr: Expr) -> bool:
         return self.known(">=", expr, 0)
@@ -235,6 +252,18 @@ class SizeKnowledge:
 class _Hints(dict[Symbol, int]):
     def __missing__(self, symbol: Symbol) -> int:
         return _TYPICAL
+
+
+@dataclass(slots=True)
+class _Known:
+    """Results that stay right until there are more symbols or facts: their numbers are `at`."""
+
+    at: tuple[int, ...] = (0, 0, 0)
+    symbols: _Hints = field(default_factory=lambda: _Hints())
+    replaced: dict[Symbol, Expr] = field(default_factory=dict)  # sizes of inputs that facts have replaced
+    hints: dict[Expr, int] = field(default_factory=dict)
+    of_sizes: dict[Expr, Expr] = field(default_factory=dict)
+    ranges: dict[tuple[Any, ...], SymbolicRanges] = field(default_factory=dict)
 
 
 NUMBERS_ONLY = SizeKnowledge()

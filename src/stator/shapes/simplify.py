@@ -36,9 +36,10 @@ def simplify(expr: ExprLike, ranges: Ranges) -> Expr:
     if not expr.symbols:
         return expr
     if isinstance(ranges, SymbolicRanges):
-        found = ranges.simplified.get(expr)
+        results = ranges.results_for(expr)
+        found = results.get(expr)
         if found is None:
-            found = ranges.simplified[expr] = _simplified(expr, ranges)
+            found = results[expr] = _simplified(expr, ranges)
         return found
     signature = tuple([ranges.get(symbol, UNBOUNDED) for symbol in _ordered_symbols(expr)])
     cached = expr._simplified
@@ -77,21 +78,28 @@ class SymbolicRanges(dict[Symbol, tuple[Bound, Bound]]):
     """Ranges of loop variables and of the symbolic sizes of loops.
 
     `extents`: a loop variable lies between 0 and its extent, exclusively. `proves` says whether facts about sizes imply
-    that an expression over sizes is not negative.
+    that an expression over sizes is not negative. `of_sizes`: simplified expressions over sizes alone, for all ranges
+    with these facts.
     """
 
-    __slots__ = ("extents", "loops", "proves", "simplified")
+    __slots__ = ("_added", "_copied", "_of_added", "_of_sizes", "_simplified", "extents", "loops", "proves")
 
-    def __init__(self, sizes: Ranges, proves: Callable[[Expr], bool]) -> None:
+    def __init__(self, sizes: Ranges, proves: Callable[[Expr], bool], of_sizes: dict[Expr, Expr] | None = None) -> None:
         super().__init__(sizes)
         self.extents: dict[Symbol, Expr] = {}
         self.loops: set[Symbol] = set()
         self.proves = proves
-        self.simplified: dict[Expr, Expr] = {}
+        self._of_sizes: dict[Expr, Expr] = {} if of_sizes is None else of_sizes
+        self._simplified: dict[Expr, Expr] = {}
+        self._copied = False
+        self._added: set[Symbol] = set()  # loops that a copy has beyond its original
+        self._of_added: dict[Expr, Expr] = {}
 
     def add_loop(self, symbol: Symbol, extent: ExprLike) -> None:
         """A further loop variable. An empty loop counts as one iteration."""
         self.loops.add(symbol)
+        if self._copied:
+            self._added.add(symbol)
         if isinstance(extent, Expr):
             self.extents[symbol] = extent
             self[symbol] = 0, max(extent.bounds(self)[1] - 1, 0)
@@ -102,10 +110,20 @@ class SymbolicRanges(dict[Symbol, tuple[Bound, Bound]]):
         """True if the expression depends on sizes alone."""
         return self.loops.isdisjoint(expr.symbols) and expr.symbols <= self.keys()
 
+    def results_for(self, expr: Expr) -> dict[Expr, Expr]:
+        """The simplified expressions among which that of `expr` is to be kept. Copies share all but those over loops
+        that only they have."""
+        if not self._added.isdisjoint(expr.symbols):
+            return self._of_added
+        return self._of_sizes if self.loops.isdisjoint(expr.symbols) else self._simplified
+
     def copy(self) -> SymbolicRanges:
-        made = SymbolicRanges(self, self.proves)
+        made = SymbolicRanges(self, self.proves, self._of_sizes)
         made.extents.update(self.extents)
         made.loops.update(self.loops)
+        made._simplified, made._copied = self._simplified, True
+        made._added.update(self._added)
+        made._of_added.update(self._of_added)
         return made
 
 
