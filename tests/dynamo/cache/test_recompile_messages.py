@@ -51,6 +51,7 @@ def warned(run: Callable[[], Any]) -> list[warnings.WarningMessage]:
 
 
 @pytest.mark.parametrize("kind", [Scaled, Hooked])
+@pytest.mark.fixed_sizes
 def test_the_log_names_the_users_forward_and_what_changed_last(kind: type, recompilations: list[str]) -> None:
     compiled = stator.compile(kind(), backend="eager")
     for by in ("a", "bb", "ccc"):
@@ -61,6 +62,7 @@ def test_the_log_names_the_users_forward_and_what_changed_last(kind: type, recom
     assert "'a' became 'bb'" in recompilations[0] and "'bb' became 'ccc'" in recompilations[1]
 
 
+@pytest.mark.fixed_sizes
 def test_the_nearest_version_is_the_one_whose_guards_hold_longest(recompilations: list[str]) -> None:
     def program(x: torch.Tensor, first: str, second: str) -> torch.Tensor:
         return x * len(first) + len(second)

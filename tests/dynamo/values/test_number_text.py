@@ -25,6 +25,7 @@ def of_rows(*sizes: int) -> list[tuple[torch.Tensor]]:
     return [(torch.randn(size, 3),) for size in sizes]
 
 
+@pytest.mark.fixed_sizes
 def test_the_message_of_a_check_that_holds_needs_no_constant():
     def checked(x):
         height, width = x.shape

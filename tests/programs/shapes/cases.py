@@ -31,7 +31,7 @@ _SHAPES_OF_Z = (
     ("a", "a"),
 )
 _STEPS = (*values.step, *layouts.step, *numbers.step)
-_SMALL_SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 13)
+_SMALL_SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 13, 17)
 _LAYOUTS = ("dense", "dense", "reversed", "every second")
 
 
