@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from stator.prims.layout import same_sizes
+
 from .decomposition_decorator import cast, decomposes, iota
 
 aten = torch.ops.aten
@@ -61,16 +63,29 @@ def exclusive_count(mask: Any) -> Any:
 
 @decomposes("masked_scatter", wide=False)
 def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
-    """Where the mask is True, take the elements of `source` in order. Too few elements are an IndexError."""
+    """Where the mask is True, take the elements of `source` in order. Too few elements are an IndexError. A mask of
+    rows takes whole rows of a source that has such rows."""
+    given, sizes = tuple(mask.shape), tuple(source.shape)
     base, mask = aten.broadcast_tensors.default([self, mask])
-    if 0 in tuple(base.shape):
+    shape = list(base.shape)
+    if 0 in shape:
         return aten.clone.default(base)
-    if 0 in tuple(source.shape):
+    if 0 in sizes:
         return NotImplemented
-    flat = aten.reshape.default(mask, [-1])
+    inner = 0  # dimensions of a row
+    while inner < min(len(given), len(sizes)) and type(given[-1 - inner]) is int and given[-1 - inner] == 1:
+        if not same_sizes((sizes[-1 - inner],), (shape[-1 - inner],)):
+            break
+        inner += 1
+    rows = mask
+    for _ in range(inner):
+        rows = aten.select.int(rows, -1, 0)
+    flat = aten.reshape.default(rows, [-1])
     place = aten.where.ScalarOther(flat, exclusive_count(flat), 0)
-    picked = aten.index.Tensor(aten.reshape.default(source, [-1]), [place])
-    return aten.where.self(mask, aten.reshape.default(picked, list(base.shape)), base)
+    row = [math.prod(shape[len(shape) - inner :])] if inner else []
+    table = aten.reshape.default(source, [math.prod(sizes[: len(sizes) - inner]), *row])
+    picked = aten.index.Tensor(table, [place])
+    return aten.where.self(mask, aten.reshape.default(picked, shape), base)
 
 
 @decomposes("nonzero_static", wide=False)
