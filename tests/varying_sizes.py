@@ -18,6 +18,7 @@ def check_sizes(
     function: Callable[..., Any],
     make: Make,
     *,
+    expected: Callable[..., Any] | None = None,
     sizes: Sequence[int] = SIZES,
     backend: str = "aot_eager",
     dynamic: bool | None = None,
@@ -28,21 +29,21 @@ def check_sizes(
 ) -> None:
     """The compiled program does as eager at each size, by few versions and without constants for sizes of inputs.
 
-    make: the arguments of a call, of this size. versions: 2 by default, one for the first size and one for all others;
-    1 under `dynamic=True`.
+    make: the arguments of a call, of this size. expected: runs in eager mode in place of the function.
+    versions: 2 by default, one for the first size and one for all others; 1 under `dynamic=True`.
     """
     stator.reset()
     compiled = stator.compile(function, backend=backend, dynamic=dynamic, fullgraph=fullgraph)
     counts = Counts()
     for size in sizes:
         torch.manual_seed(size)
-        expected = observe(function, make(size), gradients=gradients)
+        outside = observe(expected or function, make(size), gradients=gradients)
         torch.manual_seed(size)
         found = observe(compiled, make(size), gradients=gradients)
-        assert expected.error is None, expected.error
-        for outcome in (found, expected):  # the strides of gradients are not the point here
+        assert outside.error is None, outside.error
+        for outcome in (found, outside):  # the strides of gradients are not the point here
             outcome.gradients = [None if one is None else one.contiguous() for one in outcome.gradients]
-        assert_same_outcome(found, expected, tolerance or BY_BACKEND[backend])
+        assert_same_outcome(found, outside, tolerance or BY_BACKEND[backend])
     wanted = (1 if dynamic else 2) if versions is None else versions
     assert counts.compilations == wanted, f"{counts.compilations} versions instead of {wanted}"
     assert counts["dynamo.sizes_made_constant"] == counts["dynamo.refused_symbols"] == counts["aot_split:eager"] == 0

@@ -16,10 +16,6 @@ import stator
 from stator.base.errors import ConstraintViolation
 
 
-def branches(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,)), y * y.shape[0]
-
-
 def replaced_data(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     own = torch.zeros(3)
     own.data = x * 2
@@ -34,7 +30,7 @@ def beside_a_pair(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch
     return (TwoTensor(x, x + 1) * 2).a, y * y.shape[0]
 
 
-@pytest.mark.parametrize("program", [branches, replaced_data, arrays, beside_a_pair])
+@pytest.mark.parametrize("program", [replaced_data, arrays, beside_a_pair])
 def test_sizes_that_a_feature_needs_are_constants_and_others_stay_symbols(program: Callable[..., Any]) -> None:
     made: list[fx.GraphModule] = []
 
@@ -52,8 +48,8 @@ def test_sizes_that_a_feature_needs_are_constants_and_others_stay_symbols(progra
 
 
 def test_explain_names_the_line_that_needs_a_constant() -> None:
-    found = str(stator.explain(branches, dynamic=True)(torch.randn(4), torch.randn(5)))
-    place = f"line {branches.__code__.co_firstlineno + 1}"
+    found = str(stator.explain(arrays, dynamic=True)(torch.randn(4), torch.randn(5)))
+    place = f"line {arrays.__code__.co_firstlineno + 1}"
     (line,) = (one for one in found.splitlines() if "x.size(0) == 4" in one)
     assert place in line and "for many values of y.size(0)" in found
 
@@ -62,7 +58,7 @@ def test_a_promise_about_such_a_size_is_broken() -> None:
     x = torch.randn(4)
     stator.mark_dynamic(x, 0)
     with pytest.raises(ConstraintViolation, match=r"x\.size\(0\) has to be 4"):
-        stator.compile(branches, backend="eager")(x, torch.randn(5))
+        stator.compile(arrays, backend="eager")(x, torch.randn(5))
 
 
 def test_a_frame_that_is_one_graph_only_with_constants_has_constants_under_fullgraph() -> None:

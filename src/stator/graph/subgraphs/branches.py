@@ -6,7 +6,7 @@ operator. Its backward is another such operator, which recomputes the intermedia
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.fake.fake_mode import FakeMode, FakeTensor
 from stator.graph.fake.number_stand_ins import is_number, number_from_tensor
 from stator.graph.functionalization.functionalize import FunctionalTracer
+from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.tracing.tracer import run_graph
 from stator.prims.layout import contiguous_strides, is_dense
 from stator.prims.record import TensorMeta
@@ -61,8 +62,20 @@ class Branches:
         if not isinstance(condition.fake_mode, FunctionalTracer):  # plain fake mode: only the results matter
             arguments = [value for value in arguments if not is_number(value)]
         tensors, numbers = numbers_to_tensors(arguments)
-        functions = [branch_tracer(self.branches[side], numbers) for side in (True, False)]
-        return apply_choice(BranchChoice(self.name, functions, self.results), condition, tensors)
+        sizes = {at: value for at, value in enumerate(tensors) if not isinstance(value, torch.Tensor)}
+        functions = [branch_tracer(self.branches[side], numbers, sizes) for side in (True, False)]
+        results = self._results_of(tensors) if is_symbolic(self.results) else self.results
+        given = [value for value in tensors if isinstance(value, torch.Tensor)]
+        return apply_choice(BranchChoice(self.name, functions, results), condition, given)
+
+    def _results_of(self, arguments: Sequence[Any]) -> tuple[TensorMeta, ...]:
+        """The layouts of the results for arguments of these sizes, which the symbols of the capture need not name."""
+        mode = FakeMode()
+        branch = self.branches[True]
+        given = [mode.make(one.meta) if isinstance(one, FakeTensor) else one for one in arguments]
+        with torch._C._InferenceMode(False), torch.no_grad(), mode:
+            made = run_subgraph(branch.graph, [given[index] for index in branch.reads])
+        return tuple([fresh_layout(one.meta) for one in made])
 
     def graphs(self) -> dict[str, fx.GraphModule]:
         """Return the graphs by role, for printing."""
@@ -75,11 +88,14 @@ def numbers_to_tensors(arguments: Sequence[Any]) -> tuple[list[Any], frozenset[i
     return [value.node.tensor if at in numbers else value for at, value in enumerate(arguments)], numbers
 
 
-def branch_tracer(branch: Branch, numbers: frozenset[int]) -> SubgraphFunction:
-    """Make a function that traces the graph of a branch. It takes tensors in place of the numbers at `numbers`."""
+def branch_tracer(branch: Branch, numbers: frozenset[int], sizes: Mapping[int, Any]) -> SubgraphFunction:
+    """Make a function that traces the graph of a branch. It takes tensors in place of the numbers at `numbers`, and no
+    sizes, which are symbols that graphs contain."""
 
     def run(tracer: FunctionalTracer, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-        values = [number_from_tensor(value) if at in numbers else value for at, value in enumerate(tensors)]
+        remaining = iter(tensors)
+        given = [sizes[at] if at in sizes else next(remaining) for at in range(len(tensors) + len(sizes))]
+        values = [number_from_tensor(value) if at in numbers else value for at, value in enumerate(given)]
         read = [values[index] for index in branch.reads]
         before = tracer.origin, tracer.place
         made = run_graph(branch.graph, read, tracer)

@@ -42,13 +42,16 @@ class LoopRunner:
 
     def _on_fakes(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         mode = next(value for value in arguments if isinstance(value, FakeTensor)).fake_mode
-        layouts = [fresh_layout(meta) for meta in self.carried]
+        # the capture's, or of other symbols if the graph is compiled for other sizes
+        layouts = [fresh_layout(value.meta) for value in arguments[: len(self.carried)]]
         if not isinstance(mode, FunctionalTracer):
             return tuple([mode.make(meta) for meta in layouts])
-        tensors, numbers = numbers_to_tensors(arguments)
+        values, numbers = numbers_to_tensors(arguments)
+        sizes = {at: value for at, value in enumerate(values) if not isinstance(value, torch.Tensor)}
+        tensors = [value for value in values if isinstance(value, FakeTensor)]
         given = [*layouts, *[tensor.meta for tensor in tensors[len(layouts) :]]]
         graphs = [
-            trace_subgraph(mode, branch_tracer(branch, numbers), given, results, self.name)
+            trace_subgraph(mode, branch_tracer(branch, numbers, sizes), given, results, self.name)
             for branch, results in ((self.condition, [self.condition_layout]), (self.body, layouts))
         ]
         part = SubgraphOp(self.name, graphs, layouts, _RunLoop(len(layouts)))

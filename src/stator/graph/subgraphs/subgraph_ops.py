@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -19,8 +19,11 @@ from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.functionalization.functionalize import FunctionalTracer
 from stator.graph.ir.memory import memory_root
+from stator.graph.ir.size_bindings import environment_of, evaluated, read_sizes, size_bindings, symbols_of_graph
 from stator.graph.tracing.tracer import close_graph
 from stator.prims.record import TensorMeta, shape_rule
+from stator.shapes.expr import Symbol
+from stator.shapes.sym_node import to_sym_int
 
 from .custom_autograd import run_subgraph
 
@@ -55,13 +58,15 @@ class SubgraphOp:
         self.control = control
         self._functions = tuple(functions) or tuple(map(_callable, graphs))
 
-    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run on real tensors, below autograd. The results share no memory with the arguments."""
-        return list(self.control(self._functions, tensors))
+    def run(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+        """Run on real tensors, below autograd. The results share no memory with the arguments. sizes: the values of the
+        symbols of the graphs."""
+        functions = [_with_sizes(function, sizes) for function in self._functions] if sizes else self._functions
+        return list(self.control(functions, tensors))
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+    def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> Any:
         """Called by compiled graphs. A single result is returned without a list."""
-        made = self.run(tensors)
+        made = self.run(tensors, sizes)
         return made[0] if len(made) == 1 else made
 
     def compiled(self, compile_graph: Callable[[fx.GraphModule], Compiled]) -> SubgraphOp:
@@ -95,17 +100,40 @@ _numbers = itertools.count()
 _parts: weakref.WeakValueDictionary[int, SubgraphOp] = weakref.WeakValueDictionary()
 
 
+def _with_sizes(function: Compiled, sizes: Sequence[int]) -> Compiled:
+    return lambda *tensors: function(*tensors, *sizes)
+
+
 def _callable(graph: fx.GraphModule) -> Compiled:
-    return lambda *tensors: run_subgraph(graph, tensors)
+    def run(*values: Any) -> Sequence[torch.Tensor]:
+        bindings = size_bindings(graph.graph)
+        if not bindings:
+            return run_subgraph(graph, values)
+        return _AtSizes(graph, read_sizes(bindings, values)).run(*values)  # type: ignore[no-any-return]
+
+    return run
 
 
-def _run(tensors: Sequence[torch.Tensor], part: int) -> list[torch.Tensor]:
-    return _parts[part].run(tensors)
+class _AtSizes(fx.Interpreter):
+    """Runs a functional graph with symbolic sizes, node by node."""
+
+    def __init__(self, graph: fx.GraphModule, sizes: Mapping[Symbol, int]) -> None:
+        super().__init__(graph)
+        self.sizes = sizes
+
+    def fetch_args_kwargs_from_env(self, node: fx.Node) -> Any:
+        return evaluated(super().fetch_args_kwargs_from_env(node), self.sizes)
+
+
+def _run(tensors: Sequence[torch.Tensor], part: int, sizes: Sequence[int]) -> list[torch.Tensor]:
+    return _parts[part].run(tensors, sizes)
 
 
 _library = torch.library.Library("stator_parts", "DEF")
-_library.define("run(Tensor[] tensors, int part) -> Tensor[]")
-_library.define("run.random(Tensor[] tensors, int part) -> Tensor[]", tags=(torch.Tag.nondeterministic_seeded,))
+_library.define("run(Tensor[] tensors, int part, SymInt[] sizes) -> Tensor[]")
+_library.define(
+    "run.random(Tensor[] tensors, int part, SymInt[] sizes) -> Tensor[]", tags=(torch.Tag.nondeterministic_seeded,)
+)
 _library.impl("run", _run, "CompositeExplicitAutograd")
 _library.impl("run.random", _run, "CompositeExplicitAutograd")
 
@@ -114,7 +142,7 @@ run_random = torch.ops.stator_parts.run.random  # for subgraphs that draw random
 
 
 @shape_rule(run, run_random)
-def run_shape(tensors: Sequence[Any], part: int) -> list[TensorMeta]:
+def run_shape(tensors: Sequence[Any], part: int, sizes: Sequence[Any]) -> list[TensorMeta]:
     """Return the recorded layouts; the graphs were traced for tensors of the given layouts."""
     return list(_parts[part].results)
 
@@ -130,7 +158,24 @@ def record_subgraph(
     mode: FunctionalTracer, part: SubgraphOp, tensors: Sequence[FakeTensor], draws: bool = False
 ) -> list[FakeTensor]:
     """Record the operator that runs a SubgraphOp. With `draws`, rewrites never repeat, merge or move the operator."""
-    return mode.dispatch(run_random if draws else run, (list(tensors), SubgraphKey(part)), {})
+    return mode.dispatch(run_random if draws else run, (list(tensors), SubgraphKey(part), _sizes_of(part)), {})
+
+
+def _sizes_of(part: SubgraphOp) -> list[Any]:
+    """The symbols of the graphs, which take their values behind the tensors."""
+    environments = filter(None, (environment_of(graph.graph) for graph in part.graphs))
+    environment = next(environments, None)
+    if environment is None:
+        return []
+    symbols = frozenset().union(*[symbols_of_graph(graph.graph) for graph in part.graphs])
+    sizes = [to_sym_int(environment, symbol) for symbol in sorted(symbols, key=str)]
+    for graph in part.graphs:
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        for at, size in enumerate(sizes):
+            with graph.graph.inserting_after(placeholders[-1]):
+                placeholders.append(graph.graph.placeholder(f"size_{at}"))
+            placeholders[-1].meta["val"] = size
+    return sizes
 
 
 def fresh_layout(meta: TensorMeta) -> TensorMeta:

@@ -86,14 +86,15 @@ def refused(function: str, what: str) -> Unsupported:
 
 
 def check_operands(context: CaptureContext, function: str, operands: Sequence[Value]) -> None:
-    """Raise Unsupported unless the operands are tensors of fixed sizes, or tuples, lists and dicts of these."""
+    """Raise Unsupported unless the operands are tensors whose sizes follow from those of inputs, or tuples, lists and
+    dicts of these."""
     if context.recorder.transforms:
         raise refused(function, "under a function transform")
     for operand in operands:
         found: list[TensorValue] = []
         if not _only_tensors(tree_of(context, operand, found)):
             raise refused(function, "with operands that are not tensors")
-        if not all(context.recorder.numbers.has_fixed_sizes(function, one.fake) for one in found):
+        if not all(context.recorder.numbers.has_input_sizes(one.fake) for one in found):
             raise refused(function, "of tensors whose sizes depend on data")
 
 

@@ -102,6 +102,7 @@ def _check_length(context: CaptureContext, xs: Value) -> None:
     check_operands(context, "associative_scan", [xs])
     leaves: list[TensorValue] = []
     tree_of(context, xs, leaves)
+    context.recorder.numbers.need_constants("associative_scan", [leaf.fake for leaf in leaves])
     sizes = {leaf.fake.shape[0] if leaf.fake.dim() else 0 for leaf in leaves}
     if len(sizes) != 1 or 0 in sizes:
         raise refused("associative_scan", "of tensors of different length, or none")

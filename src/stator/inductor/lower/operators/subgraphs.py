@@ -12,8 +12,8 @@ from stator.inductor.lower.registry import lowers
 
 
 @lowers(run, run_random)
-def _run(builder: LoweringBuilder, tensors: Sequence[Any], part: SubgraphKey) -> Any:
+def _run(builder: LoweringBuilder, tensors: Sequence[Any], part: SubgraphKey, sizes: Sequence[Any]) -> Any:
     """Subgraphs are traced and compiled for tensors with exactly eager's strides."""
     nodes: Any = builder.node.args[0]
     given = [builder.argument(value, node.meta["val"].stride) for value, node in zip(tensors, nodes, strict=True)]
-    return library_results(builder, part.part, [given], {}, builder.meta)
+    return library_results(builder, part.part, [given, list(sizes)], {}, builder.meta)
