@@ -2,7 +2,8 @@
 
 `python -m benchmarks.breaks` prints microseconds for each break, of stator and torch.compile. Each program runs with a
 call of a C function that breaks the graph, and with a call that is captured; the native call is taken off. "graph" is
-what one graph more costs by itself: a compiled function called apart. Figures are minima of alternating batches.
+what one graph more costs by itself: a compiled function called apart. Figures are minima of alternating batches, in
+this thread's own time on the processor: other work on the machine must not count.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ def microseconds(calls: dict[str, Callable[[], object]], batches: int = 40, time
     least = dict.fromkeys(calls, float("inf"))
     for _ in range(batches):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = time.thread_time()
             for _ in range(times):
                 call()
-            least[name] = min(least[name], (time.perf_counter() - start) * 1e6 / times)
+            least[name] = min(least[name], (time.thread_time() - start) * 1e6 / times)
     return least
 
 

@@ -1,7 +1,8 @@
 """Measures what calls of small training programs cost, and fits the table of `stator.aot.partition.call_costs`.
 
 `python -m benchmarks.call_costs` prints the table, then each program's microseconds beside the estimates. Backward
-passes share the costs of the engine and of each leaf, which the fit takes off.
+passes share the costs of the engine, of each leaf and of each result that the backward begins at, which the fit takes
+off. Times are this thread's own on the processor: other work on the machine must not count.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ def microseconds(calls: dict[str, Callable[[], object]], batches: int = 25, time
     least = dict.fromkeys(calls, float("inf"))
     for _ in range(batches):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = time.thread_time()
             for _ in range(times):
                 call()
-            least[name] = min(least[name], (time.perf_counter() - start) * 1e6 / times)
+            least[name] = min(least[name], (time.thread_time() - start) * 1e6 / times)
     return least
 
 
@@ -147,16 +148,16 @@ def main() -> None:
     for calls, least, leaves in measured.values():
         for way in ("operators", "step"):
             counts = {f"{way}_{kind}": count for kind, count in getattr(calls, f"{way}_backward").items()}
-            rows.append(({**counts, "engine": 1, "leaf": leaves}, least[f"{way}_backward"]))
+            rows.append(({**counts, **shared_by_both(calls, leaves)}, least[f"{way}_backward"]))
     found = fit(rows)
-    print(f"engine {found.get('engine', 0):.1f}, a leaf {found.get('leaf', 0):.1f}")
+    shared = {kind: found.get(kind, 0.0) for kind in ("engine", "leaf", "root")}
+    print(", ".join(f"{kind} {cost:.1f}" for kind, cost in shared.items()))
     for way in ("operators", "step"):
         table = {name.removeprefix(f"{way}_"): cost for name, cost in found.items() if name.startswith(f"{way}_")}
         print_table(f"{way}_backward", table)
     print("\nmicroseconds, measured/estimated by the table in use: by operators; as a step; ratio of both")
-    shared = found.get("engine", 0)
     for name, (calls, least, leaves) in measured.items():
-        common = shared + leaves * found.get("leaf", 0)
+        common = sum(shared[kind] * count for kind, count in shared_by_both(calls, leaves).items())
         ways = {"operators": calls.by_operators(), "step": calls.as_step()}
         texts = [
             f"{least[f'{way}_forward']:.1f}/{forward:.1f} + {least[f'{way}_backward'] - common:.1f}/{backward:.1f}"
@@ -165,6 +166,11 @@ def main() -> None:
         totals = {way: least[f"{way}_forward"] + least[f"{way}_backward"] for way in ways}
         estimate = " left" if not call_costs.gains(calls) else ""
         print(f"{name:20}{texts[0]:28}{texts[1]:28}{totals['operators'] / totals['step']:.2f}{estimate}")
+
+
+def shared_by_both(calls: Calls, leaves: int) -> dict[str, int]:
+    """What a backward costs either way, by kind: the engine, and each leaf and root with its gradient."""
+    return {"engine": 1, "leaf": leaves, "root": calls.step_forward["result"]}
 
 
 def print_table(name: str, costs: Mapping[str, float]) -> None:

@@ -75,7 +75,7 @@ def compile_training(
         return _compile_without_gradients(program, joint, example_inputs, tensors, compile_graph, run_overlapping)
     with counters.timed("partition"):
         parts = partition(joint, memory_budget)
-    if leave_small and not shown and (reason := too_small(joint, parts, len(joint.links), len(joint.groups))):
+    if leave_small and not shown and (reason := too_small(joint, parts, joint.link_nodes(), len(joint.groups))):
         leave_small(reason)
         return python_function(function) if isinstance(function, fx.GraphModule) else function
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))

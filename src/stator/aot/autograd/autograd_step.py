@@ -239,7 +239,7 @@ class CompiledStep:
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             freed = note_freed(step_node, self.joint.savers.freed_by(values))
             if last and not torch.is_grad_enabled():
-                self._free(step_node, freed, saved)
+                self.free(step_node, freed, saved)
         if torch.is_grad_enabled():
             return self.twice_differentiable(request, step_node, present)
         if run_eagerly is not None:
@@ -284,7 +284,7 @@ class CompiledStep:
 
         return run
 
-    def _free(self, step_node: Any, freed: int, saved: Sequence[Any]) -> None:
+    def free(self, step_node: Any, freed: int, saved: Sequence[Any]) -> None:
         """Free the saved values that no differentiable value needs after eager's backward has freed `freed`."""
         places = self._still_needed(freed)
         if self.parts.saved:

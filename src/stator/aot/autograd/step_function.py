@@ -111,9 +111,8 @@ class OrdinaryStepFunction(torch.autograd.Function):
         if step.constant_positions:
             tangents = tuple([given[at] for at in step.joint.differentiable])
         if (
-            not step.frees_all
-            or tangents[0] is None
-            or (len(tangents) > 1 and any(tangent is None for tangent in tangents))
+            tangents[0] is None
+            or (len(tangents) > 1 and any([tangent is None for tangent in tangents]))
             or (ctx.linked is not None and ctx.linked.observed)
             or is_grad_enabled()
             or keeps_graph()
@@ -122,7 +121,10 @@ class OrdinaryStepFunction(torch.autograd.Function):
         ):
             return StepFunction.backward(ctx, *given)
         arguments = [*ctx.saved_tensors, *tangents] if step.saved else [*tangents]
-        if step.frees:
+        if not step.frees_all:
+            ctx.freed = 0, graph_task_id(), step.frees
+            step.free(ctx, step.frees, arguments)
+        elif step.frees:
             ctx.freed = 0, graph_task_id(), step.frees
             ctx.maybe_clear_saved_tensors()
             ctx.primals = ctx.memory = ()
@@ -153,13 +155,17 @@ def _call_hooks(hooks: dict[int, Any], gradient: torch.Tensor | None) -> torch.T
     return gradient
 
 
-def _describe_nodes(node_type: Any) -> None:
+def _describe_nodes(function: type[StepFunction] | type[OrdinaryStepFunction]) -> None:
     """Default attributes of the nodes of calls, which most calls leave as they are.
+
+    apply: what the engine calls, without a look at other ways to define a backward.
 
     hooks: on results, by position. groups: nodes of the groups of inputs. value_nodes: the nodes before these, by
     position.
     progress: of running backwards. sizes: the values of symbols.
     """
+    node_type: Any = function._backward_cls  # type: ignore[union-attr]
+    node_type.apply = function.backward
     node_type.states = node_type.memory = node_type.groups = node_type.sizes = ()
     node_type.linked = node_type.kept = None
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
@@ -168,8 +174,8 @@ def _describe_nodes(node_type: Any) -> None:
     node_type.register_prehook = node_type.register_hook = refuse_hooks
 
 
-_describe_nodes(StepFunction._backward_cls)  # type: ignore[attr-defined]
-_describe_nodes(OrdinaryStepFunction._backward_cls)  # type: ignore[attr-defined]
+_describe_nodes(StepFunction)
+_describe_nodes(OrdinaryStepFunction)
 
 
 def _constants(step: CompiledStep, values: Sequence[Any]) -> list[torch.Tensor]:

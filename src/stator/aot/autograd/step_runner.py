@@ -53,7 +53,11 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
 def _linked_runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
     """`runner` of an ordinary step with links. Every statement in it delays small programs."""
     first, stops = step.joint.differentiable[0], step.stops
-    links = [(one.position, (None, len(one.behind)), one.behind) for one in step.joint.links if one.behind]
+    links = [
+        (one.position, (None, len(one.behind), (None,) * (len(one.behind) + 1)), one.behind)
+        for one in step.joint.links
+        if one.behind
+    ]
 
     def run(*primals: torch.Tensor) -> Sequence[Any]:
         values: Sequence[Any] = _apply_ordinary(step, *primals)
@@ -164,7 +168,7 @@ def _linked(
             if behind or not ends:
                 ends = (*[seen[earlier] for earlier in behind], dummy_leaf, *ends)
             before = value._version
-            add_link_node(linked, at, (holder, len(behind)), value, *ends)
+            add_link_node(linked, at, (holder, len(behind), (None,) * len(ends)), value, *ends)
             _set_version((value,), (before,))  # the link counted a write that did not happen
             if holder is not None:
                 nodes[at] = weakref.ref(value.grad_fn)

@@ -29,26 +29,26 @@ LITTLE_DATA = 1 << 15
 # By operators, "number" is an operator of tensors and a Python number, of which ATen makes a tensor; "library" is a
 # product, a factorization or whatever else is no loop; "other" any other. "inner": an operator behind the first that a
 # call of the program made. "node": an autograd node.
-OPERATORS_FORWARD: Mapping[str, float] = {"inner": 0.2, "library": 2.1, "number": 3.2, "other": 1.7, "view": 1.3}
-OPERATORS_BACKWARD: Mapping[str, float] = {"library": 1.7, "node": 3.0, "number": 3.0, "other": 0.5}
+OPERATORS_FORWARD: Mapping[str, float] = {"inner": 0.2, "library": 2.8, "number": 3.5, "other": 1.9, "view": 1.6}
+OPERATORS_BACKWARD: Mapping[str, float] = {"library": 2.7, "node": 3.3, "number": 2.8, "other": 0.5, "view": 0.3}
 # Of a compiled step, "step" is its autograd function itself, "link" the autograd node of a result, "group" that of a
 # group of inputs.
 STEP_FORWARD: Mapping[str, float] = {
-    "step": 2.2,
-    "input": 0.8,
-    "result": 1.4,
-    "saved": 0.9,
-    "library": 2.1,
-    "link": 4.6,
-    "group": 5.6,
+    "step": 2.4,
+    "input": 1.1,
+    "result": 1.7,
+    "saved": 1.3,
+    "library": 2.8,
+    "link": 5.8,
+    "group": 6.7,
 }
 STEP_BACKWARD: Mapping[str, float] = {
-    "step": 0.6,
-    "tangent": 5.0,
-    "gradient": 2.0,
-    "library": 2.4,
-    "link": 11.6,
-    "group": 173.8,
+    "step": 6.2,
+    "tangent": 0.4,
+    "gradient": 3.0,
+    "library": 4.0,
+    "link": 16.0,
+    "group": 28.0,
 }
 
 

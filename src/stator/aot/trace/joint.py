@@ -94,6 +94,10 @@ class Joint:
         self.bindings = input_bindings(self.graph.graph)
         self.links_effects = bool(self.written) or any(self.is_view(one.position) for one in self.links)
 
+    def link_nodes(self) -> int:
+        """The number of values to which a call gives an autograd node of their own, see `output_autograd_nodes`."""
+        return sum(bool(one.behind or self.groups) and not self.is_view(one.position) for one in self.links)
+
     def is_view(self, position: int) -> bool:
         """Whether the position belongs to an output that is a view."""
         return position >= self.value_count

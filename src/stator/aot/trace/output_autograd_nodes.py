@@ -150,9 +150,9 @@ def unchanged_results(references: Iterable[Reference]) -> dict[int, torch.Tensor
 # above(step_node, position, tangent) -> gradients of the results right behind the value at this position
 Above = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
 
-# A tensor that keeps the node of the call alive, where that is not the first node behind the value; and the number of
-# results behind the value
-Call = tuple[torch.Tensor | None, int]
+# A tensor that keeps the node of the call alive, where that is not the first node behind the value; the number of
+# results behind the value; and a None for each tensor that is given behind the value
+Call = tuple[torch.Tensor | None, int, tuple[None, ...]]
 
 
 class LinkedResults:
@@ -197,11 +197,12 @@ class LinkedResults:
         return self._observed and self._task == torch._C._current_graph_task_id()
 
     def are_observed(self) -> bool:
-        if any(hooks and at in self.tensors for at, hooks in self.hooks.items()):
+        if self.hooks and any(hooks and at in self.tensors for at, hooks in self.hooks.items()):
             return True
-        alive = [tensor for tensor in (reference() for reference in self.tensors.values()) if tensor is not None]
-        if any(tensor.retains_grad for tensor in alive):
-            return True
+        alive = [tensor for reference in self.tensors.values() if (tensor := reference()) is not None]
+        for tensor in alive:
+            if tensor.retains_grad:
+                return True
         if will_run(_everywhere()):  # a backward to all leaves: no result was asked for
             return False
         # the engine runs the node of a result that was asked for, or that leads to one
@@ -233,21 +234,21 @@ class _LinkFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         (tangent,) = tangents
-        holder, behind = ctx.call
-        gradients: Sequence[Any] = ()
+        holder, behind, rest = ctx.call
         if behind and tangent is not None and ctx.linked.observe():
             step_node = ctx.next_functions[0][0] if holder is None else holder.grad_fn
             gradients = ctx.linked.above(step_node, ctx.position, tangent)
+            rest = (*gradients, *rest[behind:])
         if holder is not None:
             progress_of(holder.grad_fn).arrived[ctx.position] = tangent
             tangent = None
-        rest = len(ctx.needs_input_grad) - 4 - len(gradients)
-        return None, None, None, tangent, *gradients, *[None] * rest
+        return None, None, None, tangent, *rest
 
 
 # skips the handling of functorch and of setup_context
 add_link_node = super(torch.autograd.Function, _LinkFunction).apply
 _LINK_NODE: Any = _LinkFunction._backward_cls  # type: ignore[attr-defined]
+_LINK_NODE.apply = _LinkFunction.backward  # the engine calls it without a look at other ways to define a backward
 
 
 def _note_hooks(node: Any, tensor: torch.Tensor) -> None:
