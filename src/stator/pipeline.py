@@ -109,6 +109,12 @@ def _note_left(reason: str) -> None:
     logs.log("graph", "the graph runs as it is, because it is too small to gain: %s", reason)
 
 
+def _leave(graph: fx.GraphModule, leave_small: Callable[[str], object], reason: str) -> None:
+    """Mark a graph that runs as it is, so that the program's own code can run instead."""
+    graph.meta["left_to_eager"] = reason
+    leave_small(reason)
+
+
 def _observed(compile_functional: aot.CompileGraph, observe: Observe) -> aot.CompileGraph:
     def compile_and_show(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Compiled:
         return observe(gm, compile_functional(gm, example_inputs))
@@ -141,16 +147,22 @@ def _ahead_of_time(
         memory_budget=memory_budget,
     )
 
-    def compile_disjoint(graph: fx.GraphModule, inputs: Sequence[Any], run_overlapping: aot.RunOverlapping) -> Compiled:
+    def compile_disjoint(
+        graph: fx.GraphModule,
+        inputs: Sequence[Any],
+        run_overlapping: aot.RunOverlapping,
+        leave_small: Callable[[str], object] | None,
+    ) -> Compiled:
         if not aot.needs_grad(graph, inputs):
             return infer(graph, inputs, run_overlapping=run_overlapping)
         # operators on wrapper subclasses run Python, which costs more than a compiled step
         small = None if graph.meta.get("wraps") else leave_small
         return train(graph, inputs, run_overlapping=run_overlapping, leave_small=small)
 
-    def compile_plain(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        graph, inputs, wrap = aot.apply_wrappers(WRAPPERS, graph, inputs)
-        return wrap(aot.with_shared_memory(graph, inputs, compile_disjoint))
+    def compile_plain(given: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        leave = None if leave_small is None else partial(_leave, given, leave_small)
+        graph, inputs, wrap = aot.apply_wrappers(WRAPPERS, given, inputs)
+        return wrap(aot.with_shared_memory(graph, inputs, partial(compile_disjoint, leave_small=leave)))
 
     def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         return aot.with_inner_tensors(graph, inputs, compile_plain)

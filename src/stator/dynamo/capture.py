@@ -242,7 +242,7 @@ class _Attempt:
         runs its own code up to its call. Frames that already resume together stay together if possible (`_ended`),
         unless that gave no graph at many places."""
         outermost = frames[0]
-        runs = _may_run_as_it_is(context) and outermost.now > outermost.furthest
+        runs = _may_run_as_it_is(context) and outermost.now not in outermost.passed
         if not self.assumptions.nested or (runs and outermost.program.finishes_call < 0):
             return outermost
         innermost = left_together(frames)[-1]
@@ -283,7 +283,7 @@ class _Attempt:
 
     # -- exits --
     def _finished(self, context: FrameCapture, frame: Frame) -> CapturedFrame:
-        if _may_run_as_it_is(context):
+        if self.assumptions.leaves_small or _may_run_as_it_is(context):
             return self._captured(frame, None, [], Return(_IN_PLACE))
         reconstructor = FrameReconstructor(context)
         assert frame.result is not None
@@ -300,7 +300,8 @@ class _Attempt:
         """The graph ends in these frames, each of which called the next."""
         frame = frames[0]
         reconstructor = FrameReconstructor(context)
-        if len(frames) == 1 and _may_run_as_it_is(context) and frame.now > frame.furthest:
+        runs = self.assumptions.leaves_small or _may_run_as_it_is(context)
+        if len(frames) == 1 and runs and frame.now not in frame.passed:
             return self._captured(frame, None, [], self._reached(frame))
         running = handled[len(handled) - len(frame.handlers) :]  # no inner frame runs a handler
         handlers = tuple(zip(frame.handlers, map(reconstructor.recipe, running), strict=True))
@@ -363,7 +364,7 @@ class _Attempt:
         context = frame.context
         context.guard_what_was_found()
         outputs = [] if reconstructor is None else reconstructor.outputs
-        graph = context.recorder.finish(outputs)
+        graph = None if reconstructor is None else context.recorder.finish(outputs)
         if graph is None and outputs:
             raise unsupported("reconstruct", "a tensor without a graph")
         return CapturedFrame(
@@ -381,12 +382,19 @@ class _Attempt:
             context.recorder.side_effects(),
             list(context.draws),
             runs_original=reconstructor is None,
+            may_run_original=self._may_run_original(frame, exit_),
             sizes=context.recorder.numbers.inputs,
         )
 
     def _guards(self, made: list[Guard]) -> list[Guard]:
         end = self.assumptions.end
         return made if end is None else [*made, *(guard for guard in end.guards if guard not in made)]
+
+    def _may_run_original(self, frame: Frame, exit_: Return | Break) -> bool:
+        """Whether the frame's own code could run up to this exit, if what is compiled before it gains nothing."""
+        if frame.context.recorder.unlike_eager or config.keep_empty_graphs:
+            return False
+        return isinstance(exit_, Return) or not (exit_.inner or frame.now in frame.passed)
 
     def _handled_before(self, frame: Frame) -> Recipe | None:
         """The exception handled before the handlers that were running at entry and have ended since."""

@@ -131,10 +131,11 @@ class FrameCompiler:
                         return install(frame or CompiledFrame((), None), assumptions)
                     if settings.options.verify:
                         verify(captured)
-                    self._note(captured, name, assumptions)
+                    is_new = not assumptions.leaves_small  # otherwise this break was counted and told
+                    self._note(captured, name, assumptions, is_new=is_new)
                     emitted, gains = None, self._gains_by_emission(captured)
                     if gains:
-                        if settings.on_captured is not None:
+                        if is_new and settings.on_captured is not None:
                             settings.on_captured(captured)
                         graph = self._compile_graph(captured, name, assumptions)
                         emitted = self._emit(captured, graph, name, assumptions, bound, of_module=module is not None)
@@ -153,9 +154,13 @@ class FrameCompiler:
     def _compile_graph(
         self, captured: CapturedFrame, name: str, assumptions: CaptureAssumptions
     ) -> Callable[..., Any] | None:
-        """The backend's callable. A graph with symbols that the backend cannot compile is captured again without."""
+        """The backend's callable. A graph with symbols that the backend cannot compile is captured again without; and
+        instead of a graph that the backend left as it is, the frame's own code runs."""
         try:
-            return compile_graph(captured, self.settings, name)
+            compiled = compile_graph(captured, self.settings, name)
+            if captured.graph is not None and captured.may_run_original and "left_to_eager" in captured.graph.meta:
+                raise Retry(assumptions.leaving_small())
+            return compiled
         except Unsupported as error:
             if not refuses_symbols(error, captured):
                 raise
@@ -210,10 +215,12 @@ class FrameCompiler:
             error.__traceback__ = None  # its frames hold the error and objects of the program
             return None
 
-    def _note(self, captured: CapturedFrame, name: str, assumptions: CaptureAssumptions) -> None:
+    def _note(self, captured: CapturedFrame, name: str, assumptions: CaptureAssumptions, *, is_new: bool) -> None:
         """Count and dump a capture, and keep facts for captures of other frames."""
-        counters.count("frames")
         dumps.show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {name}")
+        if not is_new:
+            return
+        counters.count("frames")
         if not assumptions.says_compiling:
             self._fails_when_compiling.add(user_code(captured.code))
         exit_ = captured.exit

@@ -9,6 +9,8 @@ import torch
 
 import stator
 from stator.aot.partition import call_costs
+from stator.aot.runtime.eager import keep_all
+from stator.aot.trace.joint import trace_joint
 from stator.base import counters
 
 
@@ -72,3 +74,11 @@ def test_autograd_nodes_of_results_count(
     before = counters.counts["left_to_eager"]
     stator.compile(function)(torch.arange(5.0, requires_grad=True))
     assert counters.counts["left_to_eager"] - before == left
+
+
+def test_every_node_of_a_result_is_counted() -> None:
+    x, y = torch.randn(8, requires_grad=True), torch.randn(8, requires_grad=True)
+    independent = trace_joint(lambda x: (x.sin(), x.cos()), (x,), keep=keep_all)
+    chain = trace_joint(results_in_a_chain, (x,), keep=keep_all)
+    grouped = trace_joint(lambda x, y: (x.sin(), (x + y).tanh()), (x, y), keep=keep_all)
+    assert [joint.link_nodes() for joint in (independent, chain, grouped)] == [0, 1, 2]

@@ -112,7 +112,7 @@ class OrdinaryStepFunction(torch.autograd.Function):
             tangents = tuple([given[at] for at in step.joint.differentiable])
         if (
             tangents[0] is None
-            or (len(tangents) > 1 and any([tangent is None for tangent in tangents]))
+            or (len(tangents) > 1 and any(tangent is None for tangent in tangents))
             or (ctx.linked is not None and ctx.linked.observed)
             or is_grad_enabled()
             or keeps_graph()

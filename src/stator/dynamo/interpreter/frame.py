@@ -64,7 +64,6 @@ class Frame(CaptureState):
         "cells",
         "context",
         "contexts",
-        "furthest",
         "generator",
         "globals",
         "handlers",
@@ -75,6 +74,7 @@ class Frame(CaptureState):
         "module_frames",
         "name",
         "now",
+        "passed",
         "pc",
         "program",
         "result",
@@ -99,7 +99,7 @@ class Frame(CaptureState):
         self.stack: list[Any] = []
         self.pc = 0  # the next instruction
         self.now = 0  # the running instruction
-        self.furthest = -1  # the last instruction in code order before a backward jump
+        self.passed: set[int] = set()  # instructions that have ended
         self.began = 0  # the capture's step at which the running instruction began
         self.generator: Any = None  # the GeneratorValue that owns the frame
         self.called = False  # the caller's call instruction only pushes the result
@@ -165,10 +165,10 @@ class Frame(CaptureState):
                 except Exception as error:
                     _end_if_of_program(error)
                     raise
+                self.passed.add(pc)
                 if signal is not None:
                     return signal
                 if self.pc <= pc:
-                    self.furthest = max(self.furthest, pc)
                     context.count_turn()
         except Unsupported as error:
             raise self.located(error) from error.__cause__
@@ -209,11 +209,8 @@ class Frame(CaptureState):
         if raised.frames is None:
             raised.frames = list(self.context.frames)
         self.pc = pc + 1
-        if not self.unwind(pc, raised):
-            return False
-        if self.pc <= pc:
-            self.furthest = max(self.furthest, pc)
-        return True
+        self.passed.add(pc)
+        return self.unwind(pc, raised)
 
     def run_generator(self) -> Value | None:
         """Run to the next yield. Returns the yielded value, or None when the frame returned."""

@@ -46,6 +46,7 @@ class CaptureAssumptions:
     relies_on_changes: the graph must not end, so it specializes on those numbers however often they changed.
     called_apart: code of functions at whose call a graph without operators ends, rather than inside of the function;
         also code that resumes several frames, whose outermost frame is left at its call.
+    leaves_small: a graph of this capture was found too small to gain, so that the frame's own code is to run.
     nested: the graph may end inside of functions that the frame called.
     says_compiling: the answer to a program that asks whether it is being compiled.
     error_when_compiling: the point where the program fails if the answer is yes.
@@ -62,6 +63,7 @@ class CaptureAssumptions:
     unrolled: Mapping[Loop, bool] = field(default_factory=dict)
     relies_on_changes: bool = False
     called_apart: frozenset[CodeType] = frozenset()
+    leaves_small: bool = False
     nested: bool = True
     says_compiling: bool = True
     error_when_compiling: GraphEnd | None = None
@@ -81,8 +83,8 @@ class CaptureAssumptions:
         end = (0, 0) if self.end is None else (1, -self.end.step)
         answered = self.error_when_compiling is not None
         fixed = bool(self.fixed_sizes)
-        known = len(self.failed_guards), fixed, len(self.constants), len(self.unrolled), self.relies_on_changes
-        return *known, not self.nested, answered, *end
+        known = len(self.failed_guards), self.leaves_small, fixed, len(self.constants), len(self.unrolled)
+        return *known, self.relies_on_changes, not self.nested, answered, *end
 
     def ending(self, end: GraphEnd) -> CaptureAssumptions:
         """The assumptions with this graph end. After many moves back, the next end is searched by halves."""
@@ -105,6 +107,9 @@ class CaptureAssumptions:
 
     def not_nested(self) -> CaptureAssumptions:
         return replace(self, nested=False, end=None, moved_back=0)
+
+    def leaving_small(self) -> CaptureAssumptions:
+        return replace(self, leaves_small=True, end=None, moved_back=0)
 
     def relying_on_changes(self) -> CaptureAssumptions:
         return replace(self, relies_on_changes=True, says_compiling=True, error_when_compiling=None)

@@ -138,6 +138,7 @@ class CapturedFrame:
 
     runs_original: the frame's own code does the work up to the exit, and nothing before the exit is compiled. Then
         there are no effects, and recipes only tell which kind of object is where.
+    may_run_original: the frame's own code could do so, although a graph is compiled.
     """
 
     function: FunctionType
@@ -155,4 +156,5 @@ class CapturedFrame:
     side_effects: SideEffects = SideEffects()
     draws: list[Recipe] = field(default_factory=list)  # objects that are made in this order before the graph runs
     runs_original: bool = False
+    may_run_original: bool = False
     sizes: InputSizes | None = None  # the symbols in the graph; the backend may add facts about them
