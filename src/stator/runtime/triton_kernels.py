@@ -15,6 +15,9 @@ from .kernel_cache import default_root
 from .toolchain import digest
 
 _MOST_SIZES = 1024
+# Multiplications and additions round as in eager's operators and in C++ kernels; checks of indices are compiled, which
+# Triton takes for debugging; integers wrap around
+COMPILER_OPTIONS = {"enable_fp_fusion": False, "debug": True, "sanitize_overflow": False}
 
 
 def load_kernels(sources: Sequence[KernelText]) -> dict[str, Callable[..., None]]:
@@ -56,7 +59,6 @@ def make_kernel(module: ModuleType, symbol: str) -> Callable[..., None]:
     def launch(*arguments: Any) -> None:
         grid, index = grid_and_index(*arguments[tensors:])
         if grid[0]:
-            # without fusion, multiplications and additions round as in eager's operators and in C++ kernels
-            function[grid](*arguments, **blocks, INDEX=index, num_warps=warps, enable_fp_fusion=False)
+            function[grid](*arguments, **blocks, INDEX=index, num_warps=warps, **COMPILER_OPTIONS)
 
     return launch

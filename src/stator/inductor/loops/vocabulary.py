@@ -161,6 +161,11 @@ ITERATIVE = frozenset(("gcd", "zeta", "hermite_h", "hermite_he", "laguerre_l", "
 # order, and the last iteration wins. The others combine the value with the memory's content.
 STORE_MODES = (None, "add", "max", "min", "mul", "last")
 ORDERED_STORE_MODES = ("max", "min", "mul", "last")  # printers without an atomic form of these run the loops in order
+# Stores that GPUs combine atomically. Those of floats lose a NaN in `max` and `min`.
+ATOMIC_STORES = frozenset((
+    *(("add", dtype) for dtype in (torch.float32, torch.float64, torch.int32, torch.int64)),
+    *((mode, dtype) for mode in ("max", "min") for dtype in (torch.int32, torch.int64)),
+))  # fmt: skip
 
 
 def reduction_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:

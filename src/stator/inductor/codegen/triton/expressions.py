@@ -89,7 +89,7 @@ _BY_KIND = {
     },
     "mod": {"f": "float_mod({0}, {1})", "i": "floor_mod({0}, {1})"},
     "fmod": {"f": "libdevice.fmod({0}, {1})", "i": "({0} % {1})"},
-    "pow": {"f": "libdevice.pow({0}, {1})"},
+    "pow": {"f": "libdevice.pow({0}, {1})", "i": "int_pow({0}, {1})"},
     "bitwise_not": {"i": "(~{0})", "b": "({0} == 0)"},
 }
 

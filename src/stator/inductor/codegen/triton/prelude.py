@@ -32,6 +32,16 @@ def float_mod(x, y):
     rest = libdevice.fmod(x, y)
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 """,
+    "int_pow": """
+@triton.jit
+def int_pow(x, y):
+    result = x * 0 + 1
+    for _ in range(x.dtype.primitive_bitwidth):  # a step for each bit of the exponent
+        result = tl.where((y & 1) != 0, result * x, result)
+        x = x * x
+        y = y >> 1
+    return result
+""",
     "sign": """
 @triton.jit
 def sign(x):

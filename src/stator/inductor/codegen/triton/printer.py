@@ -16,6 +16,7 @@ from stator.base.config import Options
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.kernel import Kernel, KernelValue, Store, merge
+from stator.inductor.loops.vocabulary import ATOMIC_STORES
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import Group
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
@@ -265,8 +266,9 @@ class _Emitter:
         extra = None if store.mask is None else self.operand(store.mask)
         lanes = self._store_mask(store, extra)
         value = self.operand(store.value)
-        if store.mode in ("mul", "last"):
-            raise CompileError("inductor", f"Triton has no atomic form of stores of mode {store.mode!r}")
+        dtype = self.buffers[store.buffer].layout.dtype
+        if store.mode is not None and (store.mode, dtype) not in ATOMIC_STORES:
+            raise CompileError("inductor", f"Triton kernels have no atomic stores of mode {store.mode!r} to {dtype}")
         if store.mode is None:
             self.line(f"tl.store({address}, {value}{', ' + lanes if lanes else ''})")
             return

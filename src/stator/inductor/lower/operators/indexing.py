@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
+from stator.inductor.loops.vocabulary import ATOMIC_STORES
 from stator.inductor.lower.builder import LoweringBuilder, linear, loop_variables
 from stator.inductor.lower.heuristics import LARGE_TABLE
 from stator.inductor.lower.registry import lowers
@@ -165,12 +166,12 @@ def scatter_into(
     """
     if torch.are_deterministic_algorithms_enabled():
         return NotImplemented
-    if mode in ("mul", "last") and x.device.type != "cpu":
-        return NotImplemented  # no atomic form
     dtype = x.dtype
     if dtype is torch.bool:
         mode = _MODES_OF_BOOL.get(mode, mode)
     working = computation_dtype(x.dtype) if mode in ("add", "mul") else x.dtype
+    if mode is not None and x.device.type != "cpu" and (mode, working) not in ATOMIC_STORES:
+        return NotImplemented
     strides = builder.meta.stride if builder.meta.shape == x.shape else contiguous_strides(x.shape)
     if not (in_place and working is x.dtype and x.strides == tuple(strides)):
         x = builder.copy(cast(builder, x, working), strides)
