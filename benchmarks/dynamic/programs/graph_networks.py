@@ -93,7 +93,7 @@ def gcn() -> nn.Module:
     return GCN()
 
 
-@program(inputs=_graphs, sizes=_SIZES, few=_FEW, compilations=4)  # two frames: the count of nodes ends a graph
+@program(inputs=_graphs, sizes=_SIZES, few=_FEW)
 def gat_with_pooling() -> nn.Module:
     return GAT()
 

@@ -344,7 +344,7 @@ class Environment:
             factor = expr.coefficient(symbol)
             if factor in (1, -1):
                 value = (symbol * factor - expr) * factor  # symbol == value
-                if symbol in self.hints and not self.has_hint(value):
+                if not self._is_told_before(symbol, value):
                     return
                 self._inherit(symbol, value)
                 self.replacements = {
@@ -352,6 +352,12 @@ class Environment:
                 }
                 self.replacements[symbol] = value
                 return
+
+    def _is_told_before(self, symbol: Symbol, value: Expr) -> bool:
+        """Whether a program knows the value when it learns the symbol: sizes that depend on data become known late, in
+        order."""
+        unknown = [one for one in self.ranges if one not in self.hints and (one is symbol or one in value.symbols)]
+        return not unknown or unknown[-1] is symbol
 
     def _inherit(self, symbol: Symbol, value: Expr) -> None:
         """Carry the range of a replaced symbol over to its replacement."""

@@ -252,7 +252,9 @@ def bind_free_symbols(graph: fx.Graph, environment: Environment | None) -> None:
     about the symbols; None if there are none."""
     if environment is None:
         return
-    free = symbols_of_graph(graph) - size_bindings(graph).keys() - result_bindings(graph).keys()
+    found = symbols_of_graph(graph)
+    needed = found.union(*[environment.simplify(symbol).symbols for symbol in found])  # facts have replaced some
+    free = needed - size_bindings(graph).keys() - result_bindings(graph).keys()
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     for symbol in sorted(free, key=str):
         with graph.inserting_after(last):

@@ -31,6 +31,9 @@ Rule = Callable[..., Any]
 rules: Registry[OpOverload, Rule] = Registry("operator whose result's size depends on data")
 
 
+LARGEST = torch.iinfo(torch.int64).max  # which stands for the end in slices
+
+
 def rely_on_copy(target: Any, args: Sequence[Any], result: Any) -> Any:
     """Return the result of a torch function or method. Where it had to copy because of the order of dimensions, it
     shares memory if all but one of them have at most one element: rely on more."""
@@ -81,7 +84,7 @@ class UnknownSizes:
         return self.environment.symbol(f"u{number}", None, low, high)
 
     def size(self, at_most: Any, at_least: int = 0) -> Any:
-        return self.number(at_least, at_most if type(at_most) is int else math.inf)
+        return self.number(at_least, at_most if type(at_most) is int else LARGEST)
 
     def count(self, mask: FakeTensor) -> Any:
         """Return the symbolic number of nonzero elements of a tensor."""
@@ -207,12 +210,13 @@ def _unique_dim_consecutive(unknown: UnknownSizes, self: Any, dim: int, *_flags:
 
 @rules.register(aten.bincount.default)
 def _bincount(unknown: UnknownSizes, self: Any, weights: Any = None, minlength: int = 0) -> Any:
-    if type(minlength) is not int or len(self.shape) != 1:
+    if type(minlength) not in (int, torch.SymInt) or len(self.shape) != 1:
         return NotImplemented
     dtype = torch.int64
     if weights is not None:
         dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
-    return _fresh((unknown.size(None, minlength),), dtype, self)
+    size = unknown.size(None, minlength if type(minlength) is int else 0)
+    return _fresh((size,), dtype, self) if type(minlength) is int or holds(size >= minlength) else NotImplemented
 
 
 @rules.register(aten.repeat_interleave.Tensor)
