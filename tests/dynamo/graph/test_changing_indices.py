@@ -93,3 +93,11 @@ def test_a_refused_call_leaves_later_calls_to_their_versions(name: str) -> None:
     with pytest.raises((RuntimeError, IndexError)):
         compiled(*refused)
     assert graphs_of_calls() == before
+
+
+@pytest.mark.parametrize("dynamic", [True, None, False])
+def test_an_int_that_the_graph_needs_as_a_constant_is_used_once(dynamic: bool | None) -> None:
+    compiled = stator.compile(lambda x, i: x[i], backend="eager", dynamic=dynamic)
+    x = torch.randn(3, 5, 4)
+    for i in (0, 1, 2, 0, 1):
+        assert torch.equal(compiled(x, i), x[i])

@@ -425,10 +425,10 @@ def _indexed(context: CaptureContext, tensor: TensorValue, key: Value) -> tuple[
         if _is_open_int(item):
             selected.append((dim, item))
         dim += tensor.fake.dim() - sum(filter(None, spans)) if span is None else span
+    rest = [item for item in read if not _is_open_int(item)]  # select makes constants of numbers under dynamic=False
     made: Value = tensor
     for at, item in reversed(selected):
         made = context.record_method("select", [made, ConstantValue(at), item], {})
-    rest = [item for item in read if not _is_open_int(item)]
     return made, TupleValue(rest) if rest else None
 
 
