@@ -38,7 +38,7 @@ class Program:
     attach: compiles parts of a model and returns the call that runs the program.
     alone: whether code for one size alone can be compared: not where one call meets many sizes, as generation does.
     compilations: the most that one mode may compile over `few`, in all frames together: for the first sizes, and for
-        each call in which further dimensions differ; sizes of one have versions of their own.
+        each call in which further dimensions differ.
     """
 
     name: str

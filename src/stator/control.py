@@ -288,7 +288,7 @@ def _disable_frame(target: Any) -> Any:
 
 def mark_dynamic(t: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None) -> None:
     """Promise that the size of a dimension (or of several) changes from call to call, so that the first compilation
-    serves all sizes of at least 2, or all between `min` and `max`.
+    serves all sizes of at least 1, or all between `min` and `max`.
 
     The compilation raises ConstraintViolation if the program needs a single value of the size, or a part of the given
     range. The mark is an attribute of the tensor `t`; views and results have none. Raises UsageError for other

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stator.base.errors import Unsupported
 from stator.shapes.conditions import compare, conjunction, disjunction, negate
-from stator.shapes.environment import Environment
+from stator.shapes.environment import Environment, assume_several
 from stator.shapes.expr import Expr, Symbol
 
 RELATIONS = ("==", "!=", "<", "<=", ">", ">=")
@@ -23,17 +23,17 @@ def facts(environment: Environment) -> list[str]:
     return [str(fact) for fact in environment.facts]
 
 
-def test_sizes_of_zero_and_one_are_no_symbols() -> None:
-    environment, values = sizes(a=0, b=1)
-    assert values == [0, 1] and not environment.hints
+def test_a_size_of_zero_is_no_symbol() -> None:
+    environment, (a, b) = sizes(a=0, b=1)
+    assert a == 0 and environment.hints == {b: 1}
 
 
 def test_ranges_answer_without_a_fact() -> None:
     environment, (a, b) = sizes(a=6, b=4)
     for condition in (
-        compare("!=", a, 1),
-        compare(">", a * b, a),
-        compare(">=", a * b - b, 2),
+        compare("!=", a, 0),
+        compare(">=", a * b, a),
+        compare(">=", a * b + b, 2),
         compare("<", a, a + b),
         compare("==", a * b // b, a),
         compare("!=", 2 * a, 7),
@@ -47,7 +47,35 @@ def test_products_are_compared_where_an_upper_bound_is_known() -> None:
     """Intervals alone lose that both terms grow with b."""
     environment, (a, b) = sizes(a=6, b=4)
     environment.assume(compare("<=", b, 512))
-    assert environment.evaluate_static(compare(">", a * b, b)) is True
+    assert environment.evaluate_static(compare(">=", a * b, b)) is True
+
+
+def test_common_factors_are_no_part_of_a_fact() -> None:
+    environment, (a, b, c) = sizes(a=6, b=4, c=4)
+    assert environment.decide(compare("==", a * b, a * c))
+    assert environment.decide(compare(">", a * b, b))
+    assert facts(environment) == ["b - c == 0", "a - 2 >= 0"]
+
+
+def test_sizes_of_several_elements_answer_without_a_fact_where_one_changes_nothing() -> None:
+    environment, (a, b) = sizes(a=1, b=4)
+    with assume_several():
+        assert not environment.decide(compare("==", a, 1))
+        assert environment.decide(compare(">", a * b, a))
+        assert not environment.facts
+        assert environment.decide(compare("==", b, 4))
+    assert facts(environment) == ["b - 4 == 0"]
+    assert environment.decide(compare("==", a, 1))
+    assert environment.constants() == {a: 1, b: 4}
+
+
+def test_whether_a_tensor_is_empty_is_a_fact() -> None:
+    environment, (a,) = sizes(a=6)
+    environment.rely_on_elements(a)
+    assert not environment.facts
+    with assume_several():
+        environment.rely_on_elements(a - 1)
+    assert facts(environment) == ["a - 1 != 0"]
 
 
 def test_what_is_not_known_is_answered_by_the_hints_and_recorded_once() -> None:
@@ -70,10 +98,10 @@ def test_a_weaker_question_follows_from_a_fact() -> None:
 def test_a_bound_on_one_symbol_narrows_its_range() -> None:
     environment, (a,) = sizes(a=9)
     environment.decide(compare("<=", 3 * a, 29))
-    assert environment.ranges[a] == (2, 9)
+    assert environment.ranges[a] == (1, 9)
     assert environment.evaluate_static(compare("<", a, 10)) is True
-    environment.decide(compare("!=", a, 2))
-    assert environment.ranges[a] == (3, 9)
+    environment.decide(compare("!=", a, 1))
+    assert environment.ranges[a] == (2, 9)
 
 
 def test_equal_sizes_become_one_symbol() -> None:

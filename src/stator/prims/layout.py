@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
 
-from stator.shapes.environment import assume_large_sizes
+from stator.shapes.environment import assume_large_sizes, assume_several
 
 Sizes = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,32 +58,45 @@ def same_strides(shape: Sizes, first: Sizes, second: Sizes) -> bool:
     tensors, do not matter."""
     if equal_sizes(first, second) or any(surely(size == 0) for size in shape):
         return True
-    return all(surely(a == b) or surely(size == 1) for size, a, b in zip(shape, first, second, strict=True))
+    return all(
+        always_equal(size, 1) or surely(a == b) or surely(size == 1)
+        for size, a, b in zip(shape, first, second, strict=True)
+    )
 
 
-def always_equal(first: Sizes, second: Sizes) -> bool:
-    """Whether sizes are equal for all values of their symbols. Relies on nothing, also where examples are equal."""
-    return len(first) == len(second) and all(a is b or _always(a == b) for a, b in zip(first, second, strict=True))
-
-
-def _always(condition: Any) -> bool:
+def always_equal(first: Any, second: Any) -> bool:
+    """Whether two sizes, or tuples of sizes, are equal for all values of their symbols. Relies on nothing, also where
+    examples are equal."""
+    if isinstance(first, (tuple, list)):
+        return len(first) == len(second) and all(map(always_equal, first, second))
+    if first is second:
+        return True
+    condition = first == second
     return condition if type(condition) is bool else bool(condition.node.statically_known_true("", 0))
 
 
-def _treat_unknown_as_large(function: F) -> F:
-    """Make a function of sizes and strides treat unknown sizes as large ones."""
+def _answering(context: Callable[[], AbstractContextManager[None]]) -> Callable[[F], F]:
+    """Make a function of sizes and strides ask its questions about symbolic sizes in a context."""
 
-    @functools.wraps(function)
-    def ask(*args: Any) -> Any:
-        second = args[1]
-        try:
-            hash((args[0], tuple(second) if type(second) is list else second))
-        except TypeError:  # symbolic sizes have no hash
-            with assume_large_sizes():
-                return function(*args)
-        return function(*args)
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def ask(*args: Any) -> Any:
+            second = args[1]
+            try:
+                hash((args[0], tuple(second) if type(second) is list else second))
+            except TypeError:  # symbolic sizes have no hash
+                with context():
+                    return function(*args)
+            return function(*args)
 
-    return ask  # type: ignore[return-value]
+        return ask  # type: ignore[return-value]
+
+    return decorate
+
+
+_treat_unknown_as_large = _answering(assume_large_sizes)
+# For results that a size of 1 changes in nothing but the stride of its dimension
+_treat_as_several = _answering(assume_several)
 
 
 _contiguous: dict[Sizes, Sizes] = {}
@@ -94,7 +108,7 @@ def contiguous_strides(shape: Sequence[Any]) -> Sizes:
     try:
         found = _contiguous.get(key)
     except TypeError:  # symbolic sizes have no hash
-        with assume_large_sizes():
+        with assume_several():
             return _row_major(key)
     if found is None:
         found = _contiguous[key] = _row_major(key)
@@ -111,7 +125,7 @@ def _row_major(shape: Sizes) -> Sizes:
     return tuple(reversed(strides))
 
 
-@_treat_unknown_as_large
+@_treat_as_several
 def permuted_strides(shape: Sizes, innermost_first: Sequence[int]) -> Sizes:
     """Return dense strides in which the dimensions vary in the given order, fastest first."""
     strides: list[Any] = [1] * len(shape)
@@ -150,16 +164,18 @@ def smaller_size(first: Any, second: Any) -> Any:
 
 @_treat_unknown_as_large
 def is_contiguous(shape: Sizes, strides: Sizes) -> bool:
-    if strides == contiguous_strides(shape):
+    if always_equal(strides, contiguous_strides(shape)):
         return True
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size == 0:
             return True
-        if size != 1:
+        if not always_equal(stride, expected):
+            if size == 1:
+                continue
             if stride != expected:
                 return any(other == 0 for other in shape)
-            expected = expected * size
+        expected = expected * size
     return True
 
 
@@ -171,11 +187,13 @@ def is_channels_last(shape: Sizes, strides: Sizes) -> bool:
         return False
     expected = 1
     for dim in (1, *range(rank - 1, 1, -1), 0):
-        size = shape[dim]
-        if size != 1:
-            if strides[dim] != expected:
+        size, stride = shape[dim], strides[dim]
+        if not always_equal(stride, expected):
+            if size == 1:
+                continue
+            if stride != expected:
                 return False
-            expected = expected * size
+        expected = expected * size
     return True
 
 
@@ -192,7 +210,7 @@ def strides_like_channels_last(shape: Sizes, strides: Sizes) -> bool:
             return False
         if dim == 0 and smallest == strides[1]:
             return False
-        smallest = stride * size if size > 1 else stride
+        smallest = stride * size
     return True
 
 
@@ -213,12 +231,13 @@ def format_strides(shape: Sizes, memory_format: torch.memory_format | None) -> S
     return contiguous_strides(shape)
 
 
-@_treat_unknown_as_large
+@_treat_as_several
 def is_dense(shape: Sizes, strides: Sizes) -> bool:
-    """Whether the elements fill their storage without overlap or gaps, in some order of the dimensions."""
+    """Whether the elements fill their storage without overlap or gaps, in some order of the dimensions. If so for large
+    sizes, then for all; False may be wrong for sizes of 1 that symbols stand for."""
     if is_contiguous(shape, strides):
         return True
-    order = [dim for dim, size in enumerate(shape) if size > 1]
+    order = [dim for dim, size in enumerate(shape) if size != 1]
     order.sort(key=lambda dim: strides[dim])
     expected = 1
     for dim in order:
@@ -234,14 +253,17 @@ def may_overlap(shape: Sizes, strides: Sizes) -> bool:
     if any(size == 0 for size in shape):
         return False
     reach = 0
-    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1):
+    with assume_several():
+        pairs = [(stride, size) for stride, size in zip(strides, shape, strict=True) if not always_equal(size, 1)]
+        pairs.sort()
+    for stride, size in pairs:
         if stride <= reach:
             return True
         reach += stride * (size - 1)
     return False
 
 
-@_treat_unknown_as_large
+@_treat_as_several
 def preserved_strides(shape: Sizes, strides: Sizes) -> Sizes:
     """Return the strides of a format-preserving copy: unchanged if dense, else dense in the original order."""
     if is_dense(shape, strides):
@@ -259,7 +281,7 @@ def like_strides(shape: Sizes, strides: Sizes, memory_format: torch.memory_forma
 def broadcast_shapes(first: Sizes, second: Sizes) -> Sizes:
     """Return the common shape of two operands. Raises eager's RuntimeError if there is none."""
     rank_first, rank_second = len(first), len(second)
-    if rank_first == rank_second and same_sizes(first, second):
+    if rank_first == rank_second and always_equal(first, second):
         return first
     if rank_first < rank_second:
         padded_first, padded_second = (1,) * (rank_second - rank_first) + first, second
@@ -267,7 +289,13 @@ def broadcast_shapes(first: Sizes, second: Sizes) -> Sizes:
         padded_first, padded_second = first, (1,) * (rank_first - rank_second) + second
     result = []
     for dim, (a, b) in enumerate(zip(padded_first, padded_second, strict=True)):
-        if surely(b == 1):
+        if always_equal(b, 1):
+            result.append(a)
+        elif always_equal(a, 1):
+            result.append(b)
+        elif surely(a == b):
+            result.append(a if type(a) is int else b)
+        elif surely(b == 1):
             result.append(a)
         elif surely(a == 1):
             result.append(b)
@@ -280,7 +308,7 @@ def broadcast_shapes(first: Sizes, second: Sizes) -> Sizes:
     return tuple(result)
 
 
-@_treat_unknown_as_large
+@_treat_as_several
 def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
     """Return the strides that eager's TensorIterator gives the result of operands (shape, strides) broadcast to
     `shape`.

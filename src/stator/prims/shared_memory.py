@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .layout import has_zero, surely
+from .layout import always_equal, has_zero, surely
 from .record import TensorMeta
 
 Steps = tuple[tuple[Any, Any], ...]  # (stride, size) of each dimension with several elements
@@ -22,7 +22,7 @@ def same_elements(first: TensorMeta, second: TensorMeta) -> bool:
         and len(first.shape) == len(second.shape)
         and all(surely(a == b) for a, b in zip(first.shape, second.shape, strict=True))
         and all(
-            surely(size == 1) or surely(a == b)
+            surely(a == b) or surely(size == 1)
             for size, a, b in zip(first.shape, first.stride, second.stride, strict=True)
         )
     )
@@ -46,7 +46,7 @@ def may_meet(first: TensorMeta, second: TensorMeta) -> bool:
 
 def _steps(meta: TensorMeta) -> Steps:
     pairs = zip(meta.stride, meta.shape, strict=True)
-    return tuple((stride, size) for stride, size in pairs if not (surely(size == 1) or surely(stride == 0)))
+    return tuple((stride, size) for stride, size in pairs if not (always_equal(size, 1) or surely(stride == 0)))
 
 
 def _reach(steps: Steps) -> Any:

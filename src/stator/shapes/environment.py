@@ -16,14 +16,16 @@ from typing import Any
 from stator.base.errors import Unsupported
 
 from .conditions import Comparison, Condition, Conjunction, Disjunction, compare, negate
-from .expr import Expr, ExprLike, FloorDiv, Symbol, as_expr
+from .expr import Expr, ExprLike, FloorDiv, Ranges, Symbol, as_expr
 from .floats import FloatExpr
 from .intervals import Bound
 from .simplify import simplify
 
 UNBOUNDED: tuple[Bound, Bound] = (-math.inf, math.inf)
-# Sizes of zero and one behave unlike other sizes (they broadcast, or make a tensor empty), so they are never symbols.
-SMALLEST_SIZE = 2
+# A size of zero makes a tensor empty, so it is never a symbol.
+SMALLEST_SIZE = 1
+# The least size that neither broadcasts nor makes the stride of its dimension meaningless
+_SEVERAL = 2
 # The stand-in for a number without a hint where nothing but strides depends on the answer. Likely divisors of sizes
 # divide this number.
 _LARGE = 2**20 * 3**5 * 5**3 * 7**2 * 11 * 13 * 17
@@ -37,12 +39,26 @@ _asking = threading.local()
 def assume_large_sizes() -> Iterator[None]:
     """Answer questions about numbers without a hint as for large numbers, and record no fact. For the strides of
     results: users of these strides ask for them when the program runs."""
-    before = getattr(_asking, "of_large", False)
-    _asking.of_large = True
+    with _answering("unknown", True):
+        yield
+
+
+@contextmanager
+def assume_several() -> Iterator[None]:
+    """As `assume_large_sizes`. And questions to which all sizes above 1 have one answer get this answer, and no fact:
+    for results that a size of 1 changes in nothing but the stride of its dimension."""
+    with _answering("unknown", True), _answering("several", True):
+        yield
+
+
+@contextmanager
+def _answering(way: str, on: bool) -> Iterator[None]:
+    before = getattr(_asking, way, False)
+    setattr(_asking, way, on)
     try:
         yield
     finally:
-        _asking.of_large = before
+        setattr(_asking, way, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +91,7 @@ class Environment:
         self._answers: dict[Any, bool] = {}
         self._simplified: dict[Expr, Expr] = {}
         self._lower: dict[Expr, Bound] = {}
+        self._sizes: set[Expr] = set()
         self._about: dict[frozenset[Symbol], list[Expr]] = {}
 
     @contextmanager
@@ -112,7 +129,7 @@ class Environment:
         return symbol
 
     def size(self, name: str, hint: int | None) -> ExprLike:
-        """A new symbol for a size; a hint of 0 or 1 is returned as a constant."""
+        """A new symbol for a size; a hint of 0 is returned as a constant."""
         if hint is not None and hint < SMALLEST_SIZE:
             return hint
         return self.symbol(name, hint, SMALLEST_SIZE)
@@ -173,9 +190,14 @@ class Environment:
             return answer
         if isinstance(condition, (Conjunction, Disjunction)):
             return self._decide_parts(condition)
-        if not condition.symbols <= self.hints.keys():  # type: ignore[union-attr]
-            return self._decide_unknown(condition)  # type: ignore[arg-type]
-        answer = condition.holds(self.hints)  # type: ignore[union-attr]
+        if getattr(_asking, "several", False):
+            answer = self._answer_above_one(condition)  # type: ignore[arg-type]
+            if answer is not None:
+                return answer
+        condition = self._without_common_sizes(condition)  # type: ignore[arg-type]
+        if not condition.symbols <= self.hints.keys():
+            return self._decide_unknown(condition)
+        answer = condition.holds(self.hints)
         self.assume(condition if answer else negate(condition))
         return answer
 
@@ -188,23 +210,33 @@ class Environment:
         return self.decide(condition) if hinted else otherwise
 
     def _decide_unknown(self, condition: Comparison) -> bool:
-        if getattr(_asking, "of_large", False):
+        if getattr(_asking, "unknown", False):
             return condition.substitute(self.replacements).holds(_LargeSizes(self.hints))
-        answer = self._answer_above_one(condition) if self.assumes else None
+        exact = any(self.hints.get(symbol) == 1 for symbol in condition.symbols)
+        answer = self._answer_above_one(condition) if self.assumes and not exact else None
         if answer is None:
             raise Unsupported("data-dependent", f"the truth of {condition} is known only when the program runs")
         self.assume(condition if answer else negate(condition))
         return answer
 
     def _answer_above_one(self, condition: Comparison) -> bool | None:
-        """The answer if every number without a hint is larger than 1; None if it differs between such numbers."""
-        ranges = dict(self.ranges)
-        for symbol in self.simplify(condition.expr).symbols if isinstance(condition.expr, Expr) else ():
-            if symbol not in self.hints and ranges[symbol][0] < SMALLEST_SIZE <= ranges[symbol][1]:
-                ranges[symbol] = (SMALLEST_SIZE, ranges[symbol][1])
+        """The answer if every number is larger than 1; None if it differs between such numbers."""
         if isinstance(condition.expr, FloatExpr):
             return None
-        return _by_bounds(condition.relation, *self.simplify(condition.expr).bounds(ranges))
+        expr = self.simplify(condition.expr)
+        ranges = {symbol: self._range(symbol) for symbol in expr.symbols}
+        for symbol, (low, high) in ranges.items():
+            if low < _SEVERAL <= high:
+                ranges[symbol] = (_SEVERAL, high)
+        return _by_bounds(condition.relation, self._lower_bound(expr, ranges), -self._lower_bound(-expr, ranges))
+
+    def rely_on_elements(self, size: Expr) -> None:
+        """Rely on whether the size of a tensor is zero, so that nothing else has to ask. A size without a hint may be
+        zero."""
+        if size not in self._sizes and size.symbols <= self.hints.keys():
+            with _answering("several", False):
+                self.decide(compare("!=", size, 0))
+            self._sizes.add(size)
 
     def expect(self, condition: Condition) -> bool:
         """The truth of a condition without which the program would fail. For numbers without a hint, the condition is
@@ -252,24 +284,41 @@ class Environment:
                 return self.evaluate_static(simpler)
         return _by_bounds(condition.relation, self._at_least(expr), -self._at_least(-expr))
 
+    def _without_common_sizes(self, condition: Comparison) -> Comparison:
+        """A comparison divided by positive factors of all terms: a*c == b*c relies on a == b, and a*b > b on a > 1."""
+        if not isinstance(condition.expr, Expr):
+            return condition
+        strict = condition.relation == ">=" and condition.expr.offset == -1  # "> 0"
+        expr = condition.expr + 1 if strict else condition.expr
+        first, *others = [monomial for monomial, _ in expr._terms] or [()]
+        for atom in set(first):
+            if all(atom in other for other in others) and atom.bounds(self.ranges)[0] > 0:
+                divided = compare(">" if strict else condition.relation, expr // atom, 0)
+                if isinstance(divided, Comparison):
+                    return self._without_common_sizes(divided)
+        return condition
+
     def _at_least(self, expr: Expr) -> Bound:
-        """A lower bound: from intervals, from the low ends of all ranges, or from a fact."""
         found = self._lower.get(expr)
         if found is None:
-            low = expr.bounds(self.ranges)[0]
-            if low < 0:
-                low = max(low, self._above_corner(expr))
-            if low < 0:
-                whole, scale = self._without_quotients(expr)
-                if scale > 1:
-                    bound = max(whole.bounds(self.ranges)[0], self._above_corner(whole))
-                    low = max(low, bound if bound == -math.inf else -(-int(bound) // scale))
-            for known in self._about.get(expr.symbols, ()):  # known >= 0
-                gap = expr - known
-                if gap.constant is not None:
-                    low = max(low, gap.constant)
-            found = self._lower[expr] = low
+            found = self._lower[expr] = self._lower_bound(expr, self.ranges)
         return found
+
+    def _lower_bound(self, expr: Expr, ranges: Ranges) -> Bound:
+        """A lower bound: from intervals, from the low ends of all ranges, or from a fact."""
+        low = expr.bounds(ranges)[0]
+        if low < 0:
+            low = max(low, _above_corner(expr, ranges))
+        if low < 0:
+            whole, scale = self._without_quotients(expr)
+            if scale > 1:
+                bound = max(whole.bounds(ranges)[0], _above_corner(whole, ranges))
+                low = max(low, bound if bound == -math.inf else -(-int(bound) // scale))
+        for known in self._about.get(expr.symbols, ()):  # known >= 0
+            gap = expr - known
+            if gap.constant is not None:
+                low = max(low, gap.constant)
+        return low
 
     def _without_quotients(self, expr: Expr) -> tuple[Expr, int]:
         """(e, n) with e <= n*expr for e without quotients by numbers: (a - b + 1)/b <= a//b <= a/b."""
@@ -300,20 +349,6 @@ class Environment:
             near = atom.numerator if value < 0 else atom.numerator - (divisor - 1)
             expr, scale = (expr - whole) * divisor + others * near * value, scale * divisor
         return expr, scale
-
-    def _above_corner(self, expr: Expr) -> Bound:
-        """With s = low + t for each symbol, a polynomial in t >= 0 without negative terms is least at t = 0."""
-        corner = {symbol: symbol + int(low) for symbol in expr.symbols if (low := self._range(symbol)[0]) > -math.inf}
-        shifted = expr.substitute(corner)
-        ranges = {
-            symbol: (0, high - int(low)) if low > -math.inf else (low, high)
-            for symbol in expr.symbols
-            for low, high in (self._range(symbol),)
-        }
-        for monomial, value in shifted._terms:
-            if monomial and (value < 0 or any(atom.bounds(ranges)[0] < 0 for atom in monomial)):
-                return -math.inf
-        return shifted.offset
 
     def _range(self, symbol: Symbol) -> tuple[Bound, Bound]:
         return self.ranges.get(symbol, UNBOUNDED)
@@ -430,6 +465,18 @@ class _LargeSizes(dict[Symbol, int]):
 
     def __missing__(self, symbol: Symbol) -> int:
         return _LARGE
+
+
+def _above_corner(expr: Expr, ranges: Ranges) -> Bound:
+    """With s = low + t for each symbol, a polynomial in t >= 0 without negative terms is least at t = 0."""
+    bounds = {symbol: ranges.get(symbol, UNBOUNDED) for symbol in expr.symbols}
+    corner = {symbol: symbol + int(low) for symbol, (low, _) in bounds.items() if low > -math.inf}
+    shifted = expr.substitute(corner)
+    above = {symbol: (0, high - int(low)) if low > -math.inf else (low, high) for symbol, (low, high) in bounds.items()}
+    for monomial, value in shifted._terms:
+        if monomial and (value < 0 or any(atom.bounds(above)[0] < 0 for atom in monomial)):
+            return -math.inf
+    return shifted.offset
 
 
 def _by_bounds(relation: str, low: Bound, high: Bound) -> bool | None:

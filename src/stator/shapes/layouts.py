@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .conditions import compare
-from .environment import Environment
+from .environment import Environment, assume_several
 from .expr import Expr
 
 Order = Callable[[Environment, Sequence[Expr], Sequence[Expr]], Sequence[int] | None]
@@ -42,19 +42,35 @@ def in_stride_order(environment: Environment, sizes: Sequence[Expr], strides: Se
 
 def densely_ordered(environment: Environment, sizes: Sequence[Expr], strides: Sequence[Expr], order: Order) -> bool:
     """True if the elements are contiguous in that order of the dimensions, or if the tensor is empty."""
-    dims = order(environment, sizes, strides)
+    with assume_several():  # dense for large sizes is dense for all
+        dims = order(environment, sizes, strides)
     if dims is None:
         return False
+    if _surely_dense(environment, sizes, strides, dims):
+        return True
+    dims = order(environment, sizes, strides)
+    assert dims is not None
     expected: Expr | int = 1
-    dense = True
     for dim in dims:
-        if environment.decide(compare("==", sizes[dim], 1)):
-            continue
-        if not environment.decide(compare("==", strides[dim], expected)):
-            dense = False
-            break
+        fits = compare("==", strides[dim], expected)
+        if environment.evaluate_static(fits) is not True:
+            if environment.decide(compare("==", sizes[dim], 1)):
+                continue
+            if not environment.decide(fits):
+                return any(environment.decide(compare("==", size, 0)) for size in sizes)
         expected = sizes[dim] * expected
-    return dense or any(environment.decide(compare("==", size, 0)) for size in sizes)
+    return True
+
+
+def _surely_dense(
+    environment: Environment, sizes: Sequence[Expr], strides: Sequence[Expr], dims: Sequence[int]
+) -> bool:
+    expected: Expr | int = 1
+    for dim in dims:
+        if environment.evaluate_static(compare("==", strides[dim], expected)) is not True:
+            return False
+        expected = sizes[dim] * expected
+    return True
 
 
 def suggests_channels_last(
@@ -71,5 +87,5 @@ def suggests_channels_last(
             return False
         if dim == 0 and environment.decide(compare("==", strides[1], smallest)):
             return False
-        smallest = stride * size if environment.decide(compare(">", size, 1)) else stride
+        smallest = stride * size
     return True

@@ -337,6 +337,14 @@ class SymbolicNode:
 SymbolicNode.str = SymbolicNode.__str__  # type: ignore[attr-defined]
 
 
+def rely_on_elements(sizes: Sequence[Any]) -> None:
+    """Rely on which sizes of a tensor are zero, as far as they are symbolic."""
+    for size in sizes:
+        node = size.node if type(size) is torch.SymInt else None
+        if type(node) is SymbolicNode:
+            node.environment.rely_on_elements(node.value)
+
+
 def to_sym_int(environment: Environment, value: Any) -> Any:
     """A `torch.SymInt` for an integer expression, or an int if the expression is constant."""
     if isinstance(value, Expr) and value.constant is not None:

@@ -182,11 +182,63 @@ def test_only_the_changed_dimension_is_a_symbol():
     assert graphs.input_shapes() == ["torch.Size([s0, 4])"]
 
 
-def test_zero_and_one_have_versions_of_their_own():
+def test_zero_has_a_version_of_its_own():
     def shape_of(x):
         return x + 1, x.shape[0]
 
-    assert len(compilations(shape_of, of_sizes(5, 7, 1, 0, 9, 1, 0)).made) == 4
+    assert len(compilations(shape_of, of_sizes(5, 7, 1, 0, 9, 1, 0)).made) == 3
+
+
+@pytest.mark.parametrize("sizes", [(5, 7, 1, 9), (1, 5, 7, 1), (5, 1, 7, 9)])
+def test_a_version_for_many_sizes_serves_one(sizes):
+    def layers(x):
+        rows = F.layer_norm(x, (4,)).softmax(-1) + x.mean(0, keepdim=True)
+        return torch.cat([rows, x.new_zeros(1, 4)]).reshape(-1, 2, 2).transpose(0, 1), x.sum(0), x.t() @ x
+
+    assert len(compilations(layers, of_sizes(*sizes)).made) == 2
+
+
+def test_one_is_apart_where_it_decides_whether_memory_is_shared():
+    def write_to_copy(x):
+        x = x + 1
+        x.transpose(0, 1).reshape(-1).add_(1)  # writes to x only if x is one row
+        x.t().contiguous().mul_(2)
+        return x
+
+    assert len(compilations(write_to_copy, of_sizes(5, 7, 1, 9, 1)).made) == 3
+
+
+def test_one_is_apart_where_it_broadcasts():
+    def add(x, y):
+        return x + y
+
+    calls = [
+        (torch.randn(n, 4), torch.randn(m, 4)) for n, m in ((5, 5), (7, 7), (1, 1), (1, 6), (6, 1), (1, 3), (2, 2))
+    ]
+    assert len(compilations(add, calls).made) == 4
+
+
+def test_one_leaves_a_part_empty():
+    def differences(x):
+        return x[1:] - x[:-1], x[1:].sum(0)
+
+    assert len(compilations(differences, of_sizes(5, 7, 1, 2, 1)).made) == 3
+
+
+def test_a_question_for_one_element_is_a_fact():
+    def branch(x):
+        return x + 1 if x.shape[0] > 1 else x - 1
+
+    assert len(compilations(branch, of_sizes(5, 7, 1, 2, 1, 9)).made) == 3
+
+
+def test_tensors_of_a_later_version_have_symbols_at_once():
+    def keep(x, cache):
+        return x + 1 if cache is None else torch.cat([cache, x])
+
+    x = torch.randn(1, 4)
+    calls = [(x, None), *((x, torch.randn(n, 4)) for n in (1, 2, 3, 9))]
+    assert len(compilations(keep, calls).made) == 2
 
 
 def test_a_branch_on_a_size_has_a_version_for_each_way():

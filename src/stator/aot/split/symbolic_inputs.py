@@ -101,7 +101,7 @@ class SymbolicInputs:
         for dim in sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), tensor.shape[dim], -dim)):
             if tensor.shape[dim] == 1:
                 if self.environment.hint(running) == tensor.stride(dim):
-                    found[dim] = running
+                    found[dim], running = running, running * shape[dim]
                 continue
             if self.environment.hint(running) != tensor.stride(dim):
                 return list(tensor.stride())

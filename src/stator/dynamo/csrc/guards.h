@@ -56,7 +56,7 @@ typedef struct {
     uint16_t dtype, device;
     int8_t requires_grad, is_subclass;
     int ndim;
-    /* in one block, ndim each. -1: any number. Size -2: at least 2. Stride -2 - d: size times stride of dimension d */
+    /* in one block, ndim each. -1: any number. Size -2: at least 1. Stride -2 - d: size times stride of dimension d */
     int64_t *relied_sizes, *relied_strides;
 } TensorCheck;
 

@@ -228,6 +228,8 @@ class NumberNodes:
         """The number as the argument of a node, and as the argument of the run on fakes."""
         origin = value.origin
         if isinstance(origin, FromSizes):
+            if value.kind is bool and origin.has_example:  # operators take no symbolic truths
+                return value.constant(), value.constant()
             recipe = self.ahead(origin.number) if self.is_random(value) else None
             if recipe is None:
                 return self.node(origin.number), origin.number

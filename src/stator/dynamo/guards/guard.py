@@ -56,7 +56,7 @@ class Lookup:
 class FreeSize(enum.Enum):
     """The size of a dimension that no guard on the tensor fixes."""
 
-    AT_LEAST_TWO = "*"
+    NOT_EMPTY = "*"
 
     def __str__(self) -> str:
         return str(self.value)

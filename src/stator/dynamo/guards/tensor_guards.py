@@ -201,7 +201,7 @@ def _agrees(expected: object, found: object) -> bool:
 
 
 def _number_agrees(expected: object, found: Any) -> bool:
-    return expected is None or (found >= 2 if expected is FreeSize.AT_LEAST_TWO else expected == found)
+    return expected is None or (found >= 1 if expected is FreeSize.NOT_EMPTY else expected == found)
 
 
 def changed_layout(expected: TensorGuard, tensor: object) -> tuple[list[int], list[int]]:
@@ -213,7 +213,12 @@ def changed_layout(expected: TensorGuard, tensor: object) -> tuple[list[int], li
     mine, other = (dataclasses.replace(one, shape=(), stride=(), dispatch_keys=None) for one in (expected, now))
     if mine != other or len(expected.shape) != len(now.shape):
         return [], []
-    return _differing(expected.shape, now.shape), _differing(expected.stride, now.stride)
+    followed = [
+        dim
+        for dim, (stride, number) in enumerate(zip(expected.stride, now.stride, strict=True))
+        if isinstance(stride, ExtentOf) and number != _extent(now, stride.dim)
+    ]
+    return _differing(expected.shape, now.shape), _differing(expected.stride, now.stride) + followed
 
 
 def _differing(expected: tuple[Any, ...], now: tuple[Any, ...]) -> list[int]:

@@ -27,6 +27,7 @@ from stator.shapes.expr import Expr, Symbol
 from stator.shapes.sym_node import to_sym_int
 
 _MOST_IN_A_GUARD = 64  # symbols
+_SEVERAL = 2  # the least size, or stride, that no version has to itself for being so small
 
 
 @dataclass(slots=True)
@@ -85,23 +86,29 @@ class InputSizes:
             return size
         if mark is not None and mark.kind is Kind.UNBACKED:
             return to_sym_int(self.environment, self._symbol(source, None, mark))
-        free = size >= SMALLEST_SIZE and (self._is_free(source) if mark is None else mark.kind is not Kind.STATIC)
+        if mark is None:
+            free = size >= SMALLEST_SIZE and self._is_free(source)
+        else:  # sizes of 0 and 1 outside of a marked range have versions of their own
+            free = mark.kind is not Kind.STATIC and size >= (SMALLEST_SIZE if mark.low <= size else _SEVERAL)
         return to_sym_int(self.environment, self._symbol(source, size, mark)) if free else size
 
     def _stride(self, source: StrideSource, stride: int) -> Any:
         """A stride that does not follow from sizes."""
-        free = stride >= SMALLEST_SIZE and self.dynamic is not False and source in self.changed
+        free = stride >= _SEVERAL and self.dynamic is not False and source in self.changed
         free = free and source not in self.constants
-        return to_sym_int(self.environment, self._symbol(source, stride)) if free else stride
+        return to_sym_int(self.environment, self._symbol(source, stride, low=_SEVERAL)) if free else stride
 
     def _is_free(self, source: SizeSource) -> bool:
         """Whether a size without a mark is a symbol. Where sizes change, a leading dimension is likely a batch, whose
-        last one is smaller: it is a symbol before it changes."""
+        last one is smaller: it is a symbol before it changes. So are the sizes of a tensor that earlier versions did
+        not meet, such as a cache that the first call made."""
         if self.dynamic is not None:
             return self.dynamic
         if source in self.changed:
             return True
-        return (source.dim == 0 or source.base not in self.met) and any(type(one) is SizeSource for one in self.changed)
+        if source.base not in self.met:
+            return bool(self.met)
+        return source.dim == 0 and any(type(one) is SizeSource for one in self.changed)
 
     def _symbol(
         self, source: Source, example: int | None, mark: SizeMark | None = None, low: float = SMALLEST_SIZE
@@ -219,7 +226,7 @@ class InputSizes:
         """A mark without a range promises several sizes, but not all."""
         low, high = self.environment.ranges[symbol]
         beyond, end = None, "low"
-        if low > max(mark.low, SMALLEST_SIZE) and mark.low > -math.inf:
+        if low > max(mark.low, _SEVERAL) and mark.low > -math.inf:
             beyond = int(low) - 1
         if high < mark.high < math.inf:
             beyond, end = int(high) + 1, "high"
@@ -311,7 +318,7 @@ def extents_of(shape: Sequence[int], strides: Sequence[int]) -> list[int | None]
     for dim in _innermost_first(strides):
         if inner is not None and strides[inner] and strides[dim] == shape[inner] * strides[inner]:
             found[dim] = inner
-        if shape[dim] > 1 or inner is None:
+        if shape[dim] > 1 or inner is None or found[dim] is not None:
             inner = dim
     return found
 
@@ -330,4 +337,4 @@ def guarded_layout(tensor: torch.Tensor, layout: TensorMeta | None) -> tuple[tup
 
 
 def _free(size: Any) -> FreeSize | None:
-    return FreeSize.AT_LEAST_TWO if size.node.has_hint() else None
+    return FreeSize.NOT_EMPTY if size.node.has_hint() else None

@@ -15,6 +15,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from stator.base.errors import Unsupported
 from stator.prims.record import TensorMeta
+from stator.shapes.sym_node import rely_on_elements
 
 from .number_stand_ins import DataDependent
 
@@ -124,6 +125,7 @@ class FakeTensor(torch.Tensor):
     def __new__(
         cls, mode: FakeTensorMode, meta: TensorMeta, storage: FakeStorage | None = None, requires_grad: bool = False
     ) -> FakeTensor:
+        rely_on_elements(meta.shape)
         tensor = _wrapper(
             cls,
             meta.shape,

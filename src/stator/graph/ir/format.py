@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import contiguous_strides
+from stator.prims.layout import always_equal, contiguous_strides
 from stator.prims.record import TensorMeta
 
 DTYPE_NAMES = {
@@ -41,7 +41,7 @@ def format_meta(meta: Any) -> str:
 def _format_tensor(meta: TensorMeta) -> str:
     name = DTYPE_NAMES.get(meta.dtype, str(meta.dtype).removeprefix("torch."))
     text = f"{name}[{', '.join(str(size) for size in meta.shape)}]"
-    if tuple(meta.stride) != contiguous_strides(meta.shape):
+    if not always_equal(meta.stride, contiguous_strides(meta.shape)):
         text += f" strides ({', '.join(str(stride) for stride in meta.stride)})"
     if not (isinstance(meta.offset, int) and meta.offset == 0):
         text += f" offset {meta.offset}"

@@ -16,7 +16,6 @@ from torch._ops import OpOverload, OpOverloadPacket
 from stator.base.registry import Registry
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, specials
 from stator.prims.decompositions import quantiles
-from stator.prims.layout import broadcast_shapes
 from stator.prims.operators.checks import check
 
 # Keyed by the call target: a function, or the name of a method.
@@ -106,44 +105,6 @@ def _known_in_every_call(fake: FakeTensor) -> torch.Tensor | None:
     """Return the value unless it was read from inputs: a check when the graph runs is cheaper than a guard on the
     value."""
     return None if fake.known_from else fake.tracked_value()
-
-
-@stand_ins.register(torch.matmul, "matmul", operator.matmul)
-def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> torch.Tensor:
-    """Multiply batches of symbolic sizes, which torch before 2.13 makes constants of. As in torch: `mm` or `mv` if the
-    second operand is a matrix or vector, else `bmm` over the broadcast batches."""
-    operands = (input, other)
-    if out is not None:
-        return torch.matmul(input, other, out=out)
-    if any(not isinstance(one, FakeTensor) or not one.dim() for one in operands) or input.dtype is not other.dtype:
-        return torch.matmul(input, other)
-    sizes = (*input.shape, *other.shape)
-    if input.dim() < 2 or max(input.dim(), other.dim()) < 3 or all(type(size) is int for size in sizes):
-        return torch.matmul(input, other)
-    rows, inner, columns = input.shape[-2], input.shape[-1], other.shape[-1]
-    if other.dim() == 1:
-        return input.reshape(math.prod(input.shape[:-1]), inner).mv(other).view(input.shape[:-1])
-    if other.dim() == 2:
-        folded = input.reshape(math.prod(input.shape[:-1]), inner).mm(other)
-        return folded.view(*input.shape[:-1], columns)
-    batch = tuple(broadcast_shapes(input.shape[:-2], other.shape[:-2]))
-    count = math.prod(batch)
-    left = input.expand(*batch, rows, inner).reshape(count, rows, inner)
-    right = other.expand(*batch, other.shape[-2], columns).reshape(count, other.shape[-2], columns)
-    return left.bmm(right).view(*batch, rows, columns)
-
-
-@stand_ins.register(F.linear)
-def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Apply a linear layer to rows of symbolic sizes, by one `addmm` over all rows."""
-    given = (input, weight) if bias is None else (input, weight, bias)
-    if any(not isinstance(one, FakeTensor) or one.dtype is not input.dtype for one in given):
-        return F.linear(input, weight, bias)
-    if input.dim() < 3 or weight.dim() != 2 or all(type(size) is int for size in input.shape):
-        return F.linear(input, weight, bias)
-    rows = input.reshape(math.prod(input.shape[:-1]), input.shape[-1])
-    made = rows.mm(weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
-    return made.view(*input.shape[:-1], weight.shape[0])
 
 
 @stand_ins.register("transformers::grouped_mm_fallback")

@@ -35,6 +35,7 @@ from stator.graph.operators import max_pooling as max_pooling  # registers its h
 from stator.graph.operators import mutation as mutation  # registers its handlers
 from stator.graph.operators import recurrent_layers as recurrent_layers  # registers its handlers
 from stator.graph.operators import symbolic_composites as symbolic_composites  # registers its handlers
+from stator.graph.operators import symbolic_layouts as symbolic_layouts  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_in_for
 from stator.graph.torch_warnings import cpp_warnings_kept
 

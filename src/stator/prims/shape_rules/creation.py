@@ -259,7 +259,8 @@ def _check_source_of_copy(self: Any, src: Any) -> None:
     """Raise eager's RuntimeError unless `src` broadcasts to the shape of `self`."""
     missing = len(self.shape) - len(src.shape)
     fits = missing >= 0 and all(
-        surely(own == 1) or holds(own == target) for own, target in zip(src.shape, self.shape[missing:], strict=True)
+        surely(own == target) or surely(own == 1) or holds(own == target)
+        for own, target in zip(src.shape, self.shape[missing:], strict=True)
     )
     if not fits and numel(tuple(src.shape)) != 1:
         raise RuntimeError(

@@ -10,6 +10,7 @@ import torch
 from stator.base.errors import StatorError
 from stator.prims.layout import (
     Sizes,
+    always_equal,
     broadcast_shapes,
     elementwise_strides,
     has_zero,
@@ -91,7 +92,7 @@ def index_layout(index: Any, replacement: Sizes, before: int, after: int) -> tup
     own, strides = tuple(index.shape), index.stride()
     missing = len(replacement) - len(own)
     expanded = (0,) * missing + tuple(
-        0 if surely(size == 1) and not surely(target == 1) else stride
+        0 if always_equal(size, 1) and not always_equal(target, 1) else stride
         for size, target, stride in zip(own, replacement[missing:], strides, strict=True)
     )
     return (1,) * before + replacement + (1,) * after, (0,) * before + expanded + (0,) * after
@@ -139,7 +140,9 @@ def _check_put(self: Any, indices: Sequence[Any], values: Any) -> None:
 
 def _may_expand(size: Any, wanted: Any) -> bool:
     """Whether a size may broadcast to another one. Sizes that depend on data may."""
-    return is_unknown(size) or is_unknown(wanted) or surely(size == 1) or holds(size == wanted)
+    return (
+        is_unknown(size) or is_unknown(wanted) or surely(size == wanted) or surely(size == 1) or holds(size == wanted)
+    )
 
 
 def _check_masks(self: Any, indices: Sequence[Any]) -> None:

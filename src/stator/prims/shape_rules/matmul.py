@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import broadcast_shapes, elementwise_strides, holds, same_sizes
+from stator.prims.layout import always_equal, broadcast_shapes, elementwise_strides, holds
 from stator.prims.record import TensorMeta, shape_rule
 
 from .operands import common_device, fresh, overloads, with_in_place
@@ -55,7 +55,7 @@ def addmm_activation(
 
 def check_expands(self: Any, shape: tuple[Any, ...]) -> None:
     own = tuple(self.shape)
-    if not same_sizes(own, shape) and broadcast_shapes(own, shape) != shape:
+    if not always_equal(own, shape) and broadcast_shapes(own, shape) != shape:
         raise RuntimeError(f"expand: the tensor of shape {list(own)} cannot be expanded to {list(shape)}")
 
 

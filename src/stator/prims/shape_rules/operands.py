@@ -9,12 +9,12 @@ import torch
 
 from stator.prims.layout import (
     Sizes,
+    always_equal,
     broadcast_shapes,
     contiguous_strides,
     elementwise_strides,
     holds,
     preserved_strides,
-    same_sizes,
 )
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 
@@ -107,7 +107,7 @@ def elementwise(operands: Sequence[Any], dtype: torch.dtype, computed_in: torch.
             layouts.append((own, stride))
             if shape is None:
                 shape = own
-            elif not same_sizes(own, shape):
+            elif not always_equal(own, shape):
                 shape = broadcast_shapes(shape, own)
         else:
             layouts.append(((), ()))

@@ -10,6 +10,7 @@ import torch
 from stator.base.errors import Unsupported
 from stator.prims.layout import (
     Sizes,
+    always_equal,
     contiguous_strides,
     holds,
     is_unknown,
@@ -21,7 +22,7 @@ from stator.prims.layout import (
 )
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import REAL_OF_COMPLEX
-from stator.shapes.environment import assume_large_sizes
+from stator.shapes.environment import assume_large_sizes, assume_several
 
 from .operands import overloads, view
 
@@ -29,11 +30,16 @@ aten = torch.ops.aten
 VIEW = ("view",)
 
 
-def infer_size(shape: Sequence[Any], count: Any) -> Sizes:
-    """Replace the one -1 in a requested shape. Raises eager's RuntimeError if it cannot fit."""
+def infer_size(shape: Sequence[Any], own: Sizes) -> Sizes:
+    """Replace the one -1 in a shape requested of a tensor of shape `own`. Raises eager's RuntimeError if it cannot fit.
+
+    Leading sizes ahead of the -1 that are equal to the tensor's in the example are relied on to be equal.
+    """
     unknown = None
-    known = 1
+    known, count = 1, numel(own)
+    leading = any(type(size) is int and size == -1 for size in shape)
     for dim, size in enumerate(shape):
+        leading = leading and dim < len(own) and type(size) is torch.SymInt and surely(size == own[dim])
         if size == -1:
             if unknown is not None:
                 raise RuntimeError("only one dimension can be inferred")
@@ -60,12 +66,17 @@ def view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes | None
     """Return strides with which `new_shape` addresses the original elements; None if only a copy can.
 
     Walks both shapes from the innermost dimension: the old shape splits into runs that are contiguous in memory, and
-    some of the new dimensions must divide each run exactly.
+    some of the new dimensions must divide each run exactly. What is a view for large sizes is one for all, and a size
+    of 1 changes only the stride of its dimension. That it is none is relied on.
     """
-    if any(map(is_unknown, (*shape, *new_shape))):
-        with assume_large_sizes():
-            return _view_strides(shape, strides, new_shape)
-    return _view_strides(shape, strides, new_shape)
+    if torch.SymInt not in map(type, (*shape, *strides, *new_shape)):
+        return _view_strides(shape, strides, new_shape)
+    with assume_several():
+        found = _view_strides(shape, strides, new_shape)
+    if found is not None:
+        return found
+    with assume_large_sizes():
+        return _view_strides(shape, strides, new_shape)
 
 
 def _view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes | None:
@@ -80,14 +91,19 @@ def _view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes | Non
     run = cut = 1
     for old in range(len(shape) - 1, -1, -1):
         run = run * shape[old]
-        if old and (shape[old - 1] == 1 or strides[old - 1] == run * base):
+        if old and (
+            always_equal(strides[old - 1], run * base) or shape[old - 1] == 1 or strides[old - 1] == run * base
+        ):
             continue
-        while new >= 0 and (cut < run or new_shape[new] == 1):
+        while new >= 0 and cut < run:
             result[new] = cut * base
             cut = cut * new_shape[new]
             new -= 1
         if cut != run:
             return None
+        while new >= 0 and new_shape[new] == 1:
+            result[new] = cut * base
+            new -= 1
         if old:
             base = strides[old - 1]
             run = cut = 1
@@ -97,7 +113,7 @@ def _view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes | Non
 @shape_rule(aten.view.default, aten._unsafe_view.default, tags=VIEW)
 def view_(self: Any, size: Sequence[Any]) -> TensorMeta:
     shape = tuple(self.shape)
-    size = infer_size(size, numel(shape))
+    size = infer_size(size, shape)
     strides = view_strides(shape, self.stride(), size)
     if strides is None and any(map(is_unknown, (*shape, *size))):
         raise Unsupported("data-dependent", f"whether a tensor of shape {list(shape)} can be viewed as {list(size)}")
@@ -112,7 +128,7 @@ def view_(self: Any, size: Sequence[Any]) -> TensorMeta:
 @shape_rule(aten._reshape_alias.default, aten._reshape_copy.default, tags=VIEW)
 def reshape_alias(self: Any, size: Sequence[Any], stride: Sequence[Any] | None = None) -> TensorMeta:
     if stride is None:
-        size = infer_size(size, numel(tuple(self.shape)))
+        size = infer_size(size, tuple(self.shape))
         return TensorMeta(tuple(size), contiguous_strides(size), self.dtype, self.device)
     return view(self, size, stride)
 
@@ -120,7 +136,7 @@ def reshape_alias(self: Any, size: Sequence[Any], stride: Sequence[Any] | None =
 @shape_rule(aten.reshape.default, tags=VIEW)
 def reshape(self: Any, shape: Sequence[Any]) -> TensorMeta:
     own = tuple(self.shape)
-    size = infer_size(shape, numel(own))
+    size = infer_size(shape, own)
     strides = view_strides(own, self.stride(), size)
     if strides is None:
         return TensorMeta(size, contiguous_strides(size), self.dtype, self.device)
@@ -200,11 +216,11 @@ def expand(self: Any, size: Sequence[Any], *, implicit: bool = False) -> TensorM
                     f"The expanded size of the tensor ({target}) isn't allowed in a leading, non-existing "
                     f"dimension {dim}"
                 )
-        if surely(own == 1) and not (surely(target == 1) if is_unknown(target) else target == 1):
-            continue  # one repeated element fits every target
-        if holds(target == own) if is_unknown(target) or is_unknown(own) else target == own:
+        if always_equal(own, 1):  # one repeated element fits every target
+            strides[dim] = step if always_equal(target, 1) else 0
+        elif holds(target == own) if is_unknown(target) or is_unknown(own) else surely(target == own):
             strides[dim] = step
-        elif own != 1:
+        elif not surely(own == 1):
             raise RuntimeError(
                 f"The expanded size of the tensor ({target}) must match the existing size ({own}) at non-singleton "
                 f"dimension {dim}.  Target sizes: {list(size)}.  Tensor sizes: {list(shape)}"
@@ -271,7 +287,7 @@ def slice_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
     end = size if end is None or (type(end) is int and end >= _TO_THE_END) else end
     if start < 0:
         start = start + size
-        if start < 0:
+        if start <= 0:  # with its end, so that one fact serves all sizes of which nothing is cut off
             start = 0
     elif start > size:
         start = size

@@ -18,11 +18,12 @@ from stator.graph.fake.fake_mode import FakeMode
 from stator.prims.devices import as_device
 from stator.prims.layout import contiguous_strides
 from stator.prims.record import TensorMeta
-from stator.shapes.environment import SMALLEST_SIZE, Environment
+from stator.shapes.environment import Environment
 from stator.shapes.sym_node import to_sym_int
 
 # No machine holds more elements along one dimension; a bound spares questions about the largest integers.
 LARGEST_SIZE = 2**40
+SMALLEST_SIZE = 2
 # Primes, so that no example is a multiple, a half or a neighbour of another, and none is a usual width of a layer.
 EXAMPLES = (37, 43, 53, 61, 71, 83, 97, 107, 131, 149, 167, 181, 197, 211, 227)
 
@@ -31,7 +32,7 @@ EXAMPLES = (37, 43, 53, 61, 71, 83, 97, 107, 131, 149, 167, 181, 197, 211, 227)
 class Dim:
     """A named size, or a named int argument of a program.
 
-    low, high: the inclusive range. Symbols stand for numbers of at least 2, because 0 and 1 behave unlike other sizes.
+    low, high: the inclusive range. Names stand for numbers of at least 2, because 0 and 1 behave unlike other sizes.
     example: a value to begin with, if the program needs a particular kind of number. Raises UsageError for an empty
     range, an example outside of the range, or a name that is no identifier.
     """

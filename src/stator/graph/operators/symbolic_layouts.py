@@ -1,0 +1,135 @@
+"""Replacements, on fake tensors, for torch's composites of `reshape`, and for products, on symbolic sizes.
+
+For a size that may be 1, torch's C++ answers as for large sizes whether a tensor can be viewed, and relies on nothing.
+Here, whether a result shares memory is a fact. Captured graphs hold the original functions.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from stator.graph.fake.fake_mode import FakeTensor
+from stator.prims.layout import always_equal, broadcast_shapes, is_channels_last, is_contiguous
+from stator.prims.shape_rules.views import infer_size, view_strides
+from stator.shapes.sym_node import SymbolicNode
+
+from .data_dependent_functions import stand_ins
+
+
+def reshape(input: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
+    """A view, or a copy where there is no view with that shape, as eager's reshape."""
+    if not _is_symbolic(input, shape):
+        return torch.reshape(input, shape)  # type: ignore[arg-type]
+    own = tuple(input.shape)
+    size = infer_size(shape, own)
+    if view_strides(own, input.stride(), size) is not None:
+        return input.view(size)
+    return torch.ops.aten._unsafe_view.default(input.clone(memory_format=torch.contiguous_format), size)  # type: ignore[no-any-return]
+
+
+def _is_symbolic(input: Any, shape: Sequence[Any] = ()) -> bool:
+    """Whether symbols with examples decide about a view."""
+    if not isinstance(input, FakeTensor):
+        return False
+    sizes = [size for size in (*input.shape, *input.stride(), *shape) if type(size) is not int]
+    return bool(sizes) and all(
+        type(size) is torch.SymInt and type(size.node) is SymbolicNode and size.node.has_hint() for size in sizes
+    )
+
+
+@stand_ins.register(torch.reshape, "reshape")
+def _reshape(input: torch.Tensor, *shape: Any, **named: Any) -> torch.Tensor:
+    sizes = named["shape"] if named else shape[0] if shape and isinstance(shape[0], (tuple, list)) else shape
+    return reshape(input, sizes)
+
+
+@stand_ins.register("reshape_as")
+def _reshape_as(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return reshape(input, other.shape)
+
+
+@stand_ins.register(torch.ravel, "ravel")
+def _ravel(input: torch.Tensor) -> torch.Tensor:
+    return reshape(input, (-1,)) if _is_symbolic(input) else torch.ravel(input)
+
+
+@stand_ins.register(torch.flatten, "flatten")
+def _flatten(input: torch.Tensor, start_dim: Any = 0, end_dim: Any = -1, **named: Any) -> torch.Tensor:
+    rank = input.dim()
+    dims = [dim + rank if isinstance(dim, int) and dim < 0 else dim for dim in (start_dim, end_dim)]
+    plain = not named and all(type(dim) is int and 0 <= dim < rank for dim in dims)
+    if not plain or dims[0] >= dims[1] or not _is_symbolic(input):
+        return torch.flatten(input, start_dim, end_dim, **named)
+    shape, (start, end) = input.shape, dims
+    return reshape(input, (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]))
+
+
+@stand_ins.register("contiguous")
+def _contiguous(input: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+    if not _is_symbolic(input) or memory_format is torch.preserve_format:
+        return input.contiguous(memory_format=memory_format)
+    lies_so = is_contiguous if memory_format is torch.contiguous_format else is_channels_last
+    if lies_so(tuple(input.shape), input.stride()):
+        return input
+    return input.clone(memory_format=memory_format)
+
+
+@stand_ins.register(torch.matmul, "matmul", operator.matmul)
+def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> torch.Tensor:
+    """Multiply batches of symbolic sizes, which torch before 2.13 makes constants of. As in torch: `mm` or `mv` if the
+    second operand is a matrix or vector, else `bmm` over the broadcast batches."""
+    operands = (input, other)
+    if out is not None:
+        return torch.matmul(input, other, out=out)
+    if any(not isinstance(one, FakeTensor) or not one.dim() for one in operands) or input.dtype is not other.dtype:
+        return torch.matmul(input, other)
+    sizes = (*input.shape, *other.shape)
+    if input.dim() < 2 or max(input.dim(), other.dim()) < 3 or all(type(size) is int for size in sizes):
+        return torch.matmul(input, other)
+    rows, inner, columns = input.shape[-2], input.shape[-1], other.shape[-1]
+    if other.dim() == 1:
+        return reshape(input, (math.prod(input.shape[:-1]), inner)).mv(other).view(input.shape[:-1])
+    if other.dim() == 2:
+        folded = reshape(input, (math.prod(input.shape[:-1]), inner)).mm(other)
+        return folded.view(*input.shape[:-1], columns)
+    batch = tuple(broadcast_shapes(input.shape[:-2], other.shape[:-2]))
+    count = math.prod(batch)
+    left = reshape(input.expand(*batch, rows, inner), (count, rows, inner))
+    right = reshape(other.expand(*batch, other.shape[-2], columns), (count, other.shape[-2], columns))
+    return left.bmm(right).view(*batch, rows, columns)
+
+
+@stand_ins.register(F.linear)
+def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Apply a linear layer to rows of symbolic sizes, by one `addmm` over all rows."""
+    given = (input, weight) if bias is None else (input, weight, bias)
+    if any(not isinstance(one, FakeTensor) or one.dtype is not input.dtype for one in given):
+        return F.linear(input, weight, bias)
+    if input.dim() < 3 or weight.dim() != 2 or all(type(size) is int for size in input.shape):
+        return F.linear(input, weight, bias)
+    rows = reshape(input, (math.prod(input.shape[:-1]), input.shape[-1]))
+    made = rows.mm(weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
+    return made.view(*input.shape[:-1], weight.shape[0])
+
+
+@stand_ins.register(F.scaled_dot_product_attention)
+def _attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, *args: Any, **named: Any
+) -> torch.Tensor:
+    """Expand a mask for one row or head to all. Torch's C++ compares these sizes of the mask with the query's, and
+    would rely on it that the query has several."""
+    if isinstance(attn_mask, FakeTensor) and attn_mask.dim() == query.dim() == 4 and _is_symbolic(query):
+        shared = [
+            always_equal(size, 1) and type(target) is not int
+            for size, target in zip(attn_mask.shape, query.shape, strict=True)
+        ]
+        if any(shared[:2]):
+            leading = [query.shape[dim] if shared[dim] else attn_mask.shape[dim] for dim in range(2)]
+            attn_mask = attn_mask.expand(*leading, *attn_mask.shape[2:])
+    return F.scaled_dot_product_attention(query, key, value, attn_mask, *args, **named)
