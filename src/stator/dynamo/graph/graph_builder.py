@@ -333,7 +333,7 @@ class GraphBuilder:
         except Exception as error:
             if isinstance(error, Unsupported) or raised_by_signal_handler(error):
                 raise
-            if self.numbers.any and refuses_symbols(error):
+            if self.numbers.any and hasattr(target, "graph_callable") and refuses_symbols(error):  # no single operator
                 self.numbers.need_constants(_name(target), args, kwargs)
             raise why_it_failed(error, target) from error
 
