@@ -36,6 +36,7 @@ class UnknownSizeRecorder:
         unknown.begin_anew()
         self._checked = len(self.environment.facts)
         self._binders: dict[Symbol, fx.Node] = {}
+        self._behind: dict[fx.Node, fx.Node] = {}  # the last check behind a node that binds symbols
 
     def results(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[FakeTensor]
@@ -117,10 +118,11 @@ class UnknownSizeRecorder:
         if binder.meta.get("backward"):
             raise Unsupported("data-dependent", f"a backward that relies on {condition}, which depends on data")
         graph = self.tracer.graph
-        with graph.inserting_after(binder):
+        with graph.inserting_after(self._behind.get(binder, binder)):
             truth = to_sym_bool(self.environment, condition)
             node = graph.call_function(require_sizes, (truth, str(condition)))
         node.meta["val"] = None
+        self._behind[binder] = node  # in order: a condition may make sense only where earlier ones hold
         if self.tracer.place is not None:
             node.meta["place"] = self.tracer.place
 
