@@ -105,8 +105,13 @@ class Emitter:
     # ---- loops ------------------------------------------------------------------------------------
 
     def _parallel_loop(self) -> int | None:
-        """The position in the outer order of the loop that threads share."""
+        """The position in the outer order of the loop that threads share. Where the example is too small for threads,
+        the sizes for which they pay are those with many iterations of loops over symbols."""
         sizes = [self.kernel.typical[loop] for loop in self.order.outer]
+        if not suits_threads(self.kernel):
+            many = 16 * _PLENTY * (1 if self.columns is None else self.columns.width)
+            symbolic = [isinstance(self.kernel.sizes[loop], Expr) for loop in self.order.outer]
+            sizes = [max(size, many) if varies else size for size, varies in zip(sizes, symbolic, strict=True)]
         if (
             not sizes
             or not may_suit_threads(self.kernel)
