@@ -17,10 +17,17 @@ _NEW = 128
 _PADDING = 0
 # batch, length of the prompt
 _SIZES = ((2, 16), (1, 7), (4, 64), (8, 100), (1, 256), (3, 33), (1, 1))
-_FEW = ((2, 6, 9), (3, 11, 9), (4, 17, 9), (2, 5, 9))
+_FEW = ((2, 6, 9), (1, 11, 9), (4, 17, 9), (3, 1, 9))
+_FEW_PADDED = ((2, 6, 9), (3, 11, 9), (4, 17, 9), (2, 5, 9))
 
 
 def _prompts(batch: int, length: int, new: int = _NEW) -> Inputs:
+    """Rows of one length."""
+    ids = torch.randint(2, _VOCABULARY, (batch, length))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "max_new_tokens": new}
+
+
+def _padded_prompts(batch: int, length: int, new: int = _NEW) -> Inputs:
     """Rows of different lengths, padded on the left."""
     ids = torch.randint(2, _VOCABULARY, (batch, length))
     mask = torch.ones_like(ids)
@@ -52,7 +59,7 @@ _generation = partial(
     few=_FEW,
     modes=("inference",),
     alone=False,
-    compilations=5,  # prompts with a mask, without, and the next token of each; the first prompt's sizes are constants
+    compilations=4,  # the first prompt, with constant sizes; other prompts; prompts of one token; the next token
     unit=lambda size: size[0] * (size[2] if len(size) > 2 else _NEW),
 )
 
@@ -80,17 +87,21 @@ def _llama() -> nn.Module:
     )
 
 
+# prompts with a mask, without, and the next token of each; the first prompt's sizes are constants
+_padded = partial(_generation, inputs=_padded_prompts, few=_FEW_PADDED, compilations=5)
+
+
 @_generation(attach=partial(_generate, do_sample=False))
 def gpt2_greedy() -> nn.Module:
     return _gpt2()
 
 
-@_generation(attach=partial(_generate, do_sample=True, top_k=20))
+@_padded(attach=partial(_generate, do_sample=True, top_k=20))
 def gpt2_sampling() -> nn.Module:
     return _gpt2()
 
 
-@_generation(attach=partial(_generate, do_sample=False, num_beams=3))
+@_padded(attach=partial(_generate, do_sample=False, num_beams=3))
 def gpt2_beams() -> nn.Module:
     return _gpt2()
 
@@ -100,12 +111,17 @@ def llama_greedy() -> nn.Module:
     return _llama()
 
 
-@_generation(attach=partial(_generate, do_sample=False, cache_implementation="static"))
+@_padded(attach=partial(_generate, do_sample=False))
+def llama_padded() -> nn.Module:
+    return _llama()
+
+
+@_padded(attach=partial(_generate, do_sample=False, cache_implementation="static"))
 def llama_static_cache() -> nn.Module:
     return _llama()
 
 
-@_generation(attach=partial(_generate, do_sample=False), sizes=((2, 16), (1, 7), (4, 64), (1, 200)), compilations=7)
+@_padded(attach=partial(_generate, do_sample=False), sizes=((2, 16), (1, 7), (4, 64), (1, 200)), compilations=7)
 def mistral_sliding_window() -> nn.Module:
     """The cache of a window of 24 tokens is full after some steps."""
     import_torchvision()
@@ -124,7 +140,12 @@ def mistral_sliding_window() -> nn.Module:
     )
 
 
-@_generation(attach=partial(_generate, do_sample=False), compilations=8)
+# four of the decoder, and three of the encoder: the first prompt, others, prompts of one token
+@_padded(
+    attach=partial(_generate, do_sample=False),
+    few=((2, 6, 9), (3, 11, 9), (1, 17, 9), (1, 1, 9), (2, 1, 5)),
+    compilations=7,
+)
 def t5_greedy() -> nn.Module:
     import_torchvision()
     from transformers import T5Config, T5ForConditionalGeneration
@@ -143,10 +164,10 @@ def _sounds(batch: int, new: int = _NEW) -> Inputs:
 @program(
     inputs=_sounds,
     sizes=((2,), (1,), (4,), (8,)),
-    few=((2, 6), (3, 9), (4, 5), (2, 12)),
+    few=((2, 6), (3, 9), (1, 5), (4, 12)),
     modes=("inference",),
     alone=False,
-    compilations=8,
+    compilations=6,  # four of the decoder: the first and other lengths of its cache, for constant and other sizes
     attach=partial(_generate, do_sample=False),
     unit=lambda size: size[0] * (size[1] if len(size) > 1 else _NEW),
 )
