@@ -6,7 +6,8 @@ CAUSES: dict[str, dict[str, str]] = {
     "wide": {
         "equation_adjoint": "the solver branches on times, which are tensors: a graph break at each branch",
         "equation_dopri5": (
-            "the solver branches on the error of each step, which is a tensor: a graph break at each branch"
+            "the solver branches on the error of each step, and on a number of its table in each of six turns, which "
+            "are tensors: a graph break at each branch"
         ),
         "mixture_of_experts": (
             "indices that depend on data divide the graph: operators between run in ATen, and every small compiled "
