@@ -129,6 +129,8 @@ def enlarged(level: str, gradient: bool, each: bool) -> tuple[set[str], list[str
             case = Case(name, op, sample)
             for scaling, small, large in pairs(case, level, gradient):
                 checked.add(name)
+                if name in GROWS_IN_OLDER and gradient:
+                    continue
                 if problem := growth(name, small, large):
                     found.append(f"{case.describe()[:200]}, {scaling}: {problem}")
             if name in checked and not each:
@@ -136,11 +138,17 @@ def enlarged(level: str, gradient: bool, each: bool) -> tuple[set[str], list[str
     return checked, found
 
 
+OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+GROWS_IN_OLDER = {"cumprod", "linalg.vander", "masked.cumprod"} if OLDER else set()
+"""torch before 2.13 writes the gradient of cumprod as operators for each element."""
+FEWER = 10 if OLDER else 0  # operators of OpInfo
+
+
 @pytest.mark.parametrize(("level", "gradient", "least"), [("inductor", False, 650), ("inductor", True, 620)])
 def test_the_number_of_nodes_does_not_grow_with_sizes(level: str, gradient: bool, least: int) -> None:
     checked, found = enlarged(level, gradient, each=False)
     assert not found, "\n".join(found)
-    assert len(checked) >= least
+    assert len(checked) >= least - FEWER
 
 
 @pytest.mark.slow
@@ -151,7 +159,7 @@ def test_the_number_of_nodes_does_not_grow_with_sizes(level: str, gradient: bool
 def test_no_sample_grows_with_sizes(level: str, gradient: bool, least: int) -> None:
     checked, found = enlarged(level, gradient, each=True)
     assert not found, "\n".join(found)
-    assert len(checked) >= least
+    assert len(checked) >= least - FEWER
 
 
 @pytest.mark.slow

@@ -223,19 +223,21 @@ def _with_layout(gradient: torch.Tensor, layout: WrapperLayout) -> torch.Tensor:
     if _has_layout(gradient, layout):
         return gradient
     convert = getattr(gradient, "__coerce_same_metadata_as_tangent__", None)
-    made = gradient if convert is None else convert(layout.context, layout.cls)
+    other_class = () if type(gradient) is layout.cls else (layout.cls,)
+    made = gradient if convert is None else convert(layout.context, *other_class)
     if _has_layout(made, layout):
         return made  # type: ignore[no-any-return]
     raise _unlike_compiled(f"of class {layout.cls.__qualname__} with the context {layout.context!r}", gradient)
 
 
 def _has_layout(gradient: Any, layout: WrapperLayout) -> bool:
-    """Whether a gradient has this layout, apart from facts of its own history."""
+    """Whether a gradient has this layout, apart from its history: a class may note whether it requires grad."""
     if not is_wrapper(gradient):
         return False
-    return layout.fits(WrapperLayout.of(gradient)) or (
-        gradient.requires_grad and layout.fits(WrapperLayout.of(gradient.detach()))
-    )
+    if layout.fits(WrapperLayout.of(gradient)):
+        return True
+    other = gradient.detach() if gradient.requires_grad else gradient.detach().requires_grad_()
+    return layout.fits(WrapperLayout.of(other))
 
 
 def _unlike_compiled(expected: str, gradient: torch.Tensor) -> RuntimeError:

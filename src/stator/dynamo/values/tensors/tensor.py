@@ -244,6 +244,12 @@ class TensorValue(Value):
             return context.record_function(getattr, [self, ConstantValue(name)], {})
         return context.wrap_result(self.fake.__dict__[name], f"the attribute {name!r} of a {class_name(self.cls)}")
 
+    def slot(self, context: CaptureContext, name: str, descriptor: Any) -> Value:
+        """A `__slots__` member of the program's tensor class."""
+        if self.obj is None or self.source is None:
+            raise unsupported("tensor-subclass", f"the slot {name!r} of a {class_name(self.cls)} made in captured code")
+        return context.wrap(context.run_real(descriptor.__get__, (self.obj, self.cls)), AttrSource(self.source, name))
+
     def _added(self, context: CaptureContext, name: str) -> Any:
         """The attribute in the tensor class of the program, or MISSING."""
         return MISSING if self.cls in TENSOR_CLASSES else context.class_lookup(self.cls, name)
