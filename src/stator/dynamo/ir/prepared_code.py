@@ -101,14 +101,22 @@ def _is_one_frame(code: CodeType, instructions: Sequence[Instruction]) -> bool:
     return asked > 1 or any("BACKWARD" in one.opname for one in instructions)
 
 
-_LOOKS_AT_FRAMES = frozenset(
-    {"locals", "vars", "eval", "exec", "dir", "breakpoint", "_getframe", "currentframe", "stack"}
-)
+_LOOKS_AT_VARIABLES = frozenset({"locals", "vars", "eval", "exec", "dir", "breakpoint", "stack"})
+_THEIR_MODULES = frozenset({"builtins", "inspect"})
+_LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
 
 
 def reads_no_frame(code: CodeType) -> bool:
-    """Whether the code uses none of the names by which a program reads all variables of its own frame."""
-    return _LOOKS_AT_FRAMES.isdisjoint(code.co_names)
+    """Whether the code uses none of the functions by which a program reads all variables of its own frame. Attributes
+    of other objects, such as `torch.stack` and `model.eval`, share the names of some of them."""
+    if not _KEEPS_FRAMES.isdisjoint(code.co_names):
+        return False
+    if _LOOKS_AT_VARIABLES.isdisjoint(code.co_names):
+        return True
+    if not _THEIR_MODULES.isdisjoint(code.co_names):
+        return False
+    instructions = prepare_code(code).instructions
+    return not any(one.argval in _LOOKS_AT_VARIABLES and one.opname in _LOADS_GLOBAL for one in instructions)
 
 
 def callees_read_frames(code: CodeType, names: Mapping[str, Any]) -> bool:
