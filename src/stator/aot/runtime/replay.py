@@ -14,7 +14,15 @@ from torch.utils import _pytree as pytree
 
 from stator.base.registry import Registry
 from stator.graph.functionalization.views import run_step
-from stator.graph.ir.size_bindings import NO_BINDINGS, SizeBindings, evaluated, input_bindings, is_symbolic, read_sizes
+from stator.graph.ir.size_bindings import (
+    NO_BINDINGS,
+    SizeBindings,
+    evaluated,
+    input_bindings,
+    is_symbolic,
+    read_sizes,
+    size_reader,
+)
 from stator.graph.ir.traced import (
     Fresh,
     Geometry,
@@ -35,6 +43,8 @@ from stator.graph.ir.traced import (
 from stator.shapes.expr import Symbol
 
 Inner = Callable[..., Sequence[Any]]
+_MOST_KNOWN = 256  # combinations of sizes that one output keeps
+
 # make(inputs, results, made) -> one of the outputs of the user; `made` holds the outputs made before it
 Make = Callable[[Sequence[torch.Tensor], Sequence[Any], list[Any]], Any]
 makers: Registry[type, Callable[[Any], Make]] = Registry("output kind")
@@ -188,14 +198,22 @@ def _histories(traced: Traced) -> tuple[History, ...]:
 
 
 def maker(output: Any, bindings: SizeBindings, of_results: SizeBindings = NO_BINDINGS) -> Make:
-    """How an output is made. Symbolic sizes are evaluated in each call: inputs bind the symbols of `bindings`, results
-    those of `of_results`."""
+    """How an output is made. Symbolic sizes are evaluated once for each combination: inputs bind the symbols of
+    `bindings`, results those of `of_results`."""
     if not is_symbolic(symbolic_parts(output)):
         return makers[type(output)](output)
+    of_inputs, of_others = size_reader(bindings), size_reader(of_results)
+    known: dict[tuple[int, ...], Make] = {}
 
     def make(inputs: Sequence[torch.Tensor], results: Sequence[Any], made: list[Any]) -> Any:
-        there = _at_sizes(output, read_sizes(bindings, inputs) | read_sizes(of_results, results))
-        return makers[type(there)](there)(inputs, results, made)
+        values = *of_inputs(inputs), *of_others(results)
+        found = known.get(values)
+        if found is None:
+            if len(known) == _MOST_KNOWN:
+                known.clear()
+            there = _at_sizes(output, dict(zip((*bindings, *of_results), values, strict=True)))
+            found = known[values] = makers[type(there)](there)
+        return found(inputs, results, made)
 
     return make
 
