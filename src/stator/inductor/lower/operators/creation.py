@@ -15,7 +15,7 @@ from stator.prims.layout import wrap_dim
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype, is_integral
 from stator.shapes.expr import Expr, as_expr
-from stator.shapes.simplify import stays_below
+from stator.shapes.simplify import simplify, stays_below
 
 from .pointwise import cast, typed_constant
 from .views import position_from_start, slice_bounds, unsqueeze
@@ -229,10 +229,8 @@ def _slice_scatter(
     step: Any = 1,
 ) -> Any:
     dim = wrap_dim(dim, x.rank)
-    first, last = slice_bounds(x.sizes, x.shape[dim], start, end)
-    if step != 1 or not x.sizes.known(">", last, first):
-        return NotImplemented
-    return _overwritten(builder, x, source, dim, first)
+    first, _ = slice_bounds(x.sizes, x.shape[dim], start, end)
+    return _overwritten(builder, x, source, dim, first, step)
 
 
 @lowers(aten.select_scatter.default)
@@ -241,12 +239,19 @@ def _select_scatter(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: in
     return _overwritten(builder, x, unsqueeze(source, dim), dim, position_from_start(x, dim, at))
 
 
-def _overwritten(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, start: Any) -> Tensor:
-    """Replace a run of one dimension of `x` by `source`."""
+def _overwritten(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, start: Any, step: int = 1) -> Tensor:
+    """Replace a run of one dimension of `x`, or each `step`th position from `start` on, by `source`, which may be
+    empty."""
 
     def inner(ops: Any, index: Index) -> Ref:
-        moved = (*index[:dim], index[dim] - start, *index[dim + 1 :])
+        distance = index[dim] - start
+        moved = (*index[:dim], simplify(distance // step, ops.ranges), *index[dim + 1 :])
         mask = within_shape(ops, moved, source.shape)
+        beside = simplify(distance % step, ops.ranges)
+        if beside.constant != 0:
+            value = ops.index_value(beside, torch.int64)
+            on_step = ops.elementwise("eq", value, ops.constant(0, torch.int64))
+            mask = on_step if mask is None else ops.bitwise_and(mask, on_step)
         if mask is None:
             return ops.to_dtype(source.load(ops, moved), x.dtype)
         new = ops.to_dtype(ops.masked(mask, lambda: source.load(ops, moved), 0, source.dtype), x.dtype)
