@@ -74,6 +74,33 @@ def masked(x: Any, w: Any) -> Any:
     return torch.masked_select(x @ w, x[:, :1] > 0).exp()
 
 
+def rolled(x: Any, w: Any) -> Any:
+    chosen = (x @ w)[x[:, 0] > 0]
+    first = chosen[:, 0]
+    return chosen.roll(1, 0), chosen.roll(2), chosen.roll((1, -1), (0, 1)).sum(0), first.roll(first.shape[0] // 2)
+
+
+def remainders(x: Any, w: Any) -> Any:
+    """Positions divided by a size that may be zero."""
+    chosen = (x @ w)[x[:, 0] > 0]
+    flat = chosen.t().reshape(-1)
+    longer = F.pad(flat.sin(), (1, 5)), torch.cat([chosen.roll(1, 0), w])
+    return chosen.repeat(2, 3) + 1, chosen.repeat(3, 1).t().sum(1), *longer
+
+
+def parts(x: Any, w: Any) -> Any:
+    chosen = (x @ w)[x[:, 0] > 0]
+    windows = chosen.t().reshape(4, -1).unfold(0, 2, 1)
+    return tuple([part.sin() for part in (*chosen.chunk(2, 1), *chosen.t().chunk(2), windows)])
+
+
+def overwritten(x: Any, w: Any) -> Any:
+    chosen = (x @ w)[x[:, 0] > 0]
+    count, base = chosen.shape[0], (x @ w).repeat(3, 1)
+    every = base.slice_scatter(chosen * 2, 0, 1, 1 + 3 * count, 3)
+    return base.slice_scatter(chosen, 0, 2, 2 + count), every * 2
+
+
 def assumed(x: Any, w: Any) -> Any:
     """Right only where as many rows are chosen as are not: other calls begin anew."""
     mask = x[:, 0] > 0
@@ -90,6 +117,7 @@ def pooled(x: Any, w: Any) -> Any:
 
 PROGRAMS = (
     *(selected, routed, packed, counted, repeated, distinct, divided, viewed, indexed, masked, assumed, pooled),
+    *(rolled, remainders, parts, overwritten),
 )  # fmt: skip
 by_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 CHOSEN = (5, 3, 0, 7, 1, 6, ROWS, 2)

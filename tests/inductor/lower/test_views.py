@@ -62,6 +62,10 @@ def test_clone_of_an_input_is_not_the_input():
 def test_slice_and_select_scatter():
     x, y = torch.randn(4, 6), torch.randn(2, 6)
     assert_lowers(lambda x, y: torch.slice_scatter(x, y, 0, 1, 3), x, y)
+    assert_lowers(lambda x, y: torch.slice_scatter(x, y, 0, 0, 4, 2), x, y)
+    assert_lowers(lambda x, y: torch.slice_scatter(x, y, 0, 1, 4, 2), x, y)
+    assert_lowers(lambda x, y: torch.slice_scatter(x, y[:, :2], 1, 1, -1, 3), x, torch.randn(4, 6))
+    assert_lowers(lambda x, y: torch.slice_scatter(x, y[:0], 0, 3, 3), x, y)
     assert_lowers(lambda x, y: torch.select_scatter(x, y[:, 0], 1, -2), torch.randn(2, 6), y)
 
     def assign(x, y):
