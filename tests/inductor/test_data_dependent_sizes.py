@@ -77,7 +77,8 @@ def masked(x: Any, w: Any) -> Any:
 def rolled(x: Any, w: Any) -> Any:
     chosen = (x @ w)[x[:, 0] > 0]
     first = chosen[:, 0]
-    return chosen.roll(1, 0), chosen.roll(2), chosen.roll((1, -1), (0, 1)).sum(0), first.roll(first.shape[0] // 2)
+    half = first.roll(first.shape[0] // 2)
+    return chosen.roll(1, 0), chosen.roll(2), chosen.roll((1, -1), (0, 1)).sum(0), half, first.roll(1)[:1] * 2
 
 
 def remainders(x: Any, w: Any) -> Any:

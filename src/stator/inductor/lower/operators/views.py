@@ -456,8 +456,8 @@ def _rolled(x: Tensor, amounts: dict[int, Any]) -> Tensor:
         for dim, shift in amounts.items():
             size = x.shape[dim]
             if size not in (0, 1):
-                amount = modulo(shift, Max.of(size, 1))  # the host computes it for an empty dimension, too
-                moved[dim] = simplify((index[dim] - amount + size) % size, ranges)
+                size = simplify(Max.of(size, 1), ranges)  # the host divides by it where the dimension is empty, too
+                moved[dim] = simplify((index[dim] - modulo(shift, size) + size) % size, ranges)
         return tuple(moved)
 
     return _moved(x, x.shape, remap)
