@@ -26,6 +26,7 @@ class HandMade:
     primal_count: int
     value_count: int
     traced: Any
+    unknown: tuple[Any, ...] = ()
 
 
 @dataclass

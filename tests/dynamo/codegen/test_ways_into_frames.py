@@ -200,7 +200,7 @@ WAYS = [
         "inside_loop_over_generator",
         "def g():\n    for i in range(3):\n        yield i\nif True:\n    def f(y, log):BODY\n        return y",
         "for i in g():\n        x = f(x + i, log)",
-        graphs=5,
+        graphs=4,
     ),
     Way("next", "if True:\n    def g(y, log):BODY\n        yield y", "x = next(g(x, log))"),
     Way(
