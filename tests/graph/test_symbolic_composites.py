@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.scenarios import BACKENDS
 from tests.varying_sizes import check_sizes
 
@@ -54,6 +55,13 @@ def common_shapes(x, y):
     return x.new_zeros(shape) + y, torch.ones(wider) * x, shape, wider, len(torch.broadcast_shapes(x.shape, 4))
 
 
+def positions_of_pixels(x, y):
+    n = x.shape[0]
+    planar, spatial = x[:, :3].unsqueeze(1).repeat(1, 2, 1), x[:, None].repeat(1, 3, 1)
+    image = F.affine_grid(planar.double(), [n, 1, n + 1, 4], align_corners=True)
+    return image, F.affine_grid(planar, (n, 3, 2, n), False), F.affine_grid(spatial, [n, 1, 3, n, 2], False)
+
+
 PROGRAMS = [
     products_of_all_pairs,
     products_of_other_layouts,
@@ -70,6 +78,11 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_many_sizes_need_two_versions(program: Any, backend: str, dynamic: bool | None) -> None:
     check_sizes(program, rows, backend=backend, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_grids_of_positions_need_one_version(backend: str) -> None:
+    check_sizes(positions_of_pixels, rows, backend=backend, dynamic=True)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -212,6 +212,14 @@ def resized(x):
     return F.pixel_unshuffle(x, 2), F.pixel_shuffle(x.repeat(1, 4, 1, 1), 2)
 
 
+@program(lambda a, b, c: [torch.randn(a, 2, 3), torch.randn(a, 3, 4), torch.randn(a, 3, b, c)])
+def affine_grids(planar, spatial, image):
+    size = [image.size(dim) for dim in range(4)]
+    grids = [F.affine_grid(planar, size, align_corners=corners) for corners in (False, True)]
+    sampled = F.grid_sample(image, grids[0], align_corners=False)
+    return *grids, F.affine_grid(spatial, [*size, 5], align_corners=False), sampled
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_graphs_of_symbolic_sizes_give_the_same_as_eager(name: str) -> None:
     function, make = PROGRAMS[name]

@@ -4,10 +4,11 @@ symbolic sizes, in place of torch's. Captured graphs hold torch's functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.prims.decompositions import creation, linear_algebra
@@ -57,6 +58,26 @@ def _block_diag(*tensors: torch.Tensor) -> torch.Tensor:
     if not _is_symbolic(*tensors) or any(one.dim() > 2 or not one.numel() for one in tensors):
         return torch.block_diag(*tensors)
     return linear_algebra.block_diag(tensors)  # type: ignore[no-any-return]
+
+
+@stand_ins.register(F.affine_grid)
+def _affine_grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None) -> torch.Tensor:
+    """Positions from -1 to 1 in each dimension, mapped by one matrix for each image. torch's function raises
+    the errors and warns of one pixel in a dimension."""
+    rank = len(size) - 2
+    fits = rank in (2, 3) and theta.is_floating_point() and tuple(theta.shape[1:]) == (rank, rank + 1)
+    spatial = tuple(size[2:])
+    warns = align_corners is None or (align_corners and any(one == 1 for one in spatial))
+    if not is_symbolic(tuple(size)) or not fits or warns or not all(one > 0 for one in size):
+        return F.affine_grid(theta, size, align_corners)  # type: ignore[arg-type]
+    lines = []
+    for axis, steps in enumerate(spatial):
+        line = creation.linspace(-1.0, 1.0, steps, dtype=theta.dtype, device=theta.device)
+        line = line if align_corners else line * (steps - 1) / steps
+        lines.append(line.view([-1 if axis == dim else 1 for dim in range(rank)]).expand(spatial))
+    positions = torch.stack([*reversed(lines), torch.ones_like(lines[0])], -1)  # the last dimension counts x first
+    flat = positions.view(1, -1, rank + 1).expand(size[0], -1, -1)
+    return flat.bmm(theta.transpose(1, 2)).view(size[0], *spatial, rank)
 
 
 def _spaced(original: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
