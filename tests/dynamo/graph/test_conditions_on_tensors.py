@@ -164,12 +164,12 @@ def test_one_branch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
     run = subgraph_ops.SubgraphOp.run
 
-    def counted(part: subgraph_ops.SubgraphOp, tensors: Any) -> Any:
+    def counted(part: subgraph_ops.SubgraphOp, tensors: Any, sizes: Any) -> Any:
         part._functions = tuple(
             (lambda *values, at=at, function=function: (ran.append(at), function(*values))[1])
             for at, function in enumerate(part._functions)
         )
-        return run(part, tensors)
+        return run(part, tensors, sizes)
 
     monkeypatch.setattr(subgraph_ops.SubgraphOp, "run", counted)
     compiled = stator.compile(closures, backend="inductor", fullgraph=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
-from tests.programs.shapes import layouts, numbers, values
+from tests.programs.shapes import drawn_numbers, layouts, values
 from tests.programs.shapes.writer import Draw, Skip, Writer
 
 import stator
@@ -30,7 +30,7 @@ _SHAPES_OF_Z = (
     ("a", "4", "b"),
     ("a", "a"),
 )
-_STEPS = (*values.step, *layouts.step, *numbers.step)
+_STEPS = (*values.step, *layouts.step, *drawn_numbers.step)
 _SMALL_SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 13, 17)
 _LAYOUTS = ("dense", "dense", "reversed", "every second")
 
