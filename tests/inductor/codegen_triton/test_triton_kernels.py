@@ -20,6 +20,7 @@ from stator.inductor.schedule import schedule
 from stator.runtime.triton_kernels import load_module
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]  # where the package of the benchmarks is
 # operators that take few blocks
 QUICK = (
     "addmm",
@@ -39,6 +40,7 @@ pytest.importorskip("triton")
 
 def run(script: str, *arguments: str, tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONWARNINGS": "ignore"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment.pop("TRITON_INTERPRET", None)  # scripts that interpret import interpreter.py
     answer = subprocess.run(
         [sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, env=environment, timeout=1500
