@@ -1,4 +1,5 @@
-"""Every program in a fresh process with empty caches, stator beside eager, and beside torch.compile with `--peer`.
+"""Every program in a fresh process with empty caches, stator beside eager, and beside torch.compile with `--peer` or
+`--peer-dynamic`.
 
 `python -m benchmarks.dynamic [NAME ...]` prints the table and keeps the raw figures in benchmarks/results/dynamic/.
 """
@@ -49,15 +50,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs; all of them by default")
     parser.add_argument("--modes", nargs="*", default=["inference", "training"])
-    parser.add_argument("--peer", action="store_true", help="also torch.compile")
-    parser.add_argument("--dynamic", action="store_true", help="also dynamic=True, of both where --peer is given")
+    peer = parser.add_mutually_exclusive_group()  # versions of both would share torch.compile's limit for a function
+    peer.add_argument("--peer", action="store_true", help="also torch.compile")
+    peer.add_argument("--peer-dynamic", action="store_true", help="also torch.compile with dynamic=True")
+    parser.add_argument("--dynamic", action="store_true", help="also stator with dynamic=True")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds of steady-state calls for each size")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds after which a program is given up")
     parser.add_argument("--kept", action="store_true", help="measure nothing; print the table of the kept results")
     options = parser.parse_args()
-    systems = ["eager", "alone", "stator"] + ["peer"] * options.peer
-    if options.dynamic:
-        systems += ["dynamic"] + ["peer_dynamic"] * options.peer
+    systems = ["eager", "alone", "stator"] + ["dynamic"] * options.dynamic
+    systems += ["peer"] * options.peer + ["peer_dynamic"] * options.peer_dynamic
     found = []
     for name in options.names or programs():
         for mode in programs()[name].modes:

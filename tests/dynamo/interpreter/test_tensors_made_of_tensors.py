@@ -117,3 +117,16 @@ def test_block_without_torch_functions() -> None:
         return y, F.softmax(weight, 0) + x
 
     check(program, make=lambda: (values(1), Quantized.of(values(3, 4), Overriding)))
+
+
+class Noted(Labelled):
+    __slots__ = ("note",)
+
+
+def test_a_slot_of_a_tensor_from_outside_is_read_and_guarded() -> None:
+    function = lambda x: x * x.note  # noqa: E731
+    compiled = stator.compile(function, backend="eager", fullgraph=True)
+    for note in (2, 3):
+        x = Noted(values(3), 2)
+        x.note = note
+        assert_same(compiled(x), function(x))

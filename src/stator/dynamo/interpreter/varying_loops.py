@@ -76,7 +76,7 @@ class VaryingLoops:
         items = iterator.container.example  # type: ignore[attr-defined]
         if not items:
             raise Retry(self._assumptions.with_loop(loop, unrolled=False))
-        # the last item, because 0 and 1 as sizes are constants
+        # the last item, because 0 as a size is a constant
         number = SymbolicNumber(FromInput(self._context, ConstantSource(repr(items[-1]), items[-1]), items[-1]))
         self._trial = _Trial(loop, iterator, number)
         return number
