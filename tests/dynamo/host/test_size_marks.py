@@ -93,6 +93,61 @@ def test_a_narrower_range_than_promised_is_an_error():
         compiled(marked(5, min=2, max=100))
 
 
+@pytest.mark.parametrize("mark", [stator.mark_dynamic, torch._dynamo.mark_dynamic])
+@pytest.mark.parametrize(
+    ("question", "refused"),
+    [
+        (lambda n: n % 2 == 0, 3),
+        (lambda n: n * n != 81, 9),
+        (lambda n: (n - 2) * (n - 3) > 0, 2),
+    ],
+)
+def test_a_range_that_a_fact_makes_holes_into_is_an_error_at_its_line(mark, question, refused):
+    def branch(x):
+        return x + 1 if question(x.shape[0]) else x - 1
+
+    compiled = stator.compile(branch, backend="eager")
+    with pytest.raises(stator.ConstraintViolation, match=rf"x.size\(0\) must not be {refused}") as caught:
+        compiled(marked(8, mark, min=2, max=512))
+    assert caught.value.place.line in (branch.__code__.co_firstlineno + 1, question.__code__.co_firstlineno)
+
+
+def test_a_view_of_blocks_breaks_the_promise_of_a_range():
+    def blocks(x):
+        return x.view(-1, 4, x.shape[1]).sum(1)
+
+    compiled = stator.compile(blocks, backend="eager")
+    with pytest.raises(stator.ConstraintViolation, match=r"x.size\(0\) must not be") as caught:
+        compiled(marked(8, min=2, max=512))
+    assert caught.value.place.line == blocks.__code__.co_firstlineno + 1
+
+
+def test_a_range_may_have_holes_where_it_is_not_promised():
+    def branch(x):
+        return x + 1 if x.shape[0] % 2 == 0 else x - 1
+
+    assert graph_count(branch, [marked(size) for size in (6, 7, 8, 9)]) == 2
+
+
+@pytest.mark.parametrize("question", [lambda n: n > 5, lambda n: n % 2 == 0])
+def test_the_promise_of_an_equal_size_is_kept(question):
+    def branch(x, y):
+        return x + y if question(x.shape[0]) else x - y
+
+    compiled = stator.compile(branch, backend="eager")
+    with pytest.raises(stator.ConstraintViolation, match=r"y.size\(0\) must not be"):
+        compiled(marked(8), marked(8, min=2, max=512))
+
+
+def test_two_sizes_with_ranges_may_be_equal():
+    backend = CountingBackend()
+    compiled = stator.compile(torch.add, backend=backend, fullgraph=True)
+    for size in (5, 7, 512):
+        x, y = marked(size, min=2, max=512), marked(size, min=2, max=512)
+        torch.testing.assert_close(compiled(x, y), x + y)
+    assert len(backend.graphs) == 1
+
+
 def test_a_mark_without_a_range_promises_several_sizes():
     def branch(x):
         return x + 1 if x.shape[0] < 50 else x - 1

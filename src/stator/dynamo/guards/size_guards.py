@@ -59,10 +59,11 @@ class _Holds:
 
     def __call__(self, numbers: tuple[int, ...]) -> bool:
         values = dict(zip(self.symbols, numbers, strict=True))
-        return all(_holds(condition, values) for condition in self.conditions)
+        return all(condition_holds(condition, values) for condition in self.conditions)
 
 
-def _holds(condition: Any, values: Mapping[Symbol, int]) -> bool:
+def condition_holds(condition: Any, values: Mapping[Symbol, int]) -> bool:
+    """Whether numbers satisfy a condition; they do not where it divides by zero."""
     try:
         return bool(condition.holds(values))
     except ArithmeticError:
@@ -180,7 +181,7 @@ def _describe_sizes(guard: Guard, found: object) -> str:
     if type(found) is not tuple or len(found) != len(expected.symbols):
         return "sizes cannot be read any more"
     values = dict(zip(expected.symbols, found, strict=True))
-    failed = next((fact for fact in expected.facts if not _holds(fact.condition, values)), None)
+    failed = next((fact for fact in expected.facts if not condition_holds(fact.condition, values)), None)
     if failed is None:
         return "sizes are too large to compute with"
     return f"{fact_text(expected, failed)} no longer holds: {_shown(expected, failed, values)}"

@@ -16,7 +16,7 @@ import torch
 
 from stator.base.errors import ConstraintViolation, UserPlace
 from stator.dynamo.guards.guard import ExtentOf, FreeSize, Guard, GuardedFact, GuardKind, SizeFacts
-from stator.dynamo.guards.size_guards import fact_text
+from stator.dynamo.guards.size_guards import condition_holds, fact_text
 from stator.dynamo.guards.source import FunctionSource, ItemSource, SizeSource, Source, StrideSource
 from stator.dynamo.guards.tensor_guards import may_read_sizes
 from stator.dynamo.host.size_marks import Kind, SizeMark, size_marks
@@ -27,6 +27,7 @@ from stator.shapes.expr import Expr, Symbol
 from stator.shapes.sym_node import to_sym_int
 
 _MOST_IN_A_GUARD = 64  # symbols
+_MOST_TRIED = 1 << 14  # sizes of a promised range, beside the ends
 _SEVERAL = 2  # the least size, or stride, that no version has to itself for being so small
 
 
@@ -224,18 +225,30 @@ class InputSizes:
 
     def _check_range(self, symbol: Symbol, mark: SizeMark) -> None:
         """A mark without a range promises several sizes, but not all."""
-        low, high = self.environment.ranges[symbol]
-        beyond, end = None, "low"
+        stand_in = self.environment.simplify(symbol)  # of an equal size
+        if not isinstance(stand_in, Symbol):
+            return  # a relation between sizes
+        low, high = self.environment.ranges[stand_in]
         if low > max(mark.low, _SEVERAL) and mark.low > -math.inf:
-            beyond = int(low) - 1
+            raise self._refuses(symbol, mark, int(low) - 1, self._place_of_end(stand_in, "low"))
         if high < mark.high < math.inf:
-            beyond, end = int(high) + 1, "high"
-        if beyond is not None:
-            raise ConstraintViolation(
-                f"{self.sources[symbol]} must not be {beyond}, and is promised to be {_interval(mark)}",
-                place=self._place_of_end(symbol, end),
-                hint="mark a narrower range, or make the code independent of this size",
-            )
+            raise self._refuses(symbol, mark, int(high) + 1, self._place_of_end(stand_in, "high"))
+        if mark.low == -math.inf and mark.high == math.inf:
+            return
+        first = int(max(low, mark.low, _SEVERAL))
+        sizes = range(first, int(min(high, mark.high, first + _MOST_TRIED)) + 1)
+        for fact in self._relations():
+            if _symbols(fact) == {stand_in}:
+                refused = next((size for size in sizes if not condition_holds(fact.condition, {stand_in: size})), None)
+                if refused is not None:
+                    raise self._refuses(symbol, mark, refused, fact.place)
+
+    def _refuses(self, symbol: Symbol, mark: SizeMark, size: int, place: UserPlace | None) -> ConstraintViolation:
+        return ConstraintViolation(
+            f"{self.sources[symbol]} must not be {size}, and is promised to be {_interval(mark)}",
+            place=place,
+            hint="mark a narrower range, or make the code independent of this size",
+        )
 
     def describe(self) -> list[str]:
         """A line for each symbol that stayed free, each that became a constant, and each other fact."""
