@@ -1,5 +1,5 @@
-"""Matrix products by BLAS and by oneDNN's linear kernel, alternating: the figures behind lower/operators/onednn.py's
-choice."""
+"""Matrix products by BLAS and by oneDNN's linear kernel, alternating: the figures behind the choice in
+stator/runtime/matrix_products.py."""
 
 from __future__ import annotations
 

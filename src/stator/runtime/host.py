@@ -16,6 +16,7 @@ from stator.prims.operators.checks import numbers_in, require
 
 from . import launch
 from .arena import ArenaUser, Slot, placed_arena
+from .matrix_products import linear_product
 from .ownership import memory_reuser
 
 Size = tuple[int, ...]
@@ -39,6 +40,7 @@ DIRECT = {
 PYTHON: dict[str, Callable[..., Any]] = {
     "aten._local_scalar_dense.default": torch.Tensor.item,
     "aten.item.default": torch.Tensor.item,
+    "stator.linear_product.default": linear_product,
     "stator.require.default": require,
     "stator.tolist.default": numbers_in,
 }

@@ -101,15 +101,25 @@ def digest(text: str | bytes) -> str:
 @functools.cache
 def cpu_features() -> frozenset[str]:
     """Return the names of the processor's instruction set extensions, or nothing if the kernel does not report them."""
+    return frozenset(_cpu_entry("flags", "Features").split())
+
+
+@functools.cache
+def cpu_vendor() -> str:
+    """Return the processor's maker as the processor says it, or nothing if the kernel does not report it."""
+    return _cpu_entry("vendor_id")
+
+
+def _cpu_entry(*names: str) -> str:
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:
                 name, _, value = line.partition(":")
-                if name.strip() in ("flags", "Features"):
-                    return frozenset(value.split())
+                if name.strip() in names:
+                    return value.strip()
     except OSError:
         pass
-    return frozenset()
+    return ""
 
 
 def find_openmp() -> str | None:
@@ -155,7 +165,7 @@ def _identity(command: tuple[str, ...]) -> str:
     """Return a value that changes when the compiler is replaced, without running the compiler."""
     status = os.stat(os.path.realpath(command[0]))
     parts = (*command, os.path.realpath(command[0]), str(status.st_mtime_ns), str(status.st_size))
-    return digest("\0".join((*parts, ",".join(sorted(cpu_features())), sys.platform)))
+    return digest("\0".join((*parts, ",".join(sorted(cpu_features())), cpu_vendor(), sys.platform)))
 
 
 def _ask_version(command: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Matrix products of some size go to oneDNN's linear kernel, whatever the strides, and equal eager."""
+"""Matrix products go to oneDNN's linear kernel where it is the quicker one, whatever the strides, and equal eager."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+import stator
 from stator.aot import compile_inference
 from stator.base.config import Options
 from stator.inductor.buffers import Extern, Lowered
 from stator.inductor.lower import can_lower, lower
 from stator.pipeline import compile_graph
+from stator.runtime import matrix_products
 
 Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -28,6 +30,12 @@ CASES: dict[str, Function] = {
     "matrix instead of a bias": lambda x, w, b: torch.addmm(b.expand(ROWS, COLUMNS) + 0, x, w),
     "scaled": lambda x, w, b: torch.addmm(b, x, w, beta=0.5, alpha=2.0),
 }
+
+
+@pytest.fixture(autouse=True)
+def untuned_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor for which BLAS has no kernels of its own."""
+    monkeypatch.setattr(matrix_products, "_is_tuned_blas", lambda: False)
 
 
 def lowered_graphs(function: Function, inputs: Sequence[torch.Tensor], seen: list[Lowered]) -> Callable[..., Any]:
@@ -52,16 +60,40 @@ def test_products_equal_eager(case: str, place: int) -> None:
     assert actual.stride() == expected.stride()
 
 
-@pytest.mark.parametrize(("rows", "by_onednn"), [(128, True), (2, False)])
-def test_only_products_of_some_size_go_to_onednn(rows: int, by_onednn: bool) -> None:
+@pytest.mark.parametrize(("rows", "tuned", "by_onednn"), [(128, False, True), (2, False, False), (128, True, False)])
+def test_products_go_to_the_quicker_library(
+    rows: int, tuned: bool, by_onednn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
+    monkeypatch.setattr(matrix_products, "_is_tuned_blas", lambda: tuned)
     inputs = [torch.randn(rows, INNER), torch.randn(INNER, COLUMNS), torch.randn(COLUMNS)]
     seen: list[Lowered] = []
     with torch.no_grad():
         lowered_graphs(CASES["row-major weight"], inputs, seen)
     targets = {node.target for node in seen[0].nodes if isinstance(node, Extern)}
     assert (torch.ops.mkldnn._linear_pointwise.default in targets) == by_onednn
+
+
+def test_a_product_with_a_changing_number_of_rows_chooses_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    chosen: dict[int, bool] = {}
+    choose = matrix_products.is_onednn_quicker
+
+    def noted(rows: int, inner: int, columns: int) -> bool:
+        chosen[rows] = choose(rows, inner, columns)
+        return chosen[rows]
+
+    model = torch.nn.Linear(INNER, COLUMNS).eval()
+    compiled = stator.compile(model, dynamic=True)
+    for rows in (2, 100, 7, 128):
+        x = torch.randn(rows, INNER)
+        with torch.no_grad():
+            compiled(x)
+            monkeypatch.setattr(matrix_products, "is_onednn_quicker", noted)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
+    assert chosen == {2: False, 100: True, 7: False, 128: True}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
 from stator.shapes.simplify import simplify
 
-from .onednn import is_transposed, linear_product
+from .onednn import is_transposed, quicker_product
 from .pointwise import elementwise
 
 aten = torch.ops.aten
@@ -75,7 +75,7 @@ def multiply(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Tensor:
     """The product of two matrices, contiguous, by the faster library."""
     second = blas_matrix(builder, b)
     meta = TensorMeta((a.shape[0], b.shape[1]), (b.shape[1], 1), a.dtype, a.device)
-    found = None if is_transposed(a) else linear_product(builder, a, second, b.shape[1], None, meta)
+    found = None if is_transposed(a) else quicker_product(builder, a, second, b.shape[1], None, meta)
     if found is not None:
         return found  # type: ignore[no-any-return]
     return builder.extern(aten.mm.out, [blas_matrix(builder, a), second], {}, [meta], style="out")[0]  # type: ignore
@@ -97,7 +97,7 @@ def _addmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta
     if plain and bias.shape == (a.shape[0], b.shape[1]) and is_overwritable(builder, bias):
         return builder.add_to(bias, aten.addmm.out, [blas_matrix(builder, a), blas_matrix(builder, b)])
     if plain and not is_transposed(a):
-        found = linear_product(builder, a, blas_matrix(builder, b), b.shape[1], bias)
+        found = quicker_product(builder, a, blas_matrix(builder, b), b.shape[1], bias)
         if found is not None:
             return found
     if plain and only_feeds_loops(builder.node):

@@ -1,8 +1,4 @@
-"""Matrix products by oneDNN: the linear-layer kernel with its bias, which also accepts weights that are not prepacked.
-
-On two cores of an AVX-512 machine it takes 0.45 to 0.75 of the time of BLAS for products of 100 rows and more
-(benchmarks/products.py). Below `WORTHWHILE` multiplications its fixed cost of about 15 microseconds shows.
-"""
+"""Matrix products by oneDNN's kernel for linear layers, with its bias."""
 
 from __future__ import annotations
 
@@ -16,8 +12,9 @@ from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.record import TensorMeta
+from stator.runtime.matrix_products import WORTHWHILE, is_onednn_quicker
 
-WORTHWHILE = 1 << 20
+_MANY_ROWS = 1 << 30
 
 
 def linear_product(
@@ -28,22 +25,51 @@ def linear_product(
     bias: Tensor | None,
     meta: TensorMeta | None = None,
 ) -> Any | None:
-    """`a @ b + bias` for a matrix `b` of `columns` columns, given as a library argument; None if BLAS is better.
+    """`a @ b + bias` for a matrix `b` of `columns` columns, given as a library argument; None where oneDNN does not
+    take these matrices, or for little work.
 
     `meta` describes the result; the default is the node's own.
     """
+    if not _takes(builder, a, b, columns, bias) or builder.sizes.hint(a.numel * columns) < WORTHWHILE:
+        return None
+    return _by_onednn(builder, a, b, bias, meta)
+
+
+def quicker_product(
+    builder: LoweringBuilder,
+    a: Tensor,
+    b: str | View,
+    columns: Any,
+    bias: Tensor | None,
+    meta: TensorMeta | None = None,
+) -> Any | None:
+    """As `linear_product`; None if BLAS is quicker. Where this depends on sizes that change, each call chooses."""
+    if not _takes(builder, a, b, columns, bias):
+        return None
     rows, inner = a.shape
+    if isinstance(inner, int) and isinstance(columns, int):
+        if not is_onednn_quicker(rows if isinstance(rows, int) else _MANY_ROWS, inner, columns):
+            return None
+        if isinstance(rows, int):
+            return _by_onednn(builder, a, b, bias, meta)
+    given = _arguments(builder, a, b, bias)
+    return library_results(builder, torch.ops.stator.linear_product.default, given, {}, meta or builder.meta)
+
+
+def _takes(builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor | None) -> bool:
     plain = bias is None or (bias.shape == (columns,) and bias.dtype == torch.float32)
-    if a.dtype != torch.float32 or a.device.type != "cpu" or not plain:
-        return None
-    if builder.sizes.hint(rows * inner * columns) < WORTHWHILE:
-        return None
-    if not _available() or not _is_dense(builder, b):
-        return None
-    given = [builder.argument(a, (inner, 1)), _transposed(builder, b)]
-    given.append(None if bias is None else builder.argument(bias, (1,)))  # type: ignore[arg-type]
-    target = torch.ops.mkldnn._linear_pointwise.default
-    return library_results(builder, target, [*given, "none", [], ""], {}, meta or builder.meta)
+    of_floats = a.dtype == torch.float32 and a.device.type == "cpu"
+    return plain and of_floats and _available() and _is_dense(builder, b)
+
+
+def _by_onednn(builder: LoweringBuilder, a: Tensor, b: str | View, bias: Tensor | None, meta: TensorMeta | None) -> Any:
+    given = [*_arguments(builder, a, b, bias), "none", [], ""]
+    return library_results(builder, torch.ops.mkldnn._linear_pointwise.default, given, {}, meta or builder.meta)
+
+
+def _arguments(builder: LoweringBuilder, a: Tensor, b: str | View, bias: Tensor | None) -> list[Any]:
+    added = None if bias is None else builder.argument(bias, (1,))
+    return [builder.argument(a, (a.shape[1], 1)), _transposed(builder, b), added]
 
 
 def _available() -> bool:

@@ -15,10 +15,11 @@ from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.tensor import Computed, Tensor
 from stator.prims.layout import channels_last_strides, contiguous_strides, same_strides
 from stator.prims.record import TensorMeta
+from stator.runtime.matrix_products import WORTHWHILE
 
 from .creation import pad_with
 from .library import multiply
-from .onednn import WORTHWHILE, linear_product
+from .onednn import linear_product
 from .reductions import reduce
 from .views import permute, reshape, slice_dim
 

@@ -1,0 +1,51 @@
+"""The choice between BLAS and oneDNN for a product of float32 matrices, and a product that chooses in each call.
+
+oneDNN multiplies by weights that are not prepacked. It needs about 15 microseconds more than BLAS, and copies the
+weight, which few rows do not repay. Where the number of rows changes between calls, so does the better library:
+`stator::linear_product` is for these. benchmarks/products.py measures both.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import library
+
+from .toolchain import cpu_vendor
+
+# Multiplications from which oneDNN takes 0.45 to 0.75 of the time of BLAS on an AMD processor with AVX-512.
+WORTHWHILE = 1 << 20
+# MKL has kernels of its own for Intel's processors, which take 0.2 to 0.97 of oneDNN's time. oneDNN is quicker (down to
+# 0.6 of the time) for weights that do not fit into the cache of a core, and some rows.
+_LARGE_WEIGHT = 1 << 21
+_SOME_ROWS = 4
+
+
+@functools.cache
+def _is_tuned_blas() -> bool:
+    """Return whether eager's BLAS has kernels of its own for this processor."""
+    return torch.backends.mkl.is_available() and cpu_vendor() == "GenuineIntel"
+
+
+def is_onednn_quicker(rows: int, inner: int, columns: int) -> bool:
+    """Compare a product of [rows, inner] with [inner, columns] by oneDNN with one by BLAS."""
+    if _is_tuned_blas():
+        return rows >= _SOME_ROWS and inner * columns >= _LARGE_WEIGHT
+    return rows * inner * columns >= WORTHWHILE
+
+
+_by_onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
+def linear_product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Return [rows, inner] times [columns, inner] transposed, plus [columns], by the quicker library. All are float32,
+    and without gaps in memory."""
+    if is_onednn_quicker(rows.shape[0], *weight.shape):
+        return _by_onednn(rows, weight, bias, "none", [], "")  # type: ignore[misc, no-any-return]
+    return torch.nn.functional.linear(rows, weight, bias)
+
+
+_library = library.Library("stator", "FRAGMENT")
+_library.define("linear_product(Tensor rows, Tensor weight, Tensor? bias) -> Tensor")
+_library.impl("linear_product", linear_product, "CompositeExplicitAutograd")
