@@ -38,6 +38,51 @@ def bidirectional_gru() -> nn.Module:
     return Tagger(nn.GRU(32, 32, batch_first=True, bidirectional=True), 64)
 
 
+class RecurrentCell(nn.Module):
+    """A recurrent network written by hand: a loop over the steps of a sequence."""
+
+    def __init__(self, inside: int = 32, width: int = 64) -> None:
+        super().__init__()
+        self.width = width
+        self.entry, self.memory, self.head = nn.Linear(inside, width), nn.Linear(width, width), nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x.new_zeros(x.shape[0], self.width)
+        for step in range(x.shape[1]):
+            state = torch.tanh(self.entry(x[:, step]) + self.memory(state))
+        return self.head(state).log_softmax(-1)
+
+
+# loops over a size are unrolled until its third value; then what precedes the loop, its body and what follows it are
+# compiled apart, and again for the sizes that differ next
+@program(inputs=_sequences, sizes=_SIZES, few=_FEW, compilations=9)
+def recurrent_cell() -> nn.Module:
+    return RecurrentCell()
+
+
+class EulersMethod(nn.Module):
+    """Follows a field, which a small network gives, by a number of steps that the caller chooses."""
+
+    def __init__(self, width: int = 8, hidden: int = 64) -> None:
+        super().__init__()
+        self.field = nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), nn.Linear(hidden, width))
+
+    def forward(self, x: Tensor, steps: int) -> Tensor:
+        for _ in range(steps):
+            x = x + self.field(x) / steps
+        return x
+
+
+@program(
+    inputs=lambda batch, steps: {"x": torch.randn(batch, 8), "steps": steps},
+    sizes=((16, 10), (16, 25), (16, 7), (64, 40), (16, 33)),
+    few=((3, 4), (3, 7), (5, 5), (4, 9)),
+    compilations=8,
+)
+def eulers_method() -> nn.Module:
+    return EulersMethod()
+
+
 class SoundEncoder(nn.Module):
     """Convolutions over samples, then attention over frames of which some are padding."""
 
