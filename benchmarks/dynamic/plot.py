@@ -30,12 +30,13 @@ DRAWN = Path(__file__).parents[2] / "docs" / "latency-over-length.svg"
 
 Call = Callable[[torch.Tensor], Any]
 
-LABELS = {
-    "eager": "eager",
-    "buckets": "stator, fixed lengths, padded",
-    "alone": "stator, compiled for each length",
-    "stator": "stator",
-    "peer": "torch.compile, dynamic",
+# label, and style of the line
+LINES: dict[str, tuple[str, dict[str, Any]]] = {
+    "eager": ("eager", {"color": "gray"}),
+    "buckets": ("stator, fixed lengths, padded", {"color": "tab:orange"}),
+    "alone": ("stator, compiled for each length", {"color": "tab:green", "linewidth": 2.6, "alpha": 0.5}),
+    "stator": ("stator", {"color": "tab:red"}),
+    "peer": ("torch.compile, dynamic", {"color": "tab:blue"}),
 }
 
 
@@ -105,17 +106,20 @@ def draw(found: dict[str, Any]) -> None:
     import matplotlib
 
     matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "stator", "svg.fonttype": "none"})  # equal figures give equal files
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6))
     for name, by_length in found["median_ms"].items():
+        label, style = LINES[name]
+        style = {"label": label, "linewidth": 1.2, **style}
         lengths = sorted(map(int, by_length))
-        left.plot(lengths, [by_length[str(length)] for length in lengths], label=LABELS[name], linewidth=1.2)
+        left.plot(lengths, [by_length[str(length)] for length in lengths], **style)
         total, totals = 0.0, []
         for length in found["order"]:
             total += found["first_s"][name][str(length)]
             totals.append(total)
-        right.plot(range(1, len(totals) + 1), totals, label=LABELS[name], linewidth=1.2)
+        right.plot(range(1, len(totals) + 1), totals, **style)
     left.set(xlabel="length", ylabel="ms", title="a call")
     right.set(xlabel="different lengths met", ylabel="s", title="first calls at each length, added up", yscale="log")
     left.legend(fontsize=7)
