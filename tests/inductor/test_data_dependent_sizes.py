@@ -116,9 +116,16 @@ def pooled(x: Any, w: Any) -> Any:
     return total / torch.bincount(group, minlength=groups).clamp(min=1)[:, None]
 
 
+def rests(x: Any, w: Any) -> Any:
+    """Sizes that are zero for large numbers: what is left behind a count, and remainders."""
+    columns, count = (x @ w).t(), int((x[:, 0] > 0).sum())
+    rest, middle = columns[:, count:], columns[:, count // 2 : count]
+    return rest * 2, rest.t().sin() + 1, middle.exp(), middle.t() * w.sum(), w[:3, :1] + x.new_zeros(3, count % 4)
+
+
 PROGRAMS = (
     *(selected, routed, packed, counted, repeated, distinct, divided, viewed, indexed, masked, assumed, pooled),
-    *(rolled, remainders, parts, overwritten),
+    *(rolled, remainders, parts, overwritten, rests),
 )  # fmt: skip
 by_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 CHOSEN = (5, 3, 0, 7, 1, 6, ROWS, 2)

@@ -211,13 +211,33 @@ class Environment:
 
     def _decide_unknown(self, condition: Comparison) -> bool:
         if getattr(_asking, "unknown", False):
-            return condition.substitute(self.replacements).holds(_LargeSizes(self.hints))
+            return self._answer_in_general(condition.substitute(self.replacements))
         exact = any(self.hints.get(symbol) == 1 for symbol in condition.symbols)
         answer = self._answer_above_one(condition) if self.assumes and not exact else None
         if answer is None:
             raise Unsupported("data-dependent", f"the truth of {condition} is known only when the program runs")
         self.assume(condition if answer else negate(condition))
         return answer
+
+    def _answer_in_general(self, condition: Comparison) -> bool:
+        """The answer for most values of numbers without a hint: two expressions differ unless they are always equal."""
+        if condition.relation in ("==", "!="):
+            return condition.relation == "!="
+        if isinstance(condition.expr, FloatExpr):
+            return condition.holds(_LargeSizes(self.hints))
+        return self._typical(condition.expr) >= 0
+
+    def _typical(self, expr: Expr) -> int:
+        """A value for large numbers without a hint; terms that have bounds are in the middle between them."""
+        ranges = {one: (self.hints[one],) * 2 if one in self.hints else self._range(one) for one in expr.symbols}
+        total = 0
+        for monomial, value in expr.terms().items():
+            for atom in monomial:
+                low, high = atom.bounds(ranges)
+                bounded = -math.inf < low and high < math.inf
+                value *= int(low + high + 1) // 2 if bounded else atom.evaluate(_LargeSizes(self.hints))
+            total += value
+        return total
 
     def _answer_above_one(self, condition: Comparison) -> bool | None:
         """The answer if every number is larger than 1; None if it differs between such numbers."""

@@ -31,7 +31,7 @@ def in_stride_order(environment: Environment, sizes: Sequence[Expr], strides: Se
     """Dimensions of more than one element, sorted by stride. Insertion sort keeps the number of comparisons small."""
     order: list[int] = []
     for dim in range(len(sizes) - 1, -1, -1):
-        if environment.decide(compare("<=", sizes[dim], 1)):
+        if environment.decide(compare("==", sizes[dim], 1)):
             continue
         position = len(order)
         while position and environment.decide(compare("<", strides[dim], strides[order[position - 1]])):
