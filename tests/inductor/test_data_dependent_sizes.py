@@ -123,9 +123,16 @@ def rests(x: Any, w: Any) -> Any:
     return rest * 2, rest.t().sin() + 1, middle.exp(), middle.t() * w.sum(), w[:3, :1] + x.new_zeros(3, count % 4)
 
 
+def padded(x: Any, w: Any) -> Any:
+    """The operator reads the amounts from tensors."""
+    columns, count = (x @ w).t(), (x[:, 0] > 0).sum()
+    replicated = F.pad(columns[None], (count % 3, count % 2), mode="replicate")
+    return F.pad(columns, (count, count // 2)).cos(), replicated * 2, columns.narrow(1, count // 2, 3).sin()
+
+
 PROGRAMS = (
     *(selected, routed, packed, counted, repeated, distinct, divided, viewed, indexed, masked, assumed, pooled),
-    *(rolled, remainders, parts, overwritten, rests),
+    *(rolled, remainders, parts, overwritten, rests, padded),
 )  # fmt: skip
 by_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 CHOSEN = (5, 3, 0, 7, 1, 6, ROWS, 2)

@@ -218,7 +218,7 @@ class GraphBuilder:
         if noticed and may_fail(_name(target), args, kwargs):
             self.noticed = f"{_name(target)}, inside of `try` or `with`,"
             self.keep_repeatable()
-        self.used, self.taken_numbers = [], []
+        self.used, self.taken_numbers, self.mode.read = [], [], []
         is_part = hasattr(target, "graph_callable")  # the subgraph's own operators have decided
         self.takes_floats = is_part or type(_callee(target)) is not FunctionType
         self.takes_ints = is_part or (self.takes_floats and _name(target).strip("_") in _ARITHMETIC)
@@ -230,7 +230,12 @@ class GraphBuilder:
             self.numbers.need_constants("an operator of tensors made of tensors", layouts, fake_args, fake_kwargs)
         asked, answered = self.mode.times, self.numbers.unknown.answered
         facts = self.numbers.fact_count
-        result = self.run_fake(run, target, fake_args, fake_kwargs)
+        try:
+            result = self.run_fake(run, target, fake_args, fake_kwargs)
+        except Unsupported:
+            if (numbers := self.numbers.in_place_of_reads(args, kwargs)) is None:
+                raise
+            return self.record(kind, target, run, *numbers)
         changed = [value for value, version in self.used if version_of(value.fake) != version]
         if self.taken_numbers and self._numbers_decide_gradients(target, kwargs, result, changed):
             for number in self.taken_numbers:
@@ -269,6 +274,7 @@ class GraphBuilder:
             self.context.mutations.check_free_memory(value)
         self.writes += [storage for value in changed for storage in storages_of(value.fake)]
         wrapped = self.wrap_output(result, node)
+        self.numbers.note_reads(node)
         if self.numbers.any:
             self.numbers.check_facts()
         return wrapped

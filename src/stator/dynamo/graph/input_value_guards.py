@@ -16,7 +16,7 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.values.base import unsupported
 from stator.dynamo.values.tensors.tensor import has_fixed_sizes
-from stator.graph.fake.fake_mode import FakeMode, FakeTensor
+from stator.graph.fake.fake_mode import SCALAR_READS, FakeMode, FakeTensor
 from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of
 from stator.graph.ir.schema import op_info
 
@@ -65,6 +65,7 @@ class CaptureFakeMode(FakeMode):
         self.footprint = Footprint()
         self.keeps_unknown_sizes = True
         self.has_unknown_sizes = False
+        self.read: list[tuple[FakeTensor, Any]] = []  # by the current operator: whole numbers in tensors
         self._unnoted = 0
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -87,6 +88,8 @@ class CaptureFakeMode(FakeMode):
         if result is NotImplemented:
             return NotImplemented
         self.has_unknown_sizes = True
+        if func in SCALAR_READS:
+            self.read.append((tensors[0], result))
         return self._wrap(op_info(func), result, tensors, args)
 
     def unknown_size(self) -> Any:

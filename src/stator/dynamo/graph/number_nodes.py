@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -221,6 +222,44 @@ class NumberNodes:
                 made = node.graph.call_function(operator.getitem, (made, at))
             made.meta["place"] = node.meta["place"]
         return made
+
+    # -- that operators read from tensors for themselves --
+
+    def note_reads(self, node: fx.Node) -> None:
+        """Note the whole numbers that a new node reads from tensors of the graph."""
+        for fake, number in self.recorder.mode.read:
+            tensor, symbol = self.recorder.by_fake.get(id(fake)), to_expression(number)
+            if tensor is not None and type(symbol) is Symbol and symbol not in self._origins:
+                self.any = True
+                self._origins[symbol] = partial(self._read_ahead, self.recorder.node_of(tensor), node)
+
+    def _read_ahead(self, tensor: fx.Node, node: fx.Node) -> fx.Node:
+        """The number that a node reads from a tensor, read once more, ahead of the node."""
+        with node.graph.inserting_before(node):
+            made = node.graph.call_method("item", (tensor,))
+        made.meta["place"] = node.meta["place"]
+        made.meta["data_dependent"] = True
+        return made
+
+    def in_place_of_reads(self, args: list[Value], kwargs: dict[str, Value]) -> tuple[Any, Any] | None:
+        """Arguments with numbers in place of the tensors from which an operator reads whole numbers; None if there are
+        none."""
+        read = {id(fake) for fake, _ in self.recorder.mode.read}
+        given = [*args, *kwargs.values()]
+        made = self._with_numbers(given, read)
+        return None if made is given else (made[: len(args)], dict(zip(kwargs, made[len(args) :], strict=True)))
+
+    def _with_numbers(self, values: list[Value], read: set[int]) -> list[Value]:
+        """The list itself if nothing in it is replaced."""
+        given, made = [self.recorder.context.realized(value) for value in values], []
+        for value in given:
+            if isinstance(value, TensorValue) and id(value.fake) in read:
+                value = self.read(value)
+            elif type(value) is TupleValue or type(value) is ListValue:
+                items = self._with_numbers(value.items, read)  # type: ignore[arg-type]
+                value = value if items is value.items else type(value)(items)
+            made.append(value)
+        return values if all(one is other for one, other in zip(made, given, strict=True)) else made
 
     # -- as arguments of operators --
 

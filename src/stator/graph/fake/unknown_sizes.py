@@ -51,21 +51,22 @@ _COPIES_WHERE_NEEDED = frozenset(("contiguous", "reshape", "reshape_as", "flatte
 
 
 class UnknownSizes:
-    """The unknown sizes of one program. Equal masks share one size. `answered` counts the operators with a rule.
+    """The unknown sizes of one program. Equal masks share one size, and reads of one number share a symbol.
+    `answered` counts the operators with a rule.
 
     environment: what is known about the sizes of the program's inputs, if these have symbols.
     """
 
     def __init__(self, environment: Environment | None = None) -> None:
         self.environment = Environment(assumes=True) if environment is None else environment
-        self._counted: dict[Any, tuple[Any, Any]] = {}
+        self._made_of: dict[Any, tuple[Any, Any]] = {}
         self.answered = 0
         self._made: list[Symbol] = []
         self._used = 0
 
     def begin_anew(self) -> None:
         """Give the next trace of the program the symbols of the trace before, in order."""
-        self._counted.clear()
+        self._made_of.clear()
         self._used = 0
 
     def number(self, low: float = -math.inf, high: float = math.inf) -> Any:
@@ -88,11 +89,20 @@ class UnknownSizes:
 
     def count(self, mask: FakeTensor) -> Any:
         """Return the symbolic number of nonzero elements of a tensor."""
-        storage, meta = mask.fake_storage, mask.meta
-        key = (id(storage), storage.version, str((meta.shape, meta.stride, meta.offset)), meta.dtype)
-        found = self._counted.get(key)
+        return self._of_contents("count", mask, lambda: self.size(numel(mask.meta.shape)))
+
+    def whole(self, single: FakeTensor) -> Any:
+        """Return the whole number in a tensor of one element as a symbolic number."""
+        info = torch.iinfo(single.dtype)
+        return self._of_contents("number", single, lambda: self.number(info.min, info.max))
+
+    def _of_contents(self, what: str, fake: FakeTensor, make: Callable[[], Any]) -> Any:
+        """Return a number that follows from the contents of a tensor, the same until they change."""
+        storage, meta = fake.fake_storage, fake.meta
+        key = (what, id(storage), storage.version, str((meta.shape, meta.stride, meta.offset)), meta.dtype)
+        found = self._made_of.get(key)
         if found is None:
-            found = self._counted[key] = (storage, self.size(numel(meta.shape)))
+            found = self._made_of[key] = (storage, make())
         return found[1]
 
     def results(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -227,10 +237,7 @@ def _repeat_interleave(unknown: UnknownSizes, repeats: Any, output_size: Any = N
 @rules.register(aten._local_scalar_dense.default, aten.item.default)
 def _whole_number(unknown: UnknownSizes, self: Any) -> Any:
     """Return an int; numbers of other dtypes are no sizes."""
-    if self.dtype not in WHOLE:
-        return NotImplemented
-    known = torch.iinfo(self.dtype)
-    return unknown.number(known.min, known.max)
+    return unknown.whole(self) if self.dtype in WHOLE else NotImplemented
 
 
 WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
