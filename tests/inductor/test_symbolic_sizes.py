@@ -89,3 +89,12 @@ def test_a_size_that_lowering_makes_a_constant() -> None:
         found = compiled(x)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(*[torch.autograd.grad(one.square().sum(), x)[0] for one in (found, expected)])
+
+
+def test_a_size_that_inequalities_make_a_constant() -> None:
+    """A variance of one column, and sums that have the size of this column."""
+    moments = lambda x: (x.sum(0), x.var(1))  # noqa: E731
+    compiled = stator.compile(moments, dynamic=True)
+    for shape in ((5, 6), (0, 1), (0, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), moments(x))

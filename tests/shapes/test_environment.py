@@ -104,6 +104,15 @@ def test_a_bound_on_one_symbol_narrows_its_range() -> None:
     assert environment.ranges[a] == (2, 9)
 
 
+def test_a_symbol_with_one_value_left_is_replaced() -> None:
+    environment, (a, b) = sizes(a=2, b=6)
+    assert environment.decide(compare("<", a, 3))
+    assert not environment.replacements
+    assert environment.decide(compare(">", a, 1))
+    assert environment.replacements[a] == 2
+    assert environment.simplify(a * b) is 2 * b
+
+
 def test_equal_sizes_become_one_symbol() -> None:
     environment, (a, b) = sizes(a=6, b=6)
     assert environment.decide(compare("==", a, b))

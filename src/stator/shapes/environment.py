@@ -452,6 +452,8 @@ class Environment:
         ends = zip(("low", "high"), self._range(symbol), (low, high), strict=True)
         self.narrowed.update({(symbol, end): self.facts[-1] for end, before, now in ends if before != now})
         self.ranges[symbol] = (low, high)
+        if low == high and symbol not in self.replacements:
+            self._replace(symbol - int(low))
 
     # -- queries --------------------------------------------------------------------------------------------------
 
