@@ -120,6 +120,24 @@ def test_second_derivatives(kind: str) -> None:
     assert_close(list(results[0]), list(results[1]), 1e-5)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_sequences_of_changing_lengths(kind: str, dynamic: bool | None) -> None:
+    """The layer runs between graphs, because ATen reads how many sequences have each step."""
+    module = layers(kind)
+
+    def program(x: torch.Tensor) -> Any:
+        lengths = [max(1, x.shape[0] - 2 * row) for row in range(x.shape[1])]
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x * 2, torch.tensor(lengths))
+        output, state = module(packed)
+        return torch.nn.utils.rnn.pad_packed_sequence(output)[0] + 1, state
+
+    compiled = stator.compile(program, dynamic=dynamic)
+    for steps, rows in ((5, 2), (7, 2), (9, 3), (7, 1)):
+        x = torch.randn(steps, rows, 4, requires_grad=True)
+        assert_close(step(compiled, module, x), step(program, module, x), 5e-6)
+
+
 def test_arguments_that_do_not_fit_have_eagers_error() -> None:
     module = layers("gru")
 

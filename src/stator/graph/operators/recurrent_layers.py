@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from stator.base.errors import Unsupported
-from stator.graph.fake.fake_mode import COMPOSITE, FakeMode, specials
+from stator.graph.fake.fake_mode import COMPOSITE, FakeMode, FakeTensor, specials
 from stator.prims.operators.recurrent_layer import (
     LIBRARY,
     recurrent_layer,
@@ -65,7 +65,11 @@ def _whole(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """`torch.lstm` and its relatives. original: runs what is not understood."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if kwargs or len(args) != 9 or not isinstance(args[2], list | tuple):  # packed sequences have sizes among them
+        packed = len(args) > 3 and isinstance(args[3], list | tuple)
+        if isinstance(args[1] if packed else kwargs.get("batch_sizes"), FakeTensor):
+            # C++ reads the memory of the batch sizes without a check if the number of steps is a symbol
+            raise Unsupported("data-dependent-value", f"{kind} reads the batch sizes of a packed sequence")
+        if kwargs or packed or len(args) != 9:
             return original(*args, **kwargs)
         states = list(args[1]) if kind == "lstm" else [args[1]]
         if not _is_understood(kind, args[0], states, args[2], args[3], args[4], args[7]):
