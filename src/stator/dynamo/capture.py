@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -34,7 +34,7 @@ from .interpreter.wrapping import CONSTANT_TYPES
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
 from .ir.prepared_code import callees_read_frames, prepare_code, reads_no_frame
 from .ir.reconstruct_ir import ConstantRecipe, Effect, Load, RaisedAt, Recipe
-from .ir.resume import closure_of
+from .ir.resume import closure_of, resumption_of
 from .ir.torch_state import TorchState, forward_ad_guard
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
 from .values.cells import CellValue, is_empty
@@ -175,8 +175,11 @@ class _Attempt:
         values: dict[str, Value] = {
             name: Lazy(value, LocalSource(name)) for name, value in self.arguments.items() if name in code.co_varnames
         }
+        resumption = resumption_of(code)
+        private = () if resumption is None else resumption.point.private_cells
         closure = tuple(
-            _free_cell(name, cell) for name, cell in zip(closure_of(code), self.function.__closure__ or (), strict=True)
+            _free_cell(name, cell, private=name in private)
+            for name, cell in zip(closure_of(code), self.function.__closure__ or (), strict=True)
         )
         for index, cell in enumerate(closure):
             context.real_cells[id(cell.cell)] = cell
@@ -289,7 +292,7 @@ class _Attempt:
         assert frame.result is not None
         try:
             value = reconstructor.recipe(frame.result)
-            effects = self._effects(reconstructor)
+            effects = self._effects(reconstructor, ends=True)
         except CannotRebuild as error:
             raise self._retry(context, frame.located(error), [frame], error.made_at) from error
         except Unsupported as error:
@@ -307,12 +310,16 @@ class _Attempt:
         handlers = tuple(zip(frame.handlers, map(reconstructor.recipe, running), strict=True))
         stack = _stack(reconstructor, frame)
         names = _locals(reconstructor, frame)
-        cells: dict[str, Recipe] = {name: reconstructor.recipe(cell) for name, cell in frame.cells.items()}
-        inner = tuple(one for called in frames[1:] for one in _inner_frames(reconstructor, called))
-        effects = self._effects(reconstructor)
+        cells: dict[str, Recipe] = {name: reconstructor.variable_cell(cell) for name, cell in frame.cells.items()}
+        inner = [(called, one) for called in frames[1:] for one in _inner_frames(reconstructor, called)]
+        effects = self._effects(reconstructor, ends=False)
+        private = _private_cells(reconstructor, frame, cells)
+        left = tuple(
+            replace(one, private_cells=_private_cells(reconstructor, called, one.cells)) for called, one in inner
+        )
         if inner and _may_run_as_it_is(context) and not reconstructor.only_reads():
             raise unsupported("reconstruct", "new objects on the way to a break before which nothing is compiled")
-        exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner)
+        exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, left, private)
         return self._captured(frame, reconstructor, effects, exit_)
 
     def _reached(self, frame: Frame) -> Break:
@@ -333,8 +340,14 @@ class _Attempt:
         cells = dict.fromkeys(frame.cells, _IN_PLACE)
         return Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept)
 
-    def _effects(self, reconstructor: FrameReconstructor) -> list[Effect]:
-        reconstructor.replay()
+    def _effects(self, reconstructor: FrameReconstructor, *, ends: bool) -> list[Effect]:
+        """`ends`: the frame returns."""
+        modes = [
+            *self.entry_state.effects_since(),
+            *handlers.device_contexts.entered(reconstructor.context.devices),
+            *handlers.function_modes.entered(reconstructor),
+        ]
+        reconstructor.replay(ends=ends)
         for generator in reconstructor.context.generators:
             if not reconstructor.is_made(generator):
                 generator.rely_on_no_cleanup()
@@ -343,11 +356,6 @@ class _Attempt:
         reconstructor.rely_on_distinct_iterators()
         # includes draws whose numbers are unused
         drawn = [Effect(draw) for draw in reconstructor.context.draws]
-        modes = [
-            *self.entry_state.effects_since(),
-            *handlers.device_contexts.entered(reconstructor.context.devices),
-            *handlers.function_modes.entered(reconstructor),
-        ]
         changes = [
             *reconstructor.steps,
             *reconstructor.marks,
@@ -474,8 +482,14 @@ def _inner_frames(reconstructor: FrameReconstructor, frame: Frame) -> Iterator[I
         program.user_index(frame.now),
         _stack(reconstructor, frame),
         {name: names[name] for name in code.co_varnames if name in names and name not in frame.cells},
-        {name: reconstructor.recipe(frame.cells[name]) for name in (*code.co_freevars, *cells)},
+        {name: reconstructor.recipe(frame.cells[name]) for name in code.co_freevars}
+        | {name: reconstructor.variable_cell(frame.cells[name]) for name in cells},
     )
+
+
+def _private_cells(reconstructor: FrameReconstructor, frame: Frame, cells: Iterable[str]) -> tuple[str, ...]:
+    """The names of those cells that only the frame holds, once all recipes have been made."""
+    return tuple(name for name in cells if reconstructor.is_private(frame.cells[name]))
 
 
 def _end_shows(value: Value) -> bool:
@@ -506,9 +520,9 @@ def _may_be_watched(value: Value, depth: int = 3) -> bool:
 _UNWATCHED = (Lazy, TensorValue, ConstantValue, SymbolicNumber, RangeValue, SliceValue, PendingTextValue)
 
 
-def _free_cell(name: str, cell: Any) -> CellValue:
+def _free_cell(name: str, cell: Any, *, private: bool) -> CellValue:
     try:
         content: Value | None = Lazy(cell.cell_contents, CellSource(name))
     except ValueError:
         content = None
-    return CellValue(content, None, cell, name)
+    return CellValue(content, None, cell, name, private=private)

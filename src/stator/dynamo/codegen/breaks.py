@@ -338,7 +338,8 @@ class BreakWriter:
         """The resume point. `index` becomes an index of the user's code."""
         index = prepare_code(self.writer.code).user_index(index)
         handlers = tuple(position for position, _ in self.exit.handlers if position < cut)
-        return ResumePoint(self.user_code, index, tuple(slots), tuple(self.locals), self.cells, handlers)
+        private = tuple(name for name in self.cells if name in self.exit.private_cells)
+        return ResumePoint(self.user_code, index, tuple(slots), tuple(self.locals), self.cells, handlers, private)
 
     def _dead_parameters(self) -> list[str]:
         code = self.writer.code

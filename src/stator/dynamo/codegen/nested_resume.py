@@ -124,6 +124,7 @@ def _point(frame: InnerFrame, index: int) -> ResumePoint:
         tuple(map(slot_of, frame.stack)),
         tuple(frame.locals),
         tuple(name for name in frame.code.co_cellvars if name in frame.cells),
+        private_cells=frame.private_cells,
     )
 
 
@@ -144,6 +145,7 @@ def _stopped_at(function: FunctionType, point: ResumePoint, frame: InnerFrame, r
         {name: FrameCell(name) for name in point.closure},
         reason,
         inner=() if point.inner is None else (_called_with(frame, handed_on),),
+        private_cells=point.private_cells,
     )
     return CapturedFrame(function, code, None, [], [], exit_, [])
 

@@ -17,7 +17,7 @@ from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.capture_result import CaptureState
 from stator.dynamo.ir.prepared_code import PreparedCode, prepare_code
-from stator.dynamo.ir.resume import closure_of
+from stator.dynamo.ir.resume import closure_of, resumption_of
 from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.constants import LastInstruction
@@ -303,6 +303,9 @@ def follow_rest(
     """The result of resume code, which goes on with a function behind a graph break, with the cells of its closure."""
     code = function.__code__
     names = dict(zip(code.co_varnames, args, strict=False))
+    resumption = resumption_of(code)
+    for name, cell in zip(closure_of(code), cells, strict=True):
+        cell.private |= resumption is not None and name in resumption.point.private_cells
     frame = Frame(context, prepare_code(code), context.scope_of(function.__globals__), names, cells, code.co_qualname)
     frame.called = True
     frame.run()

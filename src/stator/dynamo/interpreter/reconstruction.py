@@ -63,8 +63,22 @@ class FrameReconstructor:
         self.late: list[Effect] = []  # where iterators are, which may be over what those change
         self._changed: dict[int, Value] = {}  # objects with effects, which are not to be other ones that were read
         self._changed_cells: list[CellValue] = []  # the same of cells
+        self._shared_cells: set[int] = set()  # ids of cells that some object holds
 
     def recipe(self, value: Value) -> Recipe:
+        if type(value) is CellValue:
+            self._shared_cells.add(id(value))
+        return self._recipe(value)
+
+    def variable_cell(self, cell: CellValue) -> Recipe:
+        """The recipe of the cell of a frame's variable, for the frame itself."""
+        return self._recipe(cell)
+
+    def is_private(self, cell: CellValue) -> bool:
+        """Whether only a frame holds the cell, as far as recipes have been made."""
+        return not cell.was_shared and id(cell) not in self._shared_cells
+
+    def _recipe(self, value: Value) -> Recipe:
         known = self._recipes.get(id(value))
         if known is None:
             self.context.mutations.check_free(value)
@@ -130,9 +144,18 @@ class FrameReconstructor:
         return all(_is_found(recipe) for _, recipe in self._recipes.values())
 
     # -- the mutation log --
-    def replay(self) -> None:
+    def replay(self, *, ends: bool) -> None:
+        """`ends`: the frame returns. Cells that only the frame holds end with it, so nobody sees what they contain."""
+        postponed: list[CellValue] = []
         for kind, value, name in list(self.context.mutations.entries.values()):
-            _REPLAY[kind](self, value, name)
+            if ends and kind == "cell" and self.is_private(value):
+                postponed.append(value)
+            else:
+                _REPLAY[kind](self, value, name)
+        while shared := [cell for cell in postponed if not self.is_private(cell)]:
+            postponed = [cell for cell in postponed if self.is_private(cell)]
+            for cell in shared:
+                self._cell(cell, "")
 
     def _content(self, value: Any, name: str) -> None:
         target = self.recipe(value)
@@ -200,7 +223,7 @@ class FrameReconstructor:
 
     def _cell(self, cell: CellValue, name: str) -> None:
         content = self.recipe(cell.content) if cell.content is not None else None
-        target = self.recipe(cell)
+        target = self._recipe(cell)
         if content is None:
             self.effects.append(call_effect(support.clear_content, target))
         else:

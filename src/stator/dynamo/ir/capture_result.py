@@ -87,7 +87,7 @@ class InnerFrame:
     code: the user's code, never generated code. index: the instruction before which the frame stops; for all frames
         but the last, the call of the next frame. stack: the part of the value stack below the call's operands; None
         marks a NULL. locals: in the order of the code's variables. cells: of all free variables, then of the cell
-        variables that exist, in the code's order.
+        variables that exist, in the code's order. private_cells: names of cells that only this frame holds.
     """
 
     code: CodeType
@@ -96,6 +96,7 @@ class InnerFrame:
     stack: tuple[Recipe | None, ...] = ()
     locals: dict[str, Recipe] = field(default_factory=dict)
     cells: dict[str, Recipe] = field(default_factory=dict)
+    private_cells: tuple[str, ...] = ()
 
     def values(self) -> list[Recipe]:
         """The arguments of the code that resumes this frame: cells, variables, then the stack without NULLs and
@@ -127,6 +128,7 @@ class Break:
     handlers: tuple[tuple[int, Recipe], ...] = ()
     handlers_kept: int = 0
     inner: tuple[InnerFrame, ...] = ()
+    private_cells: tuple[str, ...] = ()  # names of cells that only the frame holds
 
     def inner_values(self) -> list[Recipe]:
         return [value for frame in self.inner for value in frame.values()]

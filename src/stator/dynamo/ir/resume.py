@@ -44,6 +44,7 @@ class ResumePoint:
     locals: names of bound local variables, passed as arguments, in this order.
     cells: names of cell variables that exist; their cells are the last of the closure.
     handlers: positions of stack slots that keep the previously handled exception, one for each running handler.
+    private_cells: names of those cells that only the frame holds.
     inner: names of the arguments for the code that resumes a called function. The instruction before `index` is that
         call; the resumed frame calls that code first and pushes its result. None: the frame is not inside a call.
     """
@@ -54,6 +55,7 @@ class ResumePoint:
     locals: tuple[str, ...]
     cells: tuple[str, ...]
     handlers: tuple[int, ...] = ()
+    private_cells: tuple[str, ...] = ()
     inner: tuple[str, ...] | None = None
 
     @property

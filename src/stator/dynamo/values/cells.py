@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 class CellValue(Value):
     """A cell. `content` is None while it is empty. A cell of the captured frame has a `frame_name`.
 
-    fixed: a guard holds the identity of the cell's function, and so of the cell."""
+    fixed: a guard holds the identity of the cell's function, and so of the cell. private: only the captured frame held
+    the cell when it was entered."""
 
-    __slots__ = ("cell", "content", "fixed", "frame_name")
+    __slots__ = ("cell", "content", "fixed", "frame_name", "private")
 
     def __init__(
         self,
@@ -28,12 +29,14 @@ class CellValue(Value):
         frame_name: str | None = None,
         *,
         fixed: bool = False,
+        private: bool = False,
     ) -> None:
         self.source = source
         self.content = content
         self.cell = cell
         self.frame_name = frame_name
         self.fixed = fixed
+        self.private = private
 
     def python_type(self, context: CaptureContext) -> type:
         return type((lambda x: lambda: x)(0).__closure__[0])  # type: ignore[index]
@@ -47,6 +50,11 @@ class CellValue(Value):
         if index is None:
             raise unsupported("unguardable", "a cell that is both a variable of the frame and a value")
         return ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
+
+    @property
+    def was_shared(self) -> bool:
+        """Whether others than the captured frame may have held the cell when the frame was entered."""
+        return not self.private and (self.source is not None or self.frame_name is not None)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.frame_name is not None:
