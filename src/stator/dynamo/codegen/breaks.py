@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 from stator.base.errors import CompileError
@@ -12,7 +13,7 @@ from stator.dynamo.bytecode import VERSION, Handler, Instruction, stack_effect
 from stator.dynamo.guards.source import LocalSource
 from stator.dynamo.ir.capture_result import Break
 from stator.dynamo.ir.prepared_code import prepare_code
-from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, RaisedAt, Recipe
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, FrameCell, Load, RaisedAt, Recipe
 from stator.dynamo.ir.resume import ResumePoint, Slot, resumption_of
 
 from .writer import Writer
@@ -193,6 +194,9 @@ class BreakWriter:
             else:
                 self.builder.const(None)  # a placeholder that no instruction reads; the resume function pushes the NULL
         elif position == callee and self.dispatch is not None:
+            if _is_function_in_c(recipe):
+                self.builder.const(self.dispatch(recipe.value))
+                return
             self.builder.const_callee(self.dispatch)
             self.writer.load(recipe)
             self.builder.call(1)
@@ -355,6 +359,14 @@ def first_of_call(instructions: Sequence[Instruction], index: int) -> int:
         while instructions[index - 1].opname in CALL_PREFIXES:
             index -= 1
     return index
+
+
+def _is_function_in_c(recipe: Any) -> bool:
+    """Whether the callee is always this function of a module written in C, which carries no mark of `dispatch`."""
+    if not isinstance(recipe, ConstantRecipe) or type(recipe.value) is not BuiltinFunctionType:
+        return False
+    owner = recipe.value.__self__
+    return owner is None or type(owner) is ModuleType
 
 
 def slot_of(recipe: Recipe | None) -> Slot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
+from operator import length_hint
 from typing import Any
 
 _PLAIN_ITERATORS: tuple[type, ...] = (
@@ -20,6 +21,8 @@ _PLAIN_ITERATORS: tuple[type, ...] = (
     type(iter("")),
     type(iter("\N{SNOWMAN}")),
 )
+# their length hints count the items that are left (those of other iterators hide that a dictionary changed its size)
+_KNOW_THEIR_LENGTH = frozenset(_PLAIN_ITERATORS[:5])
 READABLE = frozenset((*_PLAIN_ITERATORS, enumerate, zip))
 
 
@@ -48,6 +51,8 @@ def is_readable(iterator: Any) -> bool:
 
 def has_upcoming(iterator: Any, index: int) -> bool:
     """Whether next(iterator) returns another item after `index` others."""
+    if type(iterator) in _KNOW_THEIR_LENGTH:
+        return length_hint(iterator) > index
     sequence, first, step = _ahead(iterator)
     return 0 <= first + index * step < len(sequence)
 

@@ -90,6 +90,8 @@ class LiveIterator(IteratorValue):
 
     def advance(self) -> Effect:
         source: Source = self.source  # type: ignore[assignment]
+        if self.steps == 1:
+            return call_effect(next, Load(source), ConstantRecipe(None))
         return call_effect(iterator_state.advance, Load(source), ConstantRecipe(self.steps))
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
