@@ -62,7 +62,22 @@ def positions_of_pixels(x, y):
     return image, F.affine_grid(planar, (n, 3, 2, n), False), F.affine_grid(spatial, [n, 1, 3, n, 2], False)
 
 
+def gated_cell(x, y):
+    state, weight = x[:, :2].tanh(), y.repeat(6, 1) * torch.arange(-3.0, 3.0)[:, None]
+    torch_own = torch.gru_cell(x, state, weight, weight[:, :2])
+    return torch_own, torch.gru_cell(x, state, weight, weight[:, :2], y[0, 0].repeat(6), y[0, 1].repeat(6))
+
+
+def triangles(x, y):
+    n = x.shape[0]
+    first, second = torch.triu_indices(n, n, 1)
+    below = torch.tril_indices(n, n + 1, dtype=torch.int32), torch.tril_indices(n, n, -2)
+    return x[first] * x[second] + y, below, torch.triu_indices(n + 1, n)
+
+
 PROGRAMS = [
+    gated_cell,
+    triangles,
     products_of_all_pairs,
     products_of_other_layouts,
     along_a_dimension,
@@ -102,6 +117,7 @@ def test_as_many_steps_as_an_int_says(backend: str) -> None:
         lambda x, y: torch.broadcast_shapes(x.shape, (x.shape[0] + 1, 4)),
         lambda x, y: torch.block_diag(x[None]),
         lambda x, y: torch.kron(x.t(), y),
+        lambda x, y: torch.gru_cell(x, x[:, :2], x[:, :3], x[:, :2]),
     ],
 )
 def test_what_torch_refuses_is_refused(program: Any) -> None:

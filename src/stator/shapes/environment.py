@@ -228,14 +228,14 @@ class Environment:
         return self._typical(condition.expr) >= 0
 
     def _typical(self, expr: Expr) -> int:
-        """A value for large numbers without a hint; terms that have bounds are in the middle between them."""
+        """A value for large numbers without a hint; terms below a bound are in the middle between it and zero."""
         ranges = {one: (self.hints[one],) * 2 if one in self.hints else self._range(one) for one in expr.symbols}
         total = 0
         for monomial, value in expr.terms().items():
             for atom in monomial:
                 low, high = atom.bounds(ranges)
-                bounded = -math.inf < low and high < math.inf
-                value *= int(low + high + 1) // 2 if bounded else atom.evaluate(_LargeSizes(self.hints))
+                bounded = 0 < high < _LARGE
+                value *= int(max(low, 0) + high + 1) // 2 if bounded else atom.evaluate(_LargeSizes(self.hints))
             total += value
         return total
 

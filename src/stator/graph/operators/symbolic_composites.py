@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.prims.decompositions import creation, linear_algebra
 from stator.prims.layout import broadcast_shapes
+from stator.prims.shape_rules.creation import lower_triangle
 
 from .data_dependent_functions import stand_ins
 
@@ -90,5 +91,35 @@ def _spaced(original: Callable[..., Any], rule: Callable[..., Any]) -> Callable[
     return run
 
 
+@stand_ins.register(torch.gru_cell)
+def _gru_cell(
+    input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
+) -> torch.Tensor:
+    """h' = n + z * (h - n) with the gates r, z, n of Cho et al., 2014. torch's function raises the errors."""
+    tensors = input, hx, w_ih, w_hh
+    fits = all(one.dim() == 2 for one in tensors) and input.shape[0] == hx.shape[0]
+    if not _is_symbolic(*tensors) or not fits or input.shape[1] != w_ih.shape[1] or hx.shape[1] != w_hh.shape[1]:
+        return torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
+    of_input, of_state = F.linear(input, w_ih, b_ih).chunk(3, 1), F.linear(hx, w_hh, b_hh).chunk(3, 1)
+    reset, update = (torch.sigmoid(of_state[gate] + of_input[gate]) for gate in (0, 1))
+    new = torch.tanh(of_input[2] + of_state[2] * reset)
+    return (hx - new) * update + new
+
+
+def _positions(original: Callable[..., Any], triangle: Callable[..., Any], count: Callable[..., Any]) -> None:
+    """Register the positions of a triangle's elements in row-major order."""
+
+    def run(row: Any, col: Any, offset: Any = 0, *, dtype: Any = None, device: Any = None, **options: Any) -> Any:
+        if not is_symbolic((row, col, offset)) or options:
+            return original(row, col, offset, dtype=dtype, device=device, **options)
+        mask = triangle(torch.ones(row, col, dtype=torch.bool, device=device), offset)
+        places = torch.nonzero_static(mask, size=count(row, col, offset))
+        return places.t().contiguous().to(dtype or torch.int64)
+
+    stand_ins.register(original)(run)
+
+
+_positions(torch.tril_indices, torch.tril, lower_triangle)
+_positions(torch.triu_indices, torch.triu, lambda row, col, offset: row * col - lower_triangle(row, col, offset - 1))
 stand_ins.register(torch.linspace)(_spaced(torch.linspace, creation.linspace))
 stand_ins.register(torch.logspace)(_spaced(torch.logspace, creation.logspace))
