@@ -15,7 +15,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from stator.base.config import FRONT_END, Options, make_options
 from stator.base.errors import UsageError
 from stator.base.registry import Registry
-from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.ir.aten_graph import PlainGraphModule
 
 CompiledGraph = Callable[..., Sequence[Any]]
 Backend = Callable[..., CompiledGraph]  # (gm, example_inputs) -> callable returning a tuple or list

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stator.prims.number_ranges import check_factor, check_range
+from stator.prims.type_promotion import check_factor, check_range
 
 DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32),

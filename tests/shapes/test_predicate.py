@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from stator.shapes.conditions import compare, conjunction, disjunction
+from stator.shapes.conditions import compare, conjunction, disjunction, predicate
 from stator.shapes.expr import Symbol
 from stator.shapes.extrema import Max, Min
 from stator.shapes.floats import Rounded, as_float, float_operation
-from stator.shapes.predicate import predicate
 
 a, b = Symbol("a"), Symbol("b")
 

@@ -14,22 +14,3 @@ from .trace.inference import CompileGraph, Rewrite, compile_inference
 from .trace.needs_grad import needs_grad
 from .trace.randomness import functionalize_random
 from .training import compile_training
-
-__all__ = [
-    "CompileGraph",
-    "Keep",
-    "Rewrite",
-    "RunOverlapping",
-    "apply_wrappers",
-    "carry_numbers",
-    "compile_in_pieces",
-    "compile_inference",
-    "compile_training",
-    "functionalize_random",
-    "keep_all",
-    "needs_grad",
-    "read_lazy_inputs",
-    "run_eagerly",
-    "with_inner_tensors",
-    "with_shared_memory",
-]

@@ -37,12 +37,12 @@ from .ir.reconstruct_ir import ConstantRecipe, Effect, Load, RaisedAt, Recipe
 from .ir.resume import closure_of, resumption_of
 from .ir.torch_state import TorchState, forward_ad_guard
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
-from .values.cells import CellValue, is_empty
 from .values.constants import ConstantValue, LastInstruction, SourcedConstant
 from .values.containers.sequences import ListValue, TupleValue
 from .values.containers.slices import RangeValue, SliceValue
+from .values.deferred_text import PendingTextValue
 from .values.objects import ObjectValue
-from .values.pending_text import PendingTextValue
+from .values.scopes import CellValue, is_empty
 from .values.symbolic_numbers import SymbolicNumber
 from .values.tensors.tensor import TensorValue
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .below_autograd import below_autograd
+from .autograd_state import below_autograd
 from .placement import Piece, padded, place
 
 # One intermediate: (offset in bytes, size, stride, dtype).

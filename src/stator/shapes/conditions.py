@@ -1,4 +1,5 @@
-"""Conditions on symbolic numbers: comparisons with zero in a normal form, and their conjunctions and disjunctions.
+"""Conditions on symbolic numbers: comparisons with zero in a normal form, and their conjunctions and disjunctions; as
+a person would write them (`seq <= 512` instead of `-seq + 512 >= 0`), and as one Python function.
 
 Pure data. `environment.py` knows which conditions hold, and which have been relied on.
 """
@@ -6,11 +7,12 @@ Pure data. `environment.py` knows which conditions hold, and which have been rel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Union
 
-from .expr import ExprLike, Symbol, as_expr, from_sorted
+from .expr import Constant, Expr, ExprLike, FloorDiv, Mod, Symbol, as_expr, from_sorted
+from .extrema import Max, Min
 from .floats import FloatExpr, float_operation
 
 Condition = Union["Comparison", "Conjunction", "Disjunction", bool]
@@ -151,3 +153,92 @@ def _joined(kind: type[Conjunction | Disjunction], neutral: bool, conditions: tu
         if condition is not neutral:
             parts.update(dict.fromkeys(condition.parts if isinstance(condition, kind) else (condition,)))
     return kind(tuple(parts)) if len(parts) > 1 else next(iter(parts), neutral)
+
+
+_TURNED = {">=": "<=", "==": "==", "!=": "!="}
+
+
+def text_of(condition: Condition) -> str:
+    """A comparison with positive terms on both sides; parts of compounds in parentheses."""
+    if isinstance(condition, (Conjunction, Disjunction)):
+        return f" {condition.word} ".join(f"({text_of(part)})" for part in condition.parts)
+    found = divisibility(condition)
+    if found is not None:
+        number, divisor, relation = found
+        return f"{_factor(number)} % {_factor(as_expr(divisor))} {relation} 0"
+    if isinstance(condition, Comparison) and isinstance(condition.expr, Expr):
+        return _comparison(condition.relation, condition.expr)
+    return str(condition)
+
+
+def _comparison(relation: str, expr: Expr) -> str:
+    left, right = as_expr(0), as_expr(0)
+    for monomial, value in expr.terms().items():
+        if monomial:
+            term = as_expr(abs(value))
+            for atom in monomial:
+                term = term * atom
+            left, right = (left + term, right) if value > 0 else (left, right + term)
+    offset = expr.offset
+    if not right.symbols:
+        return f"{left} {relation} {-offset}"
+    if not left.symbols:
+        return f"{right} {_TURNED[relation]} {offset}"
+    if relation == ">=" and offset == -1:
+        return f"{left} > {right}"
+    return f"{left + offset} {relation} {right}" if offset > 0 else f"{left} {relation} {right + -offset}"
+
+
+def _factor(expr: Expr) -> str:
+    return str(expr) if len(expr.terms()) == 1 else f"({expr})"
+
+
+def divisibility(condition: Condition) -> tuple[Expr, Any, str] | None:
+    """(x, n, relation) of a condition `x % n == 0` or `x % n != 0`, in one of its forms."""
+    if not isinstance(condition, Comparison) or condition.relation not in ("==", "!="):
+        return None
+    if not isinstance(condition.expr, Expr):
+        return None
+    for monomial, value in condition.expr.terms().items():
+        for atom in monomial:
+            if isinstance(atom, Mod) and len(condition.expr.terms()) == 1 and monomial == (atom,):
+                return atom.numerator, atom.denominator, condition.relation
+            if isinstance(atom, FloorDiv):
+                whole = as_expr(value)
+                for factor in monomial:
+                    whole = whole * factor
+                for sign in (1, -1):
+                    product = atom * as_expr(atom.denominator) * sign
+                    if whole == product and condition.expr - whole == atom.numerator * -sign:
+                        return atom.numerator, atom.denominator, condition.relation
+    return None
+
+
+def predicate(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> Callable[..., bool]:
+    """A function of the values of `symbols`, in this order, that says whether all conditions hold. The names of the
+    symbols are identifiers."""
+    given = ", ".join(symbol.name for symbol in symbols)
+    scope: dict[str, Any] = {"_symbols": tuple(symbols)}
+    parts: list[str] = []
+    for at, condition in enumerate(conditions):
+        if isinstance(condition, bool) or is_python(condition):
+            parts.append(str(condition))
+        else:  # with floats, whose text is not Python
+            scope[f"_condition{at}"] = condition
+            parts.append(f"_condition{at}.holds(dict(zip(_symbols, ({given},))))")
+    return eval(f"lambda {given}: {' and '.join(parts) or True}", scope)  # type: ignore[no-any-return]
+
+
+def is_python(value: Any) -> bool:
+    """Whether the text of a condition or expression is a Python expression of its symbols."""
+    if isinstance(value, (int, Symbol)):
+        return True
+    if isinstance(value, Comparison):
+        return isinstance(value.expr, Expr) and is_python(value.expr)
+    if isinstance(value, (FloorDiv, Mod)):
+        return is_python(value.numerator) and is_python(value.denominator)
+    if isinstance(value, (Min, Max)):
+        return all(map(is_python, value.args))
+    if isinstance(value, (Conjunction, Disjunction)):
+        return all(map(is_python, value.parts))
+    return type(value) in (Expr, Constant) and all(map(is_python, value.atoms))

@@ -12,8 +12,7 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import StatorError, UserPlace
-from stator.shapes.condition_text import text_of
-from stator.shapes.conditions import Condition, negate
+from stator.shapes.conditions import Condition, negate, text_of
 from stator.shapes.expr import Expr, Symbol
 
 from .symbolic.mismatch import describe

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from stator.shapes.condition_text import text_of
+from stator.shapes.conditions import text_of
 from stator.shapes.expr import as_expr
 from stator.shapes.sym_node import to_expression
 
@@ -21,7 +21,7 @@ from .symbolic.gradients import ForwardOrigins, run_backward
 from .symbolic.pieces import Pieces, conditions_of, evaluated
 from .symbolic.places import current_module
 from .symbolic.program import Program, Run, SymbolicMode
-from .symbolic.sympy_form import to_sympy
+from .symbolic.solver import to_sympy
 
 # Operators that multiply matrices inside, but for which torch's table may have no formula.
 _ATTENTION = "scaled_dot_product"

@@ -17,8 +17,7 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import UserPlace
 from stator.graph.fake.fake_tensor import FakeStorage, FakeTensor, flat_tensors
 from stator.prims.record import TensorMeta
-from stator.shapes.condition_text import text_of
-from stator.shapes.conditions import compare
+from stator.shapes.conditions import compare, text_of
 from stator.shapes.environment import Environment
 from stator.shapes.expr import as_expr
 from stator.shapes.extrema import Max
@@ -28,7 +27,7 @@ from .symbolic.gradients import ForwardOrigins, run_backward
 from .symbolic.pieces import Pieces, conditions_of, evaluated
 from .symbolic.places import current_module, current_place
 from .symbolic.program import Program, SymbolicMode
-from .symbolic.sympy_form import to_sympy
+from .symbolic.solver import to_sympy
 
 aten = torch.ops.aten
 _LIFTS = (aten.lift_fresh.default, aten.lift.default, aten.lift_fresh_copy.default)

@@ -20,8 +20,7 @@ from stator.dynamo.cache.compiled_frames import CompiledFrame, make_cache, reset
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import LocalSource
 from stator.dynamo.host import hook
-from stator.dynamo.host.code_marks import mark_as_ours
-from stator.dynamo.host.hook import call_with_hook
+from stator.dynamo.host.hook import call_with_hook, mark_as_ours
 from stator.dynamo.host.native_status import native
 
 

@@ -7,8 +7,7 @@ from driving import driven
 import stator
 from stator.base.config import Options
 from stator.dynamo.cache.entry import CompiledFrame, make_hook_callback
-from stator.dynamo.host.code_marks import code_marks
-from stator.dynamo.host.hook import STATOR_FOLDER, call_with_hook
+from stator.dynamo.host.hook import STATOR_FOLDER, call_with_hook, code_marks
 from stator.dynamo.host.native_status import native
 
 pytestmark = pytest.mark.slow  # torch.compile takes some seconds to import

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import stator
-from stator.dynamo.host.numpy_scalars import is_pure_function
+from stator.dynamo.host.numpy_boundary import is_pure_function
 
 
 @pytest.mark.parametrize("changes", [False, True], ids=["constant", "changing"])

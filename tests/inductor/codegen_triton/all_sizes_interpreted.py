@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from all_sizes import check_at_sizes, compiled_once
 from test_symbolic_sizes import PROGRAMS
 
-from stator.inductor.codegen.triton import launch
+from stator.inductor.codegen.triton import printer
 
 # below a block's size, around it, and rows of several blocks
 SIZES = [(6, 4), (2, 2), (3, 17), (7, 33), (64, 16), (3, 300)]
@@ -40,7 +40,7 @@ def check_at_ones(name: str) -> None:
 def main() -> None:
     wide = sys.argv[1] == "wide"
     if wide:  # no number fits in 32 bits
-        launch._LIMIT = 1
+        printer._INDEX_LIMIT = 1
     for name, program in PROGRAMS.items():
         torch.manual_seed(0)
         try:

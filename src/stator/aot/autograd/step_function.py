@@ -13,7 +13,7 @@ from stator.aot.runtime.saved_state import NOTHING_FREED
 from stator.aot.trace.input_groups import HiddenFromAutograd, nothing
 from stator.aot.trace.output_autograd_nodes import references_to, refuse_hooks
 from stator.graph.subgraphs.generators import states_of
-from stator.runtime.below_autograd import below_autograd
+from stator.runtime.autograd_state import below_autograd
 from stator.runtime.launch import UNCHECKED_VERSION, lie_at, memory, versions
 
 from .autograd_step import CompiledStep, is_observed

@@ -14,8 +14,7 @@ from torch import fx
 
 from stator.base import counters
 from stator.base.errors import CompileError
-from stator.graph.ir.aten_graph import AtenGraph
-from stator.graph.ir.graph_text import LazyGraphModule
+from stator.graph.ir.aten_graph import AtenGraph, LazyGraphModule
 from stator.graph.ir.memory import memory_root
 from stator.graph.ir.size_bindings import (
     environment_of,

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from stator.graph.fake.fake_tensor import FakeTensor
-from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.ir.aten_graph import PlainGraphModule
 
 from .wrappers import WrappedGraph, no_wrap
 

@@ -15,7 +15,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.ir.size_bindings import (
     SizeBindings,
     evaluated,
@@ -25,7 +25,7 @@ from stator.graph.ir.size_bindings import (
     size_bindings,
 )
 from stator.graph.subgraphs.custom_autograd import graph_target
-from stator.runtime.below_autograd import below_autograd
+from stator.runtime.autograd_state import below_autograd
 from stator.shapes.expr import Symbol
 from stator.shapes.sym_node import to_expression
 

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from stator.graph.fake.number_stand_ins import number_from_tensor
-from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.ir.aten_graph import PlainGraphModule
 
 from .wrappers import WrappedGraph, no_wrap
 

@@ -20,8 +20,8 @@ from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, Unsupported
 from stator.graph.fake.fake_mode import FakeMode
 from stator.graph.fake.fake_tensor import FakeTensor
+from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.ir.captured_tensors import captured_tensors
-from stator.graph.ir.graph_text import PlainGraphModule
 from stator.graph.ir.size_bindings import SizeBindings, bind_sizes, read_sizes, symbols_of
 from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.graph.tracing.symbolic_inputs import symbolic_placeholders, without_symbols

@@ -15,8 +15,7 @@ from torch import fx
 
 from stator.base import counters, dumps, logs
 from stator.base.errors import MissingToolchain, StatorError
-from stator.graph.ir.aten_graph import AtenGraph
-from stator.graph.ir.graph_text import LazyGraphModule
+from stator.graph.ir.aten_graph import AtenGraph, LazyGraphModule
 from stator.graph.ir.size_bindings import evaluated
 from stator.graph.printer import print_graph
 from stator.prims.record import TensorMeta

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.fake.wrapper_subclasses import WrapperGradient, WrapperLayout, fakes_in, is_wrapper
-from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.subgraphs.custom_autograd import graph_target
 

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
-from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.tracing.symbolic_inputs import without_symbols
 from stator.runtime.launch import dispatch_keys, layouts
 

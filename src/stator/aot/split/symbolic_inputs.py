@@ -16,10 +16,9 @@ from torch import fx
 
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, meta_of_real
 from stator.graph.ir.size_bindings import is_symbolic
-from stator.shapes.conditions import Condition, compare
+from stator.shapes.conditions import Condition, compare, predicate
 from stator.shapes.environment import Environment
 from stator.shapes.expr import Expr, ExprLike, Symbol
-from stator.shapes.predicate import predicate
 from stator.shapes.sym_node import to_expression, to_sym_int
 
 Fits = Callable[[Sequence[Any]], bool]

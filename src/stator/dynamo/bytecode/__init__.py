@@ -11,23 +11,3 @@ from .liveness import always_bound, live_locals
 from .stack import reachable, stack_depths, stack_effect
 from .text import instructions_text
 from .version import OPERAND_KINDS, VERSION, Version
-
-__all__ = [
-    "NOWHERE",
-    "OPERAND_KINDS",
-    "VERSION",
-    "BytecodeError",
-    "CodeBuilder",
-    "Handler",
-    "Instruction",
-    "Position",
-    "Version",
-    "always_bound",
-    "assemble",
-    "decode",
-    "instructions_text",
-    "live_locals",
-    "reachable",
-    "stack_depths",
-    "stack_effect",
-]

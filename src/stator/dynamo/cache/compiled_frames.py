@@ -31,7 +31,7 @@ from stator.dynamo.guards.guard_tree import bound_count, build_guard_tree, descr
 from stator.dynamo.guards.source import Source
 from stator.dynamo.guards.type_only_guards import guards_on_types
 from stator.dynamo.host.break_kinds import PROGRAM_ERRORS
-from stator.dynamo.host.code_marks import mark_as_ours
+from stator.dynamo.host.hook import mark_as_ours
 from stator.dynamo.host.iterator_state import is_known_iterator
 from stator.dynamo.host.naming import class_dict, qualified_name, resolution_order
 from stator.dynamo.host.native_status import native as _native

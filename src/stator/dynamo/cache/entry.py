@@ -18,8 +18,7 @@ from stator.dynamo.guards import size_guards as size_guards  # registers the gua
 from stator.dynamo.guards import tensor_guards  # registers the guards on tensors and torch's state
 from stator.dynamo.guards.type_only_guards import TENSORS
 from stator.dynamo.host import debuggers as debuggers  # tells the C code which trace functions belong to debuggers
-from stator.dynamo.host.code_marks import code_marks
-from stator.dynamo.host.hook import always_compile, skip_files
+from stator.dynamo.host.hook import always_compile, code_marks, skip_files
 from stator.dynamo.host.naming import OF_C
 from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.native_status import warn_if_missing

@@ -5,12 +5,3 @@ from .failures import FailureHandling
 from .frame import emit
 from .nested_exit import InnerCall
 from .original_frame import emit_original_frame, is_right_on_any_path
-
-__all__ = [
-    "FailureHandling",
-    "InnerCall",
-    "emit",
-    "emit_original_frame",
-    "is_right_on_any_path",
-    "slot_of",
-]

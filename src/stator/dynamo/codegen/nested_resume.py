@@ -9,7 +9,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from stator.dynamo.guards.source import LocalSource
-from stator.dynamo.host.code_marks import mark_as_ours
+from stator.dynamo.host.hook import mark_as_ours
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame
 from stator.dynamo.ir.prepared_code import prepare_code

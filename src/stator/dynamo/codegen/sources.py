@@ -27,7 +27,7 @@ from stator.dynamo.guards.source import (
     StrideSource,
     TypeSource,
 )
-from stator.dynamo.host.numpy_scalars import with_fresh_tuples
+from stator.dynamo.host.naming import with_fresh_tuples
 from stator.dynamo.ir.resume import resumption_of
 
 from . import support

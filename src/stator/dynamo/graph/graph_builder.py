@@ -19,16 +19,15 @@ from torch.utils.checkpoint import CheckpointPolicy
 from stator.base.errors import Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.host.numpy_scalars import is_numpy_bool, plain_converter
+from stator.dynamo.host.numpy_boundary import is_numpy_bool, plain_converter
 from stator.dynamo.ir.capture_assumptions import NO_ASSUMPTIONS, CaptureAssumptions
 from stator.dynamo.ir.capture_result import GraphInput, SideEffects
 from stator.dynamo.ir.reconstruct_ir import Load
 from stator.dynamo.values.base import NotConstant, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
-from stator.dynamo.values.containers.append_only_lists import AppendOnlyList
 from stator.dynamo.values.containers.mappings import DictValue
-from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue, TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic, number_value
 from stator.dynamo.values.tensors.tensor import TensorValue
@@ -36,8 +35,7 @@ from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.fake.fake_tensor import flat_tensors
 from stator.graph.fake.unknown_sizes import rely_on_copy
 from stator.graph.fake.wrapper_subclasses import fakes_in, has_own_functions, is_wrapper, storages_of, version_of
-from stator.graph.ir.graph_text import LazyGraphModule
-from stator.graph.operators import rng_comparisons as rng_comparisons  # registers its handlers
+from stator.graph.ir.aten_graph import LazyGraphModule
 from stator.graph.operators.data_dependent_functions import stand_ins
 from stator.graph.torch_warnings import cpp_warnings_kept, of_operator, warnings_of_kernel, warnings_of_variance
 

@@ -12,9 +12,8 @@ from .finalizers import check_change
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import Value
-    from stator.dynamo.values.cells import CellValue
     from stator.dynamo.values.containers.live_iterators import LiveIterator
-    from stator.dynamo.values.scopes import GlobalScope
+    from stator.dynamo.values.scopes import CellValue, GlobalScope
     from stator.dynamo.values.tensors.tensor import TensorValue
 
     from .messages import Message

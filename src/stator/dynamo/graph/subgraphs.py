@@ -16,9 +16,9 @@ from torch import fx
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Raised, Value, unsupported
-from stator.dynamo.values.cells import CellValue
+from stator.dynamo.values.scopes import CellValue
 from stator.graph.fake.wrapper_subclasses import storages_of, version_of
-from stator.graph.ir.graph_text import LazyGraphModule
+from stator.graph.ir.aten_graph import LazyGraphModule
 
 from .mutations import MutationLog
 

@@ -17,9 +17,8 @@ from typing import Any
 
 from stator.base.errors import CompileError
 from stator.base.registry import Registry
-from stator.dynamo.host.naming import class_name, full_name
+from stator.dynamo.host.naming import class_name, full_name, safe_repr
 from stator.dynamo.host.native_status import native as _native
-from stator.dynamo.host.numpy_scalars import safe_repr
 
 from . import source as sources
 from .guard import Guard, GuardKind, Lookup

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from stator.dynamo.host.native_status import native as _native
-from stator.shapes.condition_text import text_of
-from stator.shapes.conditions import Comparison, Conjunction
+from stator.shapes.conditions import Comparison, Conjunction, text_of
 from stator.shapes.expr import Constant, Expr, FloorDiv, Mod, Symbol
 from stator.shapes.extrema import Max, Min
 

@@ -1,5 +1,6 @@
 """Calls a function with the frame hook on, so that frames that capture cannot foresee are compiled, too. The hook
-itself is csrc/frame_hook.c; this file chooses the code that the hook skips."""
+itself is csrc/frame_hook.c; this file chooses the code that the hook skips, such as the code objects that stator runs
+in place of a user's."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
+from .native_status import native
 from .native_status import native as _native
 
 STATOR_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -98,3 +100,16 @@ skip_files(
     *(os.path.join(STATOR_FOLDER, name) + os.sep for name in ("prims", "graph", "runtime", "aot", "inductor")),
     with_callees=True,
 )
+
+
+def _mark_unhooked(code: CodeType) -> None:
+    native.mark_code(code, True)
+
+
+code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]  # called with each marked code object
+
+
+def mark_as_ours(code: CodeType) -> None:
+    """Tell every frame hook that stator runs this code."""
+    for mark in code_marks:
+        mark(code)

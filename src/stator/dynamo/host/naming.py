@@ -1,7 +1,10 @@
 """Names and properties of classes, read past their metaclasses: `cls.__module__` may be a property of the program's
-metaclass. Functions and modules are not covered, because their names are plain attributes."""
+metaclass. Functions and modules are not covered, because their names are plain attributes. Also texts and copies of
+constants, for guards and code objects."""
 
 from __future__ import annotations
+
+from typing import Any
 
 class_name = type.__dict__["__name__"].__get__
 qualified_name = type.__dict__["__qualname__"].__get__
@@ -42,3 +45,17 @@ def is_plain_class(cls: type) -> bool:
 
 OF_C: list[type] = []  # metaclasses in C whose attribute lookup runs no user code (entry.py adds them)
 _ASKED = ("__hash__", "__eq__", "__getattribute__", "__mro__", "__dict__", "__class__", "__bases__", "__flags__")
+
+
+def with_fresh_tuples(constant: Any) -> Any:
+    """The constant with copies of its tuples. A new code object interns the strings in its tuples in place, which
+    would change the program's tuples."""
+    return tuple([with_fresh_tuples(item) for item in constant]) if type(constant) is tuple else constant
+
+
+def safe_repr(value: Any) -> str:
+    """`repr(value)` of a plain value, also of an int beyond the limit of digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "a very long number"

@@ -1,13 +1,17 @@
-"""The boundary between NumPy arrays and tensors: which arrays capture follows, the tensor that shares an array's
-memory, and the way back. No values and no graph here. NumPy is the module that torch imported."""
+"""The boundary between NumPy and tensors: which arrays capture follows, the tensor that shares an array's memory, and
+the way back; and NumPy's numbers as torch takes them. No values and no graph here. NumPy is the module that torch
+imported."""
 
 from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from stator.dynamo.host.naming import class_name, module_of
 
 numpy: Any = sys.modules.get("numpy")  # imported by torch, if installed
 
@@ -61,3 +65,45 @@ def to_number(tensor: torch.Tensor) -> Any:
 def errors_are_no_exceptions() -> bool:
     """Whether NumPy continues after divisions by zero and the like, at most with a warning."""
     return all(mode in ("ignore", "warn") for mode in numpy.geterr().values())
+
+
+_FLOATS = ("float16", "float32", "float64")
+_INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def _converters() -> dict[type, Callable[[Any], Any]]:
+    if numpy is None:
+        return {}
+    floats = {getattr(numpy, name): float for name in _FLOATS}
+    return {**floats, **{getattr(numpy, name): int for name in _INTS}}
+
+
+_CONVERTERS = _converters()
+
+
+def numpy_numbers() -> tuple[type, ...]:
+    """The types of NumPy's numbers."""
+    return tuple(_CONVERTERS)
+
+
+def plain_converter(kind: type) -> Callable[[Any], Any] | None:
+    """The function that converts a number of this type to an int or float; None unless the type is NumPy's."""
+    return _CONVERTERS.get(kind)
+
+
+def is_numpy_number(obj: Any) -> bool:
+    """Whether the object is a number of NumPy."""
+    return type(obj) in _CONVERTERS
+
+
+def is_numpy_bool(obj: Any) -> bool:
+    """Whether the object is a boolean of NumPy."""
+    return module_of(type(obj)) == "numpy" and class_name(type(obj)) in ("bool", "bool_")
+
+
+def is_pure_function(function: Any) -> bool:
+    """Whether this is a universal function written in C, such as numpy.sqrt. Those made from Python code by
+    numpy.frompyfunc, which may do anything, take and return only objects."""
+    if module_of(type(function)) != "numpy" or class_name(type(function)) != "ufunc":
+        return False
+    return any("O" not in kinds for kinds in function.types)

@@ -30,7 +30,7 @@ from stator.dynamo.host.compile_directives import (
 )
 from stator.dynamo.host.naming import full_name, module_of, qualified_name
 from stator.dynamo.host.native_status import native
-from stator.dynamo.host.numpy_scalars import is_pure_function
+from stator.dynamo.host.numpy_boundary import is_pure_function
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue

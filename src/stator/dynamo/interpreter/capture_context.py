@@ -28,7 +28,6 @@ from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.reconstruct_ir import Recipe
 from stator.dynamo.values import enum_members
 from stator.dynamo.values.base import Lazy, NotConstant, Raised, Value, unsupported
-from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.canonical_constants import constant_of_code
@@ -40,7 +39,7 @@ from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, is_python_slot, lookup_in_class
-from stator.dynamo.values.scopes import GlobalScope
+from stator.dynamo.values.scopes import CellValue, GlobalScope
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_member, is_open, is_open_input, looked_up
 from stator.dynamo.values.tensors.tensor import TensorValue, rely_on_methods
 from stator.dynamo.values.tensors.tensor_methods import SPECIAL as SPECIAL_METHODS

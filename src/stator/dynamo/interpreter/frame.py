@@ -19,8 +19,8 @@ from stator.dynamo.ir.capture_result import CaptureState
 from stator.dynamo.ir.prepared_code import PreparedCode, prepare_code
 from stator.dynamo.ir.resume import closure_of, resumption_of
 from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
-from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.constants import LastInstruction
+from stator.dynamo.values.scopes import CellValue
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext

@@ -28,16 +28,14 @@ from stator.dynamo.ir.reconstruct_ir import (
     call_recipe,
 )
 from stator.dynamo.values.base import Lazy, Value, unsupported
-from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.append_only_lists import AppendOnlyList
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.mappings import DictValue
-from stator.dynamo.values.containers.sequences import ListValue
+from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.context_variables import ContextVariable
 from stator.dynamo.values.objects import MISSING, ObjectValue
-from stator.dynamo.values.scopes import GlobalScope
+from stator.dynamo.values.scopes import CellValue, GlobalScope
 from stator.dynamo.values.symbolic_numbers import is_open_input
 from stator.dynamo.values.tensors.tensor import TensorValue
 

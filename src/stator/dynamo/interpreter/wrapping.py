@@ -37,27 +37,31 @@ from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.iterator_state import READABLE
 from stator.dynamo.host.naming import class_name, full_name, is_python_class, module_of
 from stator.dynamo.host.native_status import native
-from stator.dynamo.host.numpy_scalars import is_numpy_number, numpy_numbers, plain_converter
+from stator.dynamo.host.numpy_boundary import is_numpy_number, numpy_numbers, plain_converter
 from stator.dynamo.host.torch_overrides import plain_tensor
 from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
-from stator.dynamo.values.compiled import CompiledFunctionValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
-from stator.dynamo.values.containers.append_only_lists import AppendOnlyList
 from stator.dynamo.values.containers.canonical_constants import member_at
 from stator.dynamo.values.containers.live_iterators import live_iterator
 from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
-from stator.dynamo.values.containers.sequences import TupleValue
+from stator.dynamo.values.containers.sequences import AppendOnlyList, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue, range_of
 from stator.dynamo.values.enum_members import are_containers, has_operations
 from stator.dynamo.values.exceptions import ExceptionValue
-from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
+from stator.dynamo.values.functions import (
+    BoundMethodValue,
+    BuiltinMethodValue,
+    BuiltinValue,
+    CompiledFunctionValue,
+    FunctionValue,
+)
 from stator.dynamo.values.modules import ModuleValue, PythonModuleValue, module_name
 from stator.dynamo.values.objects import ObjectValue, meet_dict
 from stator.dynamo.values.symbolic_numbers import changing_number
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
-from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters
+from stator.dynamo.values.tensors.tensor_methods import TENSOR_CLASSES, relies_on_plain_parameters
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.fake.wrapper_subclasses import is_made_of_tensors, is_wrapper_class

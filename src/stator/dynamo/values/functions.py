@@ -1,7 +1,9 @@
-"""Python functions (real ones and those made in the frame), bound methods, and functions written in C."""
+"""Python functions (real ones and those made in the frame), bound methods, functions written in C, partial objects, and
+compiled functions, of which capture follows the original."""
 
 from __future__ import annotations
 
+import functools
 import operator
 from types import (
     BuiltinMethodType,
@@ -14,6 +16,7 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
+from stator.dynamo.cache.entry import original
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import (
@@ -37,10 +40,11 @@ from stator.dynamo.ir.reconstruct_ir import (
 )
 
 from .base import Lazy, Value, unsupported
-from .cells import CellValue, is_empty
 from .constants import ConstantValue
+from .containers.mappings import DictValue
 from .containers.sequences import TupleValue
 from .objects import lookup_in_class, meet_attributes
+from .scopes import CellValue, is_empty
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor, RunningFrame
@@ -422,3 +426,91 @@ class BuiltinValue(Value):
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         return ConstantRecipe(self.fn)
+
+
+class PartialValue(Value):
+    """`functools.partial(function, *args, **keywords)`."""
+
+    __slots__ = ("args", "function", "keywords")
+
+    def __init__(
+        self,
+        function: Value,
+        args: list[Value],
+        keywords: dict[str, Value],
+        source: Source | None = None,
+    ) -> None:
+        self.source = source
+        self.function = function
+        self.args = args
+        self.keywords = keywords
+
+    def python_type(self, context: CaptureContext) -> type:
+        return functools.partial
+
+    def describe(self, context: CaptureContext) -> str:
+        return f"functools.partial of {self.function.describe(context)}"
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        named = {name: context.realized(value) for name, value in self.keywords.items()}
+        context.enters_through(self, self.function)
+        return self.function.call(context, [*map(context.realized, self.args), *args], {**named, **kwargs})
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        if name == "func":
+            return self.function
+        if name == "args":
+            return TupleValue(list(self.args))
+        if name == "keywords":
+            made = DictValue({})
+            for key, value in self.keywords.items():
+                made.put(context, ConstantValue(key), value)
+            return made
+        if name == "__call__":
+            return self
+        if self.source is not None or hasattr(functools.partial, name):
+            return super().get_attr(context, name)
+        raise context.raised(AttributeError, f"'functools.partial' object has no attribute '{name}'")
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        return CallRecipe(
+            ConstantRecipe(functools.partial),
+            [reconstructor.recipe(self.function), *map(reconstructor.recipe, self.args)],
+            {name: reconstructor.recipe(value) for name, value in self.keywords.items()},
+        )
+
+
+class CompiledFunctionValue(Value):
+    """The entry that `stator.compile(function)` returned. Its call is a call of the function."""
+
+    __slots__ = ("entry",)
+
+    def __init__(self, entry: Any, source: Source | None) -> None:
+        self.source = source
+        self.entry = entry
+
+    def function(self, context: CaptureContext) -> Value:
+        source = None if self.source is None else AttrSource(self.source, "_function")
+        return context.wrap(original(self.entry), source)
+
+    def python_type(self, context: CaptureContext) -> type:
+        return type(self.entry)
+
+    def real(self) -> Any:
+        return self.entry
+
+    def key(self, context: CaptureContext) -> Any:
+        return self.entry
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        function = self.function(context)
+        context.enters_through(self, function)
+        return function.call(context, args, kwargs)
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        return self.function(context).get_attr(context, name)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return ConstantRecipe(self.entry) if self.source is None else Load(self.source)

@@ -16,12 +16,12 @@ import torch
 from stator.dynamo.bytecode.arithmetic import ARITHMETIC
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource
-from stator.dynamo.host.numpy_scalars import (
+from stator.dynamo.host.naming import safe_repr
+from stator.dynamo.host.numpy_boundary import (
     is_numpy_bool,
     is_numpy_number,
     is_pure_function,
     plain_converter,
-    safe_repr,
 )
 from stator.prims.operators.checks import ASSUMPTION
 

@@ -16,7 +16,8 @@ from torch import fx
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource, Source
-from stator.dynamo.host.numpy_scalars import is_numpy_number, plain_converter, safe_repr
+from stator.dynamo.host.naming import safe_repr
+from stator.dynamo.host.numpy_boundary import is_numpy_number, plain_converter
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 from stator.shapes.expr import Expr
 from stator.shapes.sym_node import SymbolicNode

@@ -36,9 +36,8 @@ from stator.prims.layout import equal_sizes, is_dense, same_strides
 from stator.prims.record import TensorMeta
 
 from .functional_variants import fresh_results, synthesized_twin
-from .strided import record_as_strided
 from .unknown_sizes import UnknownSizeRecorder
-from .views import IDENTITIES, replay, view_step, write_back
+from .views import IDENTITIES, record_as_strided, replay, view_step, write_back
 
 aten = torch.ops.aten
 Keep = Callable[[OpOverload], bool]

@@ -1,15 +1,20 @@
-"""The fx.Graph that holds functional ATen operators. Its nodes may have symbolic numbers among their arguments."""
+"""The fx.Graph that holds functional ATen operators, and graph modules that free their generated Python text: torch.fx
+keeps the text of every graph, for tracebacks, as long as the process lives."""
 
 from __future__ import annotations
 
+import linecache
+import weakref
 from typing import Any
 
 from torch import fx
+from torch.fx import graph_module
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 
 class AtenGraph(fx.Graph):
-    """A graph whose nodes get their arguments after they are made: torch.fx searches the arguments of new nodes for
-    symbolic numbers, to warn of them, which takes longer than all else."""
+    """Nodes may have symbolic numbers among their arguments, which they get after they are made: torch.fx searches the
+    arguments of new nodes for symbolic numbers, to warn of them, which takes longer than all else."""
 
     def create_node(
         self,
@@ -26,3 +31,37 @@ class AtenGraph(fx.Graph):
         if kwargs:
             node.kwargs = kwargs
         return node
+
+
+_KEY = "<eval_with_key>"  # file name prefix of torch.fx's generated code
+
+
+def _forget(key: str) -> None:
+    graph_module._loader.eval_cache.pop(key, None)
+    linecache.cache.pop(key, None)
+
+
+def forget_text_with(module: fx.GraphModule) -> None:
+    """Free the text of the module's current code together with that code, which may outlive the module."""
+    forward = type(module).__dict__.get("forward")
+    code = getattr(forward, "__code__", None)
+    if code is not None and code.co_filename.startswith(_KEY):
+        weakref.finalize(forward, _forget, code.co_filename).atexit = False
+
+
+class LazyGraphModule(_LazyGraphModule):
+    """A graph module that generates its Python code on demand."""
+
+    def _real_recompile(self) -> Any:
+        made = super()._real_recompile()
+        forget_text_with(self)
+        return made
+
+
+class PlainGraphModule(fx.GraphModule):
+    """A graph module that generates its Python code at once, like torch's own."""
+
+    def recompile(self) -> Any:
+        made = super().recompile()
+        forget_text_with(self)
+        return made

@@ -1,1 +1,14 @@
-"""Operators with special handling while tracing. Importing a module registers its handlers."""
+"""Operators with special handling while tracing. Importing any module of the package registers all
+handlers."""
+
+from . import (
+    autograd_formulas,
+    data_dependent_functions,
+    fused_optimizers,
+    known_masks,
+    mutation,
+    recurrent_layers,
+    rng_comparisons,
+    symbolic_composites,
+    symbolic_layouts,
+)

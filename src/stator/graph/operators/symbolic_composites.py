@@ -4,6 +4,7 @@ symbolic sizes, in place of torch's. Captured graphs hold torch's functions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from stator.prims.layout import broadcast_shapes
 from stator.prims.shape_rules.creation import lower_triangle
 
 from .data_dependent_functions import stand_ins
+
+aten = torch.ops.aten
 
 
 def _is_symbolic(*tensors: Any) -> bool:
@@ -32,7 +35,7 @@ def _kron(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> torch
     left = input.reshape([size for pair in zip(first, (1,) * rank, strict=True) for size in pair])
     right = other.reshape([size for pair in zip((1,) * rank, second, strict=True) for size in pair])
     shape = [one * two for one, two in zip(first, second, strict=True)]
-    return torch.ops.aten._unsafe_view.default(left * right, shape)  # fails as torch's on products of other layouts
+    return aten._unsafe_view.default(left * right, shape)  # fails as torch's on products of other layouts
 
 
 @stand_ins.register(torch.take_along_dim, "take_along_dim")
@@ -123,3 +126,70 @@ _positions(torch.tril_indices, torch.tril, lower_triangle)
 _positions(torch.triu_indices, torch.triu, lambda row, col, offset: row * col - lower_triangle(row, col, offset - 1))
 stand_ins.register(torch.linspace)(_spaced(torch.linspace, creation.linspace))
 stand_ins.register(torch.logspace)(_spaced(torch.logspace, creation.logspace))
+
+
+# By mode, number of spatial dimensions, and antialias
+_KERNELS = {
+    ("nearest", 1, False): aten.upsample_nearest1d.default,
+    ("nearest", 2, False): aten.upsample_nearest2d.default,
+    ("nearest", 3, False): aten.upsample_nearest3d.default,
+    ("nearest-exact", 1, False): aten._upsample_nearest_exact1d.default,
+    ("nearest-exact", 2, False): aten._upsample_nearest_exact2d.default,
+    ("nearest-exact", 3, False): aten._upsample_nearest_exact3d.default,
+    ("linear", 1, False): aten.upsample_linear1d.default,
+    ("bilinear", 2, False): aten.upsample_bilinear2d.default,
+    ("bilinear", 2, True): aten._upsample_bilinear2d_aa.default,
+    ("bicubic", 2, False): aten.upsample_bicubic2d.default,
+    ("bicubic", 2, True): aten._upsample_bicubic2d_aa.default,
+    ("trilinear", 3, False): aten.upsample_trilinear3d.default,
+}
+
+
+@stand_ins.register(F.interpolate)
+def _interpolate(
+    input: torch.Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> torch.Tensor:
+    """Call the kernel's operator with sizes as ATen computes them: a size times its factor, rounded down. What torch
+    refuses, it refuses here, too."""
+    spatial = input.dim() - 2
+    kernel = _KERNELS.get((mode, spatial, antialias))
+    given = size if size is not None else scale_factor
+    each = list(given) if isinstance(given, (tuple, list)) else [given] * spatial
+    wrong = (size is None) == (scale_factor is None) or len(each) != spatial
+    wrong |= align_corners is not None and mode.startswith("nearest")
+    wrong |= size is not None and bool(recompute_scale_factor)
+    if kernel is None or wrong or not is_symbolic((tuple(input.shape), each)):
+        return F.interpolate(input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+    corners = [] if mode.startswith("nearest") else [bool(align_corners)]
+    if size is not None:
+        return kernel(input, each, *corners)  # type: ignore[no-any-return, operator]
+    sizes = [math.floor(length * factor) for length, factor in zip(input.shape[2:], each, strict=True)]
+    factors = [] if recompute_scale_factor else each
+    return kernel(input, sizes, *corners, *factors)  # type: ignore[no-any-return, operator]
+
+
+@stand_ins.register(F.max_pool1d)
+def _max_pool1d(
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Pool rows of one line in two dimensions, as ATen does for gradients."""
+    if not is_symbolic(tuple(input.shape)) or not 2 <= input.dim() <= 3:
+        plain: Any = F.max_pool1d
+        return plain(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    given = (kernel_size, kernel_size if stride is None else stride, padding, dilation)
+    window, steps, around, spread = (one[0] if isinstance(one, (tuple, list)) else one for one in given)
+    pool: Any = F.max_pool2d
+    found = pool(input.unsqueeze(-2), (1, window), (1, steps), (0, around), (1, spread), ceil_mode, return_indices)
+    return tuple(one.squeeze(-2) for one in found) if return_indices else found.squeeze(-2)

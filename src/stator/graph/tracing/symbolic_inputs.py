@@ -15,7 +15,7 @@ from torch import fx
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, meta_of_real
 from stator.graph.fake.unknown_sizes import UnknownSizes
-from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.ir.size_bindings import SYMBOLIC, evaluated, symbolic_numbers
 from stator.prims.record import TensorMeta
 from stator.shapes.environment import Environment

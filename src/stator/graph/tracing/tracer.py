@@ -22,20 +22,9 @@ from stator.graph.fake.wrapper_subclasses import is_wrapper
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
 from stator.graph.functionalization.unknown_sizes import UnknownSizeRecorder
+from stator.graph.ir.aten_graph import LazyGraphModule
 from stator.graph.ir.cleanup import clean_up
-from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.ir.traced import Traced
-from stator.graph.operators import autograd_formulas as autograd_formulas  # registers its handlers
-from stator.graph.operators import foreach_writes as foreach_writes  # registers its handlers
-from stator.graph.operators import fused_optimizers as fused_optimizers  # registers its handlers
-from stator.graph.operators import gradient_scaling as gradient_scaling  # registers its handlers
-from stator.graph.operators import interpolation as interpolation  # registers its handlers
-from stator.graph.operators import known_masks as known_masks  # registers its handlers
-from stator.graph.operators import max_pooling as max_pooling  # registers its handlers
-from stator.graph.operators import mutation as mutation  # registers its handlers
-from stator.graph.operators import recurrent_layers as recurrent_layers  # registers its handlers
-from stator.graph.operators import symbolic_composites as symbolic_composites  # registers its handlers
-from stator.graph.operators import symbolic_layouts as symbolic_layouts  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_in_for
 from stator.graph.torch_warnings import cpp_warnings_kept
 

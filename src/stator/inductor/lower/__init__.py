@@ -9,16 +9,3 @@ from .printer import print_lowered
 from .registry import can_lower, lowerings
 from .tensor import Tensor
 from .verifier import verify_lowered
-
-__all__ = [
-    "LoweringBuilder",
-    "Tensor",
-    "can_lower",
-    "cast",
-    "elementwise",
-    "lower",
-    "lowerings",
-    "print_lowered",
-    "reduce",
-    "verify_lowered",
-]

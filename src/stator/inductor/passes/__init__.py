@@ -39,17 +39,3 @@ def run_passes(gm: fx.GraphModule, exact: bool = False) -> fx.GraphModule:
             gm = apply(gm)
     remove_dead(gm.graph)
     return gm
-
-
-__all__ = [
-    "PASSES",
-    "REORDERING",
-    "Pass",
-    "accumulate_into_sums",
-    "accumulate_products",
-    "drop_no_ops",
-    "fold_constants",
-    "merge_common_subexpressions",
-    "run_passes",
-    "with_expressions",
-]

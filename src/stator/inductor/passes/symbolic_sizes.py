@@ -10,16 +10,14 @@ from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stator.base.errors import Unsupported
-from stator.graph.ir.aten_graph import AtenGraph
-from stator.graph.ir.graph_text import LazyGraphModule
+from stator.graph.ir.aten_graph import AtenGraph, LazyGraphModule
 from stator.graph.ir.size_bindings import environment_of, size_bindings
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.prims.operators.checks import require_sizes
 from stator.prims.record import TensorMeta
-from stator.shapes.conditions import Comparison, Conjunction, Disjunction
+from stator.shapes.conditions import Comparison, Conjunction, Disjunction, is_python
 from stator.shapes.expr import Expr, Symbol
 from stator.shapes.floats import FloatExpr
-from stator.shapes.predicate import is_python
 
 
 def with_expressions(gm: fx.GraphModule) -> tuple[fx.GraphModule, SizeKnowledge]:

@@ -7,13 +7,3 @@ from .peak import predict_peak
 from .plan import plan
 from .printer import print_program
 from .verifier import verify_program
-
-__all__ = [
-    "order_for_memory",
-    "plan",
-    "predict_peak",
-    "print_program",
-    "reuse_dead_memory",
-    "verify_program",
-    "write_inputs",
-]

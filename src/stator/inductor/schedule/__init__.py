@@ -1,5 +1,3 @@
 """Turns lowered nodes into an ordered list of fused groups and library calls."""
 
 from .scheduler import schedule
-
-__all__ = ["schedule"]

@@ -1,57 +1,13 @@
 """Decompositions, one module per family of operators. Importing this package registers all of them."""
 
-from . import (
-    arithmetic,
-    copied_views,
-    creation,
-    foreach,
-    linear_algebra,
-    matmul,
-    quantiles,
-    reductions,
-    searching,
-    shaping,
-    special,
-    strided_scatter,
-)
+from . import arithmetic, creation, foreach, linear_algebra, matmul, quantiles, reductions, searching, shaping, special
 from .neural_networks import (
-    activation_gradients,
     activations,
     attention,
     gathering_gradients,
     grid_sampling,
-    loss_gradients,
     losses,
     normalisation,
-    normalisation_gradients,
-    padding,
     resampling,
     windows,
 )
-
-__all__ = [
-    "activation_gradients",
-    "activations",
-    "arithmetic",
-    "attention",
-    "copied_views",
-    "creation",
-    "foreach",
-    "gathering_gradients",
-    "grid_sampling",
-    "linear_algebra",
-    "loss_gradients",
-    "losses",
-    "matmul",
-    "normalisation",
-    "normalisation_gradients",
-    "padding",
-    "quantiles",
-    "reductions",
-    "resampling",
-    "searching",
-    "shaping",
-    "special",
-    "strided_scatter",
-    "windows",
-]

@@ -1,4 +1,5 @@
-"""Rearrangements by views, `cat`, gathers, and selections by comparison of indices."""
+"""Rearrangements by views, `cat`, gathers, and selections by comparison of indices; copies of views; writes through an
+arbitrary layout of a tensor's memory."""
 
 from __future__ import annotations
 
@@ -7,7 +8,11 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import wrap_dim
+from stator.base.errors import Unsupported
+from stator.prims.layout import is_dense, numel, wrap_dim
+from stator.prims.record import Decomposition
+from stator.prims.shape_rules.copied_views import COPIES
+from stator.prims.shape_rules.operands import overload
 from stator.prims.shape_rules.views import slice_bounds
 
 from .decomposition_decorator import cast, decomposes, iota
@@ -266,3 +271,58 @@ def channel_shuffle(self: Any, groups: Any) -> Any:
 @decomposes("narrow_copy", wide=False)
 def narrow_copy(self: Any, dim: int, start: Any, length: Any) -> Any:
     return aten.clone.default(aten.slice.Tensor(self, dim, start, start + length))
+
+
+def copy_of(view: torch._ops.OpOverload) -> Decomposition:
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        result = view(*args, **kwargs)
+        if isinstance(result, (tuple, list)):
+            return [_contiguous_copy(part) for part in result]
+        return _contiguous_copy(result)
+
+    return copied
+
+
+def _contiguous_copy(tensor: Any) -> Any:
+    return aten.clone.default(tensor, memory_format=torch.contiguous_format)
+
+
+for _name in COPIES.split():
+    _base, _, _variant = _name.partition(".")
+    _view = aten.reshape.default if _name == "view" else overload(_name)
+    if _view is not None:
+        decomposes(f"{_base}_copy.{_variant}" if _variant else f"{_base}_copy", wide=False)(copy_of(_view))
+
+
+@decomposes("as_strided_scatter", wide=False)
+def as_strided_scatter(
+    self: Any, src: Any, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
+) -> Any:
+    """Copy `self` ([*], without gaps), with `src` (of `size`) in the elements at storage_offset + i·stride.
+
+    The operator itself counts from the beginning of the storage, and a buffer may lie inside of a larger one: no
+    backend may call the operator.
+    """
+    if not is_dense(self.shape, self.stride()):
+        raise Unsupported("as-strided", "as_strided_scatter into a tensor with gaps in its layout")
+    start = 0 if storage_offset is None else storage_offset - self.storage_offset()
+    order = sorted(range(self.dim()), key=lambda dim: (-self.stride(dim), -self.shape[dim]))
+    inverse = [order.index(dim) for dim in range(len(order))]
+    in_order = [self.shape[dim] for dim in order]
+    if start == 0 and numel(tuple(size)) == numel(tuple(self.shape)) and is_dense(tuple(size), tuple(stride)):
+        by_stride = sorted(range(len(size)), key=lambda dim: (-stride[dim], -size[dim]))
+        memory = aten.reshape.default(aten.permute.default(src, by_stride), in_order)
+        return aten.permute.default(memory, inverse)
+    memory = aten.reshape.default(aten.permute.default(self, order), [-1])
+    positions = _positions(size, stride, start, self.device)
+    memory = aten.index_put.default(memory, [positions], aten.reshape.default(src, [-1]))
+    return aten.permute.default(aten.reshape.default(memory, in_order), inverse)
+
+
+def _positions(size: Sequence[Any], stride: Sequence[Any], start: Any, device: torch.device) -> Any:
+    """Return the positions of the layout's elements: int64, [product of size]."""
+    total = aten.full.default([], start, dtype=torch.int64, device=device)
+    for dim, (length, step) in enumerate(zip(size, stride, strict=True)):
+        along = aten.mul.Tensor(aten.arange.default(length, dtype=torch.int64, device=device), step)
+        total = aten.add.Tensor(total, aten.view.default(along, [-1] + [1] * (len(size) - dim - 1)))
+    return aten.reshape.default(total, [-1])

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from stator.prims.layout import Sizes, broadcast_shapes, elementwise_strides, preserved_strides
-from stator.prims.number_ranges import check_factor, check_range
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 from stator.prims.type_promotion import (
     REAL_OF_COMPLEX,
     Kind,
     apply_kind,
+    check_factor,
+    check_range,
     common_dtype,
     computation_dtype,
     is_integral,
@@ -427,3 +428,15 @@ def rrelu_with_noise_backward(
     random = training and upper - lower > 1e-6
     operands = (grad_output, noise) if random else (self, grad_output)
     return elementwise(operands, common_dtype(operands))
+
+
+POLYNOMIALS = """
+    chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w
+    shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
+    shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l
+    legendre_polynomial_p
+"""
+
+for _name in POLYNOMIALS.split():
+    _names = " ".join(f"special_{_name}{overload}" for overload in ("", ".x_scalar", ".n_scalar"))
+    shape_rule(*overloads(_names), tags=("pointwise",))(binary(Kind.INT_TO_FLOAT))

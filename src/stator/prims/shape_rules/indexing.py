@@ -20,8 +20,8 @@ from stator.prims.layout import (
     surely,
     wrap_dim,
 )
-from stator.prims.number_ranges import check_range
 from stator.prims.record import TensorMeta, record, shape_rule
+from stator.prims.type_promotion import check_range
 
 from .like_arguments import preserved
 from .operands import fresh, overloads, unchanged_argument, with_in_place

@@ -22,9 +22,8 @@ from stator.prims.layout import (
     wrap_dim,
     wrap_dims,
 )
-from stator.prims.number_ranges import check_range
 from stator.prims.record import TensorMeta, shape_rule
-from stator.prims.type_promotion import common_dtype
+from stator.prims.type_promotion import check_range, common_dtype
 
 from .operands import common_device, fresh, overloads, with_in_place
 from .views import slice_bounds, unsqueeze, view_strides

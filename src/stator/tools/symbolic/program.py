@@ -23,12 +23,6 @@ from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.fake_mode import SCALAR_READS, FakeMode, FakeStorage, FakeTensor
 from stator.graph.fake.unknown_sizes import UnknownSizes
 from stator.graph.ir.schema import op_info
-from stator.graph.operators import autograd_formulas as autograd_formulas  # registers its handlers
-from stator.graph.operators import foreach_writes as foreach_writes  # registers its handlers
-from stator.graph.operators import fused_optimizers as fused_optimizers  # registers its handlers
-from stator.graph.operators import gradient_scaling as gradient_scaling  # registers its handlers
-from stator.graph.operators import known_masks as known_masks  # registers its handlers
-from stator.graph.operators import recurrent_layers as recurrent_layers  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_in_for
 from stator.prims.devices import CPU
 from stator.shapes.conditions import Condition, compare

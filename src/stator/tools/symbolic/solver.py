@@ -5,15 +5,17 @@ The search for numbers may miss a solution, and then proves nothing; `contradict
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stator.shapes.condition_text import divisibility
-from stator.shapes.conditions import Comparison, Condition, Conjunction, compare
+from stator.base.errors import UsageError
+from stator.shapes.conditions import Comparison, Condition, Conjunction, compare, divisibility
 from stator.shapes.environment import Environment
-from stator.shapes.expr import Expr, Symbol, as_expr
+from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol, as_expr
+from stator.shapes.extrema import Max, Min
 from stator.shapes.intervals import Bound
 
 _MOST_REPAIRS = 40
@@ -194,3 +196,23 @@ def _candidates(condition: Any, symbol: Symbol, values: Values, low: int) -> Ite
     yield from range(now - 1, max(low, now - _NEIGHBOURS) - 1, -1)
     yield from range(low, low + _NEIGHBOURS)
     yield from (now * 2, now * 4, now * 8, now * 16, now * 32)
+
+
+def to_sympy(value: ExprLike) -> Any:
+    """The sympy expression; symbols are positive integers. Raises UsageError for sizes that are rounded floats."""
+    sympy: Any = importlib.import_module("sympy")
+    if not isinstance(value, Expr):
+        return sympy.Integer(value)
+
+    def atom(one: Any) -> Any:
+        if isinstance(one, Symbol):
+            return sympy.Symbol(one.name, integer=True, positive=True)
+        if isinstance(one, FloorDiv):
+            return sympy.floor(to_sympy(one.numerator) / to_sympy(one.denominator))
+        if isinstance(one, Mod):
+            return sympy.Mod(to_sympy(one.numerator), to_sympy(one.denominator))
+        if isinstance(one, (Max, Min)):
+            return (sympy.Max if isinstance(one, Max) else sympy.Min)(*map(to_sympy, one.args))
+        raise UsageError(f"{one} has no sympy form")
+
+    return sympy.Add(*(sympy.Mul(factor, *map(atom, monomial)) for monomial, factor in value.terms().items()))

@@ -20,8 +20,7 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, set_methods
 from stator.dynamo.values.containers.slices import SliceValue
-from stator.dynamo.values.number_text import NumberText, format_number, joined
-from stator.dynamo.values.pending_text import PendingTextValue
+from stator.dynamo.values.deferred_text import NumberText, PendingTextValue, format_number, joined
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.tensor import TensorValue
 

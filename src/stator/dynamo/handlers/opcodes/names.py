@@ -10,7 +10,7 @@ from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.interpreter.object_model.import_guards import imported
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Lazy, Raised, Value
-from stator.dynamo.values.cells import CellValue
+from stator.dynamo.values.scopes import CellValue
 
 
 @opcode("LOAD_CONST")

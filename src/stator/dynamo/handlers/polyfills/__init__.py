@@ -10,11 +10,3 @@ from . import (
     torch_optim,
     transformer_encoder,
 )
-
-__all__ = [
-    "bisect_module",
-    "itertools_module",
-    "optimizer_groups",
-    "torch_optim",
-    "transformer_encoder",
-]

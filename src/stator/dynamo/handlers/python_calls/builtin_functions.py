@@ -29,10 +29,15 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue, range_of
-from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
+from stator.dynamo.values.functions import (
+    BoundMethodValue,
+    BuiltinMethodValue,
+    BuiltinValue,
+    FunctionValue,
+    PartialValue,
+)
 from stator.dynamo.values.number_arithmetic import may_be_checked
 from stator.dynamo.values.objects import MISSING, ObjectValue
-from stator.dynamo.values.partials import PartialValue
 from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue

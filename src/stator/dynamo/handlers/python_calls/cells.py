@@ -10,7 +10,7 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, Source
 from stator.dynamo.interpreter.wrapping import wraps
 from stator.dynamo.values.base import Lazy, Value, unsupported
-from stator.dynamo.values.cells import CellValue, is_empty
+from stator.dynamo.values.scopes import CellValue, is_empty
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext

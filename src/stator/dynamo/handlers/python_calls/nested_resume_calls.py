@@ -13,7 +13,7 @@ from stator.dynamo.interpreter.wrapping import wraps
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Recipe
 from stator.dynamo.ir.resume import closure_of
 from stator.dynamo.values.base import Value, unsupported
-from stator.dynamo.values.cells import CellValue
+from stator.dynamo.values.scopes import CellValue
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor

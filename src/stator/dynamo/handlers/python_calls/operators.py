@@ -12,15 +12,13 @@ import torch
 
 from stator.dynamo.handlers.numpy_calls.array_operations import apply_in_place, apply_operator
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.host.numpy_boundary import TRUTH
-from stator.dynamo.host.numpy_scalars import plain_converter
+from stator.dynamo.host.numpy_boundary import TRUTH, plain_converter
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
-from stator.dynamo.values.containers.append_only_lists import AppendOnlyList
 from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
-from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
+from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, set_methods
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import C_METHODS, MISSING

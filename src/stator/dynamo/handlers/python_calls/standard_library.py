@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, ReadSource
 from stator.dynamo.host.naming import full_name
-from stator.dynamo.host.numpy_scalars import numpy_numbers
+from stator.dynamo.host.numpy_boundary import numpy_numbers
 from stator.dynamo.interpreter.calling import calls, fold
 from stator.dynamo.interpreter.object_model.external_liveness import may_have_dropped
 from stator.dynamo.interpreter.wrapping import wrappers, wraps
@@ -34,8 +34,8 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.context_variables import ContextVariable
+from stator.dynamo.values.functions import PartialValue
 from stator.dynamo.values.objects import ObjectValue
-from stator.dynamo.values.partials import PartialValue
 
 if TYPE_CHECKING:
     from stator.dynamo.guards.source import Source

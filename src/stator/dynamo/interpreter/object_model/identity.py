@@ -11,8 +11,8 @@ import torch
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, Source
-from stator.dynamo.host.numpy_boundary import TRUTH
-from stator.dynamo.host.numpy_scalars import numpy_numbers, safe_repr
+from stator.dynamo.host.naming import safe_repr
+from stator.dynamo.host.numpy_boundary import TRUTH, numpy_numbers
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stator.dynamo.host.naming import class_name, is_python_class
-from stator.dynamo.host.numpy_scalars import is_numpy_bool, is_numpy_number
+from stator.dynamo.host.numpy_boundary import is_numpy_bool, is_numpy_number
 from stator.dynamo.interpreter import wrapping
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.source import ConstantSource, ItemSource, ReadSource, Source
-from stator.dynamo.host.numpy_scalars import safe_repr, with_fresh_tuples
+from stator.dynamo.host.naming import safe_repr, with_fresh_tuples
 from stator.dynamo.values.constants import SourcedConstant, is_the_only_one
 
 from .sequences import TupleValue

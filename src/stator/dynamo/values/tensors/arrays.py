@@ -14,8 +14,14 @@ import torch
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, Source
-from stator.dynamo.host.numpy_boundary import ARRAY, NUMPY_OF, errors_are_no_exceptions, to_array, to_number
-from stator.dynamo.host.numpy_scalars import is_numpy_number
+from stator.dynamo.host.numpy_boundary import (
+    ARRAY,
+    NUMPY_OF,
+    errors_are_no_exceptions,
+    is_numpy_number,
+    to_array,
+    to_number,
+)
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue

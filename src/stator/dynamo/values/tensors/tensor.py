@@ -21,11 +21,9 @@ from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import MISSING, is_data_descriptor, lookup_in_class, set_through
 from stator.dynamo.values.symbolic_numbers import example_of_number, is_open
 from stator.graph.fake.wrapper_subclasses import is_wrapper
-from stator.runtime.freed_history import with_freed_history
-from stator.runtime.view_origins import view_creation_of, with_view_creation
+from stator.runtime.autograd_state import view_creation_of, with_freed_history, with_view_creation
 
-from .tensor_classes import TENSOR_CLASSES
-from .tensor_methods import rely_on_method, replaced_method
+from .tensor_methods import TENSOR_CLASSES, rely_on_method, replaced_method
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext, Reconstructor

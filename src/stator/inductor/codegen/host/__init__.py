@@ -2,5 +2,3 @@
 
 from .load import execute, load, load_dumped
 from .printer import HostSource, print_host
-
-__all__ = ["HostSource", "execute", "load", "load_dumped", "print_host"]

@@ -17,27 +17,5 @@ from . import (
     random,
     reductions,
     special,
-    subgraphs,
     views,
 )
-
-__all__ = [
-    "activation_backward",
-    "concat",
-    "convolution",
-    "convolution_backward",
-    "creation",
-    "division",
-    "indexing",
-    "library",
-    "normalization",
-    "normalization_backward",
-    "pointwise",
-    "pooling",
-    "pooling_backward",
-    "random",
-    "reductions",
-    "special",
-    "subgraphs",
-    "views",
-]

@@ -1,4 +1,4 @@
-"""Lowerings that call a library kernel on purpose: matrix products and attention.
+"""Lowerings that call a library kernel on purpose (matrix products and attention), or a compiled subgraph.
 
 Arguments that strides can express are passed as views of existing memory, without a copy.
 """
@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+from stator.graph.subgraphs.subgraph_ops import SubgraphKey, run, run_random
 from stator.inductor.buffers import Extern, View
 from stator.inductor.lower.builder import LoweringBuilder, linear
 from stator.inductor.lower.fallback import library_results
@@ -208,3 +209,11 @@ def _innermost_contiguous(builder: LoweringBuilder, x: Tensor) -> str | View:
     if planned is not None and planned[0][-1] == 1:
         return builder.argument(x)
     return builder.argument(x, contiguous_strides(x.shape))
+
+
+@lowers(run, run_random)
+def _run(builder: LoweringBuilder, tensors: Sequence[Any], part: SubgraphKey, sizes: Sequence[Any]) -> Any:
+    """Subgraphs are traced and compiled for tensors with exactly eager's strides."""
+    nodes: Any = builder.node.args[0]
+    given = [builder.argument(value, node.meta["val"].stride) for value, node in zip(tensors, nodes, strict=True)]
+    return library_results(builder, part.part, [given, list(sizes)], {}, builder.meta)

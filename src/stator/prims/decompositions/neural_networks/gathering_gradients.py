@@ -14,8 +14,7 @@ import torch
 from stator.prims.decompositions.decomposition_decorator import decomposes, iota
 from stator.prims.layout import wrap_dim
 
-from .padding import reflected, replicated
-from .resampling import linear_places, nearest_places, scales_of
+from .resampling import linear_places, nearest_places, reflected, replicated, scales_of
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Shape rules of operators that occur only in gradients.
+"""Shape rules of operators that occur only in training steps: gradients, optimizer steps, gradient scaling.
 
 Gradients of elementwise operators, normalisation and views stand beside these operators, gradients laid out like one
 argument in `like_arguments.py`.
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from stator.prims.layout import broadcast_shapes, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.shape_rules.like_arguments import preserved
-from stator.prims.shape_rules.operands import elementwise, fresh, overloads
+from stator.prims.shape_rules.operands import elementwise, fresh, overloads, unchanged_argument
 
 # ---- losses
 
@@ -128,3 +130,31 @@ def cdist_backward(grad: Any, x1: Any, x2: Any, p: float, cdist: Any) -> TensorM
     first, second = tuple(x1.shape), tuple(x2.shape)
     shape = (*broadcast_shapes(first[:-2], second[:-2]), *first[-2:])
     return preserved(x1) if 0 in shape or second[-2] == 0 else fresh(shape, x1)
+
+
+FUSED = """
+    _fused_adam_ _fused_adam_.tensor_lr _fused_adamw_ _fused_adamw_.tensor_lr _fused_sgd_ _fused_sgd_.tensor_lr
+    _fused_adagrad_ _fused_adagrad_.tensor_lr
+"""
+
+
+@shape_rule(*overloads(FUSED), tags=("foreach",))
+def _step(self: Any, grads: Any, *_lists: Any, **_options: Any) -> None:
+    for parameter, gradient in zip(self, grads, strict=True):
+        if tuple(parameter.shape) != tuple(gradient.shape):
+            raise RuntimeError(
+                f"a fused step of a parameter of shape {list(parameter.shape)} with a gradient of shape "
+                f"{list(gradient.shape)}"
+            )
+
+
+@shape_rule(torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default, tags=("foreach",))
+def _unscale(self: Any, found_inf: Any, inv_scale: Any) -> None:
+    for name, tensor in (("found_inf", found_inf), ("inv_scale", inv_scale)):
+        if tensor.dtype is not torch.float32:
+            raise RuntimeError(f"{name} must be a float tensor.")
+
+
+@shape_rule(torch.ops.aten._amp_update_scale_.default, tags=("inplace",))
+def _update_scale(self: Any, *_args: Any) -> Any:
+    return unchanged_argument(self)

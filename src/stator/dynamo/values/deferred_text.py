@@ -1,5 +1,9 @@
 """Text made of numbers that change between calls. Most such text is the message of an error that is not raised: only a
-use of the text makes constants of its numbers."""
+use of the text makes constants of its numbers.
+
+Also text that shows a tensor, such as the message of a check that may never fail. If the program uses such text, or it
+leaves the graph, the graph ends ahead of the step that made it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, NewTuple, Recipe, call_recipe
 
+from .base import Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
 from .symbolic_numbers import FromInput, FromSizes, SymbolicNumber
 
@@ -77,3 +82,31 @@ def joined(parts: Sequence[ConstantValue]) -> ConstantValue:
 
 def _parts_of(text: ConstantValue) -> tuple[_Part, ...]:
     return text.parts if isinstance(text, NumberText) else (text.value,)
+
+
+_REASON = "a tensor in a string"
+
+
+class PendingTextValue(Value):
+    """A str that capture does not make. made_at: the step of the outermost frame that makes it."""
+
+    __slots__ = ("made_at",)
+
+    def __init__(self, made_at: int) -> None:
+        super().__init__()
+        self.made_at = made_at
+
+    def python_type(self, context: CaptureContext) -> type:
+        return str
+
+    def describe(self, context: CaptureContext) -> str:
+        return _REASON
+
+    def key(self, context: CaptureContext) -> Any:
+        raise unsupported("format", _REASON)
+
+    def truth(self, context: CaptureContext) -> bool:
+        raise unsupported("format", _REASON)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        raise cannot_rebuild(_REASON, self.made_at)
