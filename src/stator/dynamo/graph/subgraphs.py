@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stator.dynamo.values.symbolic_numbers import SymbolicNumber
     from stator.dynamo.values.tensors.tensor import TensorValue
 
-    from .messages import Message
+    from .mutations import Message
 
 
 class Subgraph:

@@ -1,22 +1,14 @@
 """What known functions do when called, one file per origin. Importing this package registers all handlers."""
 
-from .autograd_calls import (
-    autograd_engine,
-    autograd_function,
-    checkpoint,
-    custom_functions,
-    functional_transforms,
-    module_backward_hooks,
-)
+from .autograd_calls import autograd_engine, autograd_function, checkpoint, functional_transforms, module_backward_hooks
 from .numpy_calls import numpy_functions, numpy_tensors
-from .optimizer_calls import optimizer_state, optimizers, schedules
+from .optimizer_calls import optimizer_numbers, optimizer_state, optimizers
 from .python_calls import (
     breaking_calls,
     builtin_functions,
     cached_functions,
     cells,
     collections_functions,
-    compilation,
     copying,
     nested_resume_calls,
     operators,
@@ -25,17 +17,14 @@ from .python_calls import (
     random_numbers,
     signatures,
     standard_library,
-    weak_containers,
 )
 from .torch_calls import (
     backend_flags,
-    control_flow,
     data_assertions,
     device_contexts,
     distributions,
-    flexible_attention,
     function_modes,
-    tensor_loops,
+    higher_order_operators,
     tensor_subclasses,
     torch_functions,
     typed_tensors,

@@ -18,8 +18,7 @@ import torch
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.graph.graph_builder import GraphBuilder, NotATensorCall
-from stator.dynamo.graph.messages import warn_at
-from stator.dynamo.graph.mutations import MutationLog
+from stator.dynamo.graph.mutations import MutationLog, warn_at
 from stator.dynamo.graph.subgraphs import DeferredCode
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource, Source

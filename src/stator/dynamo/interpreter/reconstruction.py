@@ -8,7 +8,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from stator.dynamo.codegen import support
-from stator.dynamo.graph.messages import Message
+from stator.dynamo.graph.mutations import Message
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.host.numpy_boundary import shared_tensor

@@ -15,7 +15,7 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from stator.dynamo.graph.number_nodes import may_be_read
 from stator.dynamo.handlers.polyfills.torch_optim import module_zero_grad, optimizer_zero_grad
-from stator.dynamo.handlers.python_calls.compilation import break_requested
+from stator.dynamo.handlers.python_calls.breaking_calls import break_requested
 from stator.dynamo.host.hook import always_compile
 from stator.dynamo.interpreter.calling import calls, named_handlers, tensor_methods
 from stator.dynamo.interpreter.library_overrides import LibraryOverride, Operands
@@ -28,7 +28,7 @@ from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.tensor import TensorValue, truths
 from stator.graph.fake.wrapper_subclasses import is_wrapper
 
-from .step_counts import counts_as_numbers
+from .optimizer_numbers import counts_as_numbers
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext

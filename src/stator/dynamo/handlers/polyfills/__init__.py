@@ -3,10 +3,4 @@
 Every function here means exactly what the one it replaces means; tests compare the two.
 """
 
-from . import (
-    bisect_module,
-    itertools_module,
-    optimizer_groups,
-    torch_optim,
-    transformer_encoder,
-)
+from . import bisect_module, itertools_module, torch_optim, transformer_encoder

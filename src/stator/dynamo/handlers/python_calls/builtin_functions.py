@@ -34,10 +34,10 @@ from stator.dynamo.values.functions import (
     BuiltinMethodValue,
     BuiltinValue,
     FunctionValue,
-    PartialValue,
 )
 from stator.dynamo.values.number_arithmetic import may_be_checked
 from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.partials import PartialValue
 from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue

@@ -9,7 +9,7 @@ import gc
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from stator.dynamo.graph.messages import Message
+from stator.dynamo.graph.mutations import Message
 from stator.dynamo.graph.subgraphs import outside_unchanged, reachable
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, Source

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stator.dynamo.graph.messages import Message, error_filters, log_at, warn_at
+from stator.dynamo.graph.mutations import Message, error_filters, log_at, warn_at
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import module_of

@@ -1,5 +1,10 @@
 """Functions of the standard library: pure functions that run during capture, functools.partial, context variables, weak
-references, dataclasses."""
+references, dataclasses.
+
+Of containers with weak references (WeakValueDictionary, WeakKeyDictionary, WeakSet) another thread or a collection may
+take items away between a guard and what was captured, where eager Python asks and changes in one go. So what changes
+one, or goes through it, is done natively; looking one key up is followed like any other code.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +25,12 @@ import types
 import typing
 import weakref
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, ReadSource
+from stator.dynamo.host.hook import skip_frame
 from stator.dynamo.host.naming import full_name
 from stator.dynamo.host.numpy_boundary import numpy_numbers
 from stator.dynamo.interpreter.calling import calls, fold
@@ -34,8 +41,8 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.context_variables import ContextVariable
-from stator.dynamo.values.functions import PartialValue
 from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.partials import PartialValue
 
 if TYPE_CHECKING:
     from stator.dynamo.guards.source import Source
@@ -244,3 +251,24 @@ def _suppress(context: CaptureContext, *classes: Value) -> Value:
     made = ObjectValue(contextlib.suppress)
     made.set_own(context, "_exceptions", TupleValue(list(classes)))
     return made
+
+
+_FOLLOWED = frozenset({"__getitem__", "__contains__", "__len__", "get"})
+
+
+def _functions(cls: type) -> list[FunctionType]:
+    found = [value for value in vars(cls).values() if type(value) is FunctionType]
+    return [function for function in dict.fromkeys(found) if function.__name__ not in _FOLLOWED]
+
+
+def _keep_native(cls: type, function: FunctionType) -> None:
+    skip_frame(function.__code__)
+
+    @calls(function)
+    def refuse(context: CaptureContext, *args: Value, **kwargs: Value) -> NoReturn:
+        raise unsupported("weak-container", f"{cls.__name__}.{function.__name__}, whose items others may let go of")
+
+
+for _cls in (weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet):
+    for _function in _functions(_cls):
+        _keep_native(_cls, _function)

@@ -1,12 +1,17 @@
-"""torch.cond: a Python condition picks the branch while capturing; for a tensor condition both branches become graphs,
-and one node runs one of them.
+"""Operators of torch._higher_order_ops, which take functions.
 
-Plain torch hands the operator to a compiler of its own, whose refusals are errors. So a refusal here breaks the graph,
+torch.cond: a Python condition picks the branch while capturing; for a tensor condition both branches become graphs, and
+one node runs one of them. while_loop becomes one node that runs two graphs, and associative_scan is followed; the other
+loops end the graph. flex_attention: capture follows the Python implementation of the operator, which computes all
+scores. (The program imports the operator; stator never does.)
+
+Plain torch hands the operators to a compiler of its own, whose refusals are errors. So a refusal here breaks the graph,
 and the operator runs or fails as in plain torch.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +22,7 @@ from torch import fx
 from stator.base.errors import Unsupported
 from stator.dynamo.graph.subgraphs import Subgraph, outside_unchanged, own_state
 from stator.dynamo.handlers.autograd_calls.autograd_function import level_node
+from stator.dynamo.handlers.torch_calls.trees import Opaque, tree_of, value_of
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls, named_handlers
 from stator.dynamo.values.base import Raised, Value, unsupported
@@ -27,13 +33,14 @@ from stator.graph.ir.format import format_meta
 from stator.graph.subgraphs.branches import Branch, Branches
 from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.graph.subgraphs.function_transforms import Leaf
-from stator.prims.layout import same_strides
+from stator.graph.subgraphs.loops import LoopRunner
+from stator.graph.subgraphs.subgraph_ops import fresh_layout
+from stator.prims.layout import numel, same_strides
 from stator.prims.record import TensorMeta
-
-from .trees import Opaque, tree_of, value_of
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
+
 
 _HINT = "use torch.where if both branches are cheap, or decide outside of the compiled function"
 
@@ -189,3 +196,95 @@ def same_structure(first: Any, second: Any) -> bool:
     if isinstance(first, (tuple, list)):
         return len(first) == len(second) and all(map(same_structure, first, second))
     return not isinstance(first, Opaque) and bool(first == second)
+
+
+_MOST_TURNS = 64
+_Inputs = list[TensorValue | SymbolicNumber]
+
+
+@named_handlers.register(("torch._higher_order_ops.while_loop", "while_loop"))
+def _while_loop(context: CaptureContext, cond_fn: Value, body_fn: Value, carried_inputs: Value) -> Value:
+    name = "while_loop"
+    given = list(context.iterate(carried_inputs))
+    check_operands(context, name, given)
+    carried: list[TensorValue] = []
+    tree = tuple([tree_of(context, value, carried) for value in given])
+    condition = _follow(context, f"the condition of {name}", cond_fn, tree, carried)
+    body = _follow(context, f"the body of {name}", body_fn, tree, carried)
+    if len(condition.metas) != 1 or numel(condition.metas[0].shape) != 1:
+        raise refused(name, "whose condition gives something else than one number")
+    _check_turns(name, tree, carried, body)
+    inputs: _Inputs = list({id(one): one for way in (condition, body) for one in way.lifted}.values())
+    if torch.is_grad_enabled() and any(requires_grad(one) for one in (*carried, *inputs)):
+        raise refused(name, "of tensors that require grad")
+    at = {id(value): position for position, value in enumerate(inputs, len(carried))}
+    first = tuple(range(len(carried)))
+    asks, turns = (Branch(way.graph, (*first, *[at[id(one)] for one in way.lifted])) for way in (condition, body))
+    layouts = tuple(fresh_layout(value.fake.meta) for value in carried)  # type: ignore[attr-defined]
+    loop = LoopRunner(name, asks, turns, layouts, fresh_layout(condition.metas[0]))
+    made = context.record_function(graph_target(loop, name), [*carried, *inputs], {})
+    return value_of(context, body.results, list(context.iterate(made)))
+
+
+def _follow(
+    context: CaptureContext, what: str, function: Value, tree: Any, carried: Sequence[TensorValue]
+) -> BranchCapture:
+    """Capture with placeholders for the carried tensors, which differ in each turn."""
+    recorder = context.recorder
+
+    def arguments(level: Subgraph) -> tuple[list[Value], list[TensorValue]]:
+        fakes = [recorder.mode.make(fresh_layout(value.fake.meta)) for value in carried]  # type: ignore[attr-defined]
+        inside = [recorder.wrap_tensor(fake, level.placeholder(fake)) for fake in fakes]
+        return [value_of(context, one, list(inside)) for one in tree], inside
+
+    return capture_branch(context, what, function, carried, arguments)
+
+
+def _check_turns(name: str, tree: Any, carried: Sequence[TensorValue], body: BranchCapture) -> None:
+    results = body.results
+    if not same_structure(tuple(results) if isinstance(results, (tuple, list)) else (results,), tree):
+        raise refused(name, "whose body gives something else than it takes")
+    for value, meta in zip(carried, body.metas, strict=True):
+        if not same_layout(value.fake.meta, meta):  # type: ignore[attr-defined]
+            raise refused(name, "whose body gives tensors of other sizes, strides or dtypes than it takes")
+
+
+# ---- associative_scan: Python code of torch's, and followed as such ----
+
+
+@named_handlers.register(("torch._higher_order_ops.associative_scan", "AssociativeScanOp.__call__"))
+def _associative_scan_operator(
+    context: CaptureContext, operator: Value, combine_fn: Value, xs: Value, additional_inputs: Value
+) -> Value:
+    _check_length(context, xs)
+    names: dict[str, Any] = operator.python_type(context).__call__.__globals__  # type: ignore[operator]
+    function = context.known(names["generic_associative_scan"])
+    return context.call(function, [combine_fn, xs], {"additional_inputs": additional_inputs})
+
+
+def _check_length(context: CaptureContext, xs: Value) -> None:
+    """Refuses tensors without elements to scan along the first dimension, or with too many."""
+    check_operands(context, "associative_scan", [xs])
+    leaves: list[TensorValue] = []
+    tree_of(context, xs, leaves)
+    context.recorder.numbers.need_constants("associative_scan", [leaf.fake for leaf in leaves])
+    sizes = {leaf.fake.shape[0] if leaf.fake.dim() else 0 for leaf in leaves}
+    if len(sizes) != 1 or 0 in sizes:
+        raise refused("associative_scan", "of tensors of different length, or none")
+    if max(sizes) > _MOST_TURNS:
+        raise unsupported("long-loop", f"associative_scan of more than {_MOST_TURNS} turns, which runs as in eager")
+
+
+_MODULE = "torch._higher_order_ops.flex_attention"
+
+
+@named_handlers.register((_MODULE, "FlexAttentionHOP.__call__"))
+def _flex_attention(context: CaptureContext, operator: Value, query: Value, *args: Value, **kwargs: Value) -> Value:
+    plain = getattr(sys.modules[_MODULE], "sdpa_dense", None)
+    device = query.fake.device.type if isinstance(query, TensorValue) else "cpu"
+    if plain is None or context.recorder.transforms or torch.is_autocast_enabled(device):
+        raise unsupported("call", "flex_attention under a function transform or autocast")
+    tensors = [one for one in (query, *args[:2]) if isinstance(one, TensorValue)]
+    if torch.is_grad_enabled() and any(one.fake.requires_grad for one in tensors):  # the operator has its own backward
+        raise unsupported("call", "flex_attention on tensors that require grad")
+    return context.call(context.known(plain), [query, *args], kwargs)

@@ -1,23 +1,58 @@
-"""Step counts of optimizers, in double precision: eager computes factors from them as Python numbers, though the counts
-are float32 tensors."""
+"""Numbers of optimizers. Those that schedulers set are symbolic from the first version on, before they first change.
+Step counts are in double precision: eager computes factors from them as Python numbers, though the counts are float32
+tensors.
+"""
 
 from __future__ import annotations
 
+import inspect
 import operator
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import optim
 from torch.optim.optimizer import _get_value
 
-from stator.dynamo.guards.source import ItemSource
+from stator.dynamo.guards.source import ItemSource, Source
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
     from stator.dynamo.values.base import CaptureContext
+
+
+def expect_schedule(context: CaptureContext, optimizer: Value) -> None:
+    """Expect changes of the learning rate, and of the momentum if a scheduler has left its entry in the group, so that
+    the first change compiles nothing."""
+    for group in context.iterate(context.get_attr(optimizer, "param_groups")):
+        if isinstance(group, DictValue) and group.source is not None and group.obj is not None:
+            places: set[Source] = {ItemSource(group.source, "lr")} if type(group.obj.get("lr")) is not int else set()
+            if "max_momentum" in group.obj:
+                places |= {ItemSource(group.source, "momentum"), ItemSource(ItemSource(group.source, "betas"), 0)}
+            context.expected |= places
+
+
+def _register(step: FunctionType) -> None:
+    """Some optimizers read the learning rate before they call another function with a handler."""
+
+    def handler(context: CaptureContext, optimizer: Value, *args: Value, **kwargs: Value) -> Value:
+        expect_schedule(context, optimizer)
+        return context.inline(context.known(step), [optimizer, *args], kwargs)  # type: ignore[arg-type]
+
+    calls(step)(handler)
+
+
+for _class in vars(optim).values():
+    if isinstance(_class, type) and issubclass(_class, optim.Optimizer) and _class is not optim.LBFGS:
+        _step = vars(_class).get("step")
+        if type(_step) is FunctionType:
+            _register(inspect.unwrap(_step))
+
 
 # State entries that eager reads into Python numbers: step counts, and factors that NAdam and ASGD compute from these.
 _COUNTS = frozenset({"step", "mu_product", "eta"})
