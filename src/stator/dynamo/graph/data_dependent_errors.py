@@ -8,19 +8,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
+from stator.dynamo.bytecode import Instruction
 from stator.dynamo.host.naming import module_of
-from stator.dynamo.values.base import Lazy, Value
+from stator.dynamo.values.base import CaptureContext, Lazy, RunningFrame, Value
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.functions import BoundMethodValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 from .index_bounds import index_bound
-
-if TYPE_CHECKING:
-    from stator.dynamo.bytecode import Instruction
-    from stator.dynamo.values.base import CaptureContext, RunningFrame
 
 _NAMES = """
     cholesky cholesky_inverse inv inverse solve lstsq eig eigh eigvals eigvalsh svd svdvals pinv pinverse matrix_rank

@@ -10,7 +10,7 @@ import types
 import weakref
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,13 +20,10 @@ from stator.dynamo.guards.source import CellSource, LocalSource
 from stator.dynamo.host.naming import module_of, qualified_name
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.resume import Slot
-from stator.dynamo.values.base import Lazy, Value, unsupported
+from stator.dynamo.values.base import Lazy, RunningFrame, Value, unsupported
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import SequenceValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import RunningFrame
 
 _DEPTH, _MOST = 4, 64  # levels of an object's parts that are searched, and objects at each level
 _QUIET = (torch.Tensor, type, types.FunctionType, types.ModuleType)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -23,7 +23,7 @@ from stator.dynamo.host.numpy_boundary import is_numpy_bool, plain_converter
 from stator.dynamo.ir.capture_assumptions import NO_ASSUMPTIONS, CaptureAssumptions
 from stator.dynamo.ir.capture_result import GraphInput, SideEffects
 from stator.dynamo.ir.reconstruct_ir import Load
-from stator.dynamo.values.base import NotConstant, Value, cannot_rebuild, unsupported
+from stator.dynamo.values.base import CaptureContext, NotConstant, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.mappings import DictValue
@@ -44,9 +44,6 @@ from .fake_error_translation import refuses_symbols, why_it_failed
 from .input_value_guards import CaptureFakeMode
 from .number_nodes import NumberNodes
 from .subgraphs import Subgraph
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 @contextmanager

@@ -5,7 +5,7 @@ facts rarely change. Where facts do change, the graph ends at the branch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -13,12 +13,10 @@ from torch import fx
 from stator.dynamo.guards.data_guards import DataFact, DataGuardStep, DataRef
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
+from stator.dynamo.values.base import CaptureContext
 from stator.dynamo.values.symbolic_numbers import example_of_number
 from stator.dynamo.values.tensors.tensor import TensorValue, truths
 from stator.graph.fake.wrapper_subclasses import is_wrapper, version_of
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 _MOST_STEPS, _MOST_INPUTS = 16, 3
 # elements of each tensor in the computation, so that the guard stays cheap

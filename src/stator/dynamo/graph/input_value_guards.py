@@ -6,7 +6,7 @@ the guard fails repeatedly, the graph breaks there instead.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -14,17 +14,13 @@ from torch._ops import OpOverload
 from stator.dynamo.cache.dynamic_sources import OFTEN, contents, contents_source
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ItemSource, Source
-from stator.dynamo.values.base import unsupported
-from stator.dynamo.values.tensors.tensor import has_fixed_sizes
+from stator.dynamo.values.base import CaptureContext, unsupported
+from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
 from stator.graph.fake.fake_mode import SCALAR_READS, FakeMode, FakeTensor
 from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of
 from stator.graph.ir.schema import op_info
 
 from .side_effect_analysis import Footprint
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
-    from stator.dynamo.values.tensors.tensor import TensorValue
 
 _LARGEST = 16  # elements; larger tensors are data rather than sizes
 _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))

@@ -7,21 +7,18 @@ import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.bytecode import Position
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Recipe
-from stator.dynamo.values.base import cannot_rebuild
+from stator.dynamo.values.base import Reconstructor, Value, cannot_rebuild
+from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.scopes import CellValue, GlobalScope
+from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.wrapper_subclasses import storages_of
 
 from .finalizers import check_change
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import Reconstructor, Value
-    from stator.dynamo.values.containers.live_iterators import LiveIterator
-    from stator.dynamo.values.scopes import CellValue, GlobalScope
-    from stator.dynamo.values.tensors.tensor import TensorValue
 
 
 class MutationLog:

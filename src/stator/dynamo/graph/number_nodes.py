@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -22,7 +22,7 @@ from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.capture_result import GraphInput
 from stator.dynamo.ir.input_sizes import InputSizes
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.symbolic_numbers import (
@@ -46,10 +46,6 @@ from stator.shapes.floats import FloatExpr
 from stator.shapes.sym_node import to_expression, to_sym_float, to_sym_int
 
 from .size_expressions import SizeExpressions, size_source
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
-
 
 # Python's functions that the graph replaces by torch's, which take symbolic numbers
 _OF_SYMBOLS: dict[Any, Any] = {min: torch.sym_min, max: torch.sym_max, float: torch.sym_float}

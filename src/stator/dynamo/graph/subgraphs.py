@@ -8,26 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.torch_state import TorchState
-from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Raised, Value, unsupported
 from stator.dynamo.values.scopes import CellValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
+from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.wrapper_subclasses import storages_of, version_of
 from stator.graph.ir.aten_graph import LazyGraphModule
 
-from .mutations import MutationLog
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
-    from stator.dynamo.values.symbolic_numbers import SymbolicNumber
-    from stator.dynamo.values.tensors.tensor import TensorValue
-
-    from .mutations import Message
+from .mutations import Message, MutationLog
 
 
 class Subgraph:

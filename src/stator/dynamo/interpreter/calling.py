@@ -10,7 +10,7 @@ import itertools
 import types
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,7 +31,7 @@ from stator.dynamo.host.compile_directives import (
 from stator.dynamo.host.naming import full_name, module_of, qualified_name
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_boundary import is_pure_function
-from stator.dynamo.values.base import NotConstant, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.iterators import IteratorValue
@@ -48,9 +48,6 @@ from stator.graph.torch_warnings import PythonWarning, python_warnings_raised
 
 from .generators import GeneratorValue
 from .torch_overrides import on_plain_tensors, overridden_call, overriding, takes_subclasses
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 Handler = Callable[..., Value]
 F = TypeVar("F", bound=Callable[..., Any])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import builtins
 from traceback import walk_tb
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
@@ -18,14 +18,9 @@ from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.capture_result import CaptureState
 from stator.dynamo.ir.prepared_code import PreparedCode, prepare_code
 from stator.dynamo.ir.resume import closure_of, resumption_of
-from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Lazy, Raised, Value, unsupported
 from stator.dynamo.values.constants import LastInstruction
-from stator.dynamo.values.scopes import CellValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
-    from stator.dynamo.values.scopes import GlobalScope
-
+from stator.dynamo.values.scopes import CellValue, GlobalScope
 
 RETURNED = object()
 YIELDED = object()

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import BuiltinFunctionType, GeneratorType, MethodWrapperType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe
-from stator.dynamo.values.base import CannotRebuild, Raised, Value, cannot_rebuild, unsupported
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Recipe
+from stator.dynamo.values.base import (
+    CannotRebuild,
+    CaptureContext,
+    Raised,
+    Reconstructor,
+    Value,
+    cannot_rebuild,
+    unsupported,
+)
 from stator.dynamo.values.containers.iterators import stopped_inside
 from stator.dynamo.values.objects import ObjectValue
 
-if TYPE_CHECKING:
-    from stator.dynamo.ir.reconstruct_ir import Recipe
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
-
-    from .frame import Frame
-
+from .frame import Frame
 
 STOPPED_GENERATOR = "generator raised StopIteration"  # PEP 479
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
 
 from stator.base.errors import Unsupported
 from stator.dynamo.ir.prepared_code import prepare_code
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
@@ -15,9 +14,6 @@ from stator.dynamo.values.functions import FunctionValue
 
 from .frame import Frame
 from .generators import GeneratorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 DEPTH_LIMIT = 120
 _VARARGS, _VARKEYWORDS = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS

@@ -5,13 +5,12 @@ that the library calls, such as the step's closure, sees the real entries; so do
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Value
-    from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.base import CaptureContext, Value
+from stator.dynamo.values.containers.mappings import DictValue
 
-    from .frame import Frame
+from .frame import Frame
 
 Operands = Callable[["CaptureContext", Any, list["Value"]], list["Value"]]
 

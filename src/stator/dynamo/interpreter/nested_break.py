@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from functools import cache
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from stator.dynamo.ir.prepared_code import must_stay_one_frame, prepare_code
 from stator.dynamo.ir.resume import resumption_of
 
-if TYPE_CHECKING:
-    from .frame import Frame
+from .frame import Frame
 
 MOST_FRAMES = 24  # each frame costs a native call when the operation at the break runs
 

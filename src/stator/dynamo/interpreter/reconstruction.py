@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import combinations
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.codegen import support
 from stator.dynamo.graph.mutations import Message
@@ -27,7 +27,7 @@ from stator.dynamo.ir.reconstruct_ir import (
     call_effect,
     call_recipe,
 )
-from stator.dynamo.values.base import Lazy, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.mappings import DictValue
@@ -38,10 +38,6 @@ from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.scopes import CellValue, GlobalScope
 from stator.dynamo.values.symbolic_numbers import is_open_input
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
-
 
 _PAIRS_AT_MOST = 16
 

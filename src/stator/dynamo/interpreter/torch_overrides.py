@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from stator.dynamo.host.naming import full_name
 from stator.dynamo.host.torch_overrides import TORCH_BUILTINS, public_function
-from stator.dynamo.values.base import Lazy, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue, override_of
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 _TORCH_S = (torch.Tensor, torch._C.TensorBase)
 _NEVER_ASK = frozenset({torch.tensor, torch.as_tensor, torch.asarray})

@@ -9,24 +9,19 @@ following one turn with an item that is no constant, and starts again with the a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stator.dynamo.guards.source import ConstantSource
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Loop, Retry
 from stator.dynamo.ir.prepared_code import prepare_code
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.containers.iterators import ContainerIterator
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.slices import RangeValue
 from stator.dynamo.values.symbolic_numbers import FromInput, FromSizes, SymbolicNumber
 from stator.shapes.sym_node import to_expression
 
+from .frame import Frame
 from .nested_break import user_code
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
-
-    from .frame import Frame
 
 _UNROLLED_SIZES = 2  # number of values of a size for which loops over it are unrolled
 

@@ -13,7 +13,7 @@ import types
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -39,7 +39,7 @@ from stator.dynamo.host.naming import class_name, full_name, is_python_class, mo
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_boundary import is_numpy_number, numpy_numbers, plain_converter
 from stator.dynamo.host.torch_overrides import plain_tensor
-from stator.dynamo.values.base import Lazy, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.canonical_constants import member_at
@@ -65,9 +65,6 @@ from stator.dynamo.values.tensors.tensor_methods import TENSOR_CLASSES, relies_o
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.fake.wrapper_subclasses import is_made_of_tensors, is_wrapper_class
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 Wrapper = Callable[["CaptureContext", Any, "Source | None"], Value]
 wrappers: Registry[type, Wrapper] = Registry("type")

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo.guards.guard import Guard
 
+from .input_sizes import InputSizes
 from .reconstruct_ir import Effect, RaisedAt, Recipe
+from .torch_state import TorchState
 
 if TYPE_CHECKING:
     import torch
     from torch import fx
-
-    from .input_sizes import InputSizes
-    from .torch_state import TorchState
 
 
 class CaptureState:

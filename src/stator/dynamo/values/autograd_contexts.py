@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch.autograd.function import FunctionCtx
 
 from stator.dynamo.ir.reconstruct_ir import Recipe
 
-from .base import Raised, Value, cannot_rebuild, unsupported
+from .base import CaptureContext, Raised, Reconstructor, Value, cannot_rebuild, unsupported
 from .containers.sequences import TupleValue
 from .objects import MISSING, ObjectValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 _OF_NODE = frozenset(name for name in dir(torch._C._FunctionBase) if not hasattr(object, name))
 

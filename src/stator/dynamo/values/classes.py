@@ -6,20 +6,17 @@ import enum
 import types
 from collections.abc import Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, InstanceDictSource, Source
 from stator.dynamo.host.naming import OF_C, class_name, full_name, qualified_name
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 
-from .base import Value, unsupported
+from .base import CaptureContext, Reconstructor, Value, unsupported
 from .constants import ConstantValue
 from .functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
 from .objects import C_METHODS, MISSING, is_data_descriptor, lookup_in_class
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _FACTS = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})

@@ -9,7 +9,7 @@ import enum
 import re
 from collections.abc import Iterator
 from types import WrapperDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,10 +18,7 @@ from stator.dynamo.guards.source import Source
 from stator.dynamo.host.naming import class_name, qualified_name
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, RaisedAt, Recipe
 
-from .base import Value, unsupported
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
+from .base import CaptureContext, Reconstructor, Value, unsupported
 
 
 class ConstantValue(Value):

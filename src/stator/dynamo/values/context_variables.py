@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, Source
 from stator.dynamo.ir.reconstruct_ir import Effect, Load, Recipe, call_effect
 
-from .base import Value, cannot_rebuild, unsupported
+from .base import CaptureContext, Reconstructor, Value, cannot_rebuild, unsupported
 from .objects import ObjectValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class _Unset:

@@ -8,16 +8,13 @@ leaves the graph, the graph ends ahead of the step that made it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, NewTuple, Recipe, call_recipe
 
-from .base import Value, cannot_rebuild, unsupported
+from .base import CaptureContext, Reconstructor, Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
 from .symbolic_numbers import FromInput, FromSizes, SymbolicNumber
-
-if TYPE_CHECKING:
-    from .base import CaptureContext, Reconstructor
 
 
 class NumberText(ConstantValue):

@@ -9,18 +9,15 @@ import enum
 import types
 import weakref
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.guards.source import ConstantSource, InstanceDictSource, ItemSource
 from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.naming import class_dict, class_name, is_python_class, resolution_order
 
-from .base import Value
+from .base import CaptureContext, Value
 from .constants import ConstantValue
 from .objects import C_METHODS, MISSING, is_data_descriptor
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 # methods that no operator and no built-in function but str() and format() calls
 _NEUTRAL = frozenset({"__init__", "__new__", "__str__", "__repr__", "__format__", "__dir__", "__reduce_ex__"})

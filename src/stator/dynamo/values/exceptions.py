@@ -5,21 +5,18 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from types import FunctionType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from stator.base.errors import UserPlace
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, InstanceDictSource, Source
 from stator.dynamo.host.naming import class_name, is_python_class
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 
-from .base import NotConstant, Value, cannot_rebuild, unsupported
+from .base import CaptureContext, NotConstant, Reconstructor, Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
 from .containers.sequences import TupleValue
 from .objects import C_METHODS, MISSING, lookup_in_class
-
-if TYPE_CHECKING:
-    from stator.base.errors import UserPlace
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class ExceptionValue(Value):

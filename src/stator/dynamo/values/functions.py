@@ -13,7 +13,7 @@ from types import (
     MethodWrapperType,
     WrapperDescriptorType,
 )
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.cache.entry import original
 from stator.dynamo.codegen import support
@@ -38,16 +38,11 @@ from stator.dynamo.ir.reconstruct_ir import (
     call_recipe,
 )
 
-from .base import Lazy, Value, unsupported
+from .base import CaptureContext, Lazy, Reconstructor, RunningFrame, Value, unsupported
 from .constants import ConstantValue
 from .containers.sequences import TupleValue
 from .objects import lookup_in_class, meet_attributes
-from .scopes import CellValue, is_empty
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor, RunningFrame
-
-    from .scopes import GlobalScope
+from .scopes import CellValue, GlobalScope, is_empty
 
 
 def _fixed_default(context: CaptureContext, value: Any, source: Source) -> Value:

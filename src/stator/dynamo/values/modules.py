@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,16 +13,12 @@ from stator.dynamo.guards.source import AttrSource, InstanceDictSource, ItemSour
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Recipe
 
-from .base import Value, unsupported
+from .base import CaptureContext, Reconstructor, Value, unsupported
 from .constants import ConstantValue
 from .containers.mappings import DictValue
 from .functions import BoundMethodValue
 from .objects import MISSING, ObjectValue, is_data_descriptor, set_through
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
-
-    from .scopes import GlobalScope
+from .scopes import GlobalScope
 
 _STORES = ("_parameters", "_buffers", "_modules")
 # torch's own: programs may replace these methods

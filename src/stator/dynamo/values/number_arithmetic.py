@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -25,7 +25,7 @@ from stator.dynamo.host.numpy_boundary import (
 )
 from stator.prims.operators.checks import ASSUMPTION
 
-from .base import Value, unsupported
+from .base import CaptureContext, Value, unsupported
 from .constants import ConstantValue
 from .optimizer_code import in_optimizers
 from .symbolic_numbers import (
@@ -41,9 +41,6 @@ from .symbolic_numbers import (
     number_value,
 )
 from .tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 _COMPARISONS = frozenset((operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge))
 _OPERATORS = frozenset((*ARITHMETIC.values(), *_COMPARISONS))

@@ -11,7 +11,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.base.errors import Unsupported
 from stator.base.registry import Registry
@@ -22,11 +22,8 @@ from stator.dynamo.host.naming import class_dict, class_name, qualified_name, re
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 
-from .base import Lazy, Raised, Value, unsupported
+from .base import CaptureContext, Lazy, Raised, Reconstructor, Value, unsupported
 from .constants import ConstantValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 MISSING: Any = object()
 # Methods in C, by their descriptor in the class: `handler(context, owner, *args, **kwargs)`.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
+from stator.dynamo.values.base import CaptureContext
 
 
 def in_optimizers(context: CaptureContext) -> bool:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 from stator.dynamo.guards.source import Source
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
 
-from .base import Value
+from .base import CaptureContext, Reconstructor, Value
 from .constants import ConstantValue
 from .containers.mappings import DictValue
 from .containers.sequences import TupleValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class PartialValue(Value):

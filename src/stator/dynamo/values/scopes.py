@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import (
@@ -20,10 +20,7 @@ from stator.dynamo.guards.source import (
 )
 from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, NewCell, Recipe
 
-from .base import Value, unsupported
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
+from .base import CaptureContext, Reconstructor, Value, unsupported
 
 _MISSING = object()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
@@ -22,11 +22,8 @@ from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Re
 from stator.shapes.expr import Expr
 from stator.shapes.sym_node import SymbolicNode
 
-from .base import NotConstant, Value, unsupported
+from .base import CaptureContext, NotConstant, Reconstructor, Value, unsupported
 from .constants import ConstantValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 _OFTEN = 4  # changes of a number after which no guard may hold its value
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,14 +12,11 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource
 from stator.dynamo.host.torch_overrides import plain_attribute
 from stator.dynamo.interpreter.calling import calls, tensor_methods
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.tensors.tensor import TensorValue, history
 from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 

@@ -4,7 +4,7 @@ which one node applies."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -16,7 +16,7 @@ from stator.dynamo.host.compile_directives import Treatment, mark_of
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls, in_graph, makers
 from stator.dynamo.values.autograd_contexts import AutogradContextValue
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.functions import FunctionValue
@@ -25,9 +25,6 @@ from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.subgraphs.custom_autograd import CustomFunction, SlotKind, SubgraphBackward, ValueSlot, graph_target
 from stator.prims.record import TensorMeta
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 _Function = torch.autograd.Function
 

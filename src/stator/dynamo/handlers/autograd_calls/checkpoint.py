@@ -6,7 +6,6 @@ Splitting the joint graph (aot/partition/) decides what that means for memory.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 import torch.utils.checkpoint as torch_checkpoint
@@ -14,14 +13,11 @@ import torch.utils.checkpoint as torch_checkpoint
 from stator.dynamo.graph.subgraphs import outside_unchanged, reachable
 from stator.dynamo.host.hook import skip_files
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.values.base import Value, cannot_rebuild, unsupported
+from stator.dynamo.ir.reconstruct_ir import Recipe
+from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.ir.reconstruct_ir import Recipe
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 # A checkpointed function runs again in the backward without the frame hook, and both runs must save equal values.
 skip_files(torch_checkpoint.__file__, with_callees=True)

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from stator.dynamo.graph.subgraphs import own_state
 from stator.dynamo.handlers.torch_calls.trees import constant_tree, tree_of, value_of
 from stator.dynamo.interpreter.calling import calls, made_functions
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
@@ -27,9 +27,6 @@ from stator.dynamo.values.tensors.transforms import PullbackValue, TransformedVa
 from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.graph.subgraphs.function_transforms import Apply, FunctionTransform, Leaf
 from stator.prims.record import TensorMeta
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 # inner_fake(index of the tensor argument, the argument) -> the fake that stands for it in the function, and the value
 # of its `requires_grad` for the function, or None

@@ -3,19 +3,16 @@ a state. The graph ends at both places; without gradients torch's code does noth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.hooks import BackwardHook
 
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.containers.sequences import SequenceValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 def _hooked(function: Any, what: str) -> None:

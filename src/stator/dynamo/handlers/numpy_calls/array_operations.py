@@ -10,20 +10,17 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from stator.dynamo.host.numpy_boundary import BOOL, FOLLOWED, NUMPY_OF, TORCH_OF, is_numpy_number, numpy
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import SequenceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, example_of, is_open_input
 from stator.dynamo.values.tensors.arrays import ArrayValue, array_of_tensor
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.host.numpy_boundary import TORCH_OF, numpy
-from stator.dynamo.values.base import NotConstant, Value
+from stator.dynamo.values.base import CaptureContext, NotConstant, Value
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.tensors.arrays import ArrayValue
 
 from .array_operations import cast_operand, refused
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 def array_of(context: CaptureContext, value: Value, what: str, *, only_held: bool = False) -> ArrayValue:

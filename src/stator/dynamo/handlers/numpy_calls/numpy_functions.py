@@ -4,16 +4,16 @@ Element-wise functions are in array_operations.py, conversions from and to tenso
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import CallSource
+from stator.dynamo.guards.source import CallSource, Source
 from stator.dynamo.host.numpy_boundary import ARRAY, FOLLOWED, TORCH_OF, is_followed, numpy, shared_tensor
 from stator.dynamo.interpreter.calling import calls, run_folded
 from stator.dynamo.interpreter.wrapping import wrapper_of, wraps
-from stator.dynamo.values.base import NotConstant, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
 from stator.dynamo.values.functions import BuiltinValue
@@ -34,10 +34,6 @@ from .array_operations import (
 )
 from .numpy_arguments import array_of, cast, dtype_made, dtype_of, is_cast_alike, plain, whole_number
 from .numpy_reductions import REDUCTIONS, position, reduction
-
-if TYPE_CHECKING:
-    from stator.dynamo.guards.source import Source
-    from stator.dynamo.values.base import CaptureContext
 
 _MOST_LITERALS = 256  # elements that a graph spells out
 # Functions that run during capture on constants. The graph spells out the array.

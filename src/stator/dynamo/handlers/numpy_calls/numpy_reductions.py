@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from stator.dynamo.host.numpy_boundary import numpy
-from stator.dynamo.values.base import Value
+from stator.dynamo.values.base import CaptureContext, Value
 from stator.dynamo.values.constants import ConstantValue
 
 from .array_operations import cast_operand, check_layout, checked, refused
 from .numpy_arguments import array_of, axes_of, flag, whole_number
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 def _same(dtype: Any) -> Any:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from stator.dynamo.handlers.torch_calls.device_contexts import on_device
 from stator.dynamo.host.numpy_boundary import NUMPY_OF
 from stator.dynamo.interpreter.calling import calls, tensor_methods
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue
 from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph, is_open
 from stator.dynamo.values.tensors.arrays import ArrayValue, array_of_tensor
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
-
 
 _CPU = ConstantValue(torch.device("cpu"))
 _YES = ConstantValue(True)

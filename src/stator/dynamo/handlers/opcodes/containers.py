@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,7 +13,7 @@ from stator.dynamo.host.naming import class_name, full_name, is_python_class, qu
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.interpreter.object_model.formatting import CONVERSIONS
 from stator.dynamo.ir.prepared_code import opcode
-from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
@@ -23,9 +22,6 @@ from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.deferred_text import NumberText, PendingTextValue, format_number, joined
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 @opcode("BUILD_TUPLE")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from stator.dynamo.bytecode import VERSION, Instruction
 from stator.dynamo.graph.finalizers import check_iterator
 from stator.dynamo.handlers.torch_calls.data_assertions import decide
 from stator.dynamo.interpreter.frame import RETURNED, YIELDED, Frame
 from stator.dynamo.interpreter.generators import GeneratorValue
 from stator.dynamo.ir.prepared_code import opcode
-from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_NO_INTERRUPT")

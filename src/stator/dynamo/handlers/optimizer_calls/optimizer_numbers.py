@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import operator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import optim
@@ -16,14 +16,11 @@ from torch.optim.optimizer import _get_value
 
 from stator.dynamo.guards.source import ItemSource, Source
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.values.base import Value
+from stator.dynamo.values.base import CaptureContext, Value
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 def expect_schedule(context: CaptureContext, optimizer: Value) -> None:

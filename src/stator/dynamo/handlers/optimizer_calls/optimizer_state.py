@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -19,14 +19,10 @@ from torch.optim.optimizer import _device_dtype_check_for_fused
 
 from stator.dynamo.host.compile_directives import unwrap_torch_disable
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.values.base import NotConstant, Raised, Value
+from stator.dynamo.values.base import CaptureContext, NotConstant, Raised, Value
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
-
 
 # The attribute of fused optimizers that is true until the first step has checked devices and dtypes.
 _UNCHECKED = "_need_device_dtype_check_for_fused"

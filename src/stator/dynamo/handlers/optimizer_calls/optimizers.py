@@ -5,7 +5,7 @@ Capture inlines the arithmetic itself like any other Python.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
@@ -19,7 +19,7 @@ from stator.dynamo.handlers.python_calls.breaking_calls import break_requested
 from stator.dynamo.host.hook import always_compile
 from stator.dynamo.interpreter.calling import calls, named_handlers, tensor_methods
 from stator.dynamo.interpreter.library_overrides import LibraryOverride, Operands
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.objects import ObjectValue
@@ -29,9 +29,6 @@ from stator.dynamo.values.tensors.tensor import TensorValue, truths
 from stator.graph.fake.wrapper_subclasses import is_wrapper
 
 from .optimizer_numbers import counts_as_numbers
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 # The wrapper of every `step`; so steps that torch's own code calls (GradScaler does) are compiled.
 always_compile(Optimizer.profile_hook_step(lambda: None).__code__)

@@ -5,16 +5,13 @@ Here the padding stays, and becomes zero wherever eager drops it, in one graph."
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from stator.dynamo.interpreter.calling import calls, polyfill
-from stator.dynamo.values.base import Value, unsupported
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 
 _DEVICES = ("cpu", "cuda", "xpu")
 

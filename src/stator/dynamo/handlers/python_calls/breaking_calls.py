@@ -1,5 +1,5 @@
-"""Functions that break the graph wherever captured code calls them, with the reasons that the user is shown; functions by
-which a program asks whether it is compiled, or asks for a graph break."""
+"""Functions that break the graph wherever captured code calls them, with the reasons that the user is shown; functions
+by which a program asks whether it is compiled, or asks for a graph break."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import time
 import typing
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,15 +25,11 @@ from stator.base.errors import Unsupported
 from stator.dynamo.handlers.polyfills.transformer_encoder import encode
 from stator.dynamo.host.compile_status import is_compiling
 from stator.dynamo.host.native_status import native
-from stator.dynamo.interpreter.calling import calls, named_handlers
+from stator.dynamo.interpreter.calling import Handler, calls, named_handlers
 from stator.dynamo.interpreter.nested_break import user_code
-from stator.dynamo.values.base import unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import c_methods
-
-if TYPE_CHECKING:
-    from stator.dynamo.interpreter.calling import Handler
-    from stator.dynamo.values.base import CaptureContext, Value
 
 
 def _breaking(kind: str, reason: str, hint: str | None = None) -> Handler:

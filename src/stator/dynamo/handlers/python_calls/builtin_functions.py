@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,7 +21,7 @@ from stator.dynamo.guards.source import CallSource, ConstantSource
 from stator.dynamo.host.naming import class_name, full_name, module_of, qualified_name
 from stator.dynamo.interpreter.calling import calls, fold, run_folded
 from stator.dynamo.interpreter.long_loops import counted
-from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantMethod, ConstantValue
 from stator.dynamo.values.containers.iterators import EnumerateValue, IteratorValue, MapValue, ZipValue
@@ -45,9 +45,6 @@ from stator.dynamo.values.tensors.tensor_methods import rely_on_method
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 from stator.graph.fake.wrapper_subclasses import storages_of
 from stator.prims.operators.checks import ASSUMPTION
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 fold(chr, ord, hex, oct, bin, ascii, round, divmod, format, complex, bytes)
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 import functools
 import gc
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.graph.mutations import Message
 from stator.dynamo.graph.subgraphs import outside_unchanged, reachable
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, Source
 from stator.dynamo.interpreter.wrapping import is_constant_object, wraps
-from stator.dynamo.values.base import NotConstant, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue
@@ -22,9 +22,6 @@ from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.functions import BuiltinValue
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 _WITH_IDENTITY = (ListValue, SetValue, DictValue, ObjectValue, TensorValue)
 

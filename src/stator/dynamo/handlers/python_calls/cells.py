@@ -4,16 +4,12 @@ behind a graph break inside of it, the cell is an argument of the resumed functi
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, Source
 from stator.dynamo.interpreter.wrapping import wraps
-from stator.dynamo.values.base import Lazy, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
 from stator.dynamo.values.scopes import CellValue, is_empty
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 @wraps(types.CellType)

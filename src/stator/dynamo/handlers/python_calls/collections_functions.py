@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict, defaultdict, deque
-from typing import TYPE_CHECKING
 
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.object_model.iteration import may_iterate
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.deques import DequeValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.objects import MISSING
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 @calls(functools.reduce)

@@ -7,11 +7,10 @@ import copyreg
 import enum
 import operator
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
 from stator.dynamo.host.naming import is_python_class
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
@@ -19,9 +18,6 @@ from stator.dynamo.values.containers.sets import SetValue, combined
 from stator.dynamo.values.functions import BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 @calls(copy.copy)

@@ -3,7 +3,7 @@ called. Capture follows it like any Python function; the cells of its closure ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.graph.finalizers import check_handed_on
 from stator.dynamo.guards.source import Source
@@ -12,11 +12,8 @@ from stator.dynamo.interpreter.frame import follow_rest
 from stator.dynamo.interpreter.wrapping import wraps
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Recipe
 from stator.dynamo.ir.resume import closure_of
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, unsupported
 from stator.dynamo.values.scopes import CellValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class InnerFrameValue(Value):

@@ -6,7 +6,7 @@ import operator
 import types
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,7 +14,7 @@ from stator.dynamo.handlers.numpy_calls.array_operations import apply_in_place, 
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.host.numpy_boundary import TRUTH, plain_converter
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
@@ -26,9 +26,6 @@ from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_known_when_
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 # operator -> (special method, reflected special method)
 _BINARY: dict[Any, tuple[str, str]] = {

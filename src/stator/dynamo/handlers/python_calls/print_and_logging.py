@@ -11,26 +11,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from stator.dynamo.graph.mutations import Message, error_filters, log_at, warn_at
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import ConstantSource, ReadSource
+from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
 from stator.dynamo.host.naming import module_of
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.nested_break import calls_of_a_module, namespace_of_modules
 from stator.dynamo.ir.prepared_code import PreparedCode, prepare_code
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe
-from stator.dynamo.values.base import NotConstant, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.symbolic_numbers import is_open
-
-if TYPE_CHECKING:
-    from stator.dynamo.guards.source import Source
-    from stator.dynamo.values.base import CaptureContext
 
 
 def _record_message(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import types
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
 from torch import nn
 
 from stator.dynamo.host.naming import class_name, qualified_name
 from stator.dynamo.interpreter.calling import calls, make_instance, makers, new_object
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.classes import ClassValue, SuperValue
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
@@ -22,9 +21,6 @@ from stator.dynamo.values.functions import BoundMethodValue
 from stator.dynamo.values.modules import ModuleValue
 from stator.dynamo.values.objects import ObjectValue, lookup_in_class, new_of_layout
 from stator.dynamo.values.scopes import CellValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 @calls(type)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,12 +17,9 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue, c_methods, cython_functions
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 def _draw_ahead(context: CaptureContext, function: Any, generator: Value, arguments: list[Any]) -> CallRecipe:

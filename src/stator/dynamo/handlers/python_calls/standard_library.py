@@ -26,27 +26,23 @@ import typing
 import weakref
 from contextvars import ContextVar
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, ReadSource
+from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, ReadSource, Source
 from stator.dynamo.host.hook import skip_frame
 from stator.dynamo.host.naming import full_name
 from stator.dynamo.host.numpy_boundary import numpy_numbers
 from stator.dynamo.interpreter.calling import calls, fold
 from stator.dynamo.interpreter.object_model.external_liveness import may_have_dropped
 from stator.dynamo.interpreter.wrapping import wrappers, wraps
-from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.context_variables import ContextVariable
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.partials import PartialValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.guards.source import Source
-    from stator.dynamo.values.base import CaptureContext
 
 fold(*(function for function in vars(math).values() if callable(function)), *numpy_numbers())
 fold(

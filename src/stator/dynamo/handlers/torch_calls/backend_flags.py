@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,14 +14,11 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.ir.torch_state import BACKEND_FLAGS, sdp_priority
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue
 
 from .torch_functions import set_state
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 def _guarded(context: CaptureContext, read: Callable[[], Any]) -> Value:

@@ -5,22 +5,19 @@ If the check fails, the frame begins anew as the program's own code (cache/graph
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.interpreter.calling import calls
+from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.ir.prepared_code import PreparedCode
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.number_arithmetic import may_be_checked
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.interpreter.frame import Frame
-    from stator.dynamo.values.base import CaptureContext
 
 _MOST_INSTRUCTIONS = 200  # of code that makes an exception
 _IF_FALSE = frozenset(("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE"))

@@ -3,18 +3,15 @@ mode; if the graph ends inside of the block, the emitted code enters it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils import _device
 
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Effect, call_effect
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 @calls(torch.device.__enter__)

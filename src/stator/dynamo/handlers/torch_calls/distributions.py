@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.distributions import utils
 
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.values.base import Value
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
+from stator.dynamo.values.base import CaptureContext, Value
 
 _OfClass: Any = utils._lazy_property_and_property
 

@@ -6,8 +6,6 @@ so that tensors stay tensors when they are indices. Programs' own modes end the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch.utils import _pytree as pytree
 
@@ -15,7 +13,7 @@ from stator.dynamo.host.naming import class_name, module_of, qualified_name
 from stator.dynamo.host.torch_overrides import DISABLED
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.ir.reconstruct_ir import Effect, call_effect
-from stator.dynamo.values.base import NotConstant, Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, NotConstant, Raised, Reconstructor, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue
 from stator.dynamo.values.objects import MISSING
@@ -26,9 +24,6 @@ from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue, 
 from stator.graph.subgraphs.function_transforms import Leaf
 
 from .trees import Opaque, tree_of
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 _INDEXING = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -25,7 +25,7 @@ from stator.dynamo.handlers.autograd_calls.autograd_function import level_node
 from stator.dynamo.handlers.torch_calls.trees import Opaque, tree_of, value_of
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls, named_handlers
-from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Raised, Value, unsupported
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
@@ -37,10 +37,6 @@ from stator.graph.subgraphs.loops import LoopRunner
 from stator.graph.subgraphs.subgraph_ops import fresh_layout
 from stator.prims.layout import numel, same_strides
 from stator.prims.record import TensorMeta
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
-
 
 _HINT = "use torch.where if both branches are cheap, or decide outside of the compiled function"
 

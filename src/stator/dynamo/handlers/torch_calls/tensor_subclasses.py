@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import overrides
@@ -10,15 +10,12 @@ from torch import overrides
 from stator.dynamo.host.torch_overrides import function_state, set_function_state
 from stator.dynamo.interpreter.calling import calls, makers, polyfill, tensor_methods
 from stator.dynamo.interpreter.torch_overrides import as_subclass, call_overrides, converted
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import MISSING
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue, override_of
 from stator.graph.fake.wrapper_subclasses import has_own_functions
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 def _tensor_class(context: CaptureContext, cls: Value) -> type:

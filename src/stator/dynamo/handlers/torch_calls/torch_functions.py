@@ -6,7 +6,7 @@ import functools
 import operator
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ from stator.dynamo.interpreter.calling import (
     torch_answer,
 )
 from stator.dynamo.ir.torch_state import TorchState
-from stator.dynamo.values.base import Lazy, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
@@ -39,9 +39,6 @@ from stator.graph.ir.size_bindings import is_symbolic
 from stator.prims.layout import broadcast_shapes
 
 from .device_contexts import on_device
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 # Functions that make tensors from numbers.
 FACTORIES = frozenset(

@@ -3,20 +3,17 @@ of given numbers. Factory functions are in torch_functions.py."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.torch_overrides import as_subclass
-from stator.dynamo.values.base import NotConstant, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 _NAMES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 _TYPES = [getattr(torch, f"{name}Tensor") for name in _NAMES]

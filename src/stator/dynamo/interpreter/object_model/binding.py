@@ -7,19 +7,16 @@ import sys
 import types
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from stator.dynamo.cache.entry import is_entry
 from stator.dynamo.guards.source import AttrSource, ConstantSource
 from stator.dynamo.host.naming import class_name, full_name, qualified_name
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
 from stator.dynamo.values.objects import CYTHON_FUNCTION, MISSING, owner_in_class
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 def bind(context: CaptureContext, owner: Value, cls: type, name: str, raw: Any) -> Value:

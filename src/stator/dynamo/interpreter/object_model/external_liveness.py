@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from stator.dynamo.values.base import Lazy
+from stator.dynamo.values.base import CaptureContext, Lazy
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 def may_have_dropped(context: CaptureContext, obj: object) -> bool:

@@ -7,21 +7,18 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
 from stator.dynamo.host.hook import is_skipped
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 # by the bytecode's number of the conversion: none, !s, !r, !a
 CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, ascii)

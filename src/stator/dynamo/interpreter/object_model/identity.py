@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,15 +13,12 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, Source
 from stator.dynamo.host.naming import safe_repr
 from stator.dynamo.host.numpy_boundary import TRUTH, numpy_numbers
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import BuiltinValue, FunctionValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 _MANY_EQUAL = (int, float, complex, str, bytes, torch.device, types.CodeType, *numpy_numbers())
 

@@ -7,14 +7,11 @@ from __future__ import annotations
 import builtins
 import importlib.util
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import BuiltinSource, ConstantSource, ItemSource
-from stator.dynamo.values.base import Value, unsupported
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 
 _IMPORT = builtins.__import__
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.generators import GeneratorValue
-from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Raised, Value, unsupported
 from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.symbolic_numbers import is_open
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 
 def iterator(context: CaptureContext, value: Value) -> Value:

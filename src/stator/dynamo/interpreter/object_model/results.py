@@ -6,22 +6,19 @@ import re
 import types
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from stator.dynamo.host.naming import class_name, is_python_class
 from stator.dynamo.host.numpy_boundary import is_numpy_bool, is_numpy_number
 from stator.dynamo.interpreter import wrapping
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.symbolic_numbers import number_value
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 _IMMUTABLE: tuple[type, ...] = (
     types.GenericAlias,

@@ -4,17 +4,15 @@ container's own object. Constants with guards of their own live in constants.py.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.source import ConstantSource, ItemSource, ReadSource, Source
 from stator.dynamo.host.naming import safe_repr, with_fresh_tuples
+from stator.dynamo.values.base import CaptureContext, Value
 from stator.dynamo.values.constants import SourcedConstant, is_the_only_one
 
 from .sequences import TupleValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Value
 
 
 def constant_at(context: CaptureContext, obj: Any, source: Source | None) -> Value:

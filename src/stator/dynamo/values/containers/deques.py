@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, NewList, Recipe
-from stator.dynamo.values.base import Value
+from stator.dynamo.values.base import CaptureContext, Reconstructor, Value
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class DequeValue(ObjectValue):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.base.errors import Unsupported
 from stator.dynamo.host.iterator_state import set_position
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, NewList, Recipe, call_effect
-from stator.dynamo.values.base import Raised, Value, cannot_rebuild, unsupported
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
+from stator.dynamo.values.base import CaptureContext, Raised, Reconstructor, Value, cannot_rebuild, unsupported
 
 LIST_ITERATOR: type = type([].__iter__())
 _BACKWARDS: tuple[type, ...] = (reversed, type(reversed([])))

@@ -7,18 +7,15 @@ effects. So one compiled version can run from the middle of a loop's body to the
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
 from stator.dynamo.host import iterator_state
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Effect, Load, Recipe, call_effect
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, unsupported
 
 from .iterators import IteratorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 class LiveIterator(IteratorValue):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.base.registry import Registry
 from stator.dynamo.codegen import support
@@ -14,18 +14,15 @@ from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.host.iterator_state import keys_in_order
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, GetAttr, Load, NewDict, Recipe, call_recipe
-from stator.dynamo.values.base import Lazy, NotConstant, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Lazy, NotConstant, Reconstructor, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, meet_attributes, meet_dict, runs_code_when_compared
 
 from .canonical_constants import constant_at
 from .iterators import ContainerIterator, IteratorValue
 from .sequences import TupleValue
 from .sets import SetValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
-    from stator.dynamo.values.functions import FunctionValue
 
 dict_methods: Registry[str, Callable[..., Value]] = Registry("dict method")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,15 +16,12 @@ from stator.dynamo.codegen import support
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ItemSource, Source, length_source
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewList, NewTuple, Recipe, call_recipe
-from stator.dynamo.values.base import Lazy, NotConstant, Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Lazy, NotConstant, Raised, Reconstructor, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, new_of_layout
 
 from .iterators import ContainerIterator, IteratorValue
 from .slices import SliceValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 Method = Callable[..., Value]
 list_methods: Registry[str, Method] = Registry("list method")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import Source
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewList, Recipe, call_recipe
-from stator.dynamo.values.base import NotConstant, Value, cannot_rebuild, unsupported
+from stator.dynamo.values.base import CaptureContext, NotConstant, Reconstructor, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue
 
 from .iterators import IteratorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 set_methods: Registry[str, Callable[..., Value]] = Registry("set method")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.source import Source
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
-from stator.dynamo.values.base import Value
+from stator.dynamo.values.base import CaptureContext, Reconstructor, Value
 from stator.dynamo.values.constants import ConstantMethod, ConstantValue
 from stator.dynamo.values.symbolic_numbers import (
     SymbolicNumber,
@@ -19,9 +19,6 @@ from stator.dynamo.values.symbolic_numbers import (
 )
 
 from .iterators import ContainerIterator
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 
 def _attribute(context: CaptureContext, owner: Any, name: str) -> Value:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -23,16 +23,13 @@ from stator.dynamo.host.numpy_boundary import (
     to_number,
 )
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.functions import BuiltinMethodValue
 
 from .tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 # Methods of arrays: `handler(context, array, *args, **kwargs)`.
 array_methods: Registry[str, Callable[..., Value]] = Registry("array method")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -14,7 +14,7 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, Source
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, GetAttr, Load, Recipe
-from stator.dynamo.values.base import Value, cannot_rebuild, unsupported
+from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
@@ -24,9 +24,6 @@ from stator.graph.fake.wrapper_subclasses import is_wrapper
 from stator.runtime.autograd_state import view_creation_of, with_freed_history, with_view_creation
 
 from .tensor_methods import TENSOR_CLASSES, rely_on_method, replaced_method
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 # Attributes that the TENSOR guard holds, read from the fake tensor.
 FACTS = frozenset(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,11 +19,8 @@ from torch import nn
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import class_dict, full_name, resolution_order
-from stator.dynamo.values.base import unsupported
+from stator.dynamo.values.base import CaptureContext, unsupported
 from stator.dynamo.values.objects import MISSING
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext
 
 # operator -> the special methods that it calls
 SPECIAL: dict[Any, tuple[str, ...]] = {

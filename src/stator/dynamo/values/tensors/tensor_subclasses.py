@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from stator.dynamo.guards.source import CallSource, ConstantSource, Source
 from stator.dynamo.host.torch_overrides import DISABLED, of_class, plain_attribute, plain_tensor
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
-from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, unsupported
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.functions import BuiltinValue
 from stator.dynamo.values.objects import C_METHODS, MISSING, IdentityKey, ObjectValue
 from stator.graph.fake.wrapper_subclasses import has_own_functions, is_wrapper_class
 
 from .tensor import TensorValue
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
 
 # Attributes that belong to the program's tensor object, not to its memory.
 _OF_THE_OBJECT = frozenset({"grad", "is_leaf", "grad_fn", "_base", "retains_grad", "output_nr"})

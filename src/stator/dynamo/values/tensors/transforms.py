@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Recipe
-from stator.dynamo.values.base import Value, cannot_rebuild
-
-if TYPE_CHECKING:
-    from stator.dynamo.values.base import CaptureContext, Reconstructor
+from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, cannot_rebuild
 
 Call = Callable[["CaptureContext", "TransformedValue", list[Value], dict[str, Value]], Value]
 
