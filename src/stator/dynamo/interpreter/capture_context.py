@@ -27,7 +27,6 @@ from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.reconstruct_ir import Recipe
 from stator.dynamo.values import enum_members
 from stator.dynamo.values.base import Lazy, NotConstant, Raised, Value, unsupported
-from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.canonical_constants import constant_of_code
 from stator.dynamo.values.containers.iterators import IteratorValue
@@ -108,6 +107,26 @@ class FrameCapture:
         self.direct: Value | None = None  # callee of the current call, or the callee that it forwards to
         self.ended_by: Raised | None = None  # the program's own StopIteration at the end of an iterator
         self.broken: tuple[Unsupported, list[Frame]] | None = None  # the latest error and its frames
+
+    # ---- operations with files of their own ----
+
+    wrap_result = results.wrap_result
+    is_constant_object = staticmethod(wrapping.is_constant_object)
+    is_immutable = staticmethod(results.is_immutable)
+    bind = binding.bind
+    bind_class_method = binding.bind_class_method
+    bind_to_class = binding.bind_to_class
+    member_attribute = enum_members.member_attribute
+    iterator = iteration.iterator
+    next_item = iteration.next_item
+    mapping_items = iteration.mapping_items
+    pairs = iteration.pairs
+    sorted_items = iteration.sorted_items
+    format_value = formatting.format_value
+    text_of = formatting.text_of
+    call_function = function_call
+    call_class = class_call
+    call_tensor_method = tensor_method_call
 
     # ---- places and errors ----
 
@@ -242,10 +261,6 @@ class FrameCapture:
             return self.wrap(obj, source)
         return self.wrap(obj, ConstantSource(f"<{class_name(type(obj))}>", obj))
 
-    def wrap_result(self, obj: Any, what: str) -> Value:
-        """The value of a new object that real code computed from constants."""
-        return results.wrap_result(self, obj, what)
-
     def constant(self, obj: Any) -> ConstantValue:
         return ConstantValue(obj)
 
@@ -258,12 +273,6 @@ class FrameCapture:
 
     def realized(self, value: Value) -> Value:
         return value.realize(self) if type(value) is Lazy else value
-
-    def is_constant_object(self, obj: Any) -> bool:
-        return wrapping.is_constant_object(obj)
-
-    def is_immutable(self, obj: Any) -> bool:
-        return results.is_immutable(obj)
 
     def scope_of(
         self, names: dict[str, Any], source: Source | None = None, functions: dict[str, Any] = builtins.__dict__
@@ -287,17 +296,6 @@ class FrameCapture:
 
     def class_function(self, cls: type, name: str, function: Any) -> Value:
         return self.classes.function(cls, name, function)
-
-    def bind(self, owner: Value, cls: type, name: str, raw: Any) -> Value:
-        """`raw` from the class dictionary as an attribute of the instance `owner` (descriptor protocol)."""
-        return binding.bind(self, owner, cls, name, raw)
-
-    def bind_class_method(self, target: Value, cls: type, name: str, raw: Any) -> Value:
-        return binding.bind_class_method(self, target, cls, name, raw)
-
-    def bind_to_class(self, cls_value: ClassValue, name: str, raw: Any) -> Value:
-        """`raw` as an attribute of the class itself."""
-        return binding.bind_to_class(self, cls_value, name, raw)
 
     # ---- facts about values ----
 
@@ -390,9 +388,6 @@ class FrameCapture:
     def get_attr(self, owner: Value, name: str) -> Value:
         return owner.get_attr(self, name)
 
-    def member_attribute(self, owner: ConstantValue, name: str) -> Value | None:
-        return enum_members.member_attribute(self, owner, name)
-
     def get_item(self, owner: Value, key: Value) -> Value:
         if is_open_input(key):
             found = looked_up(self, owner, key)  # type: ignore[arg-type]
@@ -426,30 +421,8 @@ class FrameCapture:
         """The items as list(), tuple() and stars take them: they also ask for the length."""
         return counted(map(self.realized, iteration.listed(self, value)))
 
-    def iterator(self, value: Value) -> Value:
-        return iteration.iterator(self, value)
-
     def make_iterator(self, items: Iterator[Value], pure: bool = True) -> IteratorValue:
         return IteratorValue(items, pure, made_at=self.end_step())
-
-    def next_item(self, iterator: Value) -> Value | None:
-        """The next item, or None at the end."""
-        return iteration.next_item(self, iterator)
-
-    def mapping_items(self, value: Value) -> list[tuple[Value, Value]]:
-        return iteration.mapping_items(self, value)
-
-    def pairs(self, value: Value) -> Iterator[tuple[Value, Value]]:
-        return iteration.pairs(self, value)
-
-    def sorted_items(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
-        return iteration.sorted_items(self, items, key, reverse)
-
-    def format_value(self, value: Value, conversion: int, spec: str) -> str:
-        return formatting.format_value(self, value, conversion, spec)
-
-    def text_of(self, value: Value, conversion: int) -> Any:
-        return formatting.text_of(self, value, conversion)
 
     def instance_dict_view(self, owner: ObjectValue) -> Value:
         if any(is_python_slot(found) for base in owner.cls.__mro__ for found in vars(base).values()):
@@ -474,9 +447,6 @@ class FrameCapture:
     def call(self, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return callee.call(self, args, kwargs)
 
-    def call_function(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return function_call(self, function, args, kwargs)
-
     def enters(self, callee: Value) -> None:
         """The current call instruction calls `callee` and pushes its result unchanged."""
         self.direct = callee
@@ -493,9 +463,6 @@ class FrameCapture:
         called = called and self.direct is function
         self.direct = None
         return inline(self, function, args, kwargs, called=called)
-
-    def call_class(self, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return class_call(self, cls, args, kwargs)
 
     def call_builtin(self, callee: BuiltinValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return builtin_call(self, callee.fn, args, kwargs)
@@ -532,6 +499,3 @@ class FrameCapture:
             return self.recorder.record("call_method", name, run, args, kwargs)
         except NotATensorCall as call:
             return self.wrap_result(call.result, f"the result of Tensor.{name}")
-
-    def call_tensor_method(self, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return tensor_method_call(self, owner, name, args, kwargs)

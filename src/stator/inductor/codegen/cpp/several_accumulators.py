@@ -29,9 +29,7 @@ class AccumulatorContext(Protocol):
     slot: str
 
     def line(self, text: str) -> None: ...
-
     def block(self, head: str, *first: str) -> AbstractContextManager[None]: ...
-
     def combining(self, kind: str) -> str: ...
 
 
