@@ -493,3 +493,11 @@ def test_a_function_of_a_size_that_the_graph_changes_is_computed_ahead():
         mine, other = compiled(x.clone()), function(x.clone())
         assert mine[1] == other[1] and torch.equal(mine[0], other[0])
     assert len(graphs.made) == 2
+
+
+def test_a_mask_for_one_row_and_head_relies_on_no_number_of_rows():
+    def attend(x, mask):
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    calls = [(torch.randn(n, 2, 3, 8), torch.randn(n, 1, 3, 3)) for n in (5, 1, 7, 2)]
+    assert len(compilations(attend, calls).made) == 2

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from stator.graph.fake.fake_mode import FakeTensor
-from stator.prims.layout import always_equal, broadcast_shapes, is_channels_last, is_contiguous
+from stator.prims.layout import always_equal, broadcast_shapes, is_channels_last, is_contiguous, surely
 from stator.prims.shape_rules.views import infer_size, view_strides
 from stator.shapes.sym_node import SymbolicNode
 
@@ -122,14 +122,15 @@ def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 def _attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, *args: Any, **named: Any
 ) -> torch.Tensor:
-    """Expand a mask for one row or head to all. Torch's C++ compares these sizes of the mask with the query's, and
-    would rely on it that the query has several."""
-    if isinstance(attn_mask, FakeTensor) and attn_mask.dim() == query.dim() == 4 and _is_symbolic(query):
-        shared = [
-            always_equal(size, 1) and type(target) is not int
-            for size, target in zip(attn_mask.shape, query.shape, strict=True)
+    """Expand a mask for one row or head to all. Torch's C++ asks whether these sizes of the mask are 1 before it
+    compares them with the query's, and would rely on the number of rows."""
+    symbolic = isinstance(attn_mask, FakeTensor) and (_is_symbolic(query) or _is_symbolic(attn_mask))
+    if symbolic and attn_mask.dim() == query.dim() == 4:
+        own = attn_mask.shape[:2]
+        leading = [
+            target if always_equal(size, 1) or surely(size == target) or surely(size == 1) else size
+            for size, target in zip(own, query.shape[:2], strict=True)
         ]
-        if any(shared[:2]):
-            leading = [query.shape[dim] if shared[dim] else attn_mask.shape[dim] for dim in range(2)]
+        if not always_equal(leading, list(own)):
             attn_mask = attn_mask.expand(*leading, *attn_mask.shape[2:])
     return F.scaled_dot_product_attention(query, key, value, attn_mask, *args, **named)
