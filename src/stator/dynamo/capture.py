@@ -34,9 +34,10 @@ from .interpreter.wrapping import CONSTANT_TYPES
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
 from .ir.prepared_code import callees_read_frames, prepare_code, reads_no_frame
 from .ir.reconstruct_ir import ConstantRecipe, Effect, Load, RaisedAt, Recipe
+from .ir.related_sizes import related_sizes
 from .ir.resume import closure_of, resumption_of
 from .ir.torch_state import TorchState, forward_ad_guard
-from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
+from .values.base import CannotRebuild, CaptureContext, Lazy, Raised, Value, unsupported
 from .values.constants import ConstantValue, LastInstruction, SourcedConstant
 from .values.containers.sequences import ListValue, TupleValue
 from .values.containers.slices import RangeValue, SliceValue
@@ -375,6 +376,7 @@ class _Attempt:
         graph = None if reconstructor is None else context.recorder.finish(outputs)
         if graph is None and outputs:
             raise unsupported("reconstruct", "a tensor without a graph")
+        self._expect_changes(context)
         return CapturedFrame(
             self.function,
             self.function.__code__,
@@ -393,6 +395,12 @@ class _Attempt:
             may_run_original=self._may_run_original(frame, exit_),
             sizes=context.recorder.numbers.inputs,
         )
+
+    def _expect_changes(self, context: CaptureContext) -> None:
+        """Raises Retry if further numbers likely change with the sizes that have changed."""
+        related = related_sizes(context.recorder.numbers.inputs, context.guards.made)
+        if related and not self.assumptions.relies_on_changes:
+            raise Retry(self.assumptions.expecting_changes(related))
 
     def _guards(self, made: list[Guard]) -> list[Guard]:
         end = self.assumptions.end

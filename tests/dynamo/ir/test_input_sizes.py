@@ -501,3 +501,40 @@ def test_a_mask_for_one_row_and_head_relies_on_no_number_of_rows():
 
     calls = [(torch.randn(n, 2, 3, 8), torch.randn(n, 1, 3, 3)) for n in (5, 1, 7, 2)]
     assert len(compilations(attend, calls).made) == 2
+
+
+class Cache:
+    def __init__(self, length, states=None):
+        self.length, self.states = length, states
+
+
+def test_an_int_that_is_a_size_changes_with_sizes():
+    def begin(x, cache):
+        return torch.zeros(x.shape[0], cache.length) + x
+
+    calls = [(torch.randn(n, 1), Cache(length)) for n, length in ((5, 16), (7, 16), (7, 32), (9, 40))]
+    assert len(compilations(begin, calls).made) == 2
+
+
+def test_sizes_of_an_instance_are_constants_while_sizes_of_its_inputs_change():
+    class Layer(torch.nn.Module):
+        length = 16
+
+        def forward(self, x):
+            return torch.zeros(x.shape[0], self.length) + x
+
+    layer, graphs = Layer(), Graphs()
+    compiled = stator.compile(layer, backend=graphs, fullgraph=True)
+    for n in (5, 7, 9):
+        compiled(torch.randn(n, 1))
+    assert len(graphs.made) == 2
+    assert "16" in graphs.made[1].print_readable(print_output=False)
+
+
+def test_a_size_that_a_new_tensor_has_to_have_is_a_symbol_with_it():
+    def masked(x, mask, cache):
+        return x * mask if cache is None else x * mask + cache
+
+    calls = [(torch.randn(1, 1), torch.ones(4, 16), None)]
+    calls += [(torch.randn(1, 1), torch.ones(2, n), torch.randn(2, n)) for n in (16, 32, 40)]
+    assert len(compilations(masked, calls).made) == 2

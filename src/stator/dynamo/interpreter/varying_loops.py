@@ -87,7 +87,7 @@ class VaryingLoops:
 
     def _changes(self, bound: SymbolicNumber) -> bool:
         if type(bound.origin) is FromInput:
-            return True
+            return self._context.changing.get(bound.origin.source) != 0
         assert type(bound.origin) is FromSizes
         sources = self._context.recorder.numbers.inputs.sources
         met = (self._context.changing.get(sources[one], 0) for one in to_expression(bound.origin.number).symbols)

@@ -3,7 +3,7 @@ finish raises Retry with assumptions that say strictly more, so the number of at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType
 
@@ -37,7 +37,7 @@ class CaptureAssumptions:
     """The assumptions of one capture attempt.
 
     changes: sources whose numbers, sizes, contents or tensors differ from call to call, with the number of changes
-        seen.
+        seen: 0 if the capture expects a change.
     met: sources of the tensors that earlier versions relied on.
     unsteady: lines that relied on contents of tensors that changed often.
     fixed_sizes: why sizes are constants in this capture, however often they changed; empty if they may be symbols.
@@ -83,7 +83,14 @@ class CaptureAssumptions:
         end = (0, 0) if self.end is None else (1, -self.end.step)
         answered = self.error_when_compiling is not None
         fixed = bool(self.fixed_sizes)
-        known = len(self.failed_guards), self.leaves_small, fixed, len(self.constants), len(self.unrolled)
+        known = (
+            len(self.failed_guards),
+            self.leaves_small,
+            fixed,
+            len(self.constants),
+            len(self.unrolled),
+            len(self.changes),
+        )
         return *known, self.relies_on_changes, not self.nested, answered, *end
 
     def ending(self, end: GraphEnd) -> CaptureAssumptions:
@@ -95,6 +102,9 @@ class CaptureAssumptions:
 
     def with_fixed_sizes(self, reason: str) -> CaptureAssumptions:
         return replace(self, fixed_sizes=reason, end=None, moved_back=0)
+
+    def expecting_changes(self, sources: Iterable[Source]) -> CaptureAssumptions:
+        return replace(self, changes={**dict.fromkeys(sources, 0), **self.changes}, end=None, moved_back=0)
 
     def with_constants(self, sizes: Mapping[Source, UserPlace | None]) -> CaptureAssumptions:
         return replace(self, constants={**self.constants, **sizes}, end=None, moved_back=0)

@@ -37,7 +37,8 @@ class InputSizes:
 
     dynamic: the user's choice: True makes all sizes symbols, False none, None those that change. fixed: there are no
         symbols at all. changed: sources that differed between calls. met: tensors of earlier versions. constants:
-        sources that are no symbols, with the line that needs it. held: the sizes at such sources.
+        sources that are no symbols, with the line that needs it. held: the sizes at such sources. lengths: sources of
+        ints of the program that are sizes of tensors which the frame makes.
     """
 
     environment: Environment
@@ -48,6 +49,7 @@ class InputSizes:
     constants: Mapping[Source, UserPlace | None] = field(default_factory=dict)
     sources: dict[Symbol, Source] = field(default_factory=dict)
     held: dict[Source, int] = field(default_factory=dict)
+    lengths: set[Source] = field(default_factory=set)
     _by_source: dict[Source, Symbol] = field(default_factory=dict)
     _marks: dict[Symbol, SizeMark] = field(default_factory=dict)
     _places: dict[Symbol, UserPlace] = field(default_factory=dict)  # of symbols without marks: the line that made them
@@ -58,7 +60,7 @@ class InputSizes:
         """The layout of an input with symbols in it; None if all of its sizes are constants."""
         if self.fixed or not may_read_sizes(type(tensor)):
             return None
-        if isinstance(tensor, torch.nn.Parameter) or _is_member(source) or tensor.layout is not torch.strided:
+        if isinstance(tensor, torch.nn.Parameter) or is_member(source) or tensor.layout is not torch.strided:
             return None
         if tensor.is_quantized:
             return None
@@ -307,7 +309,7 @@ def _in_parts(facts: Sequence[GuardedFact]) -> Iterator[list[GuardedFact]]:
         yield part
 
 
-def _is_member(source: Source) -> bool:
+def is_member(source: Source) -> bool:
     """Whether this is the source of a parameter or buffer of a module."""
     return (
         isinstance(source, ItemSource)

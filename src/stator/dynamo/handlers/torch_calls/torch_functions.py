@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from stator.dynamo.interpreter.calling import (
 )
 from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
-from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.modules import ModuleValue
@@ -155,6 +155,8 @@ def _answer(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[st
     if not isinstance(fn, types.BuiltinFunctionType) or fn not in TORCH_BUILTINS:
         return None
     kwargs = on_device(context, fn, kwargs)
+    if fn.__name__ in _OF_LENGTHS:
+        _note_lengths(context, args)
     if fn.__name__ in FACTORIES or any(map(holds_tensor, args)) or any(map(holds_tensor, kwargs.values())):
         return context.record_function(fn, args, kwargs)
     if fn.__name__ in _ARITHMETIC and len(args) == 2 and all(_is_number(context, arg) for arg in args):
@@ -163,6 +165,18 @@ def _answer(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[st
         first = context.record_function(torch.scalar_tensor, args[:1], {"dtype": ConstantValue(dtype)})
         return context.record_function(fn, [first, args[1]], kwargs)
     return None
+
+
+_OF_LENGTHS = frozenset({"arange", "empty", "ones", "rand", "randn", "zeros"})  # all their ints are sizes
+
+
+def _note_lengths(context: CaptureContext, args: Sequence[Value]) -> None:
+    """Note the ints of the program that are sizes of a new tensor."""
+    for arg in args:
+        if type(arg) is SourcedConstant and type(arg.peek()) is int and arg.peek() > 1:
+            context.recorder.numbers.inputs.lengths.add(arg.source)
+        elif isinstance(arg, SequenceValue):
+            _note_lengths(context, arg.items)
 
 
 @functools.lru_cache(maxsize=1024)
