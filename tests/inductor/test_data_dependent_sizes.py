@@ -53,6 +53,14 @@ def distinct(x: Any, w: Any) -> Any:
     return (values * w.sum() / counts)[inverse][:, None] * x
 
 
+def refilled(x: Any, w: Any) -> Any:
+    """Whole rows, and elements for a mask that is False everywhere."""
+    mask, columns = x[:, 0] > 0, (x @ w).t()
+    rows = (x @ w)[mask]
+    few = rows.flatten()[: rows.numel() // 2].sin()
+    return columns.masked_scatter(mask[None], rows.t()), columns.clone().masked_scatter(columns < -50, few)
+
+
 def divided(x: Any, w: Any) -> Any:
     first = int((x[:, 0] > 0).sum())
     lengths = torch.tensor([first, ROWS - first]).tolist()
@@ -132,7 +140,7 @@ def padded(x: Any, w: Any) -> Any:
 
 PROGRAMS = (
     *(selected, routed, packed, counted, repeated, distinct, divided, viewed, indexed, masked, assumed, pooled),
-    *(rolled, remainders, parts, overwritten, rests, padded),
+    *(rolled, remainders, parts, overwritten, rests, padded, refilled),
 )  # fmt: skip
 by_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 CHOSEN = (5, 3, 0, 7, 1, 6, ROWS, 2)
@@ -205,6 +213,32 @@ def test_beside_sizes_of_inputs_that_change(program: Callable[..., Any]) -> None
         same(compiled(x, w), program(x, w))
         same(gradients(compiled, x, w), gradients(program, x, w))
     assert counts.compilations <= 2 and not counts["aot_split"]
+
+
+def classified(x: Any, w: Any) -> Any:
+    scores = (x @ w)[x[:, 0] > 0]
+    return F.cross_entropy(scores, scores.argmin(1)), F.cross_entropy(scores, scores.argmin(1), w[0]), scores.amax(1)
+
+
+@pytest.mark.parametrize("program", (packed, classified), ids=lambda one: one.__name__)
+def test_no_row_needs_no_second_run(program: Callable[..., Any]) -> None:
+    compiled, counts = stator.compile(program), Counts()
+    for chosen in (5, 0, 0, 3, 1):
+        x, w = given(chosen)
+        same(compiled(x, w), program(x, w))
+        same(gradients(compiled, x, w), gradients(program, x, w))
+    assert not counts["dynamo.failed_graphs"]
+
+
+def test_too_few_elements_to_scatter_are_an_error() -> None:
+    def program(x: Any, w: Any) -> Any:
+        mask = x[:, 0] > 0
+        return x[:, 0].masked_scatter(mask, x[mask][1:, 0])
+
+    compiled = stator.compile(program)
+    for chosen in (5, 1, 0, 3):
+        x, w = given(chosen)
+        same(outcome(compiled, x, w), outcome(program, x, w))
 
 
 def test_a_wrong_assumption_leaves_inputs_as_they_are() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import same_sizes
+from stator.prims.layout import has_zero, is_unknown, same_sizes
 
 from .decomposition_decorator import cast, decomposes, iota
 
@@ -64,14 +64,16 @@ def exclusive_count(mask: Any) -> Any:
 @decomposes("masked_scatter", wide=False)
 def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
     """Where the mask is True, take the elements of `source` in order. Too few elements are an IndexError. A mask of
-    rows takes whole rows of a source that has such rows."""
+    rows takes whole rows of a source that has such rows. A source that may be empty gets a row in front, which all
+    other places take."""
     given, sizes = tuple(mask.shape), tuple(source.shape)
     base, mask = aten.broadcast_tensors.default([self, mask])
     shape = list(base.shape)
     if 0 in shape:
         return aten.clone.default(base)
-    if 0 in sizes:
+    if has_zero(sizes):
         return NotImplemented
+    may_be_empty = any(map(is_unknown, sizes))
     inner = 0  # dimensions of a row
     while inner < min(len(given), len(sizes)) and type(given[-1 - inner]) is int and given[-1 - inner] == 1:
         if not same_sizes((sizes[-1 - inner],), (shape[-1 - inner],)):
@@ -81,9 +83,12 @@ def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
     for _ in range(inner):
         rows = aten.select.int(rows, -1, 0)
     flat = aten.reshape.default(rows, [-1])
-    place = aten.where.ScalarOther(flat, exclusive_count(flat), 0)
+    count = exclusive_count(flat)
+    place = aten.where.ScalarOther(flat, aten.add.Tensor(count, 1) if may_be_empty else count, 0)
     row = [math.prod(shape[len(shape) - inner :])] if inner else []
     table = aten.reshape.default(source, [math.prod(sizes[: len(sizes) - inner]), *row])
+    if may_be_empty:
+        table = aten.constant_pad_nd.default(table, [0, 0] * len(row) + [1, 0])
     picked = aten.index.Tensor(table, [place])
     return aten.where.self(mask, aten.reshape.default(picked, shape), base)
 

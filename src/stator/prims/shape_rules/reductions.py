@@ -40,9 +40,11 @@ def refuse_empty(self: Any, dims: Any, name: str, over_all: type[Exception] = In
     """Raise eager's error if an operator without an identity would reduce zero elements: IndexError, or `over_all` if
     all dimensions are reduced."""
     shape = tuple(self.shape)
-    if not shape or numel(shape) != 0:
+    if not shape:
         return
     if dims is None or (isinstance(dims, (tuple, list)) and not dims):
+        if numel(shape) != 0:
+            return
         raise over_all(
             f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction "
             "dim with the 'dim' argument."

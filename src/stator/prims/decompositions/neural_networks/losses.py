@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from stator.prims.decompositions.decomposition_decorator import cast, decomposes, iota
+from stator.prims.layout import has_zero
 
 aten = torch.ops.aten
 
@@ -78,7 +79,7 @@ def soft_margin_loss(self: Any, target: Any, reduction: int = 1) -> Any:
 @decomposes("nll_loss_forward nll_loss2d_forward")
 def nll_loss_forward(self: Any, target: Any, weight: Any, reduction: int, ignore_index: Any) -> Any:
     """The negative log-likelihoods of the targets, classes along dimension 1 (0 for an unbatched input)."""
-    if 0 in tuple(self.shape) or 0 in tuple(target.shape):
+    if has_zero((*self.shape, *target.shape)):
         return NotImplemented
     batched = len(self.shape) > 1
     dim = 1 if batched else 0
@@ -216,7 +217,7 @@ def nll_loss_backward(
     grad: Any, self: Any, target: Any, weight: Any, reduction: int, ignore_index: Any, total_weight: Any
 ) -> Any:
     """Minus the weight where the class (along dimension 1, or 0 of an unbatched input) is the target, else zero."""
-    if 0 in tuple(self.shape) or 0 in tuple(target.shape):
+    if has_zero((*self.shape, *target.shape)):
         return NotImplemented
     rank = len(self.shape)
     dim = 1 if rank > 1 else 0
