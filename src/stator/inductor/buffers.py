@@ -87,8 +87,8 @@ class Buffer:
     name: str
     layout: Layout
     kind: str = "computed"
-    # for a constant: the tensor, or the integer of a zero-dimensional tensor; for a computed buffer that mutates
-    # an input in place: that input's name
+    # for a constant: the tensor, or the integer of a zero-dimensional tensor, or its float, which sizes of inputs tell;
+    # for a computed buffer that mutates an input in place: that input's name
     value: Any = None
 
 

@@ -80,6 +80,10 @@ class Binder:
         """Make an int64 tensor that no code writes to."""
         return torch.tensor(value, dtype=torch.int64, device=device)
 
+    def real_number(self, value: float) -> torch.Tensor:
+        """Make a float64 tensor that no code writes to."""
+        return torch.tensor(value, dtype=torch.float64)
+
     def object(self, name: str) -> Any:
         return self._objects[name]
 

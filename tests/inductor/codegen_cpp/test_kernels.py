@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -139,6 +140,27 @@ def test_indirect_indices_wrap_and_are_checked(by_column: bool, vectorize: bool)
         compiled.build()
         with pytest.raises(IndexError, match=f"{bad} is out of range for size 9"):
             compiled.run(job)
+
+
+def test_columns_that_indices_choose_are_stored_next_to_each_other() -> None:
+    """Lanes along the rows would read and write each element apart."""
+    rows, columns = 128, 65
+    graph = Graph()
+    table, index = graph.input(torch.randn(rows, 32)), graph.input(torch.randint(0, 32, (columns,)))
+    out = graph.buffer((rows, columns), F32)
+
+    def body(ops: Any, i: Any, _: Any) -> None:
+        places = [ops.indirect(ops.add(ops.load(index, i[1]), ops.constant(k, torch.int64)), 32) for k in (0, -1)]
+        found = [ops.load(table, i[0] * 32 + place) for place in places]
+        ops.store(out, i[0] * columns + i[1], ops.add(*found))
+
+    graph.node([out], body, (rows, columns))
+    graph.outputs = [out]
+    compiled = Compiled()
+    job = compiled.add(graph, Options(verify=True))
+    compiled.build()
+    assert_close(compiled.run(job), run_reference(graph), compiled.text(job))
+    assert "store_strided" not in compiled.text(job)
 
 
 @pytest.mark.parametrize("mode", ["add", "max", "min"])

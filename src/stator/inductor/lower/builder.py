@@ -72,9 +72,15 @@ class LoweringBuilder:
         return self._add(name, (), (), torch.int64, device, "constant", value=value)
 
     def stored_float(self, value: FloatExpr) -> Tensor:
-        """A float that depends on sizes, in memory: the host computes it, as a float64."""
+        """A float that depends on sizes, in memory: the host computes it, as a float64; once for each combination of
+        sizes of inputs."""
         found = self.stored_floats.get(value)
-        if found is None:
+        if found is None and not self.sizes.is_unknown(value):
+            name = f"float_{len(self.stored_floats)}"
+            found = self.stored_floats[value] = self._add(
+                name, (), (), torch.float64, torch.device("cpu"), "constant", value=value
+            )
+        elif found is None:
             named = {"dtype": torch.float64, "device": torch.device("cpu")}
             meta = TensorMeta((), (), torch.float64, torch.device("cpu"))
             found = self.stored_floats[value] = self.extern(aten.scalar_tensor.default, [value], named, [meta])[0]

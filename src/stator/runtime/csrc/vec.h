@@ -29,6 +29,7 @@ extern "C" int omp_get_thread_num();
     __has_builtin(__builtin_ia32_cvttpd2dq512_mask) && \
     __has_builtin(__builtin_ia32_cvttpd2qq512_mask) && __has_builtin(__builtin_ia32_cvttps2dq512_mask) && \
     __has_builtin(__builtin_ia32_cvttps2qq512_mask) && \
+    __has_builtin(__builtin_ia32_gatherdiv16sf) && \
     __has_builtin(__builtin_ia32_gathersiv16sf) && __has_builtin(__builtin_ia32_loaddqudi512_mask) && \
     __has_builtin(__builtin_ia32_loaddquhi256_mask) && __has_builtin(__builtin_ia32_loaddquqi128_mask) && \
     __has_builtin(__builtin_ia32_loaddqusi512_mask) && __has_builtin(__builtin_ia32_loadups512_mask) && \
@@ -562,6 +563,16 @@ INLINE vf32 gather(const float *p, vi32 index, int n) {
 }
 INLINE vf32 gather(const float *p, vi32 index, mask m, int n) {
     return __builtin_ia32_gathersiv16sf(vf32{}, p, index, (uint16_t)(bitmask(n) & bitmask(m)), 4);
+}
+INLINE half_f32 gather_half(const float *p, half_i64 index, uint8_t lanes) {
+    return __builtin_ia32_gatherdiv16sf(half_f32{}, p, (x86_i64x8)index, lanes, 4);
+}
+INLINE vf32 gather_lanes(const float *p, vi64 index, uint16_t lanes) {
+    return join_f32(gather_half(p, index.lo, (uint8_t)lanes), gather_half(p, index.hi, (uint8_t)(lanes >> 8)));
+}
+INLINE vf32 gather(const float *p, vi64 index, int n) { return gather_lanes(p, index, bitmask(n)); }
+INLINE vf32 gather(const float *p, vi64 index, mask m, int n) {
+    return gather_lanes(p, index, (uint16_t)(bitmask(n) & bitmask(m)));
 }
 #endif
 template <class P, class I, class V> INLINE void scatter(P *p, I index, V v, int n) {

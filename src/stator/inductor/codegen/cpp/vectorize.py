@@ -113,6 +113,7 @@ def _cost(kernel: Kernel, accesses: list[tuple[Expr, int, float]], chosen: int |
     size = 1 if chosen is None else kernel.typical[chosen]
     waste = math.ceil(size / _LANES) * _LANES / max(size, 1)
     indirect = set(kernel.indirect)
+    tiles = chosen is not None and not kernel.inner_bits and _tile_loop(kernel, chosen) is not None
     for index, loops, weight in accesses:
         if chosen is None or not loops & (1 << chosen):
             total += weight * _SCALAR * _count(kernel, loops)
@@ -121,7 +122,7 @@ def _cost(kernel: Kernel, accesses: list[tuple[Expr, int, float]], chosen: int |
         ):
             total += weight * _VECTOR_GATHER * waste * _count(kernel, loops)
         else:
-            each = _access_cost(kernel, index, chosen)
+            each = _access_cost(kernel, index, chosen, tiles)
             total += weight * each * waste * _count(kernel, loops)
     for value in kernel.values:
         if value.name not in ("load", "constant", "index_value"):
@@ -130,13 +131,14 @@ def _cost(kernel: Kernel, accesses: list[tuple[Expr, int, float]], chosen: int |
     return total
 
 
-def _access_cost(kernel: Kernel, index: Expr, chosen: int) -> float:
+def _access_cost(kernel: Kernel, index: Expr, chosen: int, tiles: bool) -> float:
+    """The cost for lanes along `chosen`. tiles: whether some loads would be read in tiles; stores gain from it, too."""
     step = kernel.step(index, chosen)
     if step is None:
         return _VECTOR_GATHER
     if index.coefficient(kernel.loops[chosen]) == 1:
         return _VECTOR_UNIT
-    if not kernel.inner_bits and any(
+    if tiles and any(
         index.coefficient(kernel.loops[loop]) == 1 and kernel.typical[loop] >= _MIN_TILE
         for loop in range(kernel.outer)
         if loop != chosen

@@ -311,6 +311,9 @@ class _Printer:
         if buffer.kind == "constant" and isinstance(buffer.value, int):
             number = f"rt.number({buffer.value}, {str(buffer.layout.device)!r})"
             return self.bind(("constant", buffer.name), "number", number)
+        if buffer.kind == "constant" and isinstance(buffer.value, FloatExpr):
+            text = f"rt.real_number({self.plain(buffer.value)})"
+            return self.bind_at_sizes(("constant", buffer.name), "number", text)
         if buffer.kind == "constant":
             return self.bind(("constant", buffer.name), "constant", f"rt.constant({buffer.name!r})")
         return self.variables[buffer.name]
