@@ -17,6 +17,16 @@ from . import (
     sorting,
     views,
 )
-from .neural_networks import attention, convolution, embeddings, gradients, losses, normalisation, pooling, upsampling
+from .neural_networks import (
+    attention,
+    convolution,
+    embeddings,
+    gradients,
+    losses,
+    normalisation,
+    pooling,
+    quantization,
+    upsampling,
+)
 
 from . import refused_dtypes as refused_dtypes  # isort: skip  # wraps the rules of the others
