@@ -138,9 +138,17 @@ def padded(x: Any, w: Any) -> Any:
     return F.pad(columns, (count, count // 2)).cos(), replicated * 2, columns.narrow(1, count // 2, 3).sin()
 
 
+def resized(x: Any, w: Any) -> Any:
+    """Sizes in tensors, at times those of the image."""
+    image, size = (x @ w)[None, None], (x[:, 0] > 0).sum() + 1
+    linear = F.interpolate(image, size=(size, 4), mode="bilinear"), F.interpolate(image[0], size=(size,), mode="linear")
+    nearest = F.interpolate(image, size=(size + 2, size * 4), mode="nearest")
+    return *linear, nearest.sin(), F.interpolate(image, size=(size, size), mode="bicubic")
+
+
 PROGRAMS = (
     *(selected, routed, packed, counted, repeated, distinct, divided, viewed, indexed, masked, assumed, pooled),
-    *(rolled, remainders, parts, overwritten, rests, padded, refilled),
+    *(rolled, remainders, parts, overwritten, rests, padded, refilled, resized),
 )  # fmt: skip
 by_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 CHOSEN = (5, 3, 0, 7, 1, 6, ROWS, 2)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from stator.prims.decompositions.decomposition_decorator import decomposes, iota
-from stator.prims.layout import wrap_dim
+from stator.prims.layout import is_unknown, surely, wrap_dim
 
-from .resampling import linear_places, nearest_places, reflected, replicated, scales_of
+from .resampling import linear_places, nearest_places, reflected, replicated, scales_of, unless_equal
 
 aten = torch.ops.aten
 
@@ -128,7 +128,7 @@ def _whole_factors(
     """Return how many result positions read each element; None unless every element has equally many."""
     factors = []
     for target, size, scale in zip(output_size, sizes, scales, strict=True):
-        if target % size != 0 or (scale is not None and scale != target // size):
+        if not surely(target % size == 0) or (scale is not None and scale != target // size):
             return None
         factors.append(target // size)
     return factors
@@ -161,12 +161,15 @@ def upsample_linear_backward(
     result = grad_output
     for axis in range(rank):
         size, target = input_size[axis + 2], output_size[axis]
-        if size == target:
+        unknown = is_unknown(size) or is_unknown(target)
+        if not unknown and size == target:
             continue
         low, high, weight = linear_places(size, target, align_corners, given[axis], result)
         weight = aten.view.default(weight, [-1, *[1] * (rank - 1 - axis)])
         shape = [*result.shape[: axis + 2], size, *result.shape[axis + 3 :]]
         before: list[Any] = [None] * (axis + 2)
         lower = gathered(shape, [*before, low], aten.mul.Tensor(result, aten.rsub.Scalar(weight, 1.0)))
-        result = aten.index_put.default(lower, [*before, high], aten.mul.Tensor(result, weight), True)
+        share = aten.mul.Tensor(result, weight)
+        share = unless_equal(size, target, share) if unknown else share
+        result = aten.index_put.default(lower, [*before, high], share, True)
     return result if result is not grad_output else aten.clone.default(grad_output)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from stator.prims.decompositions.decomposition_decorator import cast, decomposes, iota
+from stator.prims.layout import is_unknown
 from stator.prims.shape_rules.neural_networks.convolution import per_spatial_dim
 
 aten = torch.ops.aten
@@ -65,14 +66,22 @@ def upsample_linear(self: Any, output_size: Sequence[Any], align_corners: bool, 
     rank = len(output_size)
     for axis in range(rank - 1, -1, -1):
         size, target = self.shape[axis + 2], output_size[axis]
-        if size == target:
+        unknown = is_unknown(size) or is_unknown(target)
+        if not unknown and size == target:
             continue
         low, high, weight = linear_places(size, target, align_corners, given[axis], self)
         weight = aten.view.default(weight, [-1, *[1] * (rank - 1 - axis)])
         before: list[Any] = [None] * (axis + 2)
         first, second = aten.index.Tensor(result, [*before, low]), aten.index.Tensor(result, [*before, high])
-        result = aten.add.Tensor(aten.mul.Tensor(first, aten.rsub.Scalar(weight, 1.0)), aten.mul.Tensor(second, weight))
+        shares = aten.mul.Tensor(first, aten.rsub.Scalar(weight, 1.0)), aten.mul.Tensor(second, weight)
+        result = aten.add.Tensor(shares[0], unless_equal(size, target, shares[1]) if unknown else shares[1])
     return result if result is not self else aten.clone.default(self)
+
+
+def unless_equal(size: Any, target: Any, share: Any) -> Any:
+    """Return the share of the second neighbour, which does not count, even if infinite, if the size does not change."""
+    gap = aten.full.default([1], size - target, dtype=torch.int64, device=share.device)
+    return aten.where.ScalarSelf(aten.eq.Scalar(gap, 0), 0.0, share)
 
 
 def linear_places(size: Any, target: Any, align_corners: bool, scale: float | None, like: Any) -> tuple[Any, Any, Any]:
