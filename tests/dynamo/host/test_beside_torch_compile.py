@@ -7,8 +7,11 @@ import sys
 
 import pytest
 import torch
+from torch._dynamo import mutation_guard
 
 import stator
+from stator.base import counters
+from stator.dynamo.host.compile_directives import without_module_tags
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,3 +86,19 @@ def test_either_name_sets_the_seed() -> None:
     for program in (outer_name, inner_name):
         compiled = stator.compile(program, backend="eager")
         torch.testing.assert_close(compiled(x, 3), program(x, 3), rtol=0, atol=0)
+
+
+def test_a_version_that_makes_modules_outlives_the_first_use_of_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile replaces methods of nn.Module when it first compiles, to tag modules that are made later."""
+
+    for name in ("__init__", "__setstate__"):
+        monkeypatch.setattr(torch.nn.Module, name, without_module_tags(getattr(torch.nn.Module, name)))
+    monkeypatch.setattr(torch.nn.Module, "___needs_generation_tag_patch", True, raising=False)
+    model, x = Layers(), torch.randn(2, 4)
+    compiled = stator.compile(model)
+    compiled(x)
+    mutation_guard.install_generation_tagging_init()
+    assert torch.nn.Module.__init__ is not without_module_tags(torch.nn.Module.__init__)
+    before = counters.counts["dynamo.compiled_frames"]
+    torch.testing.assert_close(compiled(x), model(x))
+    assert counters.counts["dynamo.compiled_frames"] == before

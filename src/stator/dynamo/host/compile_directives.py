@@ -16,6 +16,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch import nn
 
 from .compile_status import DISABLED_MARK
 
@@ -113,6 +114,18 @@ def unwrap_torch_disable(function: FunctionType) -> Any:
 
 # The lazy wrapper. Importing torch._dynamo replaces torch.manual_seed by such a wrapper.
 _DISABLED_LATER = torch._disable_dynamo(lambda: None).__code__
+
+
+def without_module_tags(function: Any) -> Any:
+    """The original of a method of nn.Module that torch.compile has replaced; other objects are returned unchanged.
+    Where torch.compile first compiles, it replaces these methods for good, to tag new modules."""
+    if type(function) is FunctionType and function.__module__ == "torch._dynamo.mutation_guard":
+        held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        return next((held[name].cell_contents for name in ("init", "setstate") if name in held), function)
+    return function
+
+
+TAGGED_METHODS = frozenset(without_module_tags(one).__code__ for one in (nn.Module.__init__, nn.Module.__setstate__))
 
 
 def disabled_reason(function: FunctionType) -> str:

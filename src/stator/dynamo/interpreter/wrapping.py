@@ -33,6 +33,7 @@ from stator.dynamo.guards.source import (
     is_fixed,
 )
 from stator.dynamo.guards.tensor_guards import MadeAlike
+from stator.dynamo.host.compile_directives import TAGGED_METHODS, without_module_tags
 from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.iterator_state import READABLE
 from stator.dynamo.host.naming import class_name, full_name, is_python_class, module_of
@@ -258,6 +259,9 @@ def _guard_parts(context: CaptureContext, obj: Any, source: Source) -> None:
 def _function(context: CaptureContext, obj: types.FunctionType, source: Source | None) -> Value:
     if source is not None and not native.called_as_usual(obj):
         return _object(context, obj, source)
+    original = without_module_tags(obj)
+    if source is not None and original.__code__ in TAGGED_METHODS:
+        obj, source = original, CallSource(without_module_tags, (source,))
     fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or is_fixed(source)
     if fixed:
         _guard_identity(context, obj, source)
