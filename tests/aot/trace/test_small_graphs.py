@@ -82,3 +82,18 @@ def test_every_node_of_a_result_is_counted() -> None:
     chain = trace_joint(results_in_a_chain, (x,), keep=keep_all)
     grouped = trace_joint(lambda x, y: (x.sin(), (x + y).tanh()), (x, y), keep=keep_all)
     assert [joint.link_nodes() for joint in (independent, chain, grouped)] == [0, 1, 2]
+
+
+def test_only_operators_on_the_way_to_gradients_count_as_autograd_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A condition on data has no part in a backward."""
+    seen: list[call_costs.Calls] = []
+    count_calls = call_costs.count_calls
+    monkeypatch.setattr(call_costs, "LITTLE_DATA", 1 << 15)
+    monkeypatch.setattr(call_costs, "count_calls", lambda *given: seen.append(count_calls(*given)) or seen[-1])
+
+    def with_condition(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (x * x).exp()
+        return y, (y - x).sum() > 4
+
+    stator.compile(with_condition)(torch.ones(4, requires_grad=True))
+    assert [calls.operators_backward["node"] for calls in seen] == [2]

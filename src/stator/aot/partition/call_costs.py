@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Number
+from typing import Any
 
 from torch import fx
 from torch._ops import OpOverload
@@ -17,7 +18,7 @@ from stator.graph.ir.schema import op_info
 from stator.graph.ir.size_bindings import has_symbols
 
 from .costs import bytes_of, is_library_call
-from .forward_backward_sets import JointGraph, is_backward
+from .forward_backward_sets import JointGraph, ancestors, is_backward
 from .partition import Partition
 
 # Above so many bytes of a tensor, fusion gains more than calls cost
@@ -124,10 +125,13 @@ def count_calls(joint: JointGraph, parts: Partition, links: int, groups: int) ->
         group=groups,
     )
     forward = [node for node in nodes if not is_backward(node)]
-    operators_forward = Counter(map(_kind, _first_of_calls(forward)))
-    operators_forward["inner"] = len(forward) - operators_forward.total()
+    first = _first_of_calls(forward)
+    operators_forward = Counter(map(_kind, first))
+    operators_forward["inner"] = len(forward) - len(first)
     operators_backward = Counter(_kind(node) for node in nodes if is_backward(node))
-    operators_backward["node"] = len(forward) - operators_forward["inner"]
+    outputs: Any = joint.graph.graph.find_nodes(op="output")[0].args[0]
+    passed = ancestors([outputs[at] for at in joint.differentiable])  # a condition on data has no part in gradients
+    operators_backward["node"] = sum(node in passed for node in first)
     return Calls(operators_forward, operators_backward, step_forward, step_backward)
 
 

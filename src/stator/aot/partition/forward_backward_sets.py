@@ -33,6 +33,8 @@ class JointGraph(Protocol):
     @property
     def value_count(self) -> int: ...
     @property
+    def differentiable(self) -> tuple[int, ...]: ...  # positions of forward values
+    @property
     def unknown(self) -> tuple[Symbol, ...]: ...  # the symbols that nodes of the forward bind
     @property
     def traced(self) -> Any: ...  # of which `mutated` is read: (input index, output position)
