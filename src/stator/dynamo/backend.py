@@ -58,6 +58,7 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
             f"refused:{error.kind}:{place.filename}:{place.function}",
             f"stator: a graph runs eagerly, operation by operation ({error.kind}): {error.at(place)}",
         )
+        graph.meta["left_to_eager"] = error.reason  # the frame's own code does so at less cost
         return graph.forward
     except StatorError:
         raise

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import stator
-from stator.base import counters
+from stator.base import config, counters
 from stator.base.errors import Unsupported
+from stator.dynamo.cache.entry import cache_of
 
 
 class Assign(torch.autograd.Function):
@@ -57,6 +58,18 @@ def test_one_refusal_is_one_warning_and_leaves_all_frames_compiled() -> None:
     assert [str(one.message).count("aliased-gradient") > 0 for one in caught] == [True]
     assert counters.counts["refused_graphs"] == 1 and not counters.counts["dynamo.failed_frames"]
     torch.testing.assert_close(got.grad, expected.grad)
+
+
+def test_a_frame_without_other_graphs_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "keep_empty_graphs", False)
+    compiled = stator.compile(step)
+    x = torch.ones(3, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            for one, other in zip(compiled(torch.zeros(2, 3), x), step(torch.zeros(2, 3), x), strict=True):
+                assert torch.equal(one, other)
+    assert [version.code for version in cache_of(compiled).versions] == [None]
 
 
 def test_a_refusal_is_raised_under_fullgraph() -> None:
