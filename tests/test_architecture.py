@@ -203,7 +203,7 @@ NATIVE_ORDER = (
     *("cpython_compat", "tensor_impl", "native", "dict_states", "state", "switches", "deferred_exceptions"),
     *("current_frame", "binding", "guards", "guard_values", "guard_tensors", "guard_sizes", "guard_tree"),
     *("guard_memo", "guard_build"),
-    *("hook_chain", "cache", "continuation", "entry", "frame_hook"),
+    *("hook_chain", "cache", "own_code_exit", "continuation", "entry", "frame_hook"),
     *("tensor_lists", "sized_call", "launch"),
 )
 NATIVE_PARTS = [path for path in NATIVE_FILES if not path.name.startswith("vec")]

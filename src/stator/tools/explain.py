@@ -83,6 +83,10 @@ class Explanation:
         if self.left_to_eager:
             lines.append("graphs that run as they are, because compiled code would not be faster:")
             lines += [f"  graph {number}, {place}: {reason}" for number, place, reason in self.left_to_eager]
+            if self.graph_break_count and len({number for number, _, _ in self.left_to_eager}) == self.graph_count:
+                lines.append(
+                    "  nothing else is compiled, so after some calls frames run as they are, past their breaks"
+                )
         if self.sizes:
             lines.append("compiled for many sizes:")
             lines += [f"  {line}" for sizes in self.sizes for line in sizes.describe()]

@@ -312,6 +312,8 @@ class BreakWriter:
         builder = self.builder
         self._turn_hook(on=False)
         point = self._point(index, slots, len(slots) if cut is None else cut)
+        resume = self._resume(point, joined=joined)
+        self._pass_by(resume, index, cut)
         held: list[str] = []
         for position in reversed(range(len(slots))):
             if slots[position] is Slot.VALUE:
@@ -320,7 +322,7 @@ class BreakWriter:
             elif position != cut:
                 self._drop(slots[position])
         held.reverse()
-        builder.const_callee(self._resume(point, joined=joined))
+        builder.const_callee(resume)
         for name in point.closure:
             builder.load_cell(name)
         for name in (*self.locals, *held):
@@ -331,6 +333,9 @@ class BreakWriter:
 
     def _resume(self, point: ResumePoint, *, joined: bool) -> Any:
         return self.make_resume(point)
+
+    def _pass_by(self, resume: Any, index: int, cut: int | None) -> None:
+        """Write a way past the call of `resume`, for frames whose own code may run on."""
 
     def _drop(self, slot: Slot) -> None:
         self.builder.pop()  # a placeholder stands for a NULL

@@ -19,10 +19,11 @@ from stator.dynamo.bytecode import (
     live_locals,
 )
 from stator.dynamo.guards.guard_tree import bound_count
+from stator.dynamo.host.native_status import native as native_module
 from stator.dynamo.ir.capture_result import Break, CapturedFrame
 from stator.dynamo.ir.prepared_code import prepare_code, reads_no_frame
 from stator.dynamo.ir.reconstruct_ir import Recipe
-from stator.dynamo.ir.resume import Slot
+from stator.dynamo.ir.resume import ResumePoint, Slot
 
 from .breaks import CALL_OPERANDS, NO_WAY_ON, BreakWriter, Hook, MakeResume
 from .writer import Writer
@@ -79,6 +80,9 @@ class _OwnCodeWriter(BreakWriter):
         self.first = self.after - len(native)
         # A NULL that some instruction reads must not come from a method-form load, whose results are known only at run
         # time
+        self.is_split = False  # behind the operation the stack differs from the frame's
+        # Guards on tensors limit what may come behind an exit of code with operations; nothing limits it otherwise
+        self.may_run_on = writer.captured.op_count > 0
         self.keeps_nulls = None in self.stack[: None if self.dispatch else self._consumed_from(native[-1])]
 
     def leaves_anyway(self) -> bool:
@@ -138,6 +142,25 @@ class _OwnCodeWriter(BreakWriter):
         if not order.keys() >= live.keys():
             raise CompileError("dynamo", "a break in resume code before its value stack is restored")
         return {name: live[name] for name in sorted(live, key=order.__getitem__)}
+
+    def _split_method(self, native: list[Instruction]) -> list[Slot]:
+        self.is_split = True
+        return super()._split_method(native)
+
+    def _resume(self, point: ResumePoint, *, joined: bool) -> Any:
+        resume = super()._resume(point, joined=joined)
+        return native_module.OwnCodeExit(resume) if self.may_run_on else resume
+
+    def _pass_by(self, resume: Any, index: int, cut: int | None) -> None:
+        """Run on where experience shows that nothing compiled runs behind the exit."""
+        if cut is not None or self.is_split or not self.may_run_on:
+            return
+        taken = self.builder.label()
+        self.builder.const(resume)
+        self.builder.attr("runs_on")
+        self.builder.jump_if_false(taken)
+        self.builder.jump(self.original[index])
+        self.builder.append(taken)
 
     def _drop(self, slot: Slot) -> None:
         if slot is Slot.NULL:

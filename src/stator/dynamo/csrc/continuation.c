@@ -10,6 +10,7 @@
 #include "deferred_exceptions.h"
 #include "hook_chain.h"
 #include "native.h"
+#include "own_code_exit.h"
 #include "switches.h"
 
 static PyTypeObject ContinuationType, InnerType, PendingType;
@@ -42,6 +43,7 @@ static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, 
     }
     pending->to = (Continuation *)Py_NewRef(self);
     pending->inner = Py_XNewRef(inner);
+    pending->exit = NULL;
     for (Py_ssize_t i = 0; i < count; i++) {
         pending->values[i] = Py_NewRef(args[i]);
     }
@@ -70,8 +72,9 @@ static PyObject *with_closure(PyObject *like, PyObject *code, PyObject *const *c
 }
 
 /* The function to call, a new reference. *hooked: it is the original, whose callees are to be compiled. *followed: it is
- * the original, and capture found nothing to compile in it and its callees. */
-static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free, int *hooked, int *followed)
+ * the original, and capture found nothing to compile in it and its callees. *own: it is the original, or the original
+ * with an exit. */
+static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free, int *hooked, int *followed, int *own)
 {
     Cache *cache = (Cache *)pending->to->cache;
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
@@ -85,6 +88,7 @@ static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free
         }
         Py_DECREF(cache);
     }
+    *own = !originals && (!version || version->followed > 0);
     PyObject *callee = NULL;
     if (version && version->target != Py_None) {
         callee = free ? with_closure(pending->to->function, version->code, pending->values, free) : Py_NewRef(version->target);
@@ -117,8 +121,8 @@ static PyObject *call_as_it_is(PyObject *function, PyObject *const *values, Py_s
 }
 
 /* `as_it_is`: there is nothing to compile in it. `raised`: an exception to raise where the frame resumes, or NULL; its
- * reference is taken over. */
-static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised)
+ * reference is taken over. *own: the program's own code ran. */
+static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised, int *own)
 {
     Continuation *to = pending->to;
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(to->function);
@@ -130,9 +134,10 @@ static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised)
         return NULL;
     }
     int hooked = 0, followed = as_it_is;
+    *own = as_it_is;
     PyObject *result = NULL;
     raised = raised ? raised : stator_take_waiting();
-    PyObject *callee = as_it_is || raised ? Py_NewRef(function) : callee_of(pending, function, free, &hooked, &followed);
+    PyObject *callee = as_it_is || raised ? Py_NewRef(function) : callee_of(pending, function, free, &hooked, &followed, own);
     if (!callee && PyErr_Occurred()) {
         raised = exception_take();
         callee = Py_NewRef(function);
@@ -224,6 +229,7 @@ static PyObject *joined(Pending *outermost)
     }
     whole->to = (Continuation *)to;
     whole->inner = NULL;
+    whole->exit = NULL;
     for (Pending *at = outermost; at; at = (Pending *)at->inner) {
         for (Py_ssize_t i = 0; i < Py_SIZE(at); i++) {
             whole->values[filled++] = Py_NewRef(at->values[i]);
@@ -233,9 +239,18 @@ static PyObject *joined(Pending *outermost)
     return (PyObject *)whole;
 }
 
+void stator_note_exit(PyObject *pending, OwnCodeExit *exit)
+{
+    if (Py_IS_TYPE(pending, &PendingType)) {
+        Py_XSETREF(((Pending *)pending)->exit, (OwnCodeExit *)Py_NewRef(exit));
+    }
+}
+
 PyObject *stator_go_on(PyObject *result)
 {
     PyObject *raised = NULL; /* owned: to raise where the frame resumes */
+    OwnCodeExit *left = NULL; /* owned: the first exit behind which only the program's own code has run so far */
+    unsigned long long seen = 0; /* frames that the hook had been asked about before */
     while (result && Py_IS_TYPE(result, &PendingType)) {
         PyObject *pending = result;
         if (((Pending *)pending)->inner) {
@@ -247,10 +262,23 @@ PyObject *stator_go_on(PyObject *result)
             Py_DECREF(pending);
             continue;
         }
-        result = make_call((Pending *)pending, 0, raised);
+        if (!left && stator_exit_is_watched(((Pending *)pending)->exit)) {
+            left = (OwnCodeExit *)Py_NewRef(((Pending *)pending)->exit);
+            seen = stator_frames_seen();
+        }
+        int own;
+        result = make_call((Pending *)pending, 0, raised, &own);
+        if (left && !own) {
+            stator_exit_ended(left, 0);
+            Py_CLEAR(left);
+        }
         raised = NULL;
         Py_DECREF(pending);
     }
+    if (left && result) {
+        stator_exit_ended(left, seen == stator_frames_seen());
+    }
+    Py_XDECREF(left);
     Py_XDECREF(raised);
     return result;
 }
@@ -294,6 +322,7 @@ static int pending_traverse(PyObject *self, visitproc visit, void *arg)
     Pending *pending = (Pending *)self;
     Py_VISIT(pending->to);
     Py_VISIT(pending->inner);
+    Py_VISIT(pending->exit);
     for (Py_ssize_t i = 0; i < Py_SIZE(pending); i++) {
         Py_VISIT(pending->values[i]);
     }
@@ -306,6 +335,7 @@ static void pending_dealloc(PyObject *self)
     pending_let_go((Pending *)self);
     Py_CLEAR(((Pending *)self)->to);
     Py_CLEAR(((Pending *)self)->inner);
+    Py_CLEAR(((Pending *)self)->exit);
     PyObject_GC_Del(self);
 }
 
@@ -450,7 +480,8 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
             stator_caller_forgets(args, count);
         }
         if (pending && as_it_is) {
-            result = stator_go_on(make_call((Pending *)pending, 1, NULL));
+            int own;
+            result = stator_go_on(make_call((Pending *)pending, 1, NULL, &own));
             Py_DECREF(pending);
         } else {
             result = stator_go_on(pending);

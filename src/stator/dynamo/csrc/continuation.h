@@ -23,6 +23,7 @@ typedef struct {
     PyObject_VAR_HEAD
     Continuation *to;
     PyObject *inner; /* Pending of the called frame, whose result is the result of the call; or NULL */
+    struct OwnCodeExit *exit; /* the exit from the program's own code that led here, or NULL */
     PyObject *values[1];
 } Pending;
 

@@ -36,6 +36,11 @@ static struct {
     unsigned long long seen, swapped, called;
 } statistics;
 
+unsigned long long stator_frames_seen(void)
+{
+    return statistics.seen;
+}
+
 /* ---- records ---- */
 
 static void answers_free(Answer *answer)

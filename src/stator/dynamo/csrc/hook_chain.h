@@ -29,6 +29,8 @@ void stator_hook_release(HookThread to);
 /* Call with the hook on for `callback`; with callback NULL, off. `skipped`: the code whose next frame runs as it is. */
 PyObject *stator_call_hooked(PyObject *callback, PyCodeObject *skipped, PyObject *function, PyObject *const *args,
                              Py_ssize_t count, PyObject *keywords);
+/* The number of frames that the hook has been asked about, over all threads. */
+unsigned long long stator_frames_seen(void);
 /* The number of running calls of this kind, over all threads. */
 long stator_hook_users(void);
 int stator_hook_is_there(PyInterpreterState *interpreter);

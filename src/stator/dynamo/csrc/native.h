@@ -9,6 +9,7 @@ int stator_state_add_to(PyObject *module);
 int stator_cache_add_to(PyObject *module);
 int stator_entry_add_to(PyObject *module);
 int stator_continuation_add_to(PyObject *module);
+int stator_own_code_exit_add_to(PyObject *module);
 int stator_deferred_exceptions_add_to(PyObject *module);
 int stator_hook_add_to(PyObject *module);
 int stator_switches_add_to(PyObject *module);
