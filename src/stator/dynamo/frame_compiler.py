@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -99,12 +99,13 @@ class FrameCompiler:
 
     def dispatch(self, callee: Any) -> Any:
         """A callable that calls `callee` and compiles the frames that start during the call."""
-        if is_entry(callee) or type(callee) is native.Inner or disabled(callee) == "recursive":
-            return callee
-        alone = frame_disabled_by_torch(callee)
-        if alone is not None:
-            skip_frame(alone.__code__)
-            callee = alone
+        if type(callee) is not BuiltinFunctionType:
+            if is_entry(callee) or type(callee) is native.Inner or disabled(callee) == "recursive":
+                return callee
+            alone = frame_disabled_by_torch(callee)
+            if alone is not None:
+                skip_frame(alone.__code__)
+                callee = alone
         return partial(call_with_hook, self._hook_callback, callee)
 
     # ---- one frame ----

@@ -179,6 +179,10 @@ static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised, int
 static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames)
 {
     Continuation *to = outermost->to;
+    PyObject *first = (PyObject *)((Pending *)outermost->inner)->to;
+    if (inner_frames == 1 && to->last_inner == first) {
+        return Py_NewRef(to->last_joined);
+    }
     PyObject *callee_and_args = PyTuple_New(inner_frames + 1), *inner = NULL, *found = NULL;
     if (!callee_and_args) {
         return NULL;
@@ -206,6 +210,10 @@ static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames
             } else if (found && PyDict_SetItem(to->joined, inner, found) < 0) {
                 Py_CLEAR(found);
             }
+        }
+        if (found && inner_frames == 1) {
+            to->last_inner = first;
+            to->last_joined = found;
         }
     }
     Py_XDECREF(inner);
@@ -402,6 +410,7 @@ static int continuation_clear(PyObject *self)
 {
     /* the other fields stay until deallocation: a running call needs them */
     Py_CLEAR(((Continuation *)self)->cache);
+    ((Continuation *)self)->last_inner = ((Continuation *)self)->last_joined = NULL;
     Py_CLEAR(((Continuation *)self)->joined);
     return 0;
 }
@@ -487,7 +496,7 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
             result = stator_go_on(pending);
         }
     } else {
-        PyObject *function = with_closure(target, PyFunction_GET_CODE(target), args, free);
+        PyObject *function = free ? with_closure(target, PyFunction_GET_CODE(target), args, free) : Py_NewRef(target);
         result = function ? PyObject_Vectorcall(function, args + free, count - free, NULL) : NULL;
         Py_XDECREF(function);
     }

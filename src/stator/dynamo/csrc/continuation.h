@@ -15,6 +15,7 @@ typedef struct {
     PyObject *join; /* if this frame called another one that broke: (self, *inner Continuations) -> the Continuation that
                        resumes them all; NULL: no call */
     PyObject *joined; /* dict: joined Continuations by the inner Continuations */
+    PyObject *last_inner, *last_joined; /* borrowed from `joined`: the last inner Continuation that was the only one */
     PyObject *weakrefs;
 } Continuation;
 
