@@ -238,6 +238,23 @@ def test_no_row_needs_no_second_run(program: Callable[..., Any]) -> None:
     assert not counts["dynamo.failed_graphs"]
 
 
+def branching(x: Any, w: Any) -> Any:
+    chosen = (x @ w)[x[:, 0] > 0]
+    if chosen.shape[0] > 3:
+        return chosen.sin()
+    if 2 * chosen.shape[0] == x[0, 1:].argmax().item():
+        return chosen + 1
+    return chosen.cos()
+
+
+def test_a_branch_on_a_number_parts_two_programs() -> None:
+    compiled, counts = stator.compile(branching), Counts()
+    for chosen in CHOSEN:
+        x, w = given(chosen)
+        same(compiled(x, w), branching(x, w))
+    assert counts["graph_breaks"] and not counts["aot_split"]
+
+
 def test_too_few_elements_to_scatter_are_an_error() -> None:
     def program(x: Any, w: Any) -> Any:
         mask = x[:, 0] > 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes
 from stator.graph.ir.size_bindings import symbols_of
 from stator.prims.operators.checks import check, require
 from stator.prims.record import TensorMeta
-from stator.shapes.conditions import Condition
+from stator.shapes.conditions import Comparison, Condition, Conjunction, Disjunction
 from stator.shapes.expr import Expr, Symbol
 from stator.shapes.floats import FloatExpr
 from stator.shapes.sym_node import to_expression, to_sym_float, to_sym_int
@@ -50,6 +50,8 @@ from .size_expressions import SizeExpressions, size_source
 # Python's functions that the graph replaces by torch's, which take symbolic numbers
 _OF_SYMBOLS: dict[Any, Any] = {min: torch.sym_min, max: torch.sym_max, float: torch.sym_float}
 _DTYPES: dict[type, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}
+_COMPARED = {"==": "eq", "!=": "ne", ">=": "ge", ">": "gt"}
+_ZERO = ConstantValue(0)
 _CHECK = "a check of the data of a tensor"
 # Elements of a tensor that becomes a list: each number in use costs a node, so that a break is cheaper for long lists.
 _MOST_NUMBERS, _MOST_UNDER_FULLGRAPH = 64, 4096
@@ -456,9 +458,22 @@ class NumberNodes:
             return value.origin.tensor  # type: ignore[return-value]
         found = self._tensors.get(id(value))
         if found is None:
-            made = self.scalar(self.lowered(value)[0], _DTYPES[value.kind])
+            condition = to_expression(value.origin.number) if type(value.origin) is FromSizes else None
+            if isinstance(condition, Comparison | Conjunction | Disjunction):
+                made = self._truth(condition)
+            else:
+                made = self.scalar(self.lowered(value)[0], _DTYPES[value.kind])
             found = self._tensors[id(value)] = (value, made)
         return found[1]
+
+    def _truth(self, condition: Any) -> Any:
+        """A condition as a tensor of no dimension. Tensors are compared, because kernels take no truths of numbers."""
+        record = self.recorder.context.record_method
+        if isinstance(condition, Comparison):
+            dtype = torch.int64 if isinstance(condition.expr, Expr) else torch.float64
+            return record(_COMPARED[condition.relation], [self.scalar(self._made(condition.expr), dtype), _ZERO], {})
+        joined = "logical_and" if isinstance(condition, Conjunction) else "logical_or"
+        return reduce(lambda one, other: record(joined, [one, other], {}), map(self._truth, condition.parts))
 
     def scalar(self, number: Any, dtype: torch.dtype) -> TensorValue:
         """A tensor of no dimension on the CPU, of a number of the graph."""
