@@ -43,15 +43,19 @@ def quicker_product(
     bias: Tensor | None,
     meta: TensorMeta | None = None,
 ) -> Any | None:
-    """As `linear_product`; None if BLAS is quicker. Where this depends on sizes that change, each call chooses."""
+    """As `linear_product`; None if BLAS is quicker. Where this depends on the number of rows, each call chooses; for
+    other sizes that change, the example decides."""
     if not _takes(builder, a, b, columns, bias):
         return None
     rows, inner = a.shape
-    if isinstance(inner, int) and isinstance(columns, int):
-        if not is_onednn_quicker(rows if isinstance(rows, int) else _MANY_ROWS, inner, columns):
-            return None
-        if isinstance(rows, int):
-            return _by_onednn(builder, a, b, bias, meta)
+    few, many = builder.sizes.hint(rows), builder.sizes.hint(rows)
+    if isinstance(inner, int) and isinstance(columns, int) and not isinstance(rows, int):
+        few, many = 1, _MANY_ROWS
+    weight = builder.sizes.hint(inner), builder.sizes.hint(columns)
+    if not is_onednn_quicker(many, *weight):
+        return None
+    if is_onednn_quicker(few, *weight):
+        return _by_onednn(builder, a, b, bias, meta)
     given = _arguments(builder, a, b, bias)
     return library_results(builder, torch.ops.stator.linear_product.default, given, {}, meta or builder.meta)
 
