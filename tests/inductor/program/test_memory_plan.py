@@ -12,7 +12,7 @@ from handmade import Graph, View, layout
 from stator.base.errors import CompileError, VerificationError
 from stator.inductor.program import plan, predict_peak, print_program, verify_program
 from stator.inductor.program.arena import ArenaLayout, plan_arena
-from stator.inductor.program.in_place import may_overwrite
+from stator.inductor.program.buffer_reuse import may_overwrite
 from stator.inductor.program.printer import peak_bytes
 from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse
 from stator.inductor.program.verifier import verify_arena

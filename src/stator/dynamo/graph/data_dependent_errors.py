@@ -1,6 +1,6 @@
 """Operators that may fail on their data, inside a `try` or `with` of the program. Such an operator fails while the
 graph runs, when no handler of the program is active. The frame then starts again eagerly (cache/graph_fallback.py), so
-the graph must not have changed older memory.
+the graph must not have changed older memory. Also the translation of errors on fake tensors into reasons for breaks.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
+from stator.base.errors import Unsupported, UsageError
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.host.naming import module_of
-from stator.dynamo.values.base import CaptureContext, Lazy, RunningFrame, Value
+from stator.dynamo.values.base import CaptureContext, Lazy, RunningFrame, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.functions import BoundMethodValue
 from stator.dynamo.values.tensors.tensor import TensorValue
@@ -127,3 +129,24 @@ def _is_of_torch(context: CaptureContext, frame: RunningFrame, slot: int) -> boo
         return False
     kind = leave.owner.python_type(context)
     return kind is nullcontext or module_of(kind).partition(".")[0] == "torch"
+
+
+def why_it_failed(error: Exception, target: Any) -> Unsupported:
+    """The Unsupported error for an operation, or its name, that raised `error`."""
+    if isinstance(error, UsageError):
+        return unsupported("operator-rule", str(error))
+    name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+    if _NO_DATA in str(error):
+        return unsupported("data-dependent-value", f"{name} looks at the data of a tensor")
+    if refuses_symbols(error):
+        return unsupported("data-dependent-value", f"{name} has to know sizes known in the run only")
+    return unsupported("torch-error", f"{name} failed on tensors without data: {type(error).__name__}: {error}")
+
+
+def refuses_symbols(error: Exception) -> bool:
+    """Whether the error is one of C++ code that takes no symbolic sizes."""
+    return any(text in str(error) for text in _NEEDS_NUMBERS)
+
+
+_NEEDS_NUMBERS = ("expected to contain only concrete integers", "on tensor with symbolic sizes/strides")
+_NO_DATA = "its data is not allocated yet"  # message of C++ code that reads the data of a tensor

@@ -39,8 +39,7 @@ from stator.graph.ir.aten_graph import LazyGraphModule
 from stator.graph.operators.data_dependent_functions import stand_ins
 from stator.graph.torch_warnings import cpp_warnings_kept, of_operator, warnings_of_kernel, warnings_of_variance
 
-from .data_dependent_errors import is_noticed, may_fail
-from .fake_error_translation import refuses_symbols, why_it_failed
+from .data_dependent_errors import is_noticed, may_fail, refuses_symbols, why_it_failed
 from .input_value_guards import CaptureFakeMode
 from .number_nodes import NumberNodes
 from .subgraphs import Subgraph

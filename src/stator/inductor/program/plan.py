@@ -12,7 +12,7 @@ from stator.shapes.expr import ExprLike
 
 from .aliases import AliasAnalysis, buffers_in, layout_bytes, reads_of, typical_bytes, writes_of
 from .arena import plan_arena, size_threshold
-from .in_place import may_overwrite
+from .buffer_reuse import may_overwrite
 from .steps import Allocate, Call, Free, KernelSource, Launch, Program, ReturnValues, Reuse, Step
 
 # Bytes that the arena may always have, even where `arena_share` limits it

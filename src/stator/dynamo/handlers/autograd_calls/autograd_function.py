@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.modules._functions import BackwardHookFunction
 
 from stator.dynamo.graph.subgraphs import Subgraph, deferred, own_state, reachable
 from stator.dynamo.host.compile_directives import Treatment, mark_of
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls, in_graph, makers
-from stator.dynamo.values.autograd_contexts import AutogradContextValue
-from stator.dynamo.values.base import CaptureContext, Value, unsupported
+from stator.dynamo.ir.reconstruct_ir import Recipe
+from stator.dynamo.values.base import CaptureContext, Raised, Reconstructor, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.functions import FunctionValue
-from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.subgraphs.custom_autograd import CustomFunction, SlotKind, SubgraphBackward, ValueSlot, graph_target
@@ -364,3 +364,39 @@ def _applied(kind: type[torch.autograd.Function]) -> Any:
 
     apply.__name__ = apply.__qualname__ = f"apply_{class_name(kind)}"
     return apply
+
+
+_OF_NODE = frozenset(name for name in dir(torch._C._FunctionBase) if not hasattr(object, name))
+
+
+class AutogradContextValue(ObjectValue):
+    """Capture follows the methods of torch's FunctionCtx, which store their arguments as attributes."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(FunctionCtx)
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        try:
+            return super().get_attr(context, name)
+        except Raised:
+            if name in _OF_NODE:
+                raise unsupported("attribute", f"attribute {name!r} of the context of a custom function") from None
+            raise
+
+    def listed(self, context: CaptureContext, name: str) -> list[Value]:
+        """The tensors that a method of the context stored under `name`; none if the program did not call it."""
+        found = (self.attributes or {}).get(name, MISSING)
+        if found is MISSING:
+            return []
+        if not isinstance(found, TupleValue):
+            raise unsupported("custom-function", f"the context's {name!r} was replaced by {found.describe(context)}")
+        return [context.realized(item) for item in found.items]
+
+    def materializes_gradients(self, context: CaptureContext) -> bool:
+        found = (self.attributes or {}).get("materialize_grads", MISSING)
+        return found is MISSING or context.truth(found)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        raise cannot_rebuild("the context of a custom autograd.Function")

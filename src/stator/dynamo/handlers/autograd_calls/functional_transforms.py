@@ -18,12 +18,12 @@ from torch.utils import _pytree as pytree
 from stator.dynamo.graph.subgraphs import own_state
 from stator.dynamo.handlers.torch_calls.trees import constant_tree, tree_of, value_of
 from stator.dynamo.interpreter.calling import calls, made_functions
-from stator.dynamo.values.base import CaptureContext, Value, unsupported
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Recipe
+from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.dynamo.values.tensors.transforms import PullbackValue, TransformedValue
 from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.graph.subgraphs.function_transforms import Apply, FunctionTransform, Leaf
 from stator.prims.record import TensorMeta
@@ -285,3 +285,55 @@ def _refuse_random(graph: fx.GraphModule) -> None:
     """Raise Unsupported for random numbers: the derivative would compute the function again with other ones."""
     if any(map(_draws_random_numbers, graph.graph.nodes)):
         raise unsupported("function-transform", "random numbers in a function under torch.func.vjp")
+
+
+Call = Callable[["CaptureContext", "TransformedValue", list[Value], dict[str, Value]], Value]
+
+
+class TransformedValue(Value):
+    """`transform(function, **options)`, e.g. by torch.func.grad; `on_call` captures its call."""
+
+    __slots__ = ("function", "on_call", "options", "transform")
+
+    def __init__(self, transform: Any, function: Value, options: dict[str, Value], on_call: Call) -> None:
+        self.source = None
+        self.transform = transform
+        self.function = function
+        self.options = options
+        self.on_call = on_call
+
+    def python_type(self, context: CaptureContext) -> type:
+        return type(lambda: None)
+
+    def describe(self, context: CaptureContext) -> str:
+        return f"{self.transform.__name__} of {self.function.describe(context)}"
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.on_call(context, self, args, kwargs)
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        return self.function.get_attr(context, name)  # functools.wraps
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        options = {name: reconstructor.recipe(value) for name, value in self.options.items()}
+        return CallRecipe(ConstantRecipe(self.transform), [reconstructor.recipe(self.function)], options)
+
+
+class PullbackValue(Value):
+    """The function of cotangents that torch.func.vjp returns beside the result."""
+
+    __slots__ = ("made_at", "on_call")
+
+    def __init__(self, on_call: Callable[[CaptureContext, list[Value]], Value], made_at: int) -> None:
+        self.source = None
+        self.on_call = on_call
+        self.made_at = made_at
+
+    def python_type(self, context: CaptureContext) -> type:
+        return type(lambda: None)
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.on_call(context, args)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        raise cannot_rebuild("a function that torch.func.vjp made", self.made_at)

@@ -1,15 +1,20 @@
-"""Reading and writing of names: locals, cells, globals, attributes, imports."""
+"""Reading and writing of names: locals, cells, globals, attributes, imports. Capture runs an import, and guards rely on
+the module; values/modules.py reads names of modules."""
 
 from __future__ import annotations
 
 import builtins
+import importlib.util
+import sys
+from typing import Any
 
 from stator.dynamo.bytecode import VERSION, Instruction
 from stator.dynamo.graph.finalizers import check_cell, check_variable
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import BuiltinSource, ConstantSource, ItemSource
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.interpreter.object_model.import_guards import imported
 from stator.dynamo.ir.prepared_code import opcode
-from stator.dynamo.values.base import Lazy, Raised, Value
+from stator.dynamo.values.base import CaptureContext, Lazy, Raised, Value, unsupported
 from stator.dynamo.values.scopes import CellValue
 
 
@@ -237,3 +242,22 @@ def import_name(frame: Frame, instruction: Instruction) -> None:
 @opcode("IMPORT_FROM")
 def import_from(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.context.get_attr(frame.stack[-1], instruction.argval))
+
+
+_IMPORT = builtins.__import__
+
+
+def imported(context: CaptureContext, namespace: dict[str, Any], name: Any, names: Any = (), level: int = 0) -> Value:
+    """The module of `import name`, or of `from name import names`, in a module with these globals."""
+    if builtins.__import__ is not _IMPORT:
+        raise unsupported("call-builtin", "an import, while the program has replaced __import__")
+    context.guard(BuiltinSource("__import__"), GuardKind.IS, _IMPORT)
+    package = namespace.get("__package__") or namespace.get("__name__")
+    known = {"__package__": package, "__name__": namespace.get("__name__")}
+    module = context.run_real(_IMPORT, (name, known, None, names, level))
+    whole = importlib.util.resolve_name("." * level + name, package) if level else name
+    for part in {whole, whole if names or level else whole.partition(".")[0]}:
+        if part in sys.modules:
+            found = ItemSource(ConstantSource("sys.modules", sys.modules), part)
+            context.guard(found, GuardKind.IS, sys.modules[part])
+    return context.known(module)

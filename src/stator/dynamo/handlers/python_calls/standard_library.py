@@ -28,21 +28,23 @@ from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, NoReturn
 
+import torch
+
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, ReadSource, Source
 from stator.dynamo.host.hook import skip_frame
 from stator.dynamo.host.naming import full_name
 from stator.dynamo.host.numpy_boundary import numpy_numbers
 from stator.dynamo.interpreter.calling import calls, fold
-from stator.dynamo.interpreter.object_model.external_liveness import may_have_dropped
 from stator.dynamo.interpreter.wrapping import wrappers, wraps
-from stator.dynamo.values.base import CaptureContext, NotConstant, Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Lazy, NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.context_variables import ContextVariable
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.partials import PartialValue
+from stator.dynamo.values.tensors.tensor import TensorValue
 
 fold(*(function for function in vars(math).values() if callable(function)), *numpy_numbers())
 fold(
@@ -268,3 +270,36 @@ def _keep_native(cls: type, function: FunctionType) -> None:
 for _cls in (weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet):
     for _function in _functions(_cls):
         _keep_native(_cls, _function)
+
+
+def may_have_dropped(context: CaptureContext, obj: object) -> bool:
+    """Whether `obj` may be dead by now: no variable of the running frames holds it, and captured code changed a
+    possible holder or rebound a parameter."""
+    value = context.wrapped.get(id(obj))
+    variables = [held for frame in context.frames for held in frame.locals.values()]
+    if value is not None and any(held is value or (type(held) is Lazy and held.obj is obj) for held in variables):
+        return False
+    if not all(_keeps(context, kind, changed, name, obj) for kind, changed, name in context.mutations.entries.values()):
+        return True
+    frame = context.frames[0]
+    for name, given in context.owned_arguments.items():
+        cell = frame.cells.get(name)
+        now = frame.locals.get(name) if cell is None else cell.content
+        if now is not given and (now is None or now.source != given.source):
+            return True
+    return False
+
+
+def _keeps(context: CaptureContext, kind: str, changed: Any, name: str, obj: object) -> bool:
+    """Whether this change cannot have dropped the last reference to `obj`."""
+    if kind == "message":
+        return True
+    if kind == "content":  # a dictionary of hooks, to which a handle refers
+        return getattr(changed, "obj", None) is obj
+    if kind == "attribute" and isinstance(changed, TensorValue):
+        return name == "grad" and not isinstance(obj, torch.Tensor)
+    if kind == "attribute" and isinstance(changed, ObjectValue):
+        attributes = changed.instance_dict()
+        in_class = hasattr(type(changed.obj), name)
+        return attributes is not None and not in_class and context.is_constant_object(attributes.get(name))
+    return False
