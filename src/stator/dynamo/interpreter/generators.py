@@ -43,9 +43,6 @@ class GeneratorValue(Value):
         self.made_at = frame.context.end_step()
         frame.generator = self
 
-    def python_type(self, context: CaptureContext) -> type:
-        return self.cls
-
     def resume(self, context: CaptureContext, sent: Value, error: Value | None = None) -> Value | None:
         """Run to the next yield. Returns the yielded value, or None at the end."""
         if self.returned is not None:

@@ -40,6 +40,7 @@ class Value(CaptureState):
     """A Python object of the captured program. `source` is where it was read; None for an object made in the frame."""
 
     __slots__ = ("source",)
+    cls: Any  # the object's type; classes of values with objects of several types have a slot or their own python_type
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
@@ -47,7 +48,7 @@ class Value(CaptureState):
     # -- facts --
     def python_type(self, context: CaptureContext) -> type:
         """`type(x)`."""
-        raise NotImplementedError(type(self).__name__)
+        return self.cls  # type: ignore[no-any-return]
 
     def real(self) -> Any:
         """The real object of the running program. Raises NotConstant for objects that exist only symbolically."""

@@ -62,6 +62,7 @@ class ContextToken(Value):
     """The token of a call of `set`. `reset` puts `before` back."""
 
     __slots__ = ("before", "made_at", "used", "variable")
+    cls = Token
 
     def __init__(self, variable: ContextVariable, before: Value | None, made_at: int) -> None:
         super().__init__()
@@ -69,9 +70,6 @@ class ContextToken(Value):
         self.before = before
         self.made_at = made_at
         self.used = False
-
-    def python_type(self, context: CaptureContext) -> type:
-        return Token
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         raise cannot_rebuild("the token of a context variable", self.made_at)

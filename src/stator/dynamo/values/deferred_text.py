@@ -88,13 +88,11 @@ class PendingTextValue(Value):
     """A str that capture does not make. made_at: the step of the outermost frame that makes it."""
 
     __slots__ = ("made_at",)
+    cls = str
 
     def __init__(self, made_at: int) -> None:
         super().__init__()
         self.made_at = made_at
-
-    def python_type(self, context: CaptureContext) -> type:
-        return str
 
     def describe(self, context: CaptureContext) -> str:
         return _REASON

@@ -50,9 +50,6 @@ class ExceptionValue(Value):
     def args(self, args: list[Value]) -> None:
         self._args = args
 
-    def python_type(self, context: CaptureContext) -> type:
-        return self.cls
-
     def real(self) -> Any:
         return super().real() if self.obj is None else self.obj
 
@@ -174,13 +171,11 @@ class TracebackValue(Value):
     """The traceback of a raised exception. Capture passes it on but cannot read it."""
 
     __slots__ = ("error",)
+    cls = TracebackType
 
     def __init__(self, error: Any) -> None:
         self.source = None
         self.error = error
-
-    def python_type(self, context: CaptureContext) -> type:
-        return TracebackType
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         raise cannot_rebuild("a traceback", self.error.caught_at)

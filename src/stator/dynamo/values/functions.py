@@ -72,6 +72,7 @@ class FunctionValue(Value):
         "qualname",
         "scope",
     )
+    cls = FunctionType
 
     def __init__(
         self, fn: FunctionType | None, source: Source | None, code: CodeType, scope: GlobalScope, fixed: bool = True
@@ -158,9 +159,6 @@ class FunctionValue(Value):
         return made
 
     # -- protocol --
-    def python_type(self, context: CaptureContext) -> type:
-        return FunctionType
-
     def real(self) -> Any:
         if self.fn is None:
             return super().real()
@@ -282,13 +280,11 @@ class FunctionGetter(Value):
     """`function.__get__`, by which learning rate schedulers call an optimizer's step."""
 
     __slots__ = ("function",)
+    cls = MethodWrapperType
 
     def __init__(self, function: Value) -> None:
         self.source = None
         self.function = function
-
-    def python_type(self, context: CaptureContext) -> type:
-        return MethodWrapperType
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.function if context.is_none(args[0]) else BoundMethodValue(self.function, args[0])
@@ -298,14 +294,12 @@ class BoundMethodValue(Value):
     """A Python function (or another callable) bound to an object."""
 
     __slots__ = ("function", "owner")
+    cls = MethodType
 
     def __init__(self, function: Value, owner: Value, source: Source | None = None) -> None:
         self.source = source
         self.function = function
         self.owner = owner
-
-    def python_type(self, context: CaptureContext) -> type:
-        return MethodType
 
     def real(self) -> Any:
         return MethodType(self.function.real(), self.owner.real())

@@ -85,9 +85,6 @@ class ObjectValue(Value):
         self.dict_source: Source | None = None
 
     # -- facts --
-    def python_type(self, context: CaptureContext) -> type:
-        return self.cls
-
     def real(self) -> Any:
         if self.obj is None:
             return super().real()

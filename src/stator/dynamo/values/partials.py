@@ -17,6 +17,7 @@ class PartialValue(Value):
     """`functools.partial(function, *args, **keywords)`."""
 
     __slots__ = ("args", "function", "keywords")
+    cls = functools.partial
 
     def __init__(
         self,
@@ -29,9 +30,6 @@ class PartialValue(Value):
         self.function = function
         self.args = args
         self.keywords = keywords
-
-    def python_type(self, context: CaptureContext) -> type:
-        return functools.partial
 
     def describe(self, context: CaptureContext) -> str:
         return f"functools.partial of {self.function.describe(context)}"

@@ -107,6 +107,7 @@ class CellValue(Value):
     the cell when it was entered."""
 
     __slots__ = ("cell", "content", "fixed", "frame_name", "private")
+    cls = type((lambda x: lambda: x)(0).__closure__[0])  # type: ignore[index]
 
     def __init__(
         self,
@@ -124,9 +125,6 @@ class CellValue(Value):
         self.frame_name = frame_name
         self.fixed = fixed
         self.private = private
-
-    def python_type(self, context: CaptureContext) -> type:
-        return type((lambda x: lambda: x)(0).__closure__[0])  # type: ignore[index]
 
     def place(self, context: CaptureContext) -> Source:
         """The source of a cell from outside: its own, or a place in the closure of the captured function."""

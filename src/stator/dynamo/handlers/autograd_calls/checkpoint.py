@@ -87,13 +87,11 @@ class _TorchContexts(Value):
     """The contexts of torch's own functions do nothing, or choose the values to keep, which aot chooses itself."""
 
     __slots__ = ("made_at",)
+    cls = tuple
 
     def __init__(self, made_at: int) -> None:
         super().__init__()
         self.made_at = made_at
-
-    def python_type(self, context: CaptureContext) -> type:
-        return tuple
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         raise cannot_rebuild("the contexts of a checkpoint", self.made_at)

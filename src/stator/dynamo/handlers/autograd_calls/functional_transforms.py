@@ -294,6 +294,7 @@ class TransformedValue(Value):
     """`transform(function, **options)`, e.g. by torch.func.grad; `on_call` captures its call."""
 
     __slots__ = ("function", "on_call", "options", "transform")
+    cls = type(lambda: None)
 
     def __init__(self, transform: Any, function: Value, options: dict[str, Value], on_call: Call) -> None:
         self.source = None
@@ -301,9 +302,6 @@ class TransformedValue(Value):
         self.function = function
         self.options = options
         self.on_call = on_call
-
-    def python_type(self, context: CaptureContext) -> type:
-        return type(lambda: None)
 
     def describe(self, context: CaptureContext) -> str:
         return f"{self.transform.__name__} of {self.function.describe(context)}"
@@ -323,14 +321,12 @@ class PullbackValue(Value):
     """The function of cotangents that torch.func.vjp returns beside the result."""
 
     __slots__ = ("made_at", "on_call")
+    cls = type(lambda: None)
 
     def __init__(self, on_call: Callable[[CaptureContext, list[Value]], Value], made_at: int) -> None:
         self.source = None
         self.on_call = on_call
         self.made_at = made_at
-
-    def python_type(self, context: CaptureContext) -> type:
-        return type(lambda: None)
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.on_call(context, args)

@@ -35,9 +35,6 @@ class IteratorValue(Value):
         self.cls = cls
         self.made_at = made_at
 
-    def python_type(self, context: CaptureContext) -> type:
-        return self.cls
-
     def next_item(self, context: CaptureContext) -> Value | None:
         """The next item, or None at the end."""
         try:

@@ -32,13 +32,11 @@ class SliceValue(Value):
     """A slice; its parts may be tensors or constants."""
 
     __slots__ = ("start", "step", "stop")
+    cls = slice
 
     def __init__(self, start: Value, stop: Value, step: Value, source: Source | None = None) -> None:
         self.source = source
         self.start, self.stop, self.step = start, stop, step
-
-    def python_type(self, context: CaptureContext) -> type:
-        return slice
 
     def constant(self) -> slice:
         return slice(self.start.constant(), self.stop.constant(), self.step.constant())
@@ -59,6 +57,7 @@ class RangeValue(Value):
     whose bounds change make constants of them."""
 
     __slots__ = ("_known", "bounds")
+    cls = range
 
     def __init__(
         self,
@@ -79,9 +78,6 @@ class RangeValue(Value):
     def open_bounds(self) -> list[SymbolicNumber]:
         """The bounds that are no constants."""
         return [] if self._known is not None else [bound for bound in self.bounds if is_open(bound)]
-
-    def python_type(self, context: CaptureContext) -> type:
-        return range
 
     def real(self) -> Any:
         return self.constant()

@@ -111,9 +111,6 @@ class TensorValue(Value):
         self.attributes: dict[str, Value] | None = None
         self.node_before: fx.Node | None = None  # the node before captured code wrote `.data`
 
-    def python_type(self, context: CaptureContext) -> type:
-        return self.cls
-
     def key(self, context: CaptureContext) -> Any:
         if self.obj is None:
             return self
@@ -486,14 +483,12 @@ class TensorMethodValue(Value):
     """A bound method of a tensor."""
 
     __slots__ = ("name", "owner")
+    cls = type(torch.zeros)
 
     def __init__(self, owner: TensorValue, name: str) -> None:
         self.source = None
         self.owner = owner
         self.name = name
-
-    def python_type(self, context: CaptureContext) -> type:
-        return type(torch.zeros)
 
     def describe(self, context: CaptureContext) -> str:
         return f"the method Tensor.{self.name}"
