@@ -5,6 +5,7 @@ Decisions follow storages (which tensors share memory), never graph values.
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from stator.graph.ir.traced import (
     ViewOfInput,
     ViewOfOutput,
     ViewOfResult,
+    ViewStep,
     symbolic_parts,
 )
 from stator.prims.layout import equal_sizes, same_strides, surely
@@ -238,7 +240,7 @@ def _describe(tracer: FunctionalTracer, collected: _Outputs, leaf: Any, sharing:
         return Fresh(position)
     if leaf.grad_fn is not None:
         _check_view_of(base, leaf)
-    return ViewOfOutput(position, geometry(storage.meta, leaf))
+    return ViewOfOutput(position, geometry(storage.meta, leaf, base.steps))
 
 
 def _base_of(tracer: FunctionalTracer, group: list[FakeTensor], storage: FakeStorage) -> FakeTensor:
@@ -247,6 +249,9 @@ def _base_of(tracer: FunctionalTracer, group: list[FakeTensor], storage: FakeSto
     if found is None:
         bases = [fake._base for fake in group if fake.requires_grad and fake._is_view()]
         found = _spanning([base for base in bases if isinstance(base, FakeTensor)], storage)
+    if found is None or not found.requires_grad:
+        # A custom function that returns its argument cuts the result off from the argument's place in autograd's graph.
+        found = next((fake for fake in group if fake.requires_grad and _is_whole(fake, storage)), found)
     if found is None:
         found = tracer.storage_value(storage)
         found.fake_storage, found.seen = storage, storage.version
@@ -263,6 +268,14 @@ def _spanning(candidates: Sequence[FakeTensor], storage: FakeStorage) -> FakeTen
         if fake.fake_storage is storage and not fake.steps and equal_sizes(fake.meta.stride, storage.meta.stride)
     ]
     return next((fake for fake in fits if fake.requires_grad), fits[0] if fits else None)
+
+
+def _is_whole(fake: FakeTensor, storage: FakeStorage) -> bool:
+    """Whether a view, perhaps, of a storage shows it as it is laid out."""
+    mine, whole = fake.meta, storage.meta
+    if mine.dtype != whole.dtype or fake.is_conj() or fake.is_neg() or not equal_sizes(mine.shape, whole.shape):
+        return False
+    return equal_sizes(mine.stride, whole.stride) and equal_sizes((mine.offset,), (whole.offset,))
 
 
 # The number of view steps that the search for a base follows.
@@ -285,12 +298,15 @@ def _check_view_of(base: FakeTensor, view: FakeTensor) -> None:
     )
 
 
-def geometry(base: TensorMeta, view: FakeTensor) -> Geometry:
-    """Describe `view` relative to a tensor laid out as `base`, whose storage it shares."""
+def geometry(base: TensorMeta, view: FakeTensor, done: tuple[ViewStep, ...] = ()) -> Geometry:
+    """Describe `view` relative to a tensor laid out as `base`, whose storage it shares. `done`: the steps from the
+    storage to that tensor."""
     meta = view.meta
     # The gradients of the view operators are cheaper than that of as_strided.
-    exact = view.requires_grad or any(step.func in REINTERPRETING for step in view.steps)
-    steps = view.steps if exact else ()
+    behind = len(view.steps) >= len(done) and all(map(operator.is_, view.steps, done))
+    steps = view.steps[len(done) :] if behind else view.steps
+    exact = view.requires_grad or any(step.func in REINTERPRETING for step in steps)
+    steps = steps if exact else ()
     return Geometry(meta.shape, meta.stride, meta.offset - base.offset if not steps else 0, steps)
 
 
