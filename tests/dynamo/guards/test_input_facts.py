@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -123,3 +124,73 @@ def test_facts_that_change_again_and_again_end_the_graph() -> None:
         mask = torch.randint(0, 2, (3, 6), generator=generator)
         assert torch.equal(compiled(X, mask), program(X, mask))
     assert counters.counts["graph_breaks"] > 0
+
+
+COEFFICIENTS = torch.tensor([0.2, 0.5, 1.0, 1.0], dtype=torch.float64)
+TIMES = torch.linspace(0, 1, 8)
+
+
+def weighted(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    for at, coefficient in enumerate(table.to(x.dtype)):
+        x = x + at if coefficient == 1.0 else x * coefficient
+    return x
+
+
+def in_time(x: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    assert (times[1:] > times[:-1]).all()
+    for before, after in itertools.pairwise(times):
+        x = x + (after - before) if after <= times[5] else x * after
+    return x
+
+
+class Integrate(torch.autograd.Function):
+    """Follows branches on times in a forward that autograd does not see."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, times: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return in_time(x, times)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        return grad * 2, None
+
+
+def inside_a_function(x: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    return Integrate.apply(x.clone().requires_grad_(), times).detach()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("program", "vector"), [(weighted, COEFFICIENTS), (in_time, TIMES), (inside_a_function, TIMES)]
+)
+def test_comparisons_in_vectors_of_floats_are_one_graph(program: Callable[..., Any], vector: torch.Tensor) -> None:
+    compiled = stator.compile(program, backend="aot_eager", fullgraph=True)
+    for one in (vector, vector.clone(), vector**2, vector * 1.5, vector):
+        torch.testing.assert_close(compiled(X, one), program(X, one))
+
+
+def test_vectors_of_floats_may_change_in_each_call() -> None:
+    compiled = stator.compile(in_time, backend="eager")
+    generator = torch.Generator().manual_seed(0)
+    for number in range(12):
+        if number == 8:
+            counters.clear()
+        times = torch.rand(8, generator=generator).sort().values
+        assert torch.equal(compiled(X, times), in_time(X, times))
+    assert counters.counts["frames"] == counters.counts["graph_breaks"] == 0
+
+
+class Inverse(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.tensor([0.0, 1.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if (1 / self.table)[0] > 0 else x - 1
+
+
+def test_contents_tell_zeros_of_both_signs_apart() -> None:
+    module = Inverse()
+    compiled = stator.compile(module, backend="eager", fullgraph=True)
+    for zero in (0.0, -0.0, 0.0):
+        module.table[0] = zero
+        assert torch.equal(compiled(X), module(X))

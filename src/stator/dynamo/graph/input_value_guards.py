@@ -6,6 +6,7 @@ the guard fails repeatedly, the graph breaks there instead.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from stator.graph.ir.schema import op_info
 from .side_effect_analysis import Footprint
 
 _LARGEST = 16  # elements; larger tensors are data rather than sizes
+_MANY_FACTS = 4  # truths about one input; from then on, its contents are compared instead
 _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 
 
@@ -56,6 +58,7 @@ class CaptureFakeMode(FakeMode):
         super().__init__()
         self.context = context
         self.relied_on: set[TensorValue] = set()
+        self.facts: Counter[TensorValue] = Counter()  # how many truths about an input's data the capture relied on
         self.apart: set[tuple[TensorValue, TensorValue]] = set()  # pairs that a guard keeps in different memory
         self.times = 0
         self.footprint = Footprint()
@@ -114,6 +117,7 @@ class CaptureFakeMode(FakeMode):
         """Release the capture, which fakes may outlive."""
         super().forget()
         self.relied_on.clear()
+        self.facts.clear()
         self.apart.clear()
         del self.context
 
@@ -130,6 +134,18 @@ class CaptureFakeMode(FakeMode):
                 self.relied_on.add(value)
                 self.context.guard(contents_source(value.source), GuardKind.EQUALS, contents(value.obj))
         return True
+
+    def rely_on_contents(self, inputs: list[TensorValue]) -> bool:
+        """Guard the contents of these inputs, if they are small, did not change often, and decide many branches: a
+        comparison of all numbers is cheaper then than to compute each truth again."""
+        self.facts.update(inputs)
+        for value in inputs:
+            few = self.facts[value] < _MANY_FACTS and value not in self.relied_on
+            if few or value.obj.numel() > _LARGEST:  # type: ignore[union-attr]
+                return False
+            if self.context.changing.get(contents_source(value.source), 0) >= OFTEN:  # type: ignore[arg-type]
+                return False
+        return self.rely_on(frozenset(inputs))
 
     def rely_on_no_other_writer(self, value: TensorValue) -> None:
         """Guard that no written input with another storage shares the value's memory, as a view of another dtype or a

@@ -54,6 +54,12 @@ class Subgraph:
             self.lifted.append(value)
         return node
 
+    def outer_nodes(self) -> Iterator[tuple[fx.Node, fx.Node]]:
+        """Placeholders, each with the node of the outer tensor that it stands for."""
+        for value, _ in self._versions:
+            if value.node is not None:
+                yield self._nodes[id(value)], value.node
+
     def placeholder(self, fake: Any) -> fx.Node:
         graph, last = self.graph, self._last
         first = next(iter(graph.nodes), None)

@@ -141,7 +141,7 @@ def _item(context: CaptureContext, tensor: TensorValue) -> Value:
         return ConstantValue(known)
     if tensor.fake.dtype is torch.bool and tensor.fake.numel() == 1:
         for find in truths:
-            if (found := find(context, tensor)) is not None:
+            if (found := find(context, tensor, False)) is not None:
                 return ConstantValue(found)
     whole_graph = in_optimizers(context) and tensor.fake.dtype.is_floating_point
     if not (whole_graph or may_be_read(context, tensor)) or tensor.fake.numel() != 1:

@@ -50,8 +50,8 @@ FACTS = frozenset(
         "nbytes",
     }
 )
-# finder(context, tensor): the truth of a tensor, if a subgraph or guard decides it, or None
-truths: list[Callable[[CaptureContext, TensorValue], bool | None]] = []
+# finder(context, tensor, at_branch): the truth of a tensor, if a subgraph or guard decides it, or None
+truths: list[Callable[[CaptureContext, TensorValue, bool], bool | None]] = []
 # reader(context, tensor, key): `tensor[key]` under a mode that changes its meaning, or None
 item_readers: list[Callable[[CaptureContext, TensorValue, Value], Value | None]] = []
 _AUTOGRAD_FACTS = frozenset({"requires_grad", "is_leaf", "grad_fn", "grad"})
@@ -131,7 +131,7 @@ class TensorValue(Value):
         return one and context.recorder.known_number(self.fake) is None
 
     def truth(self, context: CaptureContext) -> bool:
-        known = self.decided_truth(context)
+        known = self.decided_truth(context, at_branch=True)
         if known is None:
             count = self.fake.numel()
             many = example_of_number(count) is not None and bool(count != 1)  # an error in eager
@@ -142,15 +142,15 @@ class TensorValue(Value):
             )
         return known
 
-    def decided_truth(self, context: CaptureContext) -> bool | None:
-        """The truth, if capture can decide it."""
+    def decided_truth(self, context: CaptureContext, *, at_branch: bool = False) -> bool | None:
+        """The truth, if capture can decide it. `at_branch`: else the graph ends here."""
         rely_on_method(context, self.cls, "__bool__")
         if is_wrapper(self.fake) or not self.fake.known_from:  # type: ignore[attr-defined]
             known = context.recorder.known_number(self.fake)
             if known is not None:
                 return bool(known)
         for find in truths:  # these rely on less than the whole contents
-            if (found := find(context, self)) is not None:
+            if (found := find(context, self, at_branch)) is not None:
                 return found
         known = context.recorder.known_number(self.fake)
         return None if known is None else bool(known)
