@@ -36,14 +36,19 @@ def measured(name: str, mode: str, systems: list[str], seconds: float, limit: fl
             return None
         found: dict[str, Any] = json.loads(out.read_text())
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / f"{name}_{mode}.json").write_text(json.dumps(found, indent=1) + "\n")
+    place(name, mode, "peer_dynamic" in systems).write_text(json.dumps(found, indent=1) + "\n")
     print("  " + "  ".join(row(found)), file=sys.stderr, flush=True)
     return found
 
 
-def kept(name: str, mode: str) -> dict[str, Any] | None:
-    path = FOLDER / f"{name}_{mode}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+def place(name: str, mode: str, beside_dynamic: bool) -> Path:
+    """The file of a program's figures; those beside torch.compile with dynamic=True have a file of their own."""
+    return FOLDER / f"{name}_{mode}{'_beside_dynamic' if beside_dynamic else ''}.json"
+
+
+def kept(name: str, mode: str) -> list[dict[str, Any]]:
+    paths = [place(name, mode, beside_dynamic) for beside_dynamic in (False, True)]
+    return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
 def main() -> None:
@@ -65,7 +70,7 @@ def main() -> None:
         for mode in programs()[name].modes:
             if mode in options.modes:
                 if options.kept:
-                    found.append(kept(name, mode))
+                    found += kept(name, mode)
                 else:
                     found.append(measured(name, mode, systems, options.seconds, options.limit))
     print(markdown([one for one in found if one]))

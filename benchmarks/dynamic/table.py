@@ -34,16 +34,18 @@ def ratios(result: dict[str, Any], system: str, over: str) -> list[float]:
 def row(result: dict[str, Any], system: str = "stator") -> tuple[str, ...]:
     """One program's cells for one of stator's systems. Ratios above 1: it is the quicker one; geometric means over
     the sizes, and the worst size."""
-    ours, peer = result["systems"][system], result["systems"].get("peer")
+    peers = "peer_dynamic" if "peer_dynamic" in result["systems"] else "peer"
+    ours, peer = result["systems"][system], result["systems"].get(peers)
     first, *others = ours["first_s"].values()
     counts = ours["counts"]
     unfit = {name: counts[name] for name in ("limits", "failed", "eager_graphs", "eager_parts") if counts[name]}
     compiled = str(counts["compiled"]) + (f" + {ours['compiled_again']}" if ours["compiled_again"] else "")
     told = ", ".join(f"{name} {number}" for name, number in unfit.items())
-    over = {name: ratios(result, system, name) for name in ("eager", "alone", "peer")}
+    over = {name: ratios(result, system, name) for name in ("eager", "alone", peers)}
     mean = {name: f"{geometric_mean(one):.2f}" if one else "" for name, one in over.items()}
+    beside = ", beside dynamic=True" if peers == "peer_dynamic" else ""
     return (
-        result["program"] + ("" if system == "stator" else f" ({system})"),
+        result["program"] + ("" if system == "stator" else f" ({system})") + beside,
         result["mode"],
         str(len(result["median_ms"])),
         compiled + (f" ({told})" if told else ""),
@@ -56,7 +58,7 @@ def row(result: dict[str, Any], system: str = "stator") -> tuple[str, ...]:
         mean["alone"],
         str(peer["counts"]["compiled"]) if peer else "",
         f"{sum(peer['first_s'].values()):.1f}" if peer else "",
-        mean["peer"],
+        mean[peers],
     )
 
 
