@@ -143,6 +143,8 @@ def test_division_and_remainder_disappear_within_ranges(expr, expected):
 
 def test_nested_divisions_merge_without_ranges():
     assert i // 4 // 8 is i // 32
+    assert ((i + 1) // 2 + 1) // 2 is (i + 3) // 4
+    assert ((i - 1) // 2 - 3) // 5 is (i - 7) // 10
     assert (i % 32) % 8 is i % 8
     assert (6 * i) // 4 is (3 * i) // 2
     assert (8 * i + 3) % 4 == 3

@@ -115,10 +115,22 @@ def _normal(relation: str, expr: ExprLike) -> Condition:
             factor = -factor
         if expr.offset % factor:
             return relation == "!="
-    if factor == 1:
-        return Comparison(relation, expr)
-    scaled = [(monomial, value // factor) for monomial, value in terms]
-    return Comparison(relation, from_sorted(tuple(term for term in scaled if term[1])))
+    if factor != 1:
+        scaled = [(monomial, value // factor) for monomial, value in terms]
+        expr = from_sorted(tuple(term for term in scaled if term[1]))
+    return _without_quotient(expr) if relation == ">=" else Comparison(relation, expr)
+
+
+def _without_quotient(expr: Expr) -> Condition:
+    """expr >= 0, where n//d >= k for a number d > 0 is n >= k*d."""
+    monomial, sign = expr._terms[0]
+    atom = monomial[0]
+    if isinstance(atom, FloorDiv) and isinstance(atom.denominator, int) and atom.denominator > 0 and abs(sign) == 1:
+        rest = expr - atom * sign
+        if rest.constant is not None:
+            end = rest * atom.denominator + (0 if sign > 0 else atom.denominator - 1)
+            return _normal(">=", atom.numerator * sign + end)
+    return Comparison(">=", expr)
 
 
 def negate(condition: Condition) -> Condition:

@@ -393,8 +393,11 @@ def floor_div(numerator: ExprLike, denominator: ExprLike) -> Expr:
         if step > 1:
             coarse, fine = divided_terms(rest, step)
             return quotient + floor_div(coarse + fine.offset // step, bottom // step)
-        if isinstance(rest, FloorDiv) and isinstance(rest.denominator, int) and rest.denominator > 0:
-            return quotient + floor_div(rest.numerator, rest.denominator * bottom)
+        inner = rest._terms[0][0][0] if rest._terms[0][1] == 1 else None
+        if isinstance(inner, FloorDiv) and isinstance(inner.denominator, int) and inner.denominator > 0:
+            above = rest - inner
+            if above.constant is not None:  # (n//d + k) // b
+                return quotient + floor_div(inner.numerator + above * inner.denominator, inner.denominator * bottom)
     return quotient + FloorDiv._of(rest, bottom)
 
 
