@@ -113,6 +113,31 @@ def test_a_symbol_with_one_value_left_is_replaced() -> None:
     assert environment.simplify(a * b) is 2 * b
 
 
+def test_a_bound_on_a_quotient_is_one_on_its_numerator() -> None:
+    environment, (a,) = sizes(a=70)
+    assert environment.decide(compare("!=", (a + 31) // 32, 1))
+    assert environment.ranges[a][0] == 33
+    assert environment.evaluate_static(compare(">", (a + 15) // 16, 2)) is True
+    environment.assume(compare("<", a // 10, 9))
+    assert environment.ranges[a] == (33, 89)
+
+
+def test_a_fact_makes_the_environment_forget_results() -> None:
+    environment, (a, b) = sizes(a=6, b=4)
+    asked: list[bool] = []
+
+    def compute() -> bool:
+        asked.append(environment.evaluate_static(compare(">", a, b)) is True)
+        return asked[-1]
+
+    assert [environment.remember("a > b", compute) for _ in range(2)] == [False, False] == asked * 2
+    with assume_several():
+        environment.remember("a > b", compute)
+    assert len(asked) == 2
+    environment.assume(compare(">", a, b))
+    assert environment.remember("a > b", compute)
+
+
 def test_equal_sizes_become_one_symbol() -> None:
     environment, (a, b) = sizes(a=6, b=6)
     assert environment.decide(compare("==", a, b))

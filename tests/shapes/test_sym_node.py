@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stator.base.errors import Unsupported
 from stator.shapes.environment import Environment
-from stator.shapes.sym_node import SymbolicNode, to_expression, to_sym_float, to_sym_int
+from stator.shapes.sym_node import SymbolicNode, storage_bytes, to_expression, to_sym_float, to_sym_int
 
 
 def sizes(*hints: int) -> tuple[Environment, list[Any]]:
@@ -125,8 +125,10 @@ class Wrapper(torch.Tensor):
     """A tensor with symbolic sizes and nothing behind them."""
 
     @staticmethod
-    def __new__(cls, shape: Any, strides: Any) -> Wrapper:
-        return torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=torch.float32)  # type: ignore
+    def __new__(cls, shape: Any, strides: Any, offset: Any = 0) -> Wrapper:
+        return torch.Tensor._make_wrapper_subclass(  # type: ignore[no-any-return]
+            cls, shape, strides=strides, storage_offset=offset, dtype=torch.float32
+        )
 
     def __init__(self, *_layout: Any) -> None:
         pass
@@ -144,6 +146,14 @@ def test_a_tensor_carries_symbolic_sizes() -> None:
     assert str(tensor.numel()) == "3*s0*s1" and [str(step) for step in tensor.stride()] == ["3*s1", "3", "1"]
     assert isinstance(tensor.shape[0].node, SymbolicNode)
     assert not environment.facts
+
+
+def test_bytes_of_a_storage_are_those_of_cplusplus() -> None:
+    _, (a, b) = sizes(6, 4)
+    for shape, strides, offset in (((a, b, 3), (b * 3, 3, 1), 0), ((b, a), (1, 2 * b), a + 1), ((a, 0), (1, 1), 0)):
+        tensor = Wrapper(shape, strides, offset)
+        assert str(storage_bytes(shape, strides, offset, 4)) == str(tensor.untyped_storage().nbytes())
+    assert storage_bytes((6, 4), (4, 1), 0, 4) is None
 
 
 def test_cplusplus_tells_layouts_of_symbolic_sizes() -> None:

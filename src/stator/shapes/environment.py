@@ -88,6 +88,7 @@ class Environment:
         self.locate = locate
         self.assumes = assumes
         self.narrowed: dict[tuple[Symbol, str], SizeFact] = {}  # the fact that moved the "low" or "high" end last
+        self._remembered: dict[Any, Any] = {}
         self._answers: dict[Any, bool] = {}
         self._simplified: dict[Expr, Expr] = {}
         self._lower: dict[Expr, Bound] = {}
@@ -289,6 +290,7 @@ class Environment:
         if answer is False or isinstance(condition, bool):
             raise ValueError(f"{condition} contradicts the known ranges and facts")
         self.facts.append(SizeFact(condition, self.locate() if self.locate is not None else None))
+        self._remembered.clear()
         for part in condition.parts if isinstance(condition, Conjunction) else (condition,):
             self._learn(part)
 
@@ -386,7 +388,7 @@ class Environment:
         elif condition.relation == ">=":
             self._about.setdefault(expr.symbols, []).append(expr)
             self._narrow(expr)
-        elif len(expr.symbols) == 1:
+        else:
             self._exclude(expr)
         self._simplified.clear()
         self._lower.clear()
@@ -438,14 +440,11 @@ class Environment:
         self._set_range(symbol, low, high)
 
     def _exclude(self, expr: Expr) -> None:
-        """c*s + k != 0 at an end of the range moves that end."""
-        (symbol,) = expr.symbols
-        factor = expr.coefficient(symbol)
-        if not factor or not isinstance(factor, int) or expr.offset % factor:
-            return
-        value = -expr.offset // factor
-        low, high = self._range(symbol)
-        self._set_range(symbol, low + (value == low), high - (value == high))
+        """expr != 0 at an end of its bounds is an inequality."""
+        for one in (expr, -expr):
+            if self._at_least(one) == 0:
+                self._lower.clear()
+                self._learn(compare(">=", one, 1))
 
     def _set_range(self, symbol: Symbol, low: Bound, high: Bound) -> None:
         """Narrow a range because of the newest fact."""
@@ -471,6 +470,18 @@ class Environment:
         return all(fact.condition.holds(values) for fact in self.facts) and all(
             low <= values[symbol] <= high for symbol, (low, high) in self.ranges.items()
         )
+
+    def remember(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """The result of `compute`, which asks this environment alone. `key` describes the function and its arguments.
+        A new fact makes the environment forget."""
+        key = (key, getattr(_asking, "unknown", False), getattr(_asking, "several", False))
+        found = self._remembered.get(key)
+        if found is None:
+            known = len(self.facts)
+            found = compute()
+            if len(self.facts) == known:
+                self._remembered[key] = found
+        return found
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

@@ -345,6 +345,25 @@ def rely_on_elements(sizes: Sequence[Any]) -> None:
             node.environment.rely_on_elements(node.value)
 
 
+def storage_bytes(sizes: Sequence[Any], strides: Sequence[Any], offset: Any, itemsize: int) -> Any:
+    """The bytes up to the end of a tensor's last element; None if all sizes and strides are ints. torch computes these
+    bytes itself, but of symbolic sizes by many calls of nodes."""
+    numbers = (*sizes, *strides, offset)
+    node = next((number.node for number in numbers if type(number) is torch.SymInt), None)
+    if type(node) is not SymbolicNode:
+        return None
+    steps = [to_expression(number) for number in numbers]
+    shape, places = steps[: len(sizes)], steps[len(sizes) : -1]
+    if 0 in shape:
+        return 0
+
+    def compute() -> Any:
+        last = sum([(size - 1) * place for size, place in zip(shape, places, strict=True)])
+        return to_sym_int(node.environment, (steps[-1] + last + 1) * itemsize)
+
+    return node.environment.remember((storage_bytes, len(sizes), *steps, itemsize), compute)
+
+
 def to_sym_int(environment: Environment, value: Any) -> Any:
     """A `torch.SymInt` for an integer expression, or an int if the expression is constant."""
     if isinstance(value, Expr) and value.constant is not None:

@@ -15,7 +15,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from stator.base.errors import Unsupported
 from stator.prims.record import TensorMeta
-from stator.shapes.sym_node import rely_on_elements
+from stator.shapes.sym_node import rely_on_elements, storage_bytes
 
 from .number_stand_ins import DataDependent
 
@@ -129,6 +129,7 @@ class FakeTensor(torch.Tensor):
             dtype=meta.dtype,
             device=meta.device,
             requires_grad=requires_grad,
+            storage_size=storage_bytes(meta.shape, meta.stride, meta.offset, meta.dtype.itemsize),
         )
         tensor.fake_mode = mode
         tensor.meta = meta
