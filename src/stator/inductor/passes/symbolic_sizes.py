@@ -4,17 +4,14 @@ expressions answer none by themselves."""
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Any
 
 from torch import fx
-from torch.utils._pytree import tree_leaves, tree_map
 
 from stator.base.errors import Unsupported
 from stator.graph.ir.aten_graph import AtenGraph, LazyGraphModule
-from stator.graph.ir.size_bindings import environment_of, size_bindings
+from stator.graph.ir.size_bindings import environment_of, size_bindings, symbolic_numbers
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.prims.operators.checks import require_sizes
-from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, Conjunction, Disjunction, is_python
 from stator.shapes.expr import Expr, Symbol
 from stator.shapes.floats import FloatExpr
@@ -60,16 +57,12 @@ def described_graph(gm: fx.GraphModule, sizes: SizeKnowledge) -> fx.GraphModule:
     return LazyGraphModule(gm, graph, "AtenGraph")
 
 
-def _parts(meta: Any) -> Any:
-    return tree_map(lambda one: (one.shape, one.stride, one.offset) if isinstance(one, TensorMeta) else one, meta)
-
-
 def _check(node: fx.Node, bound: Set[Symbol]) -> None:
-    for value in tree_leaves((node.args, node.kwargs, _parts(node.meta["val"]))):
+    for value in symbolic_numbers((node.args, node.kwargs, node.meta["val"])):
         if isinstance(value, (Expr, FloatExpr)) and not value.symbols <= bound:
             unbound = ", ".join(sorted(map(str, value.symbols - bound)))
             raise Unsupported("dynamic-shape", f"{node.target} needs the size {unbound}, which no input tells")
-        if isinstance(value, Comparison | Conjunction | Disjunction):
+        if isinstance(value, (Comparison, Conjunction, Disjunction)):
             if node.target is require_sizes and is_python(value):
                 continue
             raise Unsupported("dynamic-shape", f"{node.target} has an argument that compares sizes: {value}")

@@ -201,13 +201,14 @@ class _Planner:
         if not self.reuse or name in self.returned or self._on_heap(need):
             return None
         device = self.buffers[name].layout.device
-        most = _LARGEST_WASTE * self.sizes.hint(need)
+        least = self.sizes.hint(need)
+        most = _LARGEST_WASTE * least
         fitting = [
-            (self.sizes.hint(bytes_), -order, old)
+            (size, -order, old)
             for order, (old, bytes_) in enumerate(self.dead.items())
-            if self.sizes.known("<=", need, bytes_)
-            and self.sizes.hint(bytes_) <= most
+            if least <= (size := self.sizes.hint(bytes_)) <= most
             and self.buffers[old].layout.device == device
+            and self.sizes.known("<=", need, bytes_)
         ]
         # the smallest; among equals the buffer that died last, which is still in the processor's cache
         return min(fitting)[2] if fitting else None
