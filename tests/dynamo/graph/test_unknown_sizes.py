@@ -285,6 +285,22 @@ def test_a_branch_on_a_size_ends_the_graph_there() -> None:
         stator.compile(branching, backend="eager", fullgraph=True)(inputs()[0])
 
 
+def looping(x):
+    total = x.sum()
+    for at in range((x > 0).sum().item() % 4):
+        total = total + x[at, 0]
+    return total
+
+
+def test_a_range_over_a_number_ends_the_graph_there() -> None:
+    compiled = stator.compile(looping, backend="eager")
+    for x in inputs():
+        same(compiled(x), looping(x))
+    with pytest.raises(stator.Unsupported, match="a range over a number") as caught:
+        stator.compile(looping, backend="eager", fullgraph=True)(inputs()[0])
+    assert caught.value.place.line == looping.__code__.co_firstlineno + 2
+
+
 def test_what_every_size_answers_is_no_branch() -> None:
     compiled = stator.compile(asking_what_is_known, backend="eager", fullgraph=True)
     for x in inputs():

@@ -9,7 +9,7 @@ from stator.dynamo.codegen import support
 from stator.dynamo.guards.source import Source
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
-from stator.dynamo.values.base import CaptureContext, Reconstructor, Value
+from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, unsupported
 from stator.dynamo.values.constants import ConstantMethod, ConstantValue
 from stator.dynamo.values.symbolic_numbers import (
     SymbolicNumber,
@@ -123,6 +123,8 @@ class RangeValue(Value):
 
 def range_of(context: CaptureContext, bounds: Sequence[Value], source: Source | None = None) -> RangeValue:
     """`range(*bounds)`. Numbers that change stay open, but for the step."""
+    if any(is_open(bound) and is_known_when_the_graph_runs(bound) for bound in bounds):
+        raise unsupported("data-dependent-value", "a range over a number that is known when the graph runs")
     kept = tuple(
         bound if is_open_bound(bound) and at < 2 else ConstantValue(context.index_of(bound))
         for at, bound in enumerate(bounds)
