@@ -135,21 +135,29 @@ def _masked_select(unknown: UnknownSizes, self: Any, mask: Any) -> TensorMeta:
 
 @rules.register(aten.index.Tensor)
 def _index(unknown: UnknownSizes, self: Any, indices: Any) -> Any:
-    """Replace each mask by the indices of its elements, one per dimension of the mask, and apply the rule of
-    indexing."""
-    shape = tuple(self.shape)
+    """Apply the rule of indexing to the indices of masks' elements."""
+
+    def columns(mask: Any) -> Sequence[Any]:
+        places = TensorMeta((unknown.count(mask),), (1,), torch.int64, mask.device)
+        return [TensorFromMeta(places)] * len(mask.shape)
+
+    return index(self, masks_expanded(self, indices, columns))
+
+
+def masks_expanded(tensor: Any, indices: Sequence[Any], columns: Callable[[Any], Sequence[Any]]) -> list[Any]:
+    """The indices of a tensor with the indices of its elements in place of each mask: `columns(mask)` gives one for
+    each of the mask's dimensions."""
+    shape = tuple(tensor.shape)
     expanded: list[Any] = []
     for given in indices:
         if given is None or given.dtype not in MASKS:
             expanded.append(given)
             continue
-        at = len(expanded)
-        own = tuple(given.shape)
+        own, at = tuple(given.shape), len(expanded)
         if len(own) > len(shape) - at or not all(holds(a == b) for a, b in zip(own, shape[at:], strict=False)):
             raise IndexError(f"The shape of the mask {list(own)} at index {at} does not match {list(shape)}")
-        places = TensorMeta((unknown.count(given),), (1,), torch.int64, given.device)
-        expanded += [TensorFromMeta(places)] * len(own)
-    return index(self, expanded)
+        expanded += columns(given)
+    return expanded
 
 
 def _at_least_one(shape: Any) -> int:

@@ -15,12 +15,11 @@ from torch._ops import OpOverload
 
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor
-from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes
+from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes, masks_expanded
 from stator.graph.ir.schema import op_info
 from stator.graph.ir.size_bindings import new_symbols, unknown_symbols
-from stator.prims.layout import broadcast_shapes, holds
+from stator.prims.layout import broadcast_shapes
 from stator.prims.operators.checks import require_sizes, tolist
-from stator.prims.shape_rules.indexing import MASKS
 from stator.shapes.expr import Symbol
 from stator.shapes.sym_node import to_sym_bool
 
@@ -44,7 +43,7 @@ class UnknownSizeRecorder:
         """The results of an operator whose result's size depends on data; NotImplemented if there is no rule."""
         tracer: FakeMode = self.tracer
         if func is aten.index.Tensor:
-            return tracer.dispatch(func, (args[0], self._places(args[0], args[1])), {})
+            return tracer.dispatch(func, (args[0], masks_expanded(args[0], args[1], self._columns)), {})
         if func is aten.masked_select.default:
             return self._selected(*args)
         metas = self.unknown.results(func, args, kwargs)
@@ -61,23 +60,6 @@ class UnknownSizeRecorder:
         numbers = [self.unknown.number(info.min, info.max) for _ in range(fake.numel())]
         self.tracer._record(op_info(tolist), numbers, (fake,), {}, [fake])
         return _nested(iter(numbers), shape)
-
-    def _places(self, tensor: FakeTensor, indices: Sequence[Any]) -> list[Any]:
-        """Indices with the places of its elements, one index for each of its dimensions, for each mask."""
-        shape = tuple(tensor.shape)
-        found: list[Any] = []
-        for index in indices:
-            if index is None or index.dtype not in MASKS:
-                found.append(index)
-                continue
-            own = tuple(index.shape)
-            given = shape[len(found) : len(found) + len(own)]
-            if len(own) > len(given) or not all(holds(a == b) for a, b in zip(own, given, strict=True)):
-                raise IndexError(
-                    f"The shape of the mask {list(own)} at index {len(found)} does not match {list(shape)}"
-                )
-            found += self._columns(index)
-        return found
 
     def _columns(self, mask: FakeTensor) -> Sequence[Any]:
         places = self.tracer.dispatch(aten.nonzero.default, (mask,), {})

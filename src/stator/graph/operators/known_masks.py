@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, flat_tensors, specials
+from stator.graph.fake.unknown_sizes import masks_expanded
+from stator.prims.shape_rules.indexing import MASKS
 
 aten = torch.ops.aten
 
@@ -19,24 +21,17 @@ aten = torch.ops.aten
 def _index(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Index by a known boolean mask: the result has as many elements as the mask has True."""
     tensor, indices = args[0], args[1]
-    masks = [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
+    masks = [index for index in indices if index is not None and index.dtype in MASKS]
     if not masks:
         return NotImplemented
     if any(mask.known_value() is None or not mask.dim() or mask.device != tensor.device for mask in masks):
         return mode._data_dependent(aten.index.Tensor, args, kwargs, flat_tensors(args))
-    places: list[FakeTensor | None] = []
-    for index in indices:
-        if index is not None and index.dtype in (torch.bool, torch.uint8):
-            _check_fits(index, tensor.shape[len(places) : len(places) + index.dim()])
-            places += [mode.value(column) for column in index.known_value().nonzero(as_tuple=True)]
-        else:
-            places.append(index)
-    return mode.dispatch(aten.index.Tensor, (tensor, places), {})
 
+    def columns(mask: FakeTensor) -> Sequence[FakeTensor]:
+        known: Any = mask.known_value()
+        return [mode.value(column) for column in known.nonzero(as_tuple=True)]
 
-def _check_fits(mask: FakeTensor, sizes: Sequence[Any]) -> None:
-    if tuple(mask.shape) != tuple(sizes):
-        raise IndexError(f"The shape of the mask {list(mask.shape)} does not match the dimensions {list(sizes)}")
+    return mode.dispatch(aten.index.Tensor, (tensor, masks_expanded(tensor, indices, columns)), {})
 
 
 @specials.register(aten.masked_select.default)
