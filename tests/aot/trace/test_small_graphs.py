@@ -84,6 +84,7 @@ def test_every_node_of_a_result_is_counted() -> None:
     assert [joint.link_nodes() for joint in (independent, chain, grouped)] == [0, 1, 2]
 
 
+@pytest.mark.fixed_sizes
 def test_only_operators_on_the_way_to_gradients_count_as_autograd_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A condition on data has no part in a backward."""
     seen: list[call_costs.Calls] = []
