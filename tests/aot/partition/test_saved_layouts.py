@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from tests.differential import Counts
 from torch import nn
 
 import stator
@@ -61,13 +62,18 @@ def pair(request):
     return compiled, model, x
 
 
+def images(output: torch.Tensor) -> list[torch.Tensor]:
+    """The kept ones. The output holds its history and so the saved values."""
+    return [t for t in output.grad_fn.saved_tensors if t is not None and t.dim() == 4 and t.shape[1] == 32]
+
+
 def test_kept_images_lie_as_the_forward_made_them(pair) -> None:
     compiled, _, x = pair
     if not torch.backends.mkldnn.is_available():
         pytest.skip("without oneDNN no format is preferred")
-    output = compiled(x)  # the output holds its history and so the saved values
-    saved = [t for t in output.grad_fn.saved_tensors if t is not None and t.dim() == 4 and t.shape[1] == 32]
-    assert any(t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in saved)
+    assert any(
+        t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in images(compiled(x))
+    )
 
 
 def test_gradients_and_their_layouts(pair) -> None:
@@ -76,6 +82,20 @@ def test_gradients_and_their_layouts(pair) -> None:
     expected = gradients(eager, eager, x)
     close(gradients(compiled, model, x), expected)
     close(gradients(compiled, model, x), gradients(eager, eager, x))
+
+
+@pytest.mark.parametrize("make", [network, grouped_network])
+def test_one_backward_for_all_sizes(make) -> None:
+    model = make()
+    eager = copy.deepcopy(model)
+    compiled, counts = stator.compile(model, fullgraph=True, dynamic=True), Counts()
+    for size in ((2, 8, 20, 20), (3, 8, 9, 7), (1, 8, 30, 4)):
+        x = torch.randn(size, requires_grad=True)
+        close(gradients(compiled, model, x), gradients(eager, eager, x))
+        kept = [one for one in images(compiled(x)) if one.shape[2] > 1]
+        assert kept and all(one.is_contiguous(memory_format=torch.channels_last) for one in kept)
+    assert counts.compilations == 1
+    assert counts["aot_backward:fixed_sizes"] == 0
 
 
 @pytest.mark.parametrize("first_with_hooks", [True, False])

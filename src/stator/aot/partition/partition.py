@@ -18,7 +18,6 @@ from stator.graph.ir.aten_graph import AtenGraph, LazyGraphModule
 from stator.graph.ir.memory import memory_root
 from stator.graph.ir.size_bindings import (
     environment_of,
-    has_symbols,
     result_bindings,
     size_bindings,
     symbols_of_graph,
@@ -241,8 +240,7 @@ def _forward(joint: JointGraph, sides: ForwardBackwardSets, handed: _Handover) -
     _finish(graph, outputs)
     module = _module(joint, graph, "forward")
     first = len(sides.values)
-    if not has_symbols(graph):  # a backward for all sizes relies on the layouts of the trace
-        module.meta["free_layouts"] = frozenset(first + at for at, (_, copy) in enumerate(handed.extra) if not copy)
+    module.meta["free_layouts"] = frozenset(first + at for at, (_, copy) in enumerate(handed.extra) if not copy)
     return module
 
 

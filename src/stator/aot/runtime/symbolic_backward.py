@@ -18,6 +18,7 @@ from stator.base.errors import MissingToolchain, StatorError
 from stator.graph.ir.aten_graph import AtenGraph, LazyGraphModule
 from stator.graph.ir.size_bindings import evaluated
 from stator.graph.printer import print_graph
+from stator.prims.layout import permuted_strides
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Condition
 from stator.shapes.environment import Environment
@@ -60,6 +61,7 @@ class SymbolicBackward:
         self.metas = [one for one in inputs if type(one) is not torch.SymInt]
         self.traced_under = self._later_facts()
         self.known: dict[tuple[int, ...], CompiledBackward] = {}
+        self.strides: list[tuple[Any, ...] | None] = []  # of the tensors that the code for all sizes takes
         self.fixed: dict[tuple[int, ...], Callable[..., Sequence[Any]]] = {}
         self.general: Callable[..., Sequence[Any]] | None = None
         self.compiled_under: list[Condition] = []
@@ -100,14 +102,20 @@ class SymbolicBackward:
         self, key: tuple[int, ...], sizes: Sizes, backward: CompiledBackward, arguments: Sequence[torch.Tensor]
     ) -> Callable[..., Sequence[Any]]:
         """The code for these sizes. backward: the graph with these sizes."""
-        metas = (*backward.saved_metas, *backward.metas)
-        as_traced = all(_is_laid_out(tensor, meta) for tensor, meta in zip(arguments, metas, strict=True))
-        numbers = evaluated(self.numbers, sizes)
-        if as_traced and not self.tried:
+        numbers, count = evaluated(self.numbers, sizes), len(self.reads)
+        if not self.tried:
+            saved = zip(arguments[:count], self.metas[:count], strict=True)
+            self.strides = [_strides_of(tensor, meta, sizes) for tensor, meta in saved]
+            self.strides += [meta.stride for meta in self.metas[count:]]
+        as_compiled = all(
+            strides is not None and _is_laid_out(tensor, evaluated(strides, sizes))
+            for tensor, strides in zip(arguments, self.strides, strict=True)
+        )
+        if as_compiled and not self.tried:
             self.tried = True
             self.general = self._compile_for_all([*arguments, *numbers])
             self.compiled_under = self._later_facts()
-        if as_traced and self.general is not None and _hold(self.compiled_under, sizes):
+        if as_compiled and self.general is not None and _hold(self.compiled_under, sizes):
             return _with_numbers(self.general, numbers)
         if key not in self.fixed and len(self.fixed) < _MOST_FIXED:
             counters.count("aot_backward:fixed_sizes")
@@ -115,10 +123,12 @@ class SymbolicBackward:
         if key in self.fixed:
             return self.fixed[key]
         logs.log("recompiles", "a backward was compiled for %s sizes, and runs by operators for others", _MOST_FIXED)
+        backward.strides = tuple([meta.stride for meta in backward.saved_metas])
         return run_eagerly(backward.graph, arguments)
 
     def _compile_for_all(self, arguments: Sequence[Any]) -> Callable[..., Sequence[Any]] | None:
         self.graph.meta["boxed"] = True
+        self.graph.meta["given_strides"] = self.strides
         dumps.write("22_backward.py", lambda: print_graph(self.graph))
         try:
             return self.compile_graph(self.graph, arguments)
@@ -142,11 +152,22 @@ def _with_numbers(general: Callable[..., Sequence[Any]], numbers: Sequence[int])
     return run
 
 
-def _is_laid_out(tensor: torch.Tensor, meta: TensorMeta) -> bool:
-    """Whether the elements are where the meta says. Strides of dimensions of one element do not matter."""
-    if tensor.stride() == meta.stride or not tensor.numel():
+def _strides_of(tensor: torch.Tensor, meta: TensorMeta, sizes: Sizes) -> tuple[Any, ...] | None:
+    """The strides of a saved value for all sizes: those of the trace, or dense ones with dimensions in the order that
+    the forward has chosen. None if the strides at these sizes are others."""
+    innermost_first = sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), -dim))
+    possible = [meta.stride, permuted_strides(meta.shape, innermost_first)]
+    there = [evaluated(strides, sizes) for strides in possible]
+    if tensor.stride() in there:
+        return possible[there.index(tensor.stride())]
+    return next((one for one, own in zip(possible, there, strict=True) if _is_laid_out(tensor, own)), None)
+
+
+def _is_laid_out(tensor: torch.Tensor, wanted: Sequence[int]) -> bool:
+    """Whether the elements are where these strides say. Strides of dimensions of one element do not matter."""
+    if tensor.stride() == wanted or not tensor.numel():
         return True
-    strides = zip(tensor.stride(), meta.stride, tensor.shape, strict=True)
+    strides = zip(tensor.stride(), wanted, tensor.shape, strict=True)
     return all(own == other or size == 1 for own, other, size in strides)
 
 

@@ -119,11 +119,10 @@ class _GraphLowering:
             raise CompileError("inductor", f"the graph's input {node.name} is {meta!r}, not a tensor")
         given = self.gm.meta.get("given_strides", ())
         at = len(self.builder.inputs)
-        if at < len(given) and self.builder.sizes.environment is not None:
-            given = ()
-        deviates = at < len(given) and not same_strides(meta.shape, given[at], meta.stride)
+        stride = tuple(map(self.builder.sizes.expression, given[at])) if at < len(given) else meta.stride
+        deviates = not same_strides(meta.shape, stride, meta.stride)
         if deviates:
-            meta = replace(meta, stride=given[at])
+            meta = replace(meta, stride=stride)
         self.values[node] = value = self.builder.add_input(f"in_{node.name}", meta)
         value.deviates = deviates
 

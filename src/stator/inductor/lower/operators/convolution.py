@@ -134,7 +134,8 @@ def _product_nchw(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Ten
 
 
 def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
-    """True where lowering may choose the format: where the library unambiguously follows the format of its input."""
+    """True where lowering may choose the format: where the library unambiguously follows the format of its input. At
+    other sizes than the example's, images of one position have both formats; the program then repairs the result."""
     return (
         x.rank == 4
         and not transposed
@@ -142,7 +143,8 @@ def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
         and meta.dtype is torch.float32
         and meta.stride == contiguous_strides(meta.shape)
         and all(x.sizes.known(">", size, 0) for size in x.shape)
-        and all(x.sizes.known(">", size, 1) for size in (*x.shape[1:], *meta.shape[1:]))
+        and all(x.sizes.hint(size) > 1 for size in (*x.shape[2:], *meta.shape[2:]))
+        and all(x.sizes.known(">", one.shape[1], 1) for one in (x, meta))
     )
 
 
