@@ -103,6 +103,7 @@ class _Printer:
     checks: bool = False
     size_names: dict[Symbol, str] = field(default_factory=dict)  # symbol that `at` takes -> its variable
     late_names: dict[Symbol, str] = field(default_factory=dict)  # other symbols, bound so far -> their variables
+    plain_texts: dict[Any, str] = field(default_factory=dict)  # expression -> its text over these variables
     early: set[Symbol] = field(default_factory=set)  # symbols that inputs tell
     size_lines: list[str] = field(default_factory=list)  # read and compute sizes of inputs in `call`
 
@@ -240,8 +241,12 @@ class _Printer:
         value = self.program.sizes.with_sizes_of_inputs(value)  # a later fact may have replaced a symbol
         if not isinstance(value, _EXPRESSIONS):
             return literal(value)
-        names = {**self.size_names, **self.late_names}
-        return str(value.substitute({symbol: Symbol(names[symbol]) for symbol in value.symbols}))
+        text = self.plain_texts.get(value)
+        if text is None:
+            names = {**self.size_names, **self.late_names}
+            text = str(value.substitute({symbol: Symbol(names[symbol]) for symbol in value.symbols}))
+            self.plain_texts[value] = text
+        return text
 
     def plain_sizes(self, values: Sequence[Any]) -> str:
         return sequence_text("(", [self.plain(value) for value in values], ")")
