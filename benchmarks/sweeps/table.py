@@ -78,7 +78,7 @@ processor time; two families ran at a time on two cores, so differences of a few
 SPEED = """Under the default backend on one thread, as in the wide suite below: inference is a call without gradients,
 training forward and backward in training mode; *speed* is eager's median processor time over stator's, both in turn,
 and results are compared to 1e-3 of each tensor's largest value. The two cores were shared with much other work (load
-average 4 to 13), so differences of a few hundredths are noise. The cheapest families were measured first, in training
+average 3 to 15), so differences of a few hundredths are noise. The cheapest families were measured first, in training
 also those whose graphs break; the others are still missing, most of them in training. The source changed in between.
 """
 
