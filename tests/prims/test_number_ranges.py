@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
+import stator
 from stator.prims.type_promotion import check_factor, check_range
 
 DTYPES = (
@@ -54,3 +57,31 @@ def test_factors_are_refused_as_by_eager(dtype: torch.dtype, factor: float) -> N
         torch.add(x, x, alpha=factor)
     with pytest.raises(RuntimeError):
         check_factor(dtype, factor)
+
+
+OPERATORS_WITH_NUMBERS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "leaky_relu": torch.nn.functional.leaky_relu,
+    "elu": torch.nn.functional.elu,
+    "celu": torch.celu,
+    "softplus": lambda x, number: torch.nn.functional.softplus(x, 1.0, number),
+    "hardshrink": torch.hardshrink,
+    "softshrink": torch.nn.functional.softshrink,
+    "index_add": lambda x, number: x.index_add(0, torch.tensor([0]), x[:1], alpha=number),
+    "linspace": lambda x, number: x + torch.linspace(0.0, number, 3, dtype=x.dtype),
+}
+
+
+@pytest.mark.parametrize("number", [0.5, 1e5, 1e39, -1.0], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", OPERATORS_WITH_NUMBERS)
+def test_compiled_operators_refuse_the_numbers_that_eager_refuses(name: str, dtype: torch.dtype, number: float) -> None:
+    operator, x = OPERATORS_WITH_NUMBERS[name], torch.ones(3, dtype=dtype)
+    compiled = stator.compile(lambda x: operator(x, number))
+    try:
+        expected = operator(x, number)
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError) as caught:
+            compiled(x)
+        assert ("without overflow" in str(error)) == ("without overflow" in str(caught.value))
+    else:
+        torch.testing.assert_close(compiled(x), expected, equal_nan=True)

@@ -13,6 +13,7 @@ from stator.prims.devices import as_device
 from stator.prims.layout import (
     broadcast_shapes,
     format_strides,
+    has_zero,
     holds,
     is_dense,
     like_strides,
@@ -205,6 +206,8 @@ def linspace(
     if dtype is None:
         is_complex = isinstance(start, complex) or isinstance(end, complex)
         dtype = number_dtype(1j if is_complex else 1.0)
+    if not has_zero((steps,)):
+        check_range(dtype, start, end)
     return factory_result((steps,), dtype, device)
 
 

@@ -32,6 +32,7 @@ from .operands import (
     in_place_rule,
     not_implemented_for,
     overloads,
+    scalar_type,
     unchanged_argument,
     with_in_place,
 )
@@ -56,7 +57,7 @@ UNARY = {
 
 # One floating-point tensor; eager has no kernel for integers.
 UNARY_FLOAT = """
-    gelu silu mish hardswish hardsigmoid softplus softshrink hardshrink frac leaky_relu elu celu selu
+    gelu silu mish hardswish hardsigmoid softplus frac leaky_relu elu celu selu
 """
 
 # Operators without eager kernels for bool, although compiled code could compute them.
@@ -121,9 +122,10 @@ def unary_meta(self: Any, dtype: torch.dtype) -> TensorMeta:
 
 
 def unary_float(name: str) -> ShapeRule:
-    def rule(self: Any, *_args: Any, **_options: Any) -> TensorMeta:
+    def rule(self: Any, *numbers: Any, **_options: Any) -> TensorMeta:
         if is_integral(self.dtype):
             raise not_implemented_for(name, self.dtype)
+        check_range(computation_dtype(self.dtype), *numbers)
         return unary_meta(self, self.dtype)
 
     return rule
@@ -352,6 +354,26 @@ def hardtanh(self: Any, min_val: Any = -1, max_val: Any = 1) -> TensorMeta:
         raise not_implemented_for("hardtanh", self.dtype)
     check_range(self.dtype, min_val, max_val)
     return preserved(self)
+
+
+@with_in_place(aten.hardshrink.default, tags=("pointwise",))
+def hardshrink(self: Any, lambd: Any = 0.5) -> TensorMeta:
+    if is_integral(self.dtype):
+        raise not_implemented_for("hardshrink", self.dtype)
+    check_range(self.dtype, lambd)
+    return unary_meta(self, self.dtype)
+
+
+@with_in_place(aten.softshrink.default, tags=("pointwise",))
+def softshrink(self: Any, lambd: Any = 0.5) -> TensorMeta:
+    if is_integral(self.dtype):
+        raise not_implemented_for("softshrink", self.dtype)
+    limit = torch.finfo(self.dtype).max
+    if type(lambd) in (int, float) and not 0 <= lambd <= limit:
+        raise RuntimeError(
+            f"lambda must be in range [0, {limit:g}] for input dtype {scalar_type(self.dtype)}, but found {lambd:g}"
+        )
+    return unary_meta(self, self.dtype)
 
 
 @with_in_place(aten.relu6.default, tags=("pointwise",))

@@ -220,7 +220,10 @@ def scatter(self: Any, dim: int, index: Any, src: Any, *_reduce: Any, **_options
 
 
 @with_in_place(*overloads("index_add index_copy index_reduce"), tags=SCATTER)
-def index_add(self: Any, dim: int, index: Any, source: Any, *_reduce: Any, **_options: Any) -> TensorMeta:
+def index_add(
+    self: Any, dim: int, index: Any, source: Any, *_reduce: Any, alpha: Any = 1, **_options: Any
+) -> TensorMeta:
+    check_range(self.dtype, alpha)
     dim = wrap_dim(dim, len(self.shape))
     if len(source.shape) == len(self.shape) > 0:
         others = [at for at in range(len(self.shape)) if at != dim]

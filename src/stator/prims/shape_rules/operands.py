@@ -144,8 +144,8 @@ def in_place_rule(functional: ShapeRule) -> ShapeRule:
             )
         if result.dtype is not self.dtype and not torch.can_cast(result.dtype, self.dtype):
             raise RuntimeError(
-                f"result type {_scalar_type(result.dtype)} can't be cast to the desired output type "
-                f"{_scalar_type(self.dtype)}"
+                f"result type {scalar_type(result.dtype)} can't be cast to the desired output type "
+                f"{scalar_type(self.dtype)}"
             )
         return unchanged_argument(self)
 
@@ -183,10 +183,10 @@ _SCALAR_TYPES = {
 }
 
 
-def _scalar_type(dtype: torch.dtype) -> str:
+def scalar_type(dtype: torch.dtype) -> str:
     return _SCALAR_TYPES.get(dtype, str(dtype))
 
 
 def not_implemented_for(operator: str, dtype: torch.dtype) -> RuntimeError:
     """Make eager's error for an operator without a kernel for a dtype."""
-    return RuntimeError(f"\"{operator}\" not implemented for '{_scalar_type(dtype)}'")
+    return RuntimeError(f"\"{operator}\" not implemented for '{scalar_type(dtype)}'")
