@@ -20,7 +20,7 @@ from stator.prims.record import OpRecord
 
 HERE = Path(__file__).parent
 # Modules of lowerings that call a library kernel by choice.
-LIBRARY = ("library", "convolution", "convolution_backward")
+LIBRARY = ("library", "convolution", "convolution_backward", "onednn")
 
 RULES = ("stator.prims.decompositions", "stator.prims.special.special_functions")
 

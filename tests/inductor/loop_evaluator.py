@@ -172,6 +172,11 @@ _FUNCTIONS: dict[str, Any] = {
     "floor_div": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "trunc_div": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
     "mod": torch.remainder,
+    "zeta": torch.special.zeta,
+    "hermite_h": torch.special.hermite_polynomial_h,
+    "hermite_he": torch.special.hermite_polynomial_he,
+    "laguerre_l": torch.special.laguerre_polynomial_l,
+    "legendre_p": torch.special.legendre_polynomial_p,
     "lshift": torch.bitwise_left_shift,
     "rshift": torch.bitwise_right_shift,
 }

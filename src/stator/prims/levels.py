@@ -43,7 +43,7 @@ PRIMS = """
     div.Tensor_mode frexp.Tensor lcm histc hash_tensor segment_reduce nanmedian nanmedian.dim special_zeta
     special_hermite_polynomial_h special_hermite_polynomial_he special_laguerre_polynomial_l
     special_legendre_polynomial_p _embedding_bag_forward_only _trilinear
-    special_i0e special_i1e special_spherical_bessel_j0 special_modified_bessel_k0 special_modified_bessel_k1
+    special_modified_bessel_k0 special_modified_bessel_k1
     special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_bessel_j0 special_bessel_j1
     special_bessel_y0 special_bessel_y1 special_airy_ai special_ndtri
     _fft_r2c _fft_c2c _fft_c2r _conj_physical linalg_qr _linalg_svd _linalg_eigh linalg_eig linalg_lu_factor_ex
@@ -95,9 +95,10 @@ MADE_OF_PRIMS = """
     _upsample_nearest_exact3d_backward upsample_linear1d_backward upsample_bilinear2d_backward
     upsample_trilinear3d_backward
     copysign.Scalar fmod.Scalar remainder.Scalar bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar
-    digamma erfinv polygamma mvlgamma sinc special_entr special_erfcx special_log_ndtr special_xlog1py
-    i0 special_i1 special_modified_bessel_i0 special_modified_bessel_i1
-    special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
+    digamma erfinv i0 polygamma mvlgamma sinc special_i0e special_i1 special_i1e special_entr special_erfcx
+    special_log_ndtr special_modified_bessel_i0
+    special_modified_bessel_i1 special_spherical_bessel_j0
+    special_xlog1py special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
     special_chebyshev_polynomial_w special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u
     special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w round.decimals
     floor_divide.Scalar linalg_cross trace vdot dist renorm rot90 _cdist_forward _pdist_forward tril_indices

@@ -19,7 +19,7 @@ from stator.inductor.loops.vocabulary import ELEMENTWISE, VOCABULARY
 SIZE = 37  # two whole vectors of 16 lanes and a tail
 FLOATS = [torch.float32, torch.float64]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
-NOT_ON_BOOL = {(name, torch.bool) for name in ("floor_div", "trunc_div", "lshift", "rshift")}
+NOT_ON_BOOL = {(name, torch.bool) for name in ("floor_div", "trunc_div", "lshift", "rshift", "gcd")}
 SKIPPED = NOT_ON_BOOL | {("lgamma", torch.float32)}  # the C library's and torch's differ near the zeros of log gamma
 DOMAINS = {
     "float": FLOATS,

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kernel_harness import Graph
 
-from stator.inductor.loops.vocabulary import ELEMENTWISE, REDUCTIONS, VOCABULARY
+from stator.inductor.loops.vocabulary import ELEMENTWISE, ITERATIVE, REDUCTIONS, VOCABULARY
 
 F32, F64, I32, I64, BOOL = torch.float32, torch.float64, torch.int32, torch.int64, torch.bool
 GRAPHS: dict[str, Callable[[], Graph]] = {}
@@ -77,7 +77,7 @@ def elementwise(name: str, dtypes: tuple[torch.dtype, ...]) -> None:
 
 _DTYPES = {"float": (F32, F64), "int": (I32, I64, BOOL), "number": (F32, I64), "any": (F32, I64, BOOL)}
 _NOT_YET = {("lshift", BOOL), ("rshift", BOOL), ("floor_div", BOOL), ("trunc_div", BOOL)}
-for _name in sorted(ELEMENTWISE - {"where"}):
+for _name in sorted(ELEMENTWISE - ITERATIVE - {"where"}):
     for _dtype in _DTYPES[VOCABULARY[_name].domain]:
         if (_name, _dtype) not in _NOT_YET:
             elementwise(_name, (_dtype,) * VOCABULARY[_name].arity)

@@ -128,14 +128,15 @@ def test_indices_of_huge_buffers_have_64_bits(tmp_path: Path) -> None:
 
 def test_what_triton_kernels_cannot_compute_is_said() -> None:
     graph = Graph()
-    given = graph.input(torch.ones(8))
-    out = graph.buffer([8], torch.float32)
+    given = graph.input(torch.ones(8, dtype=torch.int64))
+    out = graph.buffer([8], torch.int64)
 
     def body(ops, index, _) -> None:  # type: ignore[no-untyped-def]
-        ops.store(out, index[0] + 0, ops.load(given, index[0] + 0), "mul")
+        value = ops.load(given, index[0] + 0)
+        ops.store(out, index[0] + 0, ops.elementwise("gcd", value, value))
 
     graph.node([out], body, [8])
     graph.outputs = [out]
     (group,) = schedule(graph.lowered()).steps
-    with pytest.raises(CompileError, match="no atomic stores of mode 'mul'"):
+    with pytest.raises(CompileError, match="cannot compute 'gcd'"):
         print_kernel(group, graph.buffers)

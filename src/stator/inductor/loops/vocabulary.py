@@ -85,6 +85,12 @@ maximum      2 same any     larger; NaN if either is NaN
 minimum      2 same any     smaller; NaN if either is NaN
 fmax         2 same float   larger; a NaN operand is ignored
 fmin         2 same float   smaller; a NaN operand is ignored
+gcd          2 same int     greatest common divisor, not negative; gcd(0, y) is |y|
+zeta         2 same float   Hurwitz's zeta: the sum of (y + k) ** -x over k >= 0
+hermite_h    2 same float   Hermite polynomial of degree trunc(y) at x, in the physicists' convention
+hermite_he   2 same float   the same, in the probabilists' convention
+laguerre_l   2 same float   Laguerre polynomial of degree trunc(y) at x
+legendre_p   2 same float   Legendre polynomial of degree trunc(y) at x
 bitwise_and  2 same int     x & y; on bool: and
 bitwise_or   2 same int     x | y; on bool: or
 bitwise_xor  2 same int     x ^ y; on bool: xor
@@ -128,7 +134,8 @@ ELEMENTWISE = frozenset(name for name, info in VOCABULARY.items() if info.result
 # Dearer than a handful of multiplications: recomputing such a value costs more than reading a stored value.
 _HEAVY = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
-    sigmoid lgamma pow atan2 hypot fmod mod floor_div trunc_div random normal
+    sigmoid lgamma pow atan2 hypot fmod mod floor_div trunc_div gcd zeta hermite_h hermite_he laguerre_l
+    legendre_p random normal
 """
 HEAVY = frozenset(_HEAVY.split())
 
@@ -146,6 +153,9 @@ REDUCTIONS = {
 
 # the dtype of `normal(bits)` by the dtype of the bits
 NORMAL_DTYPES = {torch.int32: torch.float32, torch.int64: torch.float64}
+
+# These loop for a number of steps that depends on their operands. Only kernels for CPUs have them.
+ITERATIVE = frozenset(("gcd", "zeta", "hermite_h", "hermite_he", "laguerre_l", "legendre_p"))
 
 # How a store combines with an element that is written more than once. None: no element may be. "last": the loops run in
 # order, and the last iteration wins. The others combine the value with the memory's content.

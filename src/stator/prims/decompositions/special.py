@@ -80,20 +80,6 @@ for _name in binary_formulas:
     _binary(_name)
 
 
-def _bessel(names: str, scaled: Any) -> None:
-    """Modified Bessel functions by the operator that computes them times e**-|x|."""
-
-    def rule(self: Any) -> Any:
-        x = floating(self)
-        return NotImplemented if x is None else aten.mul.Tensor(aten.exp.default(aten.abs.default(x)), scaled(x))
-
-    decomposes(names)(rule)
-
-
-_bessel("i0 special_modified_bessel_i0", aten.special_i0e.default)
-_bessel("special_i1 special_modified_bessel_i1", aten.special_i1e.default)
-
-
 @decomposes("polygamma")
 def polygamma_of_tensor(n: int, self: Any) -> Any:
     x = floating(self)

@@ -14,6 +14,8 @@ from typing import Any
 
 from stator.base.registry import Registry
 
+from . import cephes
+
 Formula = Callable[..., Any]
 
 # By the name of the ATen operator: formulas of one value, and of several.
@@ -33,6 +35,59 @@ def polynomial(x: Any, coefficients: Sequence[float]) -> Any:
 
 def ratio(x: Any, top: Sequence[float], bottom: Sequence[float]) -> Any:
     return polynomial(x, top) / polynomial(x, bottom)
+
+
+def chebyshev_series(x: Any, coefficients: Sequence[float]) -> Any:
+    """Clenshaw's recurrence in Cephes' convention: the last coefficient counts half, x runs over [-2, 2]."""
+    before: Any = coefficients[0]
+    last: Any = x * coefficients[0] + coefficients[1]
+    previous: Any = 0.0
+    for coefficient in coefficients[2:]:
+        previous, before, last = before, last, x * last - before + coefficient
+    return (last - previous) * 0.5 if len(coefficients) > 2 else last * 0.5
+
+
+def ratio_of_halves(m: Any, x: Any, near: Sequence[float], far: Sequence[float]) -> Any:
+    """Return e**-|x| I(x) for |x|, without the factor x of the first series: see `cephes.I0_NEAR`."""
+    inside = chebyshev_series(x * 0.5 - 2.0, near)
+    outside = chebyshev_series(32.0 / x - 2.0, far) / m.sqrt(x)
+    return inside, outside
+
+
+# -- modified Bessel functions ----------------------------------------------------------------------------------------
+
+
+@unary_formulas.register("special_i0e")
+def i0e(m: Any, x: Any) -> Any:
+    size = m.abs(x)
+    inside, outside = ratio_of_halves(m, size, cephes.I0_NEAR, cephes.I0_FAR)
+    return m.where(size <= 8.0, inside, outside)
+
+
+@unary_formulas.register("i0", "special_modified_bessel_i0")
+def i0(m: Any, x: Any) -> Any:
+    return m.exp(m.abs(x)) * i0e(m, x)
+
+
+@unary_formulas.register("special_i1e")
+def i1e(m: Any, x: Any) -> Any:
+    size = m.abs(x)
+    inside, outside = ratio_of_halves(m, size, cephes.I1_NEAR, cephes.I1_FAR)
+    value = m.where(size <= 8.0, inside * size, outside)
+    return m.where(x < 0.0, -value, value)
+
+
+@unary_formulas.register("special_i1", "special_modified_bessel_i1")
+def i1(m: Any, x: Any) -> Any:
+    return m.exp(m.abs(x)) * i1e(m, x)
+
+
+@unary_formulas.register("special_spherical_bessel_j0")
+def spherical_j0(m: Any, x: Any) -> Any:
+    """sin x / x, near 0 by its series, 0 at infinity."""
+    series = polynomial(x * x, [(-1) ** k / math.factorial(2 * k + 1) for k in reversed(range(7))])
+    value = m.where(m.abs(x) < 0.5, series, m.sin(x) / x)
+    return m.where(m.isinf(x), 0.0, value)
 
 
 # -- the error function and its relatives -----------------------------------------------------------------------------

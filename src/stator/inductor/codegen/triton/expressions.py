@@ -39,7 +39,10 @@ PRINTERS: Registry[str, Handler] = Registry("operation of the loop vocabulary")
 
 
 def print_value(context: TritonContext, value: KernelValue) -> str:
-    return PRINTERS[value.name](context, value)
+    handler = PRINTERS.get(value.name)
+    if handler is None:
+        raise CompileError("inductor", f"generated Triton kernels cannot compute {value.name!r} yet")
+    return handler(context, value)
 
 
 # Operations with one text for every dtype that they accept

@@ -15,7 +15,7 @@ from stator.prims.shape_rules.operands import overloads
 from stator.prims.special.special_functions import binary_formulas, polygamma, unary_formulas
 from stator.prims.type_promotion import Kind
 
-from .pointwise import Operand, elementwise
+from .pointwise import Operand, elementwise, vocabulary_operation
 
 aten = torch.ops.aten
 
@@ -104,3 +104,46 @@ for _name in binary_formulas:
 def _polygamma(builder: LoweringBuilder, n: int, x: Tensor) -> Tensor:
     function = formula_of_loops(lambda m, value: polygamma(m, n, value))
     return elementwise(builder, function, [x], Kind.INT_TO_FLOAT, heavy=True)
+
+
+# ---- operations that contain loops, which only CPU kernels have
+
+
+def _on_cpu(operands: Sequence[Operand]) -> bool:
+    return all(operand.device.type == "cpu" for operand in operands if isinstance(operand, Tensor))
+
+
+def _register_iterative(name: str, operation: str, variants: Sequence[str]) -> None:
+    def lowering(builder: LoweringBuilder, *operands: Operand) -> Any:
+        if not _on_cpu(operands):
+            return NotImplemented
+        return elementwise(builder, vocabulary_operation(operation), operands, Kind.INT_TO_FLOAT, heavy=True)
+
+    for target in overloads(" ".join(name + variant for variant in variants)):
+        lowerings.add(target, lowering)
+
+
+_register_iterative("special_zeta", "zeta", _VARIANTS)
+for _name in ("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"):
+    _register_iterative(f"special_{_name}", _name.replace("polynomial_", ""), _POLYNOMIAL_VARIANTS)
+
+
+@lowers(aten.gcd.default)
+def _gcd(builder: LoweringBuilder, x: Tensor, y: Tensor) -> Any:
+    if not _on_cpu((x, y)) or torch.bool in (x.dtype, y.dtype):
+        return NotImplemented
+    return elementwise(builder, lambda ops, a, b: ops.gcd(a, b), [x, y], heavy=True)
+
+
+@lowers(aten.lcm.default)
+def _lcm(builder: LoweringBuilder, x: Tensor, y: Tensor) -> Any:
+    if not _on_cpu((x, y)) or torch.bool in (x.dtype, y.dtype):
+        return NotImplemented
+
+    def least_common_multiple(ops: Any, a: Ref, b: Ref) -> Ref:
+        divisor = ops.gcd(a, b)
+        zero, one = ops.constant(0, ops.dtype(a)), ops.constant(1, ops.dtype(a))
+        safe = ops.where(ops.eq(divisor, zero), one, divisor)  # then both are 0, and so is the result
+        return ops.abs(ops.mul(ops.trunc_div(a, safe), b))
+
+    return elementwise(builder, least_common_multiple, [x, y], heavy=True)
