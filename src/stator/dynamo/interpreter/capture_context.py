@@ -210,6 +210,7 @@ class FrameCapture:
 
     def wrap(self, obj: Any, source: Source | None) -> Value:
         """The value of a real object found at `source`. One object has one value."""
+        obj, source = wrapping.look_through_tags(obj, source)
         known = self.wrapped.get(id(obj))
         if known is not None:
             self.identities.found_again(known, obj, source)

@@ -101,6 +101,16 @@ def wraps(*kinds: type) -> Callable[[Wrapper], Wrapper]:
     return wrappers.register(*kinds)
 
 
+def look_through_tags(obj: Any, source: Source | None) -> tuple[Any, Source | None]:
+    """An object and its source, without the tags that torch.compile puts around methods of nn.Module."""
+    if source is None or type(obj) is not types.FunctionType:
+        return obj, source
+    original = without_module_tags(obj)
+    if original.__code__ not in TAGGED_METHODS:
+        return obj, source
+    return original, CallSource(without_module_tags, (source,))
+
+
 def wrapper_of(kind: type) -> Wrapper:
     known = _chosen.get(id(kind))
     if known is not None and known[0]() is kind:
@@ -259,9 +269,6 @@ def _guard_parts(context: CaptureContext, obj: Any, source: Source) -> None:
 def _function(context: CaptureContext, obj: types.FunctionType, source: Source | None) -> Value:
     if source is not None and not native.called_as_usual(obj):
         return _object(context, obj, source)
-    original = without_module_tags(obj)
-    if source is not None and original.__code__ in TAGGED_METHODS:
-        obj, source = original, CallSource(without_module_tags, (source,))
     fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or is_fixed(source)
     if fixed:
         _guard_identity(context, obj, source)

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo.guards.guard import Guard
 
-from .input_sizes import InputSizes
 from .reconstruct_ir import Effect, RaisedAt, Recipe
-from .torch_state import TorchState
 
 if TYPE_CHECKING:
     import torch
     from torch import fx
+
+    # bytecode is also written, and run, where there is no torch
+    from .input_sizes import InputSizes
+    from .torch_state import TorchState
 
 
 class CaptureState:
