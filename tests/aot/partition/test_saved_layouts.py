@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from tests.differential import Counts
+from tests.threads import threads
 from torch import nn
 
 import stator
@@ -89,11 +90,12 @@ def test_one_backward_for_all_sizes(make) -> None:
     model = make()
     eager = copy.deepcopy(model)
     compiled, counts = stator.compile(model, fullgraph=True, dynamic=True), Counts()
-    for size in ((2, 8, 20, 20), (3, 8, 9, 7), (1, 8, 30, 4)):
-        x = torch.randn(size, requires_grad=True)
-        close(gradients(compiled, model, x), gradients(eager, eager, x))
-        kept = [one for one in images(compiled(x)) if one.shape[2] > 1]
-        assert kept and all(one.is_contiguous(memory_format=torch.channels_last) for one in kept)
+    with threads(1):  # several make torch choose other libraries for one image than for more
+        for size in ((2, 8, 20, 20), (3, 8, 9, 7), (1, 8, 30, 4)):
+            x = torch.randn(size, requires_grad=True)
+            close(gradients(compiled, model, x), gradients(eager, eager, x))
+            kept = [one for one in images(compiled(x)) if one.shape[2] > 1]
+            assert kept and all(one.is_contiguous(memory_format=torch.channels_last) for one in kept)
     assert counts.compilations == 1
     assert counts["aot_backward:fixed_sizes"] == 0
 
