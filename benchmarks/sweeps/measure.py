@@ -13,6 +13,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -337,8 +338,11 @@ def _ranked(lines: list[str]) -> dict[str, int]:
 
 
 def _without_folders(text: str) -> str:
-    """Paths as they are inside of a package: the same on every machine."""
-    return re.sub(r"/[^\s\"']*/(?:site-packages|python3\.\d+)/", "", text)
+    """Paths as they are inside of a package or this project: the same on every machine."""
+    return re.sub(r"/[^\s\"']*/(?:site-packages|python3\.\d+)/", "", text).replace(_PROJECT, "")
+
+
+_PROJECT = f"{Path(__file__).parents[2]}/"
 
 
 # ---- comparing outputs ----
