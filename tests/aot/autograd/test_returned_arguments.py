@@ -4,26 +4,14 @@ memory, and a place of its own in autograd's graph."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
+from tests.unrecorded_writes import Assign
 
 import stator
 
 Results = tuple[torch.Tensor, ...]
-
-
-class Assign(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, buffer: torch.Tensor, value: torch.Tensor, index: Any) -> torch.Tensor:  # type: ignore[override]
-        ctx.index = index
-        buffer.data[index] = value
-        return buffer
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
-        return grad, grad[ctx.index], None
 
 
 def stages(x: torch.Tensor) -> torch.Tensor:

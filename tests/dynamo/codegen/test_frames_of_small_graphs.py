@@ -10,22 +10,12 @@ import pytest
 import torch
 
 import stator
-from stator.aot.partition import call_costs
-from stator.base import config, counters
+from stator.base import counters
 from stator.dynamo.bytecode import decode
 from stator.dynamo.cache.entry import cache_of
 
 Program = Callable[[torch.Tensor], torch.Tensor]
-pytestmark = pytest.mark.fixed_sizes
-
-
-@pytest.fixture(autouse=True)
-def small_graphs(keep_empty_graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No graph on little data gains, whatever its calls are estimated to cost."""
-    monkeypatch.setattr(config, "keep_empty_graphs", False)
-    monkeypatch.setattr(call_costs, "LITTLE_DATA", 1 << 15)
-    monkeypatch.setattr(call_costs, "gains", lambda calls: False)
-    stator.reset()
+pytestmark = [pytest.mark.fixed_sizes, pytest.mark.usefixtures("small_graphs")]
 
 
 def branch(x: torch.Tensor) -> torch.Tensor:

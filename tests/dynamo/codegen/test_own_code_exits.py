@@ -11,23 +11,12 @@ import pytest
 import torch
 
 import stator
-from stator.aot.partition import call_costs
-from stator.base import config
 from stator.dynamo.cache.entry import cache_of
 
-pytestmark = pytest.mark.fixed_sizes
+pytestmark = [pytest.mark.fixed_sizes, pytest.mark.usefixtures("small_graphs")]
 
 TEXT = b"text"
 CALLS = 100  # more than an exit is watched for, and more than run on between two that take it
-
-
-@pytest.fixture(autouse=True)
-def small_graphs(keep_empty_graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No graph on little data gains, whatever its calls are estimated to cost."""
-    monkeypatch.setattr(config, "keep_empty_graphs", False)
-    monkeypatch.setattr(call_costs, "LITTLE_DATA", 1 << 15)
-    monkeypatch.setattr(call_costs, "gains", lambda calls: False)
-    stator.reset()
 
 
 def one_break(x: torch.Tensor) -> torch.Tensor:

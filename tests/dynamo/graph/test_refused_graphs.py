@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import pytest
 import torch
+from tests.unrecorded_writes import Assign
 
 import stator
 from stator.base import config, counters
 from stator.base.errors import Unsupported
 from stator.dynamo.cache.entry import cache_of
-
-
-class Assign(torch.autograd.Function):
-    """Writes into a buffer behind autograd's back, and returns the buffer, as solvers of differential equations do."""
-
-    @staticmethod
-    def forward(ctx: Any, buffer: torch.Tensor, value: torch.Tensor, index: int) -> torch.Tensor:  # type: ignore[override]
-        ctx.index = index
-        buffer.data[index] = value
-        return buffer
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
-        return grad, grad[ctx.index], None
 
 
 def step(buffer: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
