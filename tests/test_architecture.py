@@ -204,7 +204,8 @@ NATIVE_ORDER = (
     *("current_frame", "binding", "guards", "guard_values", "guard_tensors", "guard_sizes", "guard_tree"),
     *("guard_memo", "guard_build"),
     *("hook_chain", "cache", "own_code_exit", "continuation", "entry", "frame_hook"),
-    *("tensor_lists", "sized_call", "launch"),
+    *("tensor_address", "tensor_lists", "sized_call", "launch"),
+    *("driver", "kernel"),
 )
 NATIVE_PARTS = [path for path in NATIVE_FILES if not path.name.startswith("vec")]
 INCLUDE = re.compile(r'^#include ["<](.*?)\.h[">]', re.MULTILINE)

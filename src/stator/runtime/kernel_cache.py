@@ -1,7 +1,7 @@
 """Compiled kernels on disk: private to the user, keyed by content, safe against crashes and other processes.
 
-A unit is a shared object with several kernels; an index entry maps a kernel's key to its unit. Nothing here runs a
-compiler or loads a unit.
+A unit is a shared object with several kernels, or the machine code of one kernel for a GPU; an index entry maps a
+kernel's key to its unit. Nothing here runs a compiler or loads a unit.
 """
 
 from __future__ import annotations
@@ -92,6 +92,15 @@ class KernelCache:
     def verified_path(self, unit: str) -> Path | None:
         """Return the path of a unit with intact contents, or None. A damaged unit is removed and never loaded."""
         path = self.units / f"{unit}.so"
+        return None if self._verified(path) is None else path
+
+    def find_data(self, kernel_key: str) -> bytes | None:
+        """Return what was stored with `store_data`, if it is there and intact."""
+        unit = self.find_unit(kernel_key)
+        data = None if unit is None else self._verified(self.units / f"{unit}.bin")
+        return None if data is None else data[:-_TRAILER]
+
+    def _verified(self, path: Path) -> bytes | None:
         data = _read(path)
         if data is None:
             return None
@@ -102,7 +111,7 @@ class KernelCache:
         with contextlib.suppress(OSError):  # records the last use for trimming, which a read-only folder does not need
             if time.time() - os.stat(path).st_mtime > _TOUCH_SECONDS:
                 os.utime(path)
-        return path
+        return data
 
     # --- writing ---
 
@@ -116,12 +125,18 @@ class KernelCache:
         data = shared_object.read_bytes()
         unit = hashlib.sha256(data).hexdigest()[:40]
         with open(shared_object, "ab") as file:
-            file.write(hashlib.sha256(data).digest() + len(data).to_bytes(8, "little") + _MAGIC)
+            file.write(_trailer(data))
         path = self.units / f"{unit}.so"
         os.replace(shared_object, path)
         for key in kernel_keys:
             _write_atomically(self.index / key, unit.encode())
         return path
+
+    def store_data(self, kernel_key: str, data: bytes) -> None:
+        """Keep the machine code of one kernel. Raises OSError."""
+        unit = hashlib.sha256(data).hexdigest()[:40]
+        _write_atomically(self.units / f"{unit}.bin", data + _trailer(data))
+        _write_atomically(self.index / kernel_key, unit.encode())
 
     def trim(self) -> int:
         """Remove least recently used units until the rest fits, and leftovers of crashes. Returns the bytes removed."""
@@ -151,7 +166,7 @@ class KernelCache:
                     shutil.rmtree(entry.path, ignore_errors=True)
 
     def _remove_dangling_entries(self) -> None:
-        present = {entry.name.removesuffix(".so") for entry in _entries(self.units)}
+        present = {entry.name.partition(".")[0] for entry in _entries(self.units)}
         for entry in _entries(self.index):
             if entry.name.startswith(".") or self.find_unit(entry.name) not in present:
                 _unlink(Path(entry.path))
@@ -206,6 +221,10 @@ def _make_private(folder: Path) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     check_private(folder)
+
+
+def _trailer(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest() + len(data).to_bytes(8, "little") + _MAGIC
 
 
 def _intact(data: bytes) -> bool:

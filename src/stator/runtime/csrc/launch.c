@@ -1,6 +1,7 @@
 /* Calls generated kernels on tensors, and caches views of parameters: the work of compiled code per call. No
  * computation and no allocation decisions live here. No torch headers; tensor_impl.h reads metadata by offset. */
 #include "sized_call.h"
+#include "tensor_address.h"
 
 #include <stddef.h>
 
@@ -22,46 +23,6 @@ static int prepare_thread(void)
     Py_DECREF(number);
     thread_ready = 1;
     return 0;
-}
-
-static int is_empty(char const *impl)
-{
-    int64_t ndim = stator_tensor_ndim(&stator_layout, impl);
-    int64_t const *sizes = stator_tensor_sizes(&stator_layout, impl);
-    for (int64_t i = 0; i < ndim; ++i) {
-        if (sizes[i] == 0) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/* Read an address through the getters. 1: found; 0: the tensor has elements but no memory; -1: an exception. */
-static int address_slowly(PyObject *tensor, void **address)
-{
-    PyObject *number = PyObject_CallOneArg(data_ptr, tensor);
-    if (!number) {
-        return -1;
-    }
-    *address = PyLong_AsVoidPtr(number);
-    Py_DECREF(number);
-    if (*address) {
-        return 1;
-    }
-    if (PyErr_Occurred() || !(number = PyObject_CallMethod(tensor, "numel", NULL))) {
-        return -1;
-    }
-    int elements = PyObject_IsTrue(number);
-    Py_DECREF(number);
-    return elements < 0 ? -1 : !elements;
-}
-
-/* Read an address by offset; never raises. */
-static int address_quickly(PyObject *tensor, void **address)
-{
-    char const *impl = stator_tensor_impl(&stator_layout, tensor);
-    *address = impl ? stator_tensor_data(&stator_layout, impl) : NULL;
-    return *address || (impl && is_empty(impl));
 }
 
 /* ---- Kernel ---------------------------------------------------------------------------------------------------- */
@@ -123,7 +84,8 @@ static PyObject *Kernel_call(PyObject *callable, PyObject *const *args, size_t n
                          Py_TYPE(args[i])->tp_name);
             goto done;
         }
-        int known = stator_layout.valid ? address_quickly(args[i], &pointers[i]) : address_slowly(args[i], &pointers[i]);
+        int known = stator_layout.valid ? stator_address_by_offset(&stator_layout, args[i], &pointers[i])
+                                        : stator_address_by_getter(data_ptr, args[i], &pointers[i]);
         if (known != 1) {
             if (known == 0) {
                 raise_no_memory(self, i);

@@ -1,0 +1,40 @@
+/* The part of the CUDA driver that launches need. Declared here, so that no CUDA header is needed to build. */
+#ifndef STATOR_CUDA_DRIVER_H
+#define STATOR_CUDA_DRIVER_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+typedef int CudaResult;
+
+typedef struct {
+    CudaResult (*init)(unsigned);
+    CudaResult (*error_name)(CudaResult, char const **);
+    CudaResult (*error_text)(CudaResult, char const **);
+    CudaResult (*device)(int *, int);
+    CudaResult (*retain_context)(void **, int);
+    CudaResult (*current_context)(void **);
+    CudaResult (*push_context)(void *);
+    CudaResult (*pop_context)(void **);
+    CudaResult (*exchange_capture_mode)(int *);
+    CudaResult (*load_module)(void **, void const *);
+    CudaResult (*function)(void **, void *, char const *);
+    CudaResult (*set_attribute)(void *, int, int);
+    CudaResult (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+                         void **);
+    int (*current_stream)(int32_t device, void **stream); /* of torch; NULL: only its Python function tells */
+} CudaDriver;
+
+extern CudaDriver stator_cuda;
+extern PyTypeObject StatorCudaKernelType;
+
+/* The primary context of a device, or NULL with an exception. */
+void *stator_cuda_context(int device);
+
+/* Raise a RuntimeError that says what failed for which kernel. Returns NULL. */
+void *stator_cuda_error(CudaResult code, char const *doing, PyObject *kernel);
+
+PyObject *stator_cuda_install(PyObject *module, PyObject *args); /* kernel.c: what launches need of torch */
+
+#endif

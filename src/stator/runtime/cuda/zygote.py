@@ -1,0 +1,175 @@
+"""The program of the process that compiles Triton kernels: imports Triton once, then forks a child for each kernel.
+
+Runs as a script, apart from stator: it imports nothing but Triton, and never touches a GPU. It reads batches of jobs
+from its standard input and writes a result for each to its standard output (compile_service.py is the other end). It
+ends with its parent, or when nothing has been asked of it for a while.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import re
+import select
+import signal
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from triton import language as tl
+from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+
+IDLE_SECONDS = 600
+_LENGTH = struct.Struct("<Q")  # of a batch
+_RESULT = struct.Struct("<QQ")  # the position of a job in its batch, and the length of its result
+_WATCH_SECONDS = 5  # between looks at the parent
+# Triton appends pointers to scratch memory to a kernel's parameters: two from version 3.4, one before
+_MOST_SCRATCH = 2
+
+
+def compile_kernel(job: dict[str, Any]) -> bytes:
+    """Compile the kernel of a printed module: one line of JSON, then the cubin.
+
+    Raises whatever Triton raises; ValueError for a kernel that the launcher cannot launch.
+    """
+    symbol, text, index = job["symbol"], job["source"], job["index"]
+    name = f"<{symbol}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)  # where Triton reads the text of functions
+    module: dict[str, Any] = {"__name__": symbol}
+    exec(compile(text, name, "exec"), module)
+    wide = {"i32": "i64"} if index == "int64" else {}
+    signature = {name: wide.get(kind, kind) for name, kind in module["SIGNATURE"].items()}
+    pointers = [at for at, kind in enumerate(signature.values()) if kind.startswith("*")]
+    attributes = {(at,): [["tt.divisibility", 16]] for at in pointers} if job["aligned"] else {}
+    options = {"num_warps": module["WARPS"], **job["options"]}
+    if "STAGES" in module:
+        options["num_stages"] = module["STAGES"]
+    source = ASTSource(module[symbol], signature, {**module["BLOCKS"], "INDEX": getattr(tl, index)}, attributes)
+    metadata, ptx, cubin = _run_stages(source, job["capability"], options)
+    _check_launchable(metadata, ptx, sum(kind != "constexpr" for kind in signature.values()))
+    head = {"symbol": metadata["name"], "shared": metadata["shared"], "threads": 32 * metadata["num_warps"]}
+    return json.dumps(head).encode() + b"\n" + cubin
+
+
+def _run_stages(source: Any, capability: int, options: dict[str, Any]) -> tuple[dict[str, Any], str, bytes]:
+    """`triton.compile` without its cache, whose keys take the hash of half a gigabyte, and which nothing here reads."""
+    target = GPUTarget("cuda", capability, 32)
+    backend = make_backend(target)
+    parsed = backend.parse_options(options)
+    metadata = {"target": target, **vars(parsed)}
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, parsed, source.language)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    implementation = backend.get_codegen_implementation(parsed)
+    made = {"": source.make_ir(target, parsed, implementation, backend.get_module_map(), context)}
+    for name, stage in stages.items():
+        made[name] = stage(made[[*made][-1]], metadata)
+    return metadata, made["ptx"], made["cubin"]
+
+
+def _check_launchable(metadata: dict[str, Any], ptx: str, count: int) -> None:
+    scratch = {name: metadata.get(name, 0) for name in ("global_scratch_size", "profile_scratch_size")}
+    if any(scratch.values()):
+        raise ValueError(f"the kernel needs scratch memory: {scratch}")
+    if metadata["num_ctas"] != 1 or metadata.get("launch_cooperative_grid"):
+        raise ValueError("the kernel needs a launch with clusters, or a cooperative one")
+    found = re.search(rf"\.entry {metadata['name']}\(([^)]*)\)", ptx)
+    extra = found[1].count(".param") - count if found else -1
+    if not 0 <= extra <= _MOST_SCRATCH:
+        raise ValueError(f"this version of Triton gives kernels {extra} parameters of its own")
+
+
+def _compile_in_child(job: dict[str, Any], descriptor: int) -> NoReturn:
+    """Write the kernel, or an error, to `descriptor`."""
+    with tempfile.TemporaryDirectory(prefix="stator-triton-") as folder, open(f"{folder}/log", "w+b") as log:
+        os.dup2(log.fileno(), 2)  # where Triton and its assembler explain failures
+        tempfile.tempdir = folder
+        try:
+            result = compile_kernel(job)
+        except BaseException as error:
+            log.seek(0)
+            said = log.read()[-4000:].decode(errors="replace").strip()
+            message = f"{type(error).__name__}: {error}" + (f"\n{said}" if said else "")
+            result = json.dumps({"error": message}).encode() + b"\n"
+    with open(descriptor, "wb") as file:
+        file.write(result)
+    os._exit(0)
+
+
+def _fork(job: dict[str, Any]) -> tuple[int, int]:
+    """Start a child. Returns where its result can be read, and its process id."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        try:
+            _compile_in_child(job, writing)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    return reading, child
+
+
+def compile_batch(jobs: list[dict[str, Any]]) -> Iterator[tuple[int, bytes]]:
+    """Compile in as many children as there are usable processors; give the position and the result of each."""
+    workers = len(os.sched_getaffinity(0))
+    waiting = list(enumerate(jobs))[::-1]
+    running: dict[int, tuple[int, int, list[bytes]]] = {}
+    while waiting or running:
+        while waiting and len(running) < workers:
+            at, job = waiting.pop()
+            descriptor, child = _fork(job)
+            running[descriptor] = at, child, []
+        readable = select.select([0, *running], [], [])[0]
+        if 0 in readable:  # nothing is asked while a batch runs: the parent is gone
+            os.killpg(0, signal.SIGKILL)
+        for descriptor in readable:
+            at, child, parts = running[descriptor]
+            if part := os.read(descriptor, 1 << 20):
+                parts.append(part)
+                continue
+            os.close(descriptor)
+            del running[descriptor]
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if status:
+                parts = [json.dumps({"error": f"the compiling process ended with status {status}"}).encode(), b"\n"]
+            yield at, b"".join(parts)
+
+
+def _read(length: int, parent: int) -> bytes:
+    """Read from standard input. Ends the process when the parent does, or without work."""
+    data, idle = b"", 0
+    while len(data) < length:
+        if not select.select([0], [], [], _WATCH_SECONDS)[0]:
+            idle += _WATCH_SECONDS
+            if os.getppid() != parent or idle >= IDLE_SECONDS:
+                sys.exit()
+            continue
+        part = os.read(0, length - len(data))
+        if not part:
+            sys.exit()
+        data += part
+    return data
+
+
+def main() -> None:
+    parent = int(sys.argv[1])
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing but results may reach the parent
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    while True:
+        (length,) = _LENGTH.unpack(_read(_LENGTH.size, parent))
+        for at, result in compile_batch(json.loads(_read(length, parent))):
+            results.write(_RESULT.pack(at, len(result)) + result)
+            results.flush()
+
+
+if __name__ == "__main__":
+    main()
