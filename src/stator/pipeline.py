@@ -49,7 +49,7 @@ ARENA_SHARE = 0.002
 
 
 # The language of kernels for each type of device
-LANGUAGES = {"cpu": "cpp"}
+LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 KERNEL_PRINTERS = {"cpp": cpp.print_kernel, "triton": triton.print_kernel}
 
 # Stages that change a graph and its inputs before tracing, and wrap the compiled callable; the outermost first

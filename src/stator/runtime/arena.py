@@ -1,8 +1,11 @@
 """Memory for the intermediates of compiled programs: blocks that outlive calls and that all programs share.
 
-A call takes a block from `idle` and returns it there, so that repeated calls neither fault pages in nor construct
-tensors and contexts. A block in use is in no pool, so threads and re-entrant calls never share one. Results of programs
-never lie here.
+A call takes a block from a pool of idle blocks and returns it there, so that repeated calls neither fault pages in nor
+construct tensors and contexts. A block in use is in no pool, so threads and re-entrant calls never share one. Results
+of programs never lie here.
+
+CPUs have one pool, `idle`. GPUs have one for each stream: a call returns its block when its kernels are queued, and the
+kernels of the next call that takes the block wait for them, because they are in the same stream.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import itertools
 import mmap
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -26,9 +30,12 @@ SizedSlot = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 _ALIGNMENT = 64
 _HUGE_PAGE = 2 << 20
-idle: deque[Block] = deque(maxlen=16)  # at most so many idle blocks are kept
+_MOST_IDLE = 16  # blocks of a pool
+_CPU = torch.device("cpu")
+idle: deque[Block] = deque(maxlen=_MOST_IDLE)
+_of_streams: dict[tuple[torch.device, int], deque[Block]] = {}
 _tokens = itertools.count()
-_needs: dict[int, int] = {}  # bytes needed by each living ArenaUser
+_needs: dict[int, tuple[torch.device, int]] = {}  # device, and bytes needed, of each living ArenaUser
 
 
 class Block:
@@ -47,20 +54,21 @@ class Block:
 class ArenaUser:
     """A program's demand of memory. In a block that `fit` has prepared, `tensors[user.token]` are the slots."""
 
-    __slots__ = ("__weakref__", "bytes", "slots", "token")
+    __slots__ = ("__weakref__", "bytes", "device", "slots", "token")
 
-    def __init__(self, size: int, slots: Sequence[Slot]) -> None:
+    def __init__(self, size: int, slots: Sequence[Slot], device: torch.device = _CPU) -> None:
         self.bytes = size
         self.slots = tuple(slots)
+        self.device = device
         self.token = next(_tokens)
-        _needs[self.token] = size
+        _needs[self.token] = device, size
         weakref.finalize(self, _forget, self.token)
 
     def fit(self, block: Block) -> tuple[torch.Tensor, ...]:
         """Return the tensors of the slots in a block that this program has not used before."""
         if block.memory is None or block.bytes < self.bytes:
-            block.bytes = max(_needs.values(), default=self.bytes)  # fits every later program
-            block.memory = _reserve(block.bytes)
+            block.bytes = max(_most_needed(self.device), self.bytes)  # fits every later program
+            block.memory = _reserve(block.bytes, self.device)
             block.tensors.clear()
         for token in block.tensors.keys() - _needs.keys():  # freed while the block was in use
             del block.tensors[token]
@@ -68,40 +76,81 @@ class ArenaUser:
         return made
 
 
-def placed_arena(pieces: Sequence[Piece], slots: Sequence[SizedSlot]) -> ArenaUser:
+def placed_arena(pieces: Sequence[Piece], slots: Sequence[SizedSlot], device: torch.device = _CPU) -> ArenaUser:
     """The demand of memory of a program for sizes that are known when it runs.
 
     pieces: (first step, last step, bytes) of each piece of memory. slots: as of `ArenaUser`, with offsets in a piece.
     """
     offsets, needed = place([(start, end, padded(max(size, 0))) for start, end, size in pieces])
     placed = [(offsets[piece] + offset, size, stride, dtype) for piece, offset, size, stride, dtype in slots]
-    return ArenaUser(needed, placed)
+    return ArenaUser(needed, placed, device)
+
+
+def idle_on(device: torch.device) -> Callable[[], deque[Block]]:
+    """Return the function that finds the idle blocks of a GPU's current stream."""
+    index = device.index
+
+    def find() -> deque[Block]:
+        key = device, torch._C._cuda_getCurrentRawStream(index)
+        pool = _of_streams.get(key)
+        return _of_streams.setdefault(key, deque(maxlen=_MOST_IDLE)) if pool is None else pool
+
+    return find
+
+
+@contextmanager
+def own_blocks(device: torch.device, stream: int) -> Iterator[deque[Block]]:
+    """Give calls on this stream a pool of their own, and yield it: memory that a recorded CUDA graph uses must live as
+    long as the graph. No other thread may use the stream meanwhile."""
+    key, own = (device, stream), deque[Block]()
+    before = _of_streams.get(key)
+    _of_streams[key] = own
+    try:
+        yield own
+    finally:
+        del _of_streams[key]
+        if before is not None:
+            _of_streams[key] = before
 
 
 def clear() -> None:
     """Return all idle blocks to the system."""
-    idle.clear()
+    for pool in _pools():
+        pool.clear()
 
 
 def idle_bytes() -> int:
-    return sum(block.bytes for block in idle)
+    return sum(block.bytes for pool in _pools() for block in pool)
+
+
+def _pools() -> list[deque[Block]]:
+    return [idle, *_of_streams.values()]
+
+
+def _most_needed(device: torch.device) -> int:
+    return max((size for other, size in list(_needs.values()) if other == device), default=0)
 
 
 def _forget(token: int) -> None:
     """Drop the tensors of a program that was freed, and blocks larger than the remaining programs need."""
-    _needs.pop(token, None)
-    most = max(_needs.values(), default=0)
-    for block in list(idle):
-        block.tensors.pop(token, None)
-        if block.bytes > most and block in idle:
-            idle.remove(block)
+    freed = _needs.pop(token, None)
+    if freed is None:
+        return
+    device, most = freed[0], _most_needed(freed[0])
+    for pool in [idle] if device == _CPU else [pool for key, pool in list(_of_streams.items()) if key[0] == device]:
+        for block in list(pool):
+            block.tensors.pop(token, None)
+            if block.bytes > most and block in pool:
+                pool.remove(block)
 
 
-def _reserve(size: int) -> torch.Tensor:
-    """Map zeroed, page-aligned memory outside of torch's allocator, in huge pages if it is large enough and the system
-    has them, which avoids most TLB misses."""
+def _reserve(size: int, device: torch.device) -> torch.Tensor:
+    """Take memory of a GPU from torch's allocator. For CPUs, map zeroed, page-aligned memory outside of torch's
+    allocator, in huge pages if it is large enough and the system has them, which avoids most TLB misses."""
     # A normal tensor works in every mode, an inference tensor does not.
     with torch._C._InferenceMode(False):
+        if device != _CPU:
+            return torch.empty(max(size, _ALIGNMENT), dtype=torch.uint8, device=device)
         if not hasattr(mmap, "MAP_ANONYMOUS"):
             return _aligned(torch.empty(max(size, _ALIGNMENT) + _ALIGNMENT, dtype=torch.uint8, device="cpu"))
         huge = size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
@@ -122,7 +171,7 @@ def _make_tensors(memory: torch.Tensor, slots: Sequence[Slot]) -> tuple[torch.Te
     made = []
     with torch._C._InferenceMode(False):
         for offset, size, stride, dtype in slots:
-            tensor = torch.empty(0, dtype=dtype, device="cpu")
+            tensor = torch.empty(0, dtype=dtype, device=memory.device)
             tensor.set_(storage, (start + offset) // dtype.itemsize, size, stride)
             made.append(tensor)
     return tuple(made)

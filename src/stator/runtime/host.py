@@ -5,6 +5,7 @@ All lookups happen here once; the printed `call` only runs. Nothing here plans o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +16,10 @@ from stator.base.errors import VerificationError
 from stator.prims.operators.checks import numbers_in, require
 
 from . import launch
-from .arena import ArenaUser, Slot, placed_arena
+from .arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
 from .matrix_products import linear_product
 from .ownership import memory_reuser
+from .placement import Piece
 
 Size = tuple[int, ...]
 Kernel = int | Callable[..., None]  # the address of a C++ kernel, or a callable that launches one
@@ -80,9 +82,9 @@ class Binder:
         """Make an int64 tensor that no code writes to."""
         return torch.tensor(value, dtype=torch.int64, device=device)
 
-    def real_number(self, value: float) -> torch.Tensor:
+    def real_number(self, value: float, device: str) -> torch.Tensor:
         """Make a float64 tensor that no code writes to."""
-        return torch.tensor(value, dtype=torch.float64)
+        return torch.tensor(value, dtype=torch.float64, device=device)
 
     def object(self, name: str) -> Any:
         return self._objects[name]
@@ -155,10 +157,15 @@ class Binder:
         """Return the program whose code for some sizes is `at(*sizes)`; see `launch.make_sized_call`."""
         return launch.make_sized_call(BoundSizes(at), places, boxed)
 
-    def arena(self, size: int, slots: Sequence[Slot]) -> ArenaUser:
-        return ArenaUser(size, slots)
+    def arena(self, device: str, size: int, slots: Sequence[Slot]) -> ArenaUser:
+        return ArenaUser(size, slots, torch.device(device))
 
-    placed_arena = staticmethod(placed_arena)
+    def placed_arena(self, device: str, pieces: Sequence[Piece], slots: Sequence[SizedSlot]) -> ArenaUser:
+        return placed_arena(pieces, slots, torch.device(device))
+
+    def idle_on(self, device: str) -> Callable[[], deque[Block]]:
+        """Return the function that finds the idle blocks of a GPU's current stream."""
+        return idle_on(torch.device(device))
 
     def static_view(self, size: Size, stride: Size, offset: int) -> Callable[[torch.Tensor], torch.Tensor]:
         return launch.make_static_view(size, stride, offset)

@@ -47,7 +47,7 @@ class LoweringBuilder:
         self.wants_channels_last: dict[Any, bool] | None = None
         self.growing_cats: dict[Any, Any] | None = None
         self.shared_results: dict[Any, Any] = {}
-        self.stored_floats: dict[FloatExpr, Tensor | None] = {}
+        self.stored_floats: dict[tuple[FloatExpr, torch.device], Tensor] = {}
         self.meta: Any = None
         self._count = 0
 
@@ -71,20 +71,19 @@ class LoweringBuilder:
             return Tensor((), torch.int64, device, Stored(name, ()), sizes=self.sizes)
         return self._add(name, (), (), torch.int64, device, "constant", value=value)
 
-    def stored_float(self, value: FloatExpr) -> Tensor:
+    def stored_float(self, value: FloatExpr, device: torch.device) -> Tensor:
         """A float that depends on sizes, in memory: the host computes it, as a float64; once for each combination of
         sizes of inputs."""
-        found = self.stored_floats.get(value)
+        found = self.stored_floats.get((value, device))
         if found is None and not self.sizes.is_unknown(value):
             name = f"float_{len(self.stored_floats)}"
-            found = self.stored_floats[value] = self._add(
-                name, (), (), torch.float64, torch.device("cpu"), "constant", value=value
-            )
+            found = self._add(name, (), (), torch.float64, device, "constant", value=value)
         elif found is None:
-            named = {"dtype": torch.float64, "device": torch.device("cpu")}
-            meta = TensorMeta((), (), torch.float64, torch.device("cpu"))
-            found = self.stored_floats[value] = self.extern(aten.scalar_tensor.default, [value], named, [meta])[0]
+            named = {"dtype": torch.float64, "device": device}
+            meta = TensorMeta((), (), torch.float64, device)
+            (found,) = self.extern(aten.scalar_tensor.default, [value], named, [meta])
         assert found is not None
+        self.stored_floats[value, device] = found
         return found
 
     def new_buffer(

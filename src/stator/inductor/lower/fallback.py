@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ def call_library(builder: LoweringBuilder, node: fx.Node, args: Sequence[Any], k
     given = _arguments(builder, list(node.args), list(args))
     named = dict(zip(kwargs, _arguments(builder, list(node.kwargs.values()), list(kwargs.values())), strict=True))
     meta = node.meta["val"]
+    if isinstance(meta, tuple) and "binds" not in node.meta:
+        meta = tuple([part if is_read(node, at) else None for at, part in enumerate(meta)])
     if target is node.target or not isinstance(meta, TensorMeta) or meta.dtype.is_complex:
         return library_results(builder, target, given, named, meta)
     return _laid_out(builder, library_results(builder, target, given, named, _of_copy(meta)), meta)
@@ -70,6 +73,11 @@ def _arguments(builder: LoweringBuilder, nodes: list[Any], values: list[Any]) ->
         else:
             result.append(value)
     return result
+
+
+def is_read(node: fx.Node, at: int) -> bool:
+    """True if a node reads the result at this position, or reads all results together."""
+    return any(user.target is not operator.getitem or user.args[1] == at for user in node.users)
 
 
 def gives_view(target: Any) -> bool:

@@ -26,7 +26,7 @@ from stator.shapes.floats import FloatExpr
 
 from .builder import LoweringBuilder
 from .exact import exact_lowering
-from .fallback import call_library, gives_view
+from .fallback import call_library, gives_view, is_read
 from .heuristics import store_before_reuse, too_large_to_inline
 from .registry import can_lower, lowerings, view_targets
 from .tensor import Computed, Tensor
@@ -316,7 +316,7 @@ def _check_results(node: fx.Node, lowering: Any, result: Any) -> None:
     meta = node.meta["val"]
     pairs = [(result, meta)]
     if isinstance(meta, list | tuple) and _are_as_many(result, meta):
-        pairs = [pair for at, pair in enumerate(zip(result, meta, strict=True)) if _is_read(node, at)]
+        pairs = [pair for at, pair in enumerate(zip(result, meta, strict=True)) if is_read(node, at)]
     elif isinstance(meta, list | tuple):
         pairs = [(result, meta[0])]
     for part, part_meta in pairs:
@@ -326,11 +326,6 @@ def _check_results(node: fx.Node, lowering: Any, result: Any) -> None:
                 f"the lowering of {node.target} returns {type(part).__name__} for a tensor\n  {place_of(lowering)}",
                 hint="return one result of stator.inductor.lower's functions for each tensor, or NotImplemented",
             )
-
-
-def _is_read(node: fx.Node, at: int) -> bool:
-    """True if a node reads the result at this position, or reads all results together."""
-    return any(user.target is not operator.getitem or user.args[1] == at for user in node.users)
 
 
 def _are_as_many(results: Any, metas: Any) -> bool:

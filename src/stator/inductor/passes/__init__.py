@@ -11,6 +11,7 @@ from stator.graph.ir.cleanup import remove_dead
 from .accumulation import accumulate_into_sums, accumulate_products
 from .common_subexpressions import merge_common_subexpressions
 from .constants import fold_constants
+from .devices import move_to_device
 from .no_ops import drop_no_ops
 from .symbolic_sizes import with_expressions
 
@@ -23,6 +24,7 @@ PASSES: tuple[Pass, ...] = (
     accumulate_into_sums,
     accumulate_products,
     fold_constants,
+    move_to_device,
 )
 
 # The passes that change the order in which sums are added up

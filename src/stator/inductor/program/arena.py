@@ -44,7 +44,8 @@ class ArenaLayout:
 
 
 def plan_arena(program: Program) -> ArenaLayout:
-    """Place the CPU buffers that do not leave the program, the largest first, each at its lowest free offset."""
+    """Place the buffers that do not leave the program, the largest first, each at its lowest free offset. Buffers of
+    other devices than the arena's are allocated one by one."""
     blocks = _blocks(program)
     offsets, size = place([(block.start, block.end, block.bytes) for block in blocks])
     layouts = {name: program.buffers[name].layout for block in blocks for name in block.names}
@@ -79,7 +80,7 @@ def _blocks(program: Program) -> list[ArenaBlock]:
 
 
 def _is_in_arena(step: Allocate, program: Program) -> bool:
-    if step.name in program.escaping or step.layout.device.type != "cpu":
+    if step.name in program.escaping or step.layout.device != program.device:
         return False
     return not program.is_on_heap(step.layout)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+import torch
+
 from stator.base.errors import CompileError, VerificationError
 from stator.inductor.buffers import Buffer, Extern, Lowered
 from stator.inductor.schedule.groups import Group, Schedule
+from stator.prims.devices import CPU
 from stator.shapes.expr import ExprLike
 
 from .aliases import AliasAnalysis, buffers_in, layout_bytes, reads_of, typical_bytes, writes_of
@@ -93,6 +96,7 @@ def _plan(
         steps=tuple(steps),
         static_inputs=static_inputs,
         escaping=frozenset(planner.returned - planner.given),
+        device=planner.device,
         boxed=boxed,
         heap_from=heap_from,
         sizes=lowered.sizes,
@@ -123,6 +127,7 @@ class _Planner:
         self.reuse = reuse
         self.heap_from = heap_from
         self.steps: list[Step] = []
+        self.device = _main_device(lowered.buffers)
         self.given = {name for name, buffer in lowered.buffers.items() if buffer.kind != "computed"}
         outputs = buffers_in(lowered.outputs, lowered.buffers)
         self.returned = {root for name in outputs for root in self.memory.roots(name)}
@@ -198,9 +203,9 @@ class _Planner:
 
     def _best_fit(self, name: str) -> str | None:
         need = layout_bytes(self.buffers[name].layout)
-        if not self.reuse or name in self.returned or self._on_heap(need):
-            return None
         device = self.buffers[name].layout.device
+        if not self.reuse or name in self.returned or self._on_heap(need) or device != self.device:
+            return None
         least = self.sizes.hint(need)
         most = _LARGEST_WASTE * least
         fitting = [
@@ -224,6 +229,12 @@ class _Planner:
             if name in self.allocated and not self._on_heap(self.block_bytes[name]):
                 self.dead[name] = self.block_bytes[name]
             self.steps.append(Free(name))
+
+
+def _main_device(buffers: Mapping[str, Buffer]) -> torch.device:
+    """The first device of computed buffers that is not the CPU, if there is one."""
+    devices = [buffer.layout.device for buffer in buffers.values() if buffer.kind == "computed"]
+    return next((device for device in devices if device != CPU), CPU)
 
 
 def _last_uses(schedule: Schedule, buffers: Mapping[str, Buffer], memory: AliasAnalysis) -> dict[str, int]:

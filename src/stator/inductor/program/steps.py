@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from stator.graph.ir.size_bindings import SizeBindings
 from stator.inductor.buffers import Buffer, Extern, Layout
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.prims.devices import CPU
 from stator.shapes.expr import ExprLike
 
 from .aliases import layout_bytes
@@ -87,6 +90,7 @@ class Program:
     steps: tuple[Step, ...]
     static_inputs: frozenset[str] = frozenset()  # inputs that are nearly always the same tensor: parameters, buffers
     escaping: frozenset[str] = frozenset()  # computed buffers with memory that the caller receives
+    device: torch.device = CPU  # that the arena is on; buffers of other devices are allocated one by one
     boxed: bool = False  # inputs come in one list, which is emptied, and are freed after their last use
     heap_from: int | None = None  # intermediates of this many bytes (in the example) or more are not in the arena
     sizes: SizeKnowledge = NUMBERS_ONLY

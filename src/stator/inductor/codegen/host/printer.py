@@ -54,6 +54,7 @@ _RESERVED = frozenset(
             "arena",
             "token",
             "block",
+            "pool",
             "unchecked",
             "repaired",
             "inputs",
@@ -149,18 +150,19 @@ class _Printer:
         checks = ["unchecked, repaired = True, set()"] if self.checks else []
         if not self.slots:
             return checks
+        device = str(self.program.device)
         slots = [f"    {slot},  # {name}" for slot, name in zip(self.slots, self.slot_names, strict=True)]
         if not self.size_names:
             opening = [
                 f"# {arena.bytes:,} bytes of intermediates: (byte offset, size, stride, dtype)",
-                f"arena = rt.arena({arena.bytes}, [",
+                f"arena = rt.arena({device!r}, {arena.bytes}, [",
             ]
         else:
             pieces = [f"({one.start}, {one.end}, {self.plain(layout_bytes(one.layout))})" for one in arena.blocks]
             opening = [
                 f"# intermediates, {arena.bytes:,} bytes in the example: (first step, last step, bytes) of each piece,",
                 "# (piece, byte offset, size, stride, dtype)",
-                f"arena = rt.placed_arena([{', '.join(pieces)}], [",
+                f"arena = rt.placed_arena({device!r}, [{', '.join(pieces)}], [",
             ]
         return [*opening, *slots, "])", "token = arena.token", *checks]
 
@@ -192,8 +194,12 @@ class _Printer:
             names = sequence_text("(", self.slot_names, ")")
             lines = [f"{names} = block.tensors.get(token) or arena.fit(block)", *lines]
         if self.slots or self.needs_context:
-            take = ["try:", "    block = idle.pop()", "except IndexError:", "    block = Block()"]
-            lines = [*take, *lines, "idle.append(block)"]
+            pool, find = "idle", []
+            if self.slots and self.program.device.type != "cpu":  # the pool of the stream that the call runs on
+                bound = self.bind("idle blocks", "idle_on_stream", f"rt.idle_on({str(self.program.device)!r})")
+                pool, find = "pool", [f"pool = {bound}()"]
+            take = ["try:", f"    block = {pool}.pop()", "except IndexError:", "    block = Block()"]
+            lines = [*find, *take, *lines, f"{pool}.append(block)"]
         return [*self.size_lines, *lines, result]
 
     # --- sizes ---
@@ -317,7 +323,7 @@ class _Printer:
             number = f"rt.number({buffer.value}, {str(buffer.layout.device)!r})"
             return self.bind(("constant", buffer.name), "number", number)
         if buffer.kind == "constant" and isinstance(buffer.value, FloatExpr):
-            text = f"rt.real_number({self.plain(buffer.value)})"
+            text = f"rt.real_number({self.plain(buffer.value)}, {str(buffer.layout.device)!r})"
             return self.bind_at_sizes(("constant", buffer.name), "number", text)
         if buffer.kind == "constant":
             return self.bind(("constant", buffer.name), "constant", f"rt.constant({buffer.name!r})")

@@ -43,7 +43,8 @@ def elementwise(
     common = common_dtype(operands)
     result = dtype or apply_kind(common, kind)
     working = computation_dtype(apply_kind(common, kind) if kind is not Kind.ALWAYS_BOOL else common)
-    operands = [builder.stored_float(one) if isinstance(one, FloatExpr) else one for one in operands]
+    device = next(operand.device for operand in operands if isinstance(operand, Tensor))
+    operands = [builder.stored_float(one, device) if isinstance(one, FloatExpr) else one for one in operands]
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     is_tensor = [isinstance(operand, Tensor) for operand in operands]
     if all(is_tensor):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from stator.prims.layout import permuted_strides, preserved_strides
+from stator.base.errors import Unsupported
+from stator.prims.layout import contiguous_strides, permuted_strides, preserved_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.shape_rules.operands import fresh, overloads
 
@@ -44,6 +46,119 @@ def flash_attention_for_cpu_backward(
         return fresh(shape, tensor, stride=permuted_strides(shape, (3, 1, 2, 0)))
 
     return like(query), like(key), like(value)
+
+
+# The numbers of dropout's generator that the kernels of GPUs return for their backward
+_SEED = {"flash": (torch.uint64, (2,)), "other": (torch.int64, ())}
+
+
+def _generator(query: Any, kernel: str) -> tuple[TensorMeta, TensorMeta]:
+    dtype, shape = _SEED[kernel]
+    return fresh(shape, query, dtype), fresh((), query, dtype)
+
+
+@shape_rule(*overloads("_scaled_dot_product_flash_attention"), tags=ATTENTION)
+def flash_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    """Of GPUs: the output is laid out like the query, the log-sum-exp as (batch, heads, length). Sequences of equal
+    lengths have no cumulative lengths, and there is no mask to debug."""
+    if return_debug_mask:
+        raise Unsupported("attention-mask", "attention that returns the mask of its dropout is not compiled")
+    shape = tuple(query.shape)
+    return (
+        fresh(shape, query, stride=preserved_strides(shape, query.stride())),
+        fresh(shape[:3], query, torch.float32),
+        *(None, None, shape[2], key.shape[2]),
+        *_generator(query, "flash"),
+        None,
+    )
+
+
+@shape_rule(*overloads("_scaled_dot_product_efficient_attention"), tags=ATTENTION)
+def efficient_attention(
+    query: Any, key: Any, value: Any, attn_bias: Any, compute_log_sumexp: bool, *_args: Any, **_options: Any
+) -> tuple[TensorMeta, ...]:
+    """Of GPUs: the output is laid out as (batch, length, heads, width); rows of the log-sum-exp are padded to multiples
+    of 32."""
+    batch, heads, length = tuple(query.shape)[:3]
+    shape = (batch, heads, length, value.shape[3])
+    padded = (length + 31) // 32 * 32 if compute_log_sumexp else 0
+    return (
+        fresh(shape, query, stride=permuted_strides(shape, (3, 1, 2, 0))),
+        fresh((batch, heads, padded), query, torch.float32),
+        *_generator(query, "other"),
+    )
+
+
+@shape_rule(*overloads("_scaled_dot_product_cudnn_attention"), tags=ATTENTION)
+def cudnn_attention(
+    query: Any, key: Any, value: Any, attn_bias: Any, compute_log_sumexp: bool, *_args: Any, **_options: Any
+) -> Any:
+    """Of GPUs: the output's dimensions are ordered in memory as the query's are."""
+    batch, heads, length = tuple(query.shape)[:3]
+    shape = (batch, heads, length, value.shape[3])
+    statistics = fresh((batch, heads, length, 1), query, torch.float32)
+    return (
+        fresh(shape, query, stride=preserved_strides(shape, query.stride())),
+        statistics if compute_log_sumexp else None,
+        *(None, None, length, key.shape[2]),
+        *_generator(query, "other"),
+        None,
+    )
+
+
+@shape_rule(
+    *overloads("_scaled_dot_product_flash_attention_backward _scaled_dot_product_cudnn_attention_backward"),
+    tags=ATTENTION,
+)
+def attention_backward(
+    grad_out: Any, query: Any, key: Any, value: Any, *_args: Any, **_options: Any
+) -> tuple[TensorMeta, ...]:
+    """Gradients are laid out like the tensors that they belong to."""
+
+    def like(tensor: Any) -> TensorMeta:
+        return fresh(tensor.shape, tensor, stride=preserved_strides(tuple(tensor.shape), tensor.stride()))
+
+    return like(query), like(key), like(value)
+
+
+@shape_rule(*overloads("_scaled_dot_product_efficient_attention_backward"), tags=ATTENTION)
+def efficient_attention_backward(
+    grad_out_: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_bias: Any,
+    out: Any,
+    logsumexp: Any,
+    philox_seed: Any,
+    philox_offset: Any,
+    dropout_p: float,
+    grad_input_mask: Sequence[bool],
+    *_args: Any,
+    **_options: Any,
+) -> tuple[TensorMeta | None, ...]:
+    """Gradients are laid out as (batch, length, heads, width). Rows of the mask's gradient are parts of rows that are
+    padded to multiples of 16."""
+
+    def gradient(tensor: Any) -> TensorMeta:
+        shape = tuple(tensor.shape)
+        return fresh(shape, tensor, stride=permuted_strides(shape, (3, 1, 2, 0)))
+
+    of_mask = None
+    if attn_bias is not None and grad_input_mask[3]:
+        *leading, width = attn_bias.shape
+        padded = contiguous_strides((*leading, (width + 15) // 16 * 16))
+        of_mask = fresh(attn_bias.shape, attn_bias, stride=padded)
+    return gradient(query), gradient(key), gradient(value), of_mask
 
 
 @shape_rule(*overloads("_scaled_dot_product_attention_math"), tags=ATTENTION)
