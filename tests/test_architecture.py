@@ -55,7 +55,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "frame_compiler",
     ),
     "aot": ("runtime", "trace", "partition", "autograd", "split"),
-    "inductor": ("sizes", "loops", "buffers", "passes", "lower", "schedule", "program", "codegen"),
+    "inductor": ("devices", "sizes", "loops", "buffers", "passes", "lower", "schedule", "program", "codegen"),
 }
 
 REPLACED = (

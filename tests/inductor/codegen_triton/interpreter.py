@@ -17,6 +17,7 @@ from triton import language as tl
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _get_np_dtype
 
 from stator import pipeline
+from stator.inductor import devices
 
 
 def cast(builder: InterpreterBuilder, source: TensorHandle, target: tl.dtype) -> TensorHandle:
@@ -60,3 +61,4 @@ LIBRARY = SimpleNamespace(
 )
 triton.language.extra.libdevice = LIBRARY  # the head of each printed module imports it from there
 pipeline.LANGUAGES["cpu"] = "triton"
+devices.TRAITS["cpu"] = devices.GPU

@@ -23,6 +23,7 @@ from stator.prims.record import TensorMeta
 from stator.shapes.expr import ExprLike, Symbol
 from stator.shapes.floats import FloatExpr
 
+from .split_reductions import split_reduction
 from .tensor import Computed, Index, Stored, Strides, Tensor, Viewed
 
 aten = torch.ops.aten
@@ -295,7 +296,9 @@ class LoweringBuilder:
             inner_sizes,
         )
         names = tuple(target.source.buffer for target in targets)  # type: ignore[union-attr]
-        self.emit(names, frozen, frozenset().union(*[operand.work for operand in operands]))
+        work = frozenset[str]().union(*[operand.work for operand in operands])
+        for outputs, part in split_reduction(self, frozen, names, device):
+            self.emit(outputs, part, work)
         return targets
 
     # ---- library calls

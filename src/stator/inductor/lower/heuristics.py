@@ -16,10 +16,6 @@ MAX_OPERATIONS = 48
 REUSED_MAX_READS = 1
 REUSED_MAX_OPERATIONS = 3
 
-# Reductions of at most this many elements go over their data twice: the data stays in the first-level cache, and two
-# plain loops vectorise better than Welford's dependent updates. Longer reductions go over their data once.
-TWO_PASS_MAX_ELEMENTS = 8192
-
 # Normalisations of at least this many elements correct the mean by the mean of the deviations (T. Chan, G. Golub and
 # R. LeVeque, 1983). Sums of fewer elements lose a bit or two, and another sum would take 10 to 30 % of the time.
 MIN_CORRECTED_ELEMENTS = 512

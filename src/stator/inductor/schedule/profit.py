@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stator.inductor.devices import DeviceTraits
 from stator.inductor.lower.heuristics import LARGE_TABLE
-from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, product
+from stator.inductor.sizes import SizeKnowledge, product
 
 from .legality import Fusion, FusionCandidate
 from .space import strides
@@ -14,13 +15,8 @@ MAX_MEMBERS = 32
 MAX_OPERATIONS = 400  # beyond this, compile time and register spills grow faster than memory traffic shrinks
 MAX_BUFFERS = 28
 
-# The longest row whose elements later phases still find in the second-level cache
-MAX_ROW = 65536
-# The longest row where lanes run across rows, so that sixteen rows are in flight
-MAX_COLUMN = 1024
 MIN_ROW = 16  # shorter rows make poor vectors
-# Few long rows leave threads idle, whereas threads share a single row
-MIN_ROWS, LONG_WORK = 4, 65536
+LONG_WORK = 65536  # few rows leave threads idle, whereas threads share a single row
 
 
 def exceeds_limits(first: FusionCandidate, second: FusionCandidate) -> bool:
@@ -36,7 +32,8 @@ def is_profitable(
     fusion: Fusion,
     sizes: Mapping[str, int],
     readers: Mapping[str, int],
-    knowledge: SizeKnowledge = NUMBERS_ONLY,
+    knowledge: SizeKnowledge,
+    traits: DeviceTraits,
 ) -> bool:
     """Judges by the sizes of the example."""
     buffers = first.reads | first.writes | second.reads | second.writes
@@ -44,7 +41,7 @@ def is_profitable(
         return False
     if not fusion.flow and not _siblings(first, second, fusion, sizes, knowledge):
         return False
-    if fusion.space.inner and not _rows_fit(first, second, fusion, knowledge):
+    if fusion.space.inner and not _rows_fit(first, second, fusion, knowledge, traits):
         return False
     if fusion.flow and _fills_a_table(second, sizes, knowledge):
         return False
@@ -82,11 +79,13 @@ def _siblings(
     return 2 * shared >= knowledge.hint(total)
 
 
-def _rows_fit(first: FusionCandidate, second: FusionCandidate, fusion: Fusion, knowledge: SizeKnowledge) -> bool:
+def _rows_fit(
+    first: FusionCandidate, second: FusionCandidate, fusion: Fusion, knowledge: SizeKnowledge, traits: DeviceTraits
+) -> bool:
     space = fusion.space
     row = knowledge.hint(product(loop.size for loop in space.inner))
     rows = knowledge.hint(product(loop.size for loop in space.outer))
-    if 1 < rows < MIN_ROWS and row * rows > LONG_WORK:
+    if 1 < rows < traits.few_rows and row * rows > LONG_WORK:
         return False
     if not first.space.inner and not second.space.inner and row < MIN_ROW:
         return False  # both are pointwise, so rows exist only because of this fusion
@@ -96,7 +95,7 @@ def _rows_fit(first: FusionCandidate, second: FusionCandidate, fusion: Fusion, k
         return False
     if single_phase and len(space.outer) == len(second.space.outer):
         return True
-    return row <= (MAX_ROW if along else MAX_COLUMN)
+    return row <= (traits.row if along else traits.column)
 
 
 def _rows_are_contiguous(fusion: Fusion, knowledge: SizeKnowledge) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from stator.base.config import Options
 from stator.graph.ir.schema import is_random_call
 from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
+from stator.inductor.devices import traits_of
 from stator.prims.operators.checks import require_sizes
 from stator.shapes.expr import Symbol
 
@@ -181,7 +182,10 @@ class _Scheduler:
         if exceeds_limits(first, second):
             return False
         fusion = fuse(first, second, self.sizes, self.names, self.knowledge)
-        if fusion is None or not is_profitable(first, second, fusion, self.sizes, self.read_count, self.knowledge):
+        traits = traits_of(self.buffers[next(iter(second.writes))].layout.device)
+        if fusion is None or not is_profitable(
+            first, second, fusion, self.sizes, self.read_count, self.knowledge, traits
+        ):
             return False
         if self._reaches(earlier, step) or self._follows(earlier, step):
             return False

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from stator.inductor.devices import traits_of
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder
-from stator.inductor.lower.heuristics import MIN_CORRECTED_ELEMENTS, TWO_PASS_MAX_ELEMENTS, store_before_reuse
+from stator.inductor.lower.heuristics import MIN_CORRECTED_ELEMENTS, store_before_reuse
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Tensor
 from stator.inductor.sizes import product
@@ -221,16 +222,24 @@ def moments(
     with size one).
 
     halvings: addends of the mean are divided by 4**halvings, and squares too, so that a sum of 4**halvings addends
-    overflows only if the result does. None: sums may overflow, and those of short rows are not corrected.
+    overflows only if the result does. None: sums may overflow, and those of short rows are not corrected. Where parts
+    of a long reduction are read once, addends are divided by 2**halvings.
     squares_dtype: a dtype in which squares need no such division.
     """
     working, count = computation_dtype(x.dtype), element_count(x, dims)
     typical = builder.sizes.hint(count)
     corrected = typical >= MIN_CORRECTED_ELEMENTS or halvings is not None
-    if typical > TWO_PASS_MAX_ELEMENTS and halvings is None:
+    traits = traits_of(x.device)
+
+    def halved(ops: Any, value: Ref, times: int) -> Ref:
+        return ops.mul(value, ops.constant(0.5**times, ops.dtype(value))) if times else value
+
+    # shorter reductions read their data twice: it stays near, and plain loops are quicker than Welford's updates
+    if typical > traits.two_pass_elements and (halvings is None or traits.programs):
 
         def compute(ops: Any, index: Index) -> list[Ref]:
-            mean, squares, _ = ops.welford(ops.to_dtype(x.load(ops, index), working))
+            mean, squares, _ = ops.welford(halved(ops, ops.to_dtype(x.load(ops, index), working), halvings or 0))
+            mean = halved(ops, mean, -(halvings or 0))
             return [ops.to_dtype(finish(ops, squares), dtype), ops.to_dtype(mean, dtype)]
 
         spread, mean = builder.reduction(compute, [x], x.shape, dims, [dtype, dtype])
@@ -238,9 +247,6 @@ def moments(
     x = stored_for_rereading(builder, x)
     halvings = halvings or 0
     smaller = halvings if squares_dtype is None else 0
-
-    def halved(ops: Any, value: Ref, times: int) -> Ref:
-        return ops.mul(value, ops.constant(0.5**times, ops.dtype(value))) if times else value
 
     rounded = reduce(
         builder,

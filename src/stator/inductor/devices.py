@@ -1,0 +1,38 @@
+"""What decisions about speed assume of each type of device. Data only; never what is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTraits:
+    """two_pass_elements: the longest reduction whose data a second pass finds in the nearest memory.
+    programs: programs that fill the device, where a kernel does not share one reduction between them; 0 where it does.
+    row: the longest row whose elements later phases of a fused kernel still find near; column: the longest one where
+    neighbouring elements lie in other rows.
+    few_rows: a fused kernel with fewer long rows than this leaves the device idle.
+    """
+
+    two_pass_elements: int
+    programs: int
+    row: int
+    column: int
+    few_rows: int
+
+
+# Threads share one long reduction. Rows: the second-level cache; columns: sixteen rows are in flight in lanes.
+CPU = DeviceTraits(two_pass_elements=8192, programs=0, row=65536, column=1024, few_rows=4)
+
+# A program keeps a row of up to 8192 elements in registers; 132 multiprocessors run a few programs each. Rows that are
+# read again come from the second-level cache, which all programs share. Where there are few rows, lowering has split
+# their reductions, so that fusion meets few rows only where these are cheap.
+GPU = DeviceTraits(two_pass_elements=8192, programs=1056, row=1 << 18, column=4096, few_rows=1)
+
+TRAITS = {"cpu": CPU}
+
+
+def traits_of(device: torch.device) -> DeviceTraits:
+    return TRAITS.get(device.type, GPU)
