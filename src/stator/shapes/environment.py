@@ -244,12 +244,16 @@ class Environment:
         """The answer if every number is larger than 1; None if it differs between such numbers."""
         if isinstance(condition.expr, FloatExpr):
             return None
-        expr = self.simplify(condition.expr)
-        ranges = {symbol: self._range(symbol) for symbol in expr.symbols}
-        for symbol, (low, high) in ranges.items():
-            if low < _SEVERAL <= high:
-                ranges[symbol] = (_SEVERAL, high)
-        return _by_bounds(condition.relation, self._lower_bound(expr, ranges), -self._lower_bound(-expr, ranges))
+        for expr in (self.simplify(condition.expr), condition.expr):  # a number that a fact replaced is larger, too
+            ranges = {symbol: self._range(symbol) for symbol in expr.symbols}
+            for symbol, (low, high) in ranges.items():
+                if low < _SEVERAL <= high:
+                    ranges[symbol] = (_SEVERAL, high)
+            low, high = self._lower_bound(expr, ranges), -self._lower_bound(-expr, ranges)
+            answer = _by_bounds(condition.relation, low, high)
+            if answer is not None:
+                return answer
+        return None
 
     def rely_on_elements(self, size: Expr) -> None:
         """Rely on whether the size of a tensor is zero, so that nothing else has to ask. A size without a hint may be

@@ -139,6 +139,15 @@ def test_the_promise_of_an_equal_size_is_kept(question):
         compiled(marked(8), marked(8, min=2, max=512))
 
 
+@pytest.mark.parametrize("mark", [stator.mark_dynamic, torch._dynamo.mark_dynamic])
+def test_a_range_of_one_size_promises_a_constant(mark):
+    compiled = stator.compile(fixed, backend="eager")
+    x = marked(5, mark, min=5, max=5)
+    torch.testing.assert_close(compiled(x), fixed(x))
+    with pytest.raises(stator.ConstraintViolation, match="is 7, and not between 5 and 5"):
+        compiled(marked(7, mark, min=5, max=5))
+
+
 def test_two_sizes_with_ranges_may_be_equal():
     backend = CountingBackend()
     compiled = stator.compile(torch.add, backend=backend, fullgraph=True)

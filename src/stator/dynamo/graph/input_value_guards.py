@@ -38,6 +38,9 @@ def follow_contents(context: CaptureContext, value: TensorValue) -> None:
     # single numbers outside of buffers are counters more often than sizes
     if not _is_buffer(value.source) and (not tensor.dim() or tensor.dtype not in _WHOLE):
         return
+    sizes = context.recorder.numbers.inputs
+    if sizes.dynamic and not sizes.fixed and not _is_buffer(value.source):  # its numbers change as sizes do
+        return
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or value.fake.tracked_value() is not None:  # type: ignore[attr-defined]
         return
     if value.fake.fake_storage.version or context.changing.get(contents_source(value.source), 0) >= OFTEN:  # type: ignore[attr-defined,arg-type]

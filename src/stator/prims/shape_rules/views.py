@@ -95,19 +95,21 @@ def _view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes | Non
             always_equal(strides[old - 1], run * base) or shape[old - 1] == 1 or strides[old - 1] == run * base
         ):
             continue
-        while new >= 0 and cut < run:
+        # the outermost run takes all sizes that are left, because both shapes have equally many elements
+        while new >= 0 and (not old or cut < run):
             result[new] = cut * base
             cut = cut * new_shape[new]
             new -= 1
+        if not old:
+            break
         if cut != run:
             return None
         while new >= 0 and new_shape[new] == 1:
             result[new] = cut * base
             new -= 1
-        if old:
-            base = strides[old - 1]
-            run = cut = 1
-    return tuple(result) if new == -1 else None
+        base = strides[old - 1]
+        run = cut = 1
+    return tuple(result)
 
 
 @shape_rule(aten.view.default, aten._unsafe_view.default, tags=VIEW)

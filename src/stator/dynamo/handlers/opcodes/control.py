@@ -52,18 +52,18 @@ def pop_jump_if_not_none(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("JUMP_IF_FALSE_OR_POP")
 def jump_if_false_or_pop(frame: Frame, instruction: Instruction) -> None:
-    if frame.context.truth(frame.stack[-1]):
-        frame.stack.pop()
-    else:
+    value = frame.stack.pop()
+    if not decide(frame, value, instruction):
+        frame.stack.append(value)
         frame.pc = instruction.target.index  # type: ignore[union-attr]
 
 
 @opcode("JUMP_IF_TRUE_OR_POP")
 def jump_if_true_or_pop(frame: Frame, instruction: Instruction) -> None:
-    if frame.context.truth(frame.stack[-1]):
+    value = frame.stack.pop()
+    if decide(frame, value, instruction):
+        frame.stack.append(value)
         frame.pc = instruction.target.index  # type: ignore[union-attr]
-    else:
-        frame.stack.pop()
 
 
 @opcode("GET_ITER")

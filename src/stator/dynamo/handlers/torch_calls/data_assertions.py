@@ -12,11 +12,13 @@ import torch
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.frame import Frame
+from stator.dynamo.interpreter.short_circuits import either_way
 from stator.dynamo.ir.prepared_code import PreparedCode
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.number_arithmetic import may_be_checked
+from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 _MOST_INSTRUCTIONS = 200  # of code that makes an exception
@@ -28,13 +30,16 @@ _NEVER_RAISES = ("JUMP_BACKWARD", "RETURN", "YIELD", "SEND", "RERAISE", "INTERPR
 
 def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
     """The truth of a jump's condition. Where one of the two paths only raises, the graph checks that the program takes
-    the other path."""
+    the other path. Where both meet with equal stacks, either truth is right."""
     context = frame.context
     if isinstance(value, ConstantValue):
         return context.truth(value)
     wanted = _truth_to_go_on(frame.program, jump)
     # examine the jump first: asking for a tensor's known value adds a guard on the contents that it was read from
-    if wanted is None or not may_be_checked(context, value):
+    if wanted is None:
+        free = either_way(frame, value, jump) if is_known_when_the_graph_runs(value) else None
+        return context.truth(value) if free is None else free
+    if not may_be_checked(context, value):
         return context.truth(value)
     context.recorder.numbers.rely_on(value, wanted)
     return wanted
