@@ -12,19 +12,22 @@ echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print
 	"$$($(VENV)/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
 endef
 
-.PHONY: demo test test-dynamic test-slow test-cpython test-ecosystem lint bench bench-training bench-dynamic bench-wide sweep-transformers sweep-timm docs clean
+.PHONY: demo test test-dynamic test-slow test-gpu test-cpython test-ecosystem lint bench bench-training bench-dynamic bench-wide sweep-transformers sweep-timm docs clean
 
 demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
 	$(BIN)/python benchmarks/demo.py
 
 test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, about 13 minutes on 2 cores
-	$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 16
+	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses auto --maxprocesses 16
 
 test-dynamic: $(VENV)/.dev $(VENV)/.models  ## the quick tests with symbols for all sizes of inputs
-	$(BIN)/python -m pytest -m "not slow" --dynamic --numprocesses auto --maxprocesses 16
+	$(BIN)/python -m pytest -m "not slow and not gpu" --dynamic --numprocesses auto --maxprocesses 16
 
 test-slow: $(VENV)/.dev $(VENV)/.models  ## the long suites: OpInfo sweep, real-size models, sanitizers
-	$(BIN)/python -m pytest -m slow --timeout 3600
+	$(BIN)/python -m pytest -m "slow and not gpu" --timeout 3600
+
+test-gpu: $(VENV)/.dev $(VENV)/.models  ## what needs a CUDA GPU, about 8 minutes; REPORT=file.json keeps failures by cause
+	REPORT="$(REPORT)" $(BIN)/python -m pytest tests/gpu -m gpu --numprocesses 8 --tb=short
 
 test-cpython: $(VENV)/.install  ## CPython's own tests of the language through stator.compile; CPYTHON_LIB=folder if they are elsewhere
 	CPYTHON_LIB="$(CPYTHON_LIB)" $(BIN)/python tests/cpython/run_suite.py $(MODULES)

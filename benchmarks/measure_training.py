@@ -39,7 +39,9 @@ class Trainer:
         return loss.detach()
 
 
-def differences(name: str, size: str, wrap: Wrap, steps: int, roundings: int = 1) -> dict[str, float]:
+def differences(
+    name: str, size: str, wrap: Wrap, steps: int, roundings: int = 1, device: str = "cpu"
+) -> dict[str, float]:
     """Without dropout: relative differences of loss and gradients from eager after the first and the last step.
 
     Beside each what eager itself differs from eager when every weight is rounded once more (scaled by 1 + 1e-7, 2e-7
@@ -48,7 +50,7 @@ def differences(name: str, size: str, wrap: Wrap, steps: int, roundings: int = 1
     """
     rounded = [partial(rounded_once_more, scale=1 + number * 1e-7) for number in range(1, roundings + 1)]
     ours, eager, *others = (
-        Trainer(build_training(name, size=size, dropout=False), system)
+        Trainer(build_training(name, size=size, dropout=False, device=device), system)
         for system in (wrap, lambda model: model, *rounded)
     )
     found = {}

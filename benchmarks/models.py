@@ -99,7 +99,9 @@ def import_torchvision() -> None:
             import_torchvision.library = library  # type: ignore[attr-defined]  # the definitions live as long as this object
 
 
-def build(name: str, *, size: str = "full", batch: int = 1, sequence: int = 128, seed: int = 0) -> Case:
+def build(
+    name: str, *, size: str = "full", batch: int = 1, sequence: int = 128, seed: int = 0, device: str = "cpu"
+) -> Case:
     """Build one model in eval mode with its inputs. Unknown names raise KeyError listing the known ones."""
     builders: dict[str, Callable[..., Case]] = {
         **dict.fromkeys(TRANSFORMERS, _build_transformer),
@@ -108,7 +110,8 @@ def build(name: str, *, size: str = "full", batch: int = 1, sequence: int = 128,
     if name not in builders:
         raise KeyError(f"unknown model {name!r}; known: {', '.join(NAMES)}")
     torch.manual_seed(seed)
-    return builders[name](name, size=size, batch=batch, sequence=sequence)
+    with torch.device(device):
+        return builders[name](name, size=size, batch=batch, sequence=sequence)
 
 
 def _build_transformer(name: str, *, size: str, batch: int, sequence: int) -> Case:
@@ -151,6 +154,22 @@ def _plain(output: Any) -> Any:
     if hasattr(output, "layers") and not isinstance(output, torch.nn.Module):  # a key-value cache
         return [[getattr(layer, "keys", None), getattr(layer, "values", None)] for layer in output.layers]
     return output
+
+
+def relative_error(actual: Any, expected: Any) -> float:
+    """The largest ‖actual - expected‖ / ‖expected‖ of floating-point tensors of two outputs, in float64; inf if their
+    structure or another tensor differs, or if one has a NaN."""
+    pairs = tensors_of(actual), tensors_of(expected)
+    if [t.shape for t in pairs[0]] != [t.shape for t in pairs[1]] or not pairs[0]:
+        return float("inf")
+    worst = 0.0
+    for a, e in zip(*pairs, strict=True):
+        if not e.is_floating_point():
+            worst = worst if torch.equal(a, e) else float("inf")
+            continue
+        error = ((a.double() - e.double()).norm() / e.double().norm().clamp_min(1e-12)).item()
+        worst = max(worst, error) if error == error else float("inf")
+    return worst
 
 
 def largest_relative_difference(actual: Any, expected: Any) -> float:

@@ -82,7 +82,14 @@ NAMES = (*TRANSFORMERS, *TIMM)
 
 
 def build_training(
-    name: str, *, size: str = "full", batch: int = 2, sequence: int = 128, dropout: bool = True, seed: int = 0
+    name: str,
+    *,
+    size: str = "full",
+    batch: int = 2,
+    sequence: int = 128,
+    dropout: bool = True,
+    seed: int = 0,
+    device: str = "cpu",
 ) -> TrainingCase:
     """Build one model in training mode. dropout=False sets every dropout and drop-path rate to zero, so that steps of
     different systems can be compared number by number. Unknown names raise KeyError listing the known ones."""
@@ -91,7 +98,8 @@ def build_training(
     import_torchvision()
     torch.manual_seed(seed)
     make = _build_transformer if name in TRANSFORMERS else _build_timm
-    case = make(name, size, batch, sequence if size == "full" else 16)
+    with torch.device(device):
+        case = make(name, size, batch, sequence if size == "full" else 16)
     case.model.train()
     if not dropout:
         _without_dropout(case.model)

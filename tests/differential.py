@@ -164,7 +164,7 @@ def differentiate(result: Any, arguments: Any) -> list[Any]:
     loss: Any = 0.0
     for number, one in enumerate(pytree.tree_leaves(result), 1):
         if isinstance(one, torch.Tensor) and one.requires_grad:
-            weights = torch.arange(one.numel(), dtype=torch.float64).add(number).cos()
+            weights = torch.arange(one.numel(), dtype=torch.float64, device=one.device).add(number).cos()
             loss = loss + (one.to(torch.promote_types(one.dtype, torch.float64)) * weights.view(one.shape)).sum().real
     leaves = [one for one in pytree.tree_leaves(arguments) if isinstance(one, torch.Tensor) and one.is_leaf]
     wanted = [one for one in leaves if one.requires_grad]
@@ -318,7 +318,7 @@ def _assert_same_tensor(found: torch.Tensor, expected: torch.Tensor, tolerance: 
     if hasattr(expected, "__tensor_flatten__"):
         return  # has no memory of its own; its attributes hold the inner tensors
     limits = {"rtol": tolerance.relative, "atol": tolerance.absolute, "equal_nan": True}
-    if not expected.dtype.is_floating_point and not expected.dtype.is_complex:
+    if expected.dtype.itemsize == 1 or not (expected.dtype.is_floating_point or expected.dtype.is_complex):
         limits.update(rtol=0, atol=0)
     # a subclass that the program defines is another class in each call, and assert_close compares related classes only
     plain = [one.detach().as_subclass(torch.Tensor) for one in (found, expected)]

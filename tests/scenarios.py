@@ -66,9 +66,10 @@ def _outcome(scenario: Scenario, compiled: Callable[..., Any]) -> Any:
 
 
 def leaf(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Random numbers that require grad."""
+    """Random numbers that require grad, on the default device; the numbers are those of the CPU's generator."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=dtype).requires_grad_()
+    drawn = torch.randn(*shape, generator=generator, dtype=dtype, device="cpu")
+    return drawn.to(torch.get_default_device()).requires_grad_()
 
 
 def gradients(loss: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor | None]:

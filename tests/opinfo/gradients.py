@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from compiled import NOT_REPEATABLE, READ_AS_CONTIGUOUS, at_any_position, copied
-from recorder import TOLERANCES, describe, value_differences
+from recorder import TOLERANCES, describe, is_no_further, value_differences
 from samples import laid_out
 from torch.utils import _pytree as pytree
 
@@ -95,12 +95,13 @@ def cases(
     count: int | None,
     layouts: Sequence[str | None] = (None,),
     dtypes: Sequence[torch.dtype] = DTYPES,
+    device: str = "cpu",
 ) -> Iterator[GradientCase]:
     """The first `count` samples (all, for None) of each dtype that eager differentiates, with random tangents."""
     for name, op in operators:
         if not op.supports_autograd:
             continue
-        for sample in _samples(op, count, dtypes):
+        for sample in _samples(op, count, dtypes, device):
             for layout in layouts:
                 if layout == "overlapping" and name in READ_AS_CONTIGUOUS | WRITES_TO_EXPANDED | NEEDS_FULL_RANK:
                     continue
@@ -111,11 +112,11 @@ def cases(
                     yield case
 
 
-def _samples(op: Any, count: int | None, dtypes: Sequence[torch.dtype]) -> Iterator[tuple[Any, Any, Any]]:
-    supported = op.supported_backward_dtypes("cpu") & op.supported_dtypes("cpu")
+def _samples(op: Any, count: int | None, dtypes: Sequence[torch.dtype], device: str) -> Iterator[tuple[Any, Any, Any]]:
+    supported = op.supported_backward_dtypes(device) & op.supported_dtypes(device)
     for dtype in dtypes:
         if dtype in supported:
-            for sample in islice(op.sample_inputs_func(op, "cpu", dtype, True), count):
+            for sample in islice(op.sample_inputs_func(op, device, dtype, True), count):
                 yield sample.input, sample.args, sample.kwargs
 
 
@@ -284,23 +285,6 @@ def _leaves(results: Results) -> list[Any]:
     return [part.detach() if isinstance(part, torch.Tensor) else part for part in (*results[0], *results[1])]
 
 
-def is_no_further(ours: torch.Tensor, eagers: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether our largest distance from the result in float64 is at most eager's own, and the tolerance.
-
-    For eager's kernels that round midway (batch norm in bfloat16) or subtract what nearly cancels (layer norm of one
-    element, whose gradient is zero), and for chains in bfloat16 that magnify any rounding (softmax of large products):
-    where eager is far from what is right, being far from eager proves nothing.
-    """
-    if (ours.shape, ours.stride(), ours.dtype) != (eagers.shape, eagers.stride(), eagers.dtype):
-        return False
-    if not torch.equal(torch.isfinite(ours), torch.isfinite(exact)) or not torch.isfinite(exact).all():
-        return False
-    wide = exact.dtype
-    scale = max(1.0, float(exact.abs().max()))
-    error, allowed = (float((part.to(wide) - exact).abs().max()) for part in (ours, eagers))
-    return error <= allowed + TOLERANCES[ours.dtype][1] * scale
-
-
 def is_backward_stable(case: GradientCase, at: int, ours: torch.Tensor, exact: torch.Tensor) -> bool:
     """Whether ours is the exact result but for one rounding of the inputs and one of the result.
 
@@ -323,7 +307,7 @@ def _moved(case: GradientCase, dtype: torch.dtype, seed: int) -> GradientCase:
     def moved(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             return leaf
-        by = torch.rand(leaf.shape, generator=generator, dtype=torch.float64) * 2 - 1
+        by = (torch.rand(leaf.shape, generator=generator, dtype=torch.float64) * 2 - 1).to(leaf.device)
         result = copied(leaf).to(torch.float64)
         return (result + result * by * (torch.finfo(dtype).eps / 2)).requires_grad_(leaf.requires_grad)
 

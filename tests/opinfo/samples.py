@@ -47,18 +47,20 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def samples(op: Any, count: int, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[tuple[Any, Any, Any]]:
-    """(input, args, kwargs) of the first `count` samples of each dtype the operator supports, but for those that ask
-    for an accelerator where there is one.
+def samples(
+    op: Any, count: int, dtypes: tuple[torch.dtype, ...] = DTYPES, device: str = "cpu"
+) -> Iterator[tuple[Any, Any, Any]]:
+    """(input, args, kwargs) of the first `count` samples of each dtype the operator supports on a device, but for those
+    that ask for another accelerator.
 
     Not by `op.sample_inputs`, which walks the call stack for each.
     """
     for dtype in dtypes:
-        if dtype in op.supported_dtypes("cpu"):
-            for index, sample in enumerate(op.sample_inputs_func(op, "cpu", dtype, False)):
+        if dtype in op.supported_dtypes(device):
+            for index, sample in enumerate(op.sample_inputs_func(op, device, dtype, False)):
                 if index == count:
                     break
-                if torch.device(sample.kwargs.get("device", None) or "cpu").type != "cpu":
+                if torch.device(sample.kwargs.get("device", None) or "cpu").type not in ("cpu", device):
                     continue
                 yield sample.input, sample.args, sample.kwargs
 

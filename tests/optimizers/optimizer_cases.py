@@ -56,13 +56,14 @@ def text(case: Case) -> str:
 def parameters(dtype: torch.dtype = torch.float32) -> list[torch.nn.Parameter]:
     generator = torch.Generator().manual_seed(0)
     shapes = ((4, 3), (2, 5), (3, 3))
-    return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
+    drawn = [torch.randn(shape, generator=generator, device="cpu") for shape in shapes]
+    return [torch.nn.Parameter(tensor.to(torch.get_default_device(), dtype)) for tensor in drawn]
 
 
 def give_gradients(given: list[torch.nn.Parameter], turn: int) -> None:
     generator = torch.Generator().manual_seed(turn)
     for parameter in given:
-        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+        parameter.grad = torch.randn(parameter.shape, generator=generator, device="cpu").to(parameter)
 
 
 def stepped(

@@ -31,7 +31,11 @@ def model() -> nn.Module:
 
 def batch(turn: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(turn)
-    return torch.randn(5, 6, generator=generator), torch.randint(0, 3, (5,), generator=generator)
+    x, labels = (
+        torch.randn(5, 6, generator=generator, device="cpu"),
+        torch.randint(0, 3, (5,), generator=generator, device="cpu"),
+    )
+    return x.to(torch.get_default_device()), labels.to(torch.get_default_device())
 
 
 def trained(step: Callable[..., Any], turns: int = TURNS) -> list[Any]:
@@ -365,10 +369,11 @@ def against_each_other(compiled: Compiled) -> tuple[list[Any], nn.Module]:
 def scaled_under_autocast(compiled: Compiled) -> tuple[list[Any], nn.Module]:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    device = torch.get_default_device().type
+    scaler = torch.amp.GradScaler(device, init_scale=1024.0, growth_interval=3)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(device, torch.bfloat16):
             loss = nn.functional.cross_entropy(net(x), y)
         scaler.scale(loss).backward()
         scaler.step(optimizer)

@@ -95,11 +95,6 @@ def test_every_operator_of_all_dtypes_has_kernels_for_gpus(tmp_path: Path) -> No
     run("operators_for_gpus.py", tmp_path=tmp_path)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_kernels_on_a_gpu(tmp_path: Path) -> None:
-    run("on_gpu.py", tmp_path=tmp_path)
-
-
 def doubled(count: int, name: str = "") -> tuple[Graph, str]:
     graph = Graph()
     given = graph.input(torch.randn(1).expand(count), name or None)

@@ -51,15 +51,18 @@ class Case:
         return scope["program"]
 
     def arguments(self, call: Sizes) -> tuple[Any, ...]:
+        """On the default device; the numbers are those of the CPU's generator."""
         a, b, c, n = call
-        generator = torch.Generator().manual_seed(17)
+        device, generator = torch.get_default_device(), torch.Generator().manual_seed(17)
         sizes = {"a": a, "b": b, "c": c, "1": 1, "4": 4}
         shapes = ((a, b), (b, c), tuple(sizes[name] for name in self.shape_of_z))
         tensors = [
-            _laid_out(torch.randn(shape, generator=generator, dtype=torch.float64), layout).requires_grad_(needs)
-            for shape, layout, needs in zip(shapes, self.layouts, self.with_gradients, strict=True)
+            _laid_out(torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(device), layout)
+            for shape, layout in zip(shapes, self.layouts, strict=True)
         ]
-        return *tensors, torch.randint(0, 2, (a,), generator=generator), n
+        for tensor, needs in zip(tensors, self.with_gradients, strict=True):
+            tensor.requires_grad_(needs)
+        return *tensors, torch.randint(0, 2, (a,), generator=generator, device="cpu").to(device), n
 
 
 def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:

@@ -1,0 +1,45 @@
+"""Printed Triton kernels on the device: handwritten and random graphs of loop nodes beside the reference evaluator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.gpu.device import DEVICE, only_cuda
+from tests.gpu.moved import module_of
+
+from stator.inductor.codegen.triton import print_kernel
+from stator.inductor.schedule import schedule
+from stator.runtime.triton_kernels import load_module, make_kernel
+
+harness, random_graphs, handwritten = map(
+    module_of, ("inductor/kernel_harness.py", "inductor/random_graphs.py", "inductor/codegen_triton/handwritten.py")
+)
+pytestmark = only_cuda
+
+# The device library is accurate to a few ULP, and sums are taken in another order
+RELATIVE, ABSOLUTE = 5e-5, 5e-6
+
+
+def check(graph: harness.Graph, folder: Path) -> None:
+    expected = harness.run_reference(graph)
+    memory = {buffer: tensor.to(DEVICE) for buffer, tensor in harness.fresh_memory(graph).items()}
+    for group in schedule(graph.lowered()).steps:
+        source = print_kernel(group, graph.buffers)
+        kernel = make_kernel(load_module(source.source, folder), source.symbol)
+        kernel(*[memory[buffer] for buffer in (*group.reads, *group.writes)])
+    for output, value in expected.items():
+        actual = harness.view(graph, memory, output).cpu()
+        tolerance = {"rtol": RELATIVE, "atol": ABSOLUTE} if value.dtype is torch.float32 else {}
+        torch.testing.assert_close(actual, value, equal_nan=True, **tolerance)
+
+
+@pytest.mark.parametrize("name", handwritten.GRAPHS)
+def test_handwritten_graph(name: str, tmp_path: Path) -> None:
+    check(handwritten.GRAPHS[name](), tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_graph(seed: int, tmp_path: Path) -> None:
+    check(random_graphs.Generator(seed).build(), tmp_path)

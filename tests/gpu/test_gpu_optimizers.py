@@ -1,0 +1,48 @@
+"""Optimizers and training loops on the device, whose step counts are tensors on the CPU: as in eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.gpu.device import DEVICE
+from tests.gpu.moved import module_of, on_device
+
+steps, loops, cases = map(
+    module_of,
+    ("optimizers/test_optimizer_steps.py", "optimizers/test_training_loops.py", "optimizers/optimizer_cases.py"),
+)
+pytestmark = pytest.mark.filterwarnings("ignore")  # of torch, about its own deprecations
+TOLERANCE = {"rtol": 1e-5, "atol": 2e-6}  # eager's fused loops over lists round at other places than its single steps
+
+
+@pytest.fixture(autouse=True)
+def moved():
+    with on_device(steps):
+        yield
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=cases.text)
+def test_ten_steps(case: Any) -> None:
+    steps.assert_same(cases.stepped(case, cases.as_it_is), cases.stepped(case, cases.whole("inductor")), TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ("Adam", "AdamW", "SGD"))
+def test_ten_steps_of_the_fused_kernel(name: str) -> None:
+    case = (name, {"lr": 0.01, "fused": True})
+    steps.assert_same(cases.stepped(case, cases.as_it_is), cases.stepped(case, cases.whole("inductor")), TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ("Adam", "AdamW"))
+def test_ten_steps_with_step_counts_on_the_device(name: str) -> None:
+    if DEVICE != "cuda":
+        pytest.skip("of CUDA alone")
+    case = (name, {"lr": 0.01, "capturable": True})
+    steps.assert_same(cases.stepped(case, cases.as_it_is), cases.stepped(case, cases.whole("inductor")), TOLERANCE)
+
+
+@pytest.mark.parametrize("name", loops.LOOPS)
+def test_training_loop(name: str) -> None:
+    loops.assert_trains_alike(name, "inductor")
+    assert torch.get_default_device().type == DEVICE
