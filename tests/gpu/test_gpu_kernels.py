@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tests.gpu.moved import module_of
 
 from stator.inductor.codegen.triton import print_kernel
 from stator.inductor.schedule import schedule
-from stator.runtime.triton_kernels import load_module, make_kernel
+from stator.runtime.cuda.kernels import load_kernels
 
 harness, random_graphs, handwritten = map(
     module_of, ("inductor/kernel_harness.py", "inductor/random_graphs.py", "inductor/codegen_triton/handwritten.py")
@@ -22,13 +22,14 @@ pytestmark = only_cuda
 RELATIVE, ABSOLUTE = 5e-5, 5e-6
 
 
-def check(graph: harness.Graph, folder: Path) -> None:
+def check(graph: Any) -> None:
     expected = harness.run_reference(graph)
     memory = {buffer: tensor.to(DEVICE) for buffer, tensor in harness.fresh_memory(graph).items()}
     for group in schedule(graph.lowered()).steps:
         source = print_kernel(group, graph.buffers)
-        kernel = make_kernel(load_module(source.source, folder), source.symbol)
-        kernel(*[memory[buffer] for buffer in (*group.reads, *group.writes)])
+        tensors = [memory[buffer] for buffer in (*group.reads, *group.writes)]
+        (kernel,) = load_kernels([source], torch.device(DEVICE)).values()
+        kernel.bind(len(tensors))(*tensors)
     for output, value in expected.items():
         actual = harness.view(graph, memory, output).cpu()
         tolerance = {"rtol": RELATIVE, "atol": ABSOLUTE} if value.dtype is torch.float32 else {}
@@ -36,10 +37,10 @@ def check(graph: harness.Graph, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", handwritten.GRAPHS)
-def test_handwritten_graph(name: str, tmp_path: Path) -> None:
-    check(handwritten.GRAPHS[name](), tmp_path)
+def test_handwritten_graph(name: str) -> None:
+    check(handwritten.GRAPHS[name]())
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_graph(seed: int, tmp_path: Path) -> None:
-    check(random_graphs.Generator(seed).build(), tmp_path)
+def test_random_graph(seed: int) -> None:
+    check(random_graphs.Generator(seed).build())
