@@ -17,7 +17,7 @@ from stator.prims.operators.checks import numbers_in, require
 
 from . import launch
 from .arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
-from .matrix_products import linear_product
+from .matrix_products import linear_product, product_of_sizes
 from .ownership import memory_reuser
 from .placement import Piece
 
@@ -46,6 +46,10 @@ PYTHON: dict[str, Callable[..., Any]] = {
     "stator.require.default": require,
     "stator.tolist.default": numbers_in,
 }
+
+
+# Operators whose quickest implementation depends on the sizes of their arguments: a function from these sizes to it
+OF_SIZES: dict[str, Callable[..., Callable[..., Any]]] = {"stator.linear_product.default": product_of_sizes}
 
 
 class Binder:
@@ -96,6 +100,10 @@ class Binder:
         if name in DIRECT and hasattr(_FUNCTIONS, DIRECT[name]):
             return getattr(_FUNCTIONS, DIRECT[name])
         return getattr(_overload(name), "_op", None) or _overload(name)
+
+    def operator_of_sizes(self, name: str, *sizes: Size) -> Callable[..., Any]:
+        """Return a callable for an operator of `OF_SIZES`, for tensors of these sizes."""
+        return OF_SIZES[name](*sizes)
 
     def operator_into(self, name: str) -> Callable[..., Any]:
         """Return a callable for the operator that takes `out=`."""

@@ -8,6 +8,7 @@ weight, which few rows do not repay. Where the number of rows changes between ca
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import library
@@ -35,17 +36,33 @@ def is_onednn_quicker(rows: int, inner: int, columns: int) -> bool:
     return rows * inner * columns >= WORTHWHILE
 
 
-_by_onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+def linear_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Return [rows, inner] times [inner, columns], plus [columns], by the quicker library. All are float32, and without
+    gaps in memory."""
+    given = (rows, matrix) if bias is None else (rows, matrix, bias)
+    return product_of_sizes(*[one.shape for one in given])(*given)
 
 
-def linear_product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return [rows, inner] times [columns, inner] transposed, plus [columns], by the quicker library. All are float32,
-    and without gaps in memory."""
-    if is_onednn_quicker(rows.shape[0], *weight.shape):
-        return _by_onednn(rows, weight, bias, "none", [], "")  # type: ignore[misc, no-any-return]
-    return torch.nn.functional.linear(rows, weight, bias)
+def product_of_sizes(
+    rows: Sequence[int], matrix: Sequence[int], bias: Sequence[int] | None = None
+) -> Callable[..., torch.Tensor]:
+    """Return what computes `linear_product` of arguments of these sizes, without a choice in each call."""
+    if is_onednn_quicker(rows[0], *matrix):
+        return _by_onednn
+    return torch.mm if bias is None else _by_blas
+
+
+_linear_pointwise = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
+def _by_onednn(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return _linear_pointwise(rows, matrix.t(), bias, "none", [], "")  # type: ignore[misc, no-any-return]
+
+
+def _by_blas(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.addmm(bias, rows, matrix)
 
 
 _library = library.Library("stator", "FRAGMENT")
-_library.define("linear_product(Tensor rows, Tensor weight, Tensor? bias) -> Tensor")
+_library.define("linear_product(Tensor rows, Tensor matrix, Tensor? bias=None) -> Tensor")
 _library.impl("linear_product", linear_product, "CompositeExplicitAutograd")

@@ -75,7 +75,10 @@ def test_products_go_to_the_quicker_library(
     assert (torch.ops.mkldnn._linear_pointwise.default in targets) == by_onednn
 
 
-def test_a_product_with_a_changing_number_of_rows_chooses_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("last", [None, torch.nn.GELU()], ids=["bias in the product", "bias in a loop"])
+def test_a_product_with_a_changing_number_of_rows_chooses_for_each(
+    last: torch.nn.Module | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
     chosen: dict[int, bool] = {}
@@ -85,13 +88,12 @@ def test_a_product_with_a_changing_number_of_rows_chooses_in_each_call(monkeypat
         chosen[rows] = choose(rows, inner, columns)
         return chosen[rows]
 
-    model = torch.nn.Linear(INNER, COLUMNS).eval()
+    monkeypatch.setattr(matrix_products, "is_onednn_quicker", noted)
+    model = torch.nn.Sequential(torch.nn.Linear(INNER, COLUMNS), *([last] if last else [])).eval()
     compiled = stator.compile(model, dynamic=True)
     for rows in (2, 100, 7, 128):
         x = torch.randn(rows, INNER)
         with torch.no_grad():
-            compiled(x)
-            monkeypatch.setattr(matrix_products, "is_onednn_quicker", noted)
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
     assert chosen == {2: False, 100: True, 7: False, 128: True}
 

@@ -22,6 +22,7 @@ from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.program.aliases import layout_bytes, may_alias_arguments
 from stator.inductor.program.arena import ArenaLayout, plan_arena
 from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared
+from stator.runtime.host import OF_SIZES
 from stator.shapes.conditions import Comparison, Conjunction, Disjunction
 from stator.shapes.expr import Expr, Symbol
 from stator.shapes.floats import FloatExpr
@@ -560,6 +561,11 @@ def _target(printer: _Printer, extern: Extern) -> str:
     if not isinstance(target, torch._ops.OpOverload):
         return printer.object(target)
     name = str(target)
+    if name in OF_SIZES:
+        given = [(value if isinstance(value, View) else printer.buffer(value)).layout.size for value in extern.args]
+        if not printer.is_late(*[length for size in given for length in size]):
+            text = f"rt.operator_of_sizes({name!r}, {', '.join(map(printer.plain_sizes, given))})"
+            return printer.bind_at_sizes(text, name.split(".")[1], text)
     finder = "operator_into" if extern.style == "out" else "operator"
     prefix = name.split(".")[1] + ("_into" if extern.style == "out" else "")
     return printer.bind((finder, name), prefix, f"rt.{finder}({name!r})")

@@ -97,11 +97,12 @@ def _addmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta
     plain = beta == 1 and alpha == 1
     if plain and bias.shape == (a.shape[0], b.shape[1]) and is_overwritable(builder, bias):
         return builder.add_to(bias, aten.addmm.out, [blas_matrix(builder, a), blas_matrix(builder, b)])
-    if plain and not is_transposed(a):
+    to_loops = plain and only_feeds_loops(builder.node)
+    if plain and not is_transposed(a) and (isinstance(a.shape[0], int) or not to_loops):
         found = quicker_product(builder, a, blas_matrix(builder, b), b.shape[1], bias)
         if found is not None:
             return found
-    if plain and only_feeds_loops(builder.node):
+    if to_loops:
         # the loops that read the product also add the bias, which saves writing the bias into the result first
         return elementwise(builder, lambda ops, x, y: ops.add(x, y), [_mm(builder, a, b), bias])
     args = [builder.argument(bias), blas_matrix(builder, a), blas_matrix(builder, b)]

@@ -56,7 +56,7 @@ def quicker_product(
         return None
     if is_onednn_quicker(few, *weight):
         return _by_onednn(builder, a, b, bias, meta)
-    given = _arguments(builder, a, b, bias)
+    given = [builder.argument(a, (inner, 1)), b, *([] if bias is None else [builder.argument(bias, (1,))])]
     return library_results(builder, torch.ops.stator.linear_product.default, given, {}, meta or builder.meta)
 
 
@@ -67,13 +67,9 @@ def _takes(builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bia
 
 
 def _by_onednn(builder: LoweringBuilder, a: Tensor, b: str | View, bias: Tensor | None, meta: TensorMeta | None) -> Any:
-    given = [*_arguments(builder, a, b, bias), "none", [], ""]
-    return library_results(builder, torch.ops.mkldnn._linear_pointwise.default, given, {}, meta or builder.meta)
-
-
-def _arguments(builder: LoweringBuilder, a: Tensor, b: str | View, bias: Tensor | None) -> list[Any]:
     added = None if bias is None else builder.argument(bias, (1,))
-    return [builder.argument(a, (a.shape[1], 1)), _transposed(builder, b), added]
+    given: list[Any] = [builder.argument(a, (a.shape[1], 1)), _transposed(builder, b), added, "none", [], ""]
+    return library_results(builder, torch.ops.mkldnn._linear_pointwise.default, given, {}, meta or builder.meta)
 
 
 def _available() -> bool:
