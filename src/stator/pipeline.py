@@ -32,6 +32,7 @@ from stator.inductor.program import (
     verify_program,
     write_inputs,
 )
+from stator.inductor.program.recordable import describe_inputs, recording_device, why_not_recorded
 from stator.inductor.program.steps import KernelSource, Program
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.groups import Group, Schedule
@@ -39,6 +40,7 @@ from stator.inductor.schedule.printer import print_schedule
 from stator.inductor.schedule.verifier import verify_schedule
 from stator.runtime import triton_kernels
 from stator.runtime.build import build_kernels
+from stator.runtime.cuda import graphs
 from stator.runtime.host import Kernel
 
 Compiled = Callable[..., Sequence[Any]]
@@ -213,7 +215,8 @@ def compile_graph(
     dumps.write("50_program.txt", lambda: print_program(program))
     if options.verify:
         verify_program(program)
-    return _load(program, options)
+    call = _load(program, options)
+    return _recorded(call, program, gm) if options.mode == "reduce-overhead" else call
 
 
 def compile_exactly(
@@ -296,6 +299,20 @@ def _load(program: Program, options: Options) -> Compiled:
         built.update(triton_kernels.load_kernels([kernel for kernel in kernels if kernel.language == "triton"]))
     counters.count("kernels", len(kernels))
     return host.load(source, program, built)
+
+
+def _recorded(call: Compiled, program: Program, gm: fx.GraphModule) -> Compiled:
+    """A program on a GPU, replayed as a CUDA graph."""
+    device = recording_device(program)
+    if device is None:
+        return call
+    places = {node.name: node.meta["place"] for node in gm.graph.nodes if node.meta.get("place")}
+    first = next(iter(places.values()), None)
+    name = f"the {gm.meta.get('part', 'whole')} graph{f' of {first}' if first else ''}"
+    if reason := why_not_recorded(program, device, places):
+        graphs.refuse(name, reason)
+        return call
+    return graphs.record(call, describe_inputs(program), graphs.pool_of(device), name)
 
 
 __all__ = ["aot_eager_backend", "compile_graph", "inductor_backend"]

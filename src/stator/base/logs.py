@@ -21,6 +21,7 @@ ARTIFACTS = {
     "graph": "the captured and the lowered FX graphs",
     "schedule": "the fused groups",
     "code": "the generated source",
+    "cuda_graphs": "what is recorded as a CUDA graph, and what is not",
     "timing": "seconds spent in each stage",
 }
 

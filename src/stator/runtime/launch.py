@@ -113,6 +113,11 @@ def places(tensors: Sequence[torch.Tensor]) -> bytes:
     return array("q", itertools.chain.from_iterable(pairs)).tobytes()
 
 
+def addresses(tensors: Sequence[torch.Tensor]) -> bytes:
+    """Return the address of the first element of each tensor: int64 numbers."""
+    return array("q", [tensor.data_ptr() for tensor in tensors]).tobytes()
+
+
 def lie_at(tensors: Sequence[torch.Tensor], known: bytes) -> bool:
     """Return whether the tensors lie at the places that `places` returned."""
     return places(tensors) == known
@@ -131,6 +136,7 @@ def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
 if _launch is not None and _offsets is not None:  # many times as fast
     dispatch_keys, layouts, places = _launch.dispatch_keys, _launch.layouts, _launch.places
     lie_at, memory, versions = _launch.lie_at, _launch.memory, _launch.versions
+    addresses = _launch.addresses
 
 _thread = threading.local()
 

@@ -184,6 +184,7 @@ static void SizedCall_dealloc(PyObject *object)
 }
 
 static PyMemberDef SizedCall_members[] = {
+    {"known", T_OBJECT_EX, offsetof(SizedCall, known), READONLY, PyDoc_STR("the code for each combination of sizes")},
     {"boxed", T_BOOL, offsetof(SizedCall, boxed), READONLY, PyDoc_STR("whether arguments come in one list")},
     {NULL},
 };

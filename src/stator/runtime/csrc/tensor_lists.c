@@ -83,6 +83,26 @@ static PyObject *lie_at(PyObject *module, PyObject *args)
     return PyBool_FromLong(same);
 }
 
+/* Return the addresses of the first elements of tensors as bytes, one int64 for each. */
+static PyObject *addresses(PyObject *module, PyObject *tensors)
+{
+    Py_ssize_t count = count_of(tensors);
+    if (count < 0) {
+        return NULL;
+    }
+    PyObject *result = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+    int64_t *numbers = result ? (int64_t *)PyBytes_AS_STRING(result) : NULL;
+    for (Py_ssize_t at = 0; result && at < count; ++at) {
+        char const *impl = impl_at(tensors, at);
+        if (!impl) {
+            Py_CLEAR(result);
+            break;
+        }
+        *numbers++ = (int64_t)(intptr_t)stator_tensor_data(&stator_layout, impl);
+    }
+    return result;
+}
+
 /* Call `of` on every tensor of a list or tuple. Returns a list. */
 static PyObject *map_tensors(PyObject *given, PyObject *(*of)(PyObject *))
 {
@@ -168,6 +188,7 @@ PyMethodDef stator_tensor_list_methods[] = {
     {"dispatch_keys", dispatch_keys, METH_O, PyDoc_STR("dispatch_keys(tensor) -> its dispatch keys as a number, or None")},
     {"layouts", layouts, METH_O, PyDoc_STR("layouts(list_of_tensors) -> bytes: dimensions, dispatch keys, strides")},
     {"places", places, METH_O, PyDoc_STR("places(list_of_tensors) -> bytes: storage objects, offsets")},
+    {"addresses", addresses, METH_O, PyDoc_STR("addresses(list_of_tensors) -> bytes: where each begins")},
     {"lie_at", lie_at, METH_VARARGS, PyDoc_STR("lie_at(list_of_tensors, places) -> whether they lie there")},
     {"memory", memory, METH_O, PyDoc_STR("memory(list_of_tensors) -> (places, list of torch.UntypedStorage)")},
     {"versions", versions, METH_O, PyDoc_STR("versions(list_of_tensors) -> list of numbers, -1 where there is none")},

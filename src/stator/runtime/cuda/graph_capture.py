@@ -1,0 +1,174 @@
+"""Records the work of a call as a CUDA graph, in the memory pool that all recordings of a device share.
+
+`Capture` is all that recording needs of a device, so that tests can stand in for a GPU. What is recorded, and when a
+recording may run, is decided in graphs.py.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import torch
+
+from stator.runtime.arena import own_blocks
+
+Results = Sequence[Any]
+
+
+class CaptureFailed(Exception):
+    """A call cannot be recorded: it did something that a graph cannot repeat."""
+
+
+class Graph(Protocol):
+    """Recorded work."""
+
+    def replay(self) -> None:
+        """Run the work on the current stream."""
+
+    def may_write(self, address: int) -> bool:
+        """Whether replay may write to this address, as far as the pool is concerned. Memory of the pool that was in use
+        during the capture is never written."""
+
+
+class Capture(Protocol):
+    """Recording on one device."""
+
+    def is_capturing(self) -> bool:
+        """Whether the current stream is recording anything, also for the program's own graphs."""
+
+    def follow(self) -> None:
+        """Let the current stream wait for what the stream of the last replay was given."""
+
+    def capture(self, run: Callable[[], Results]) -> tuple[Graph, Results]:
+        """Record the work of `run`, without doing it. The results lie in the pool; they have contents after a replay.
+
+        Raises CaptureFailed.
+        """
+
+    def reserved_bytes(self) -> int:
+        """The bytes of the pool."""
+
+
+Ranges = Sequence[tuple[int, int]]  # of addresses, disjoint
+
+
+class CudaGraph:
+    """A recording on a CUDA device. Its work may write to the pool as it was after the capture (`segments`), apart from
+    what was in use before (`spared`)."""
+
+    __slots__ = ("__weakref__", "_segments", "_spared", "graph", "replay")
+
+    def __init__(self, graph: Any, segments: Ranges, spared: Ranges) -> None:
+        self.graph, self.replay = graph, graph.replay
+        self._segments, self._spared = sorted(segments), sorted(spared)
+
+    def may_write(self, address: int) -> bool:
+        return _contains(self._segments, address) and not _contains(self._spared, address)
+
+
+def _contains(ranges: Ranges, address: int) -> bool:
+    at = bisect_right(ranges, (address, math.inf)) - 1
+    return at >= 0 and address < ranges[at][1]
+
+
+class CudaCapture:
+    """`Capture` for a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.pool: Any = None
+        self.graphs: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
+        self._last: tuple[int, Any] | None = None  # the stream of the last replay
+        self._bytes = 0
+
+    def is_capturing(self) -> bool:
+        return torch._C._cuda_isCurrentStreamCapturing()
+
+    def follow(self) -> None:
+        number: int = torch._C._cuda_getCurrentRawStream(self.device.index)  # type: ignore[attr-defined]
+        if self._last is not None and self._last[0] == number:
+            return
+        current = torch.cuda.current_stream(self.device)
+        if self._last is not None:
+            current.wait_stream(self._last[1])
+        self._last = number, current
+
+    def capture(self, run: Callable[[], Results]) -> tuple[Graph, Results]:
+        try:
+            return self._capture(run)
+        except torch.OutOfMemoryError:
+            # A capture cannot take back memory that the allocator has cached
+            torch.cuda.empty_cache()
+        try:
+            return self._capture(run)
+        except torch.OutOfMemoryError as error:
+            raise CaptureFailed("there is not enough memory") from error
+
+    def _capture(self, run: Callable[[], Results]) -> tuple[Graph, Results]:
+        if not self.graphs:  # a pool ends with its last graph
+            self.pool = torch.cuda.graph_pool_handle()
+        spared = [
+            (block["address"], block["address"] + block["size"])
+            for segment in self._segments()
+            for block in segment["blocks"]
+            if block["state"] != "inactive"
+        ]
+        graph = torch.cuda.CUDAGraph()
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        # Intermediates come from the pool, too, and go back to it: the pool lives as long as its graphs
+        with torch.cuda.stream(self.stream), own_blocks(self.device, self.stream.cuda_stream):
+            # Other threads, such as those that load data, may go on allocating memory
+            graph.capture_begin(self.pool, capture_error_mode="thread_local")
+            try:
+                results = run()
+                graph.capture_end()
+            except BaseException as error:
+                self._abandon(graph)
+                if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, Exception):
+                    raise
+                raise CaptureFailed(_first_line(error)) from error
+        current.wait_stream(self.stream)
+        segments = [(one["address"], one["address"] + one["total_size"]) for one in self._segments()]
+        self._bytes = sum(end - start for start, end in segments)
+        made = CudaGraph(graph, segments, spared)
+        self.graphs.add(made)
+        return made, results
+
+    def _abandon(self, graph: Any) -> None:
+        """End a capture that failed. CUDA reports the failure again, and torch then leaves its allocator and its
+        generator in the state of a capture; the end of another capture brings the generator back."""
+        with suppress(RuntimeError):
+            graph.capture_end()
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(self.device.index, self.pool)
+        whole = torch.cuda.CUDAGraph()
+        probe = torch.zeros(1, device=self.device)
+        self.stream.synchronize()
+        whole.capture_begin(capture_error_mode="thread_local")
+        probe.zero_()
+        whole.capture_end()
+
+    def _segments(self) -> list[dict[str, Any]]:
+        """What torch's allocator says about the segments of the pool."""
+        return [
+            segment
+            for segment in torch.cuda.memory_snapshot(self.pool)
+            if tuple(segment["segment_pool_id"]) == tuple(self.pool) and segment["device"] == self.device.index
+        ]
+
+    def reserved_bytes(self) -> int:
+        return self._bytes if self.graphs else 0
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+__all__ = ["Capture", "CaptureFailed", "CudaCapture", "Graph"]

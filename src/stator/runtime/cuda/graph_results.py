@@ -1,0 +1,134 @@
+"""Results of recorded programs: handed out where they lie, copied, or made from inputs. Each call gets tensors of its
+own, also of memory that it shares with earlier calls.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from .graph_capture import CaptureFailed
+from .result_memory import USES_ARE_KNOWN, ResultStorage
+
+Layout = tuple[torch.Size, tuple[int, ...], int]
+
+
+class RecordedResults:
+    """The results of one recording.
+
+    handed: the storages that callers get. `make` needs a context below autograd.
+    """
+
+    __slots__ = ("_copied", "_copied_storages", "_handed", "_inputs", "_plain", "handed")
+
+    def __init__(
+        self,
+        results: list[Any],
+        given: Sequence[Any],
+        copied: Collection[int],
+        device: torch.device,
+    ) -> None:
+        """results: those of the capture; the list is emptied, because nothing else may own results. given: the inputs
+        of the capture. copied: positions of results that callers get copies of.
+
+        Raises CaptureFailed for a result that a replay cannot make again.
+        """
+        self._plain: list[Any] = [None] * len(results)
+        self._inputs: list[tuple[int, int, Layout | None]] = []
+        groups: dict[int, list[tuple[int, torch.Tensor]]] = {}
+        storages = {
+            tensor.untyped_storage()._cdata: at for at, tensor in enumerate(given) if isinstance(tensor, torch.Tensor)
+        }
+        for at, result in enumerate(results):
+            if not isinstance(result, torch.Tensor):
+                self._plain[at] = result
+                continue
+            if result.layout is not torch.strided or result.device != device or result.is_conj() or result.is_neg():
+                raise CaptureFailed("a result is no plain tensor of the device")
+            storage = result.untyped_storage()._cdata
+            if storage in storages:
+                self._inputs.append(_of_input(at, result, storages[storage], given))
+            else:
+                groups.setdefault(storage, []).append((at, result))
+        results.clear()
+        del result
+        self.handed: list[ResultStorage] = []
+        self._handed: list[tuple[int, torch.Tensor]] = []
+        self._copied: list[tuple[list[torch.Tensor], list[int]]] = []
+        self._copied_storages: list[ResultStorage] = []
+        self._choose(groups, copied)
+
+    def _choose(self, groups: dict[int, list[tuple[int, torch.Tensor]]], copied: Collection[int]) -> None:
+        """Choose for each storage whether callers get that storage or a copy."""
+        single: defaultdict[torch.dtype, tuple[list[torch.Tensor], list[int]]] = defaultdict(lambda: ([], []))
+        for key in list(groups):
+            positions = [at for at, _ in groups[key]]
+            owner = ResultStorage([tensor for _, tensor in groups.pop(key)], positions)
+            if USES_ARE_KNOWN and not owner.is_used() and not any(at in copied for at in positions):
+                self.handed.append(owner)
+                self._handed += zip(positions, owner.tensors, strict=True)
+            elif len(positions) == 1:
+                tensors, places = single[owner.tensors[0].dtype]
+                tensors += owner.tensors
+                places += positions
+            else:
+                self._copied_storages.append(owner)
+        self._copied = list(single.values())
+
+    def make(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The results of a replay."""
+        made = self._plain.copy()
+        for at, tensor in self._handed:
+            made[at] = tensor.detach()  # below autograd: another tensor of this memory
+        for at, position, layout in self._inputs:
+            made[at] = inputs[position] if layout is None else _view(inputs[position], *layout)
+        for tensors, positions in self._copied:
+            copies = [_like(tensor) for tensor in tensors]
+            torch._foreach_copy_(copies, tensors)
+            for at, copy in zip(positions, copies, strict=True):
+                made[at] = copy
+        for owner in self._copied_storages:
+            for at, copy in zip(owner.positions, _copies_of_views(owner.tensors), strict=True):
+                made[at] = copy
+        return tuple(made)
+
+    def release(self) -> None:
+        """Leave the memory to its users."""
+        self._handed.clear()
+        for one in self.handed:
+            one.release()
+
+
+def _of_input(at: int, result: torch.Tensor, position: int, given: Sequence[Any]) -> tuple[int, int, Layout | None]:
+    """How a result is made from the input in whose memory it lies."""
+    for place, one in enumerate(given):
+        if one is result:
+            return at, place, None
+    tensor = given[position]
+    if tensor.dtype != result.dtype:
+        raise CaptureFailed("a result is a view of an input with another dtype")
+    return at, position, (result.shape, result.stride(), result.storage_offset() - tensor.storage_offset())
+
+
+def _view(base: torch.Tensor, size: torch.Size, stride: tuple[int, ...], offset: int) -> torch.Tensor:
+    return torch.as_strided(base, size, stride, base.storage_offset() + offset)
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.new_empty_strided(tensor.shape, tensor.stride())
+
+
+def _copies_of_views(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Views of one copy of the memory that these tensors share."""
+    storage = tensors[0].untyped_storage()
+    whole = tensors[0].new_empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
+    copy = whole.clone().untyped_storage()
+    return [
+        tensor.new_empty(0).set_(copy, tensor.storage_offset(), tensor.shape, tensor.stride()) for tensor in tensors
+    ]
+
+
+__all__ = ["RecordedResults"]

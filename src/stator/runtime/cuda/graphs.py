@@ -1,0 +1,306 @@
+"""Programs that are recorded as CUDA graphs and replayed: `record`.
+
+A recording belongs to one combination of sizes and to the addresses of the inputs that it reads where they lie. A
+replay writes to the results of its recording, and to memory of the pool that was free when it was recorded. So it runs
+only while nobody uses that memory; docs/cuda-graphs.md has the whole contract. How work is captured, how uses are told,
+and how inputs and results are copied is in the files beside this one.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from stator.base import counters, logs
+from stator.runtime.autograd_state import below_autograd
+from stator.runtime.launch import addresses
+
+from .graph_capture import Capture, CaptureFailed, CudaCapture
+from .graph_inputs import InputDescription, SeenStorage, can_copy
+from .recording import Call, Recording
+from .result_memory import ResultStorage
+
+MOST_SIZES = 32  # combinations of sizes that one program is recorded for
+MOST_RECORDINGS = 128  # of one program, for sizes and addresses
+# How often a program is recorded anew because an input has moved, until that input is copied: for parameters and
+# results of recordings, and for others
+MOST_MOVES, MOST_MOVES_OF_OTHERS = 64, 4
+# Results in use that are larger together make a second recording; smaller ones are copied from then on
+MOST_COPIED_BYTES = 16 << 20
+MOST_ALTERNATES = 2  # recordings for equal inputs, which take turns
+MOST_EVASIONS = 2  # recordings made anew because a replay would overwrite large results in use
+MOST_FAILURES = 2  # captures that may fail
+
+Key = tuple[Any, ...]
+WarmResult = tuple[int, int, StorageWeakRef]  # position, bytes, storage
+
+
+class GraphPool:
+    """What the recordings of one device share: the capture, its memory, and the lock."""
+
+    def __init__(self, device: torch.device, capture: Capture) -> None:
+        self.device, self.capture = device, capture
+        self.lock = threading.RLock()  # of captures and replays: two threads never share static memory
+        self.entered = self.capturing = False  # by the thread that has the lock
+        self.context = below_autograd()
+        self.recordings: dict[Recording, weakref.ref[RecordedProgram]] = {}
+        self._leaving: list[Recording] = []
+
+    def results_at(self) -> set[int]:
+        """The addresses of results that callers may hold."""
+        return {tensor.data_ptr() for one in self.recordings for storage in one.handed for tensor in storage.tensors}
+
+    def add(self, recording: Recording, program: RecordedProgram) -> None:
+        """Note for each earlier recording the new results that its replays may write to."""
+        for other in self.recordings:
+            other.overwrites = [(one, found) for one, found in other.overwrites if one in self.recordings or one.used()]
+            found = [one for one in recording.handed if other.graph.may_write(one.address)]
+            if found:
+                other.overwrites.append((recording, found))
+        self.recordings[recording] = weakref.ref(program)
+        counters.count("cuda_graphs:recorded")
+        counters.largest("memory:cuda_graphs", self.capture.reserved_bytes())
+
+    def remove(self, recordings: list[Recording]) -> None:
+        """Free recordings; a function that dies during a capture leaves them until its end."""
+        self._leaving += recordings
+        recordings.clear()
+        while self._leaving and not self.capturing:
+            recording = self._leaving.pop()
+            self.recordings.pop(recording, None)
+            recording.release()
+
+
+_pools: dict[torch.device, GraphPool] = {}
+
+
+def pool_of(device: torch.device) -> GraphPool:
+    """The pool of a CUDA device, of the current one without an index."""
+    if device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    found = _pools.get(device)
+    return found or _pools.setdefault(device, GraphPool(device, CudaCapture(device)))
+
+
+def record(call: Call, description: InputDescription, pool: GraphPool, name: str) -> Call:
+    """Return a callable like `call`, which runs it as it is at first, then records it and replays the recording.
+
+    call: a compiled program whose tensors are all on the pool's device, which launches work on the current stream and
+    neither waits for the device nor reads its data. name: of the program, for messages.
+    """
+    return RecordedProgram(call, description, pool, name)
+
+
+def refuse(name: str, reason: str) -> None:
+    """Say once that a program runs without a CUDA graph."""
+    counters.count("cuda_graphs:refused")
+    logs.log("cuda_graphs", "%s runs without a CUDA graph: %s", name, reason)
+    logs.warn_once(f"cuda_graphs:{name}:{reason}", f"stator: {name} runs without a CUDA graph: {reason}")
+
+
+class RecordedProgram:
+    """See `record`."""
+
+    def __init__(self, call: Call, description: InputDescription, pool: GraphPool, name: str) -> None:
+        self.call, self.description, self.pool, self.name = call, description, pool, name
+        self.boxed = description.boxed
+        self.stopped = False
+        self.failures = self.evasions = 0
+        self.warm: dict[Key, list[WarmResult]] = {}  # by sizes: results of a first call
+        self.seen: dict[int, SeenStorage] = {}  # inputs when they were looked at last
+        self.moves: Counter[int] = Counter()
+        self.copied: set[int] = set()  # positions of results that callers get copies of
+        # For the inputs that recordings read where they lie: the function that selects these, and the recordings by
+        # sizes and addresses
+        self.tables: dict[tuple[int, ...], tuple[Any, dict[Key, list[Recording]]]] = {}
+        self.recordings: list[Recording] = []
+        weakref.finalize(self, pool.remove, self.recordings).atexit = False
+
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        pool = self.pool
+        if self.stopped or pool.capture.is_capturing():
+            return self.call(*arguments)
+        inputs: Any = arguments[0] if self.boxed else arguments
+        key = (torch.is_inference_mode_enabled(), *self.description.sizes_in(inputs))
+        with pool.lock:
+            results = None
+            if not pool.entered:  # a destructor may call a compiled function
+                pool.entered = True
+                try:
+                    with pool.context:
+                        results = self._replay(inputs, key)
+                finally:
+                    pool.entered = False
+        if results is None:
+            results = self.call(*arguments)
+            if self.warm.get(key) == []:
+                self.warm[key] = _storages(results)
+        elif self.boxed:
+            inputs.clear()
+        return results
+
+    def _replay(self, inputs: Sequence[Any], key: Key) -> Sequence[Any] | None:
+        """The results of a recording, which is made if need be. None if the program has to run as it is."""
+        found = self._find(inputs, key)
+        ready = next((one for one in found if not one.used()), None)
+        if ready is None:
+            if key not in self.warm:
+                self._warm_up(inputs, key)
+                return None
+            if found:
+                self._make_way(found)
+        elif threatened := ready.threatened():
+            self._evade(ready, threatened)
+            ready = None
+        if ready is None:
+            ready = self._record(inputs, key)
+        if ready is None:
+            return None
+        self.pool.capture.follow()
+        counters.count("cuda_graphs:replayed")
+        return ready.replay(inputs)
+
+    def _find(self, inputs: Sequence[Any], key: Key) -> list[Recording]:
+        """The recordings for these inputs."""
+        for select, table in self.tables.values():
+            found = table.get((key, addresses(select(inputs))))
+            if found:
+                return found
+        return []
+
+    def _warm_up(self, inputs: Sequence[Any], key: Key) -> None:
+        """Let the program run as it is: libraries choose kernels then, and load them."""
+        if len(self.warm) == MOST_SIZES:
+            reason = f"it is recorded for at most {MOST_SIZES} combinations of sizes; others run as they are"
+            logs.warn_once(f"cuda_graphs:{self.name}:sizes", f"stator: {self.name}: {reason}")
+            return
+        self.warm[key] = []
+        self._look_at(inputs)
+
+    def _make_way(self, found: list[Recording]) -> None:
+        """Callers hold results of all these recordings. Large ones make another recording, others are copied from now
+        on."""
+        used = [storage for recording in found for storage in recording.used()]
+        if sum(storage.bytes for storage in used) > MOST_COPIED_BYTES and len(found) < MOST_ALTERNATES:
+            return
+        self.copied.update(at for storage in used for at in storage.positions)
+        for recording in list(found):
+            self._drop(recording)
+
+    def _evade(self, ready: Recording, threatened: Sequence[tuple[Recording, ResultStorage]]) -> None:
+        """Callers hold results that a replay would overwrite. Record anew, in memory that nobody uses, and from now on
+        copy small ones of these results."""
+        large = sum(storage.bytes for _, storage in threatened) > MOST_COPIED_BYTES
+        self.evasions += 1
+        if not large or self.evasions > MOST_EVASIONS:
+            for recording, storage in threatened:
+                found = self.pool.recordings.get(recording)
+                program = None if found is None else found()
+                if program is not None:
+                    program.copied.update(storage.positions)
+                    program._drop(recording)
+        self._drop(ready)
+
+    def _drop(self, recording: Recording) -> None:
+        if recording in self.recordings:
+            self.recordings.remove(recording)
+            for _, table in self.tables.values():
+                for key, found in list(table.items()):
+                    if recording in found:
+                        found.remove(recording)
+                        if not found:
+                            del table[key]
+            self.pool.remove([recording])
+
+    def _record(self, inputs: Sequence[Any], key: Key) -> Recording | None:
+        """Record the program for these inputs. None if that is impossible."""
+        for one in [one for one in self.recordings if one.is_obsolete()]:
+            self._drop(one)
+        if len(self.recordings) >= MOST_RECORDINGS:
+            self._stop(f"it was recorded {MOST_RECORDINGS} times, for other sizes or addresses each")
+            return None
+        alive = [(at, size) for at, size, storage in self.warm[key] if not storage.expired()]
+        if sum(size for _, size in alive) <= MOST_COPIED_BYTES:
+            self.copied.update(at for at, _ in alive)
+        self.warm[key] = []
+        direct = self._direct(inputs)
+        self._look_at(inputs)
+        pool = self.pool
+        pool.capturing = True
+        try:
+            made = Recording(self.call, self.description, pool.capture, inputs, direct, self.copied, pool.device)
+        except CaptureFailed as error:
+            self.failures += 1
+            if self.failures == MOST_FAILURES:
+                self._stop(str(error))
+            return None
+        finally:
+            pool.capturing = False
+            pool.remove([])
+        pool.add(made, self)
+        self.recordings.append(made)
+        if direct not in self.tables:
+            self.tables[direct] = _selection(direct), {}
+            self.tables = dict(sorted(self.tables.items(), key=lambda item: -len(item[0])))
+        select, table = self.tables[direct]
+        table.setdefault((key, addresses(select(inputs))), []).append(made)
+        return made
+
+    def _direct(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        """The positions of inputs that a recording reads where they lie: parameters, results of recordings, and tensors
+        that lay there before."""
+        results_at = self.pool.results_at()
+        direct = []
+        for at in self.description.tensors:
+            tensor, seen = inputs[at], self.seen.get(at)
+            if not can_copy(tensor):
+                direct.append(at)
+                continue
+            most = -1
+            if at in self.description.parameters or tensor.data_ptr() in results_at:
+                most = MOST_MOVES
+            elif seen is not None and seen.is_in(tensor):
+                most = MOST_MOVES_OF_OTHERS
+            if self.moves[at] <= most:
+                direct.append(at)
+        return tuple(direct)
+
+    def _look_at(self, inputs: Sequence[Any]) -> None:
+        """Remember where the inputs lie, and count how often each has moved."""
+        for at in self.description.tensors:
+            seen = self.seen.get(at)
+            if seen is None or not seen.is_in(inputs[at]):
+                self.moves[at] += seen is not None
+                self.seen[at] = SeenStorage(inputs[at])
+
+    def _stop(self, reason: str) -> None:
+        self.stopped = True
+        self.tables.clear()
+        self.pool.remove(self.recordings)
+        refuse(self.name, reason)
+
+
+def _selection(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """The function that selects these positions of a sequence."""
+    if len(positions) > 1:
+        return operator.itemgetter(*positions)
+    return lambda inputs: [inputs[at] for at in positions]
+
+
+def _storages(results: Sequence[Any]) -> list[WarmResult]:
+    found = []
+    for at, result in enumerate(results):
+        if isinstance(result, torch.Tensor):
+            storage = result.untyped_storage()
+            found.append((at, storage.nbytes(), StorageWeakRef(storage)))
+    return found
+
+
+__all__ = ["GraphPool", "InputDescription", "pool_of", "record", "refuse"]

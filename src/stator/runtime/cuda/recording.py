@@ -1,0 +1,88 @@
+"""One recorded graph of a program: where its inputs and results lie, and what stands against a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from .graph_capture import Capture
+from .graph_inputs import InputDescription, InputPlaces
+from .graph_results import RecordedResults
+from .result_memory import ResultStorage
+
+Call = Callable[..., Sequence[Any]]
+
+
+class Recording:
+    """The work of `call` for the sizes of some inputs, and for the addresses of those that it reads where they lie."""
+
+    def __init__(
+        self,
+        call: Call,
+        description: InputDescription,
+        capture: Capture,
+        inputs: Sequence[Any],
+        direct: Collection[int],
+        copied_results: Collection[int],
+        device: torch.device,
+    ) -> None:
+        """direct: positions of inputs that are read where they lie; others are copied. copied_results: positions of
+        results that callers get copies of. Raises CaptureFailed."""
+        copied = [at for at in description.tensors if at not in direct]
+        with torch._C._InferenceMode(False):
+            self.places = InputPlaces(inputs, copied, description.written)
+        given = [self.places.by_position.get(at, value) for at, value in enumerate(inputs)]
+        self.graph, captured = capture.capture(lambda: call(list(given)) if description.boxed else call(*given))
+        # The graph reads constants that belong to the code for these sizes, which its program may forget
+        self.code = list(getattr(call, "known", {}).values())
+        results = list(captured)
+        del captured
+        self.results = RecordedResults(results, given, copied_results, device)
+        self.read = [StorageWeakRef(inputs[at].untyped_storage()) for at in direct]
+        self.quiet = True  # whether no caller has got results since all were seen unused
+        self.overwrites: list[tuple[Recording, list[ResultStorage]]] = []  # results that a replay may write to
+
+    @property
+    def handed(self) -> list[ResultStorage]:
+        return self.results.handed
+
+    def replay(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        self.places.fill(inputs)
+        self.graph.replay()
+        self.places.write_back(inputs)
+        self.quiet = not self.handed
+        return self.results.make(inputs)
+
+    def release(self) -> None:
+        """Free what the recording owns, and leave results to those who hold them."""
+        self.results.release()
+        self.overwrites.clear()
+        del self.graph, self.places
+
+    def is_obsolete(self) -> bool:
+        """Whether memory that the graph reads is gone."""
+        return any(one.expired() for one in self.read)
+
+    def used(self) -> list[ResultStorage]:
+        """The results that callers hold."""
+        if self.quiet:
+            return []
+        found = [one for one in self.handed if one.is_used()]
+        self.quiet = not found
+        return found
+
+    def threatened(self) -> list[tuple[Recording, ResultStorage]]:
+        """Results of later recordings that callers hold and a replay may overwrite."""
+        return [
+            (recording, one)
+            for recording, storages in self.overwrites
+            if recording.used()
+            for one in storages
+            if one.is_used()
+        ]
+
+
+__all__ = ["Recording"]

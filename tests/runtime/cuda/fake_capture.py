@@ -1,0 +1,155 @@
+"""A stand-in for a GPU: "captures" and "replays" calls on CPU tensors, in a pool of memory that all captures share.
+
+A replay fills all memory that was free when the call was captured, and so may serve as scratch memory or hold results
+of later captures, with garbage. Then it runs the recorded callable again on the tensors of the capture, and writes the
+results to where the capture put them. So whoever reads memory that is no longer theirs sees wrong numbers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stator.runtime.cuda.graph_capture import CaptureFailed
+from stator.runtime.cuda.graph_inputs import can_copy
+
+_ALIGNMENT = 64
+
+
+class FakePool:
+    """Memory of captures: first fit, and free again when its storage is gone."""
+
+    def __init__(self, size: int) -> None:
+        self.memory = bytearray(size)
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.taken: dict[int, int] = {}  # offset -> bytes
+
+    def free_ranges(self) -> list[tuple[int, int]]:
+        ranges, start = [], 0
+        for offset, size in sorted(self.taken.items()):
+            ranges.append((start, offset))
+            start = offset + size
+        return [*ranges, (start, len(self.memory))]
+
+    def allocate(self, like: torch.Tensor) -> torch.Tensor:
+        """Memory for a storage of the bytes of `like`, as a tensor of `like`'s layout in it."""
+        size = max(like.untyped_storage().nbytes(), 1)
+        padded = -(-size // _ALIGNMENT) * _ALIGNMENT
+        start = next(start for start, end in self.free_ranges() if end - start >= padded)
+        self.taken[start] = padded
+        block = (ctypes.c_char * size).from_buffer(self.memory, start)
+        weakref.finalize(block, self.taken.pop, start)
+        whole = torch.frombuffer(block, dtype=torch.uint8)
+        made = torch.empty(0, dtype=like.dtype)
+        return made.set_(whole.untyped_storage(), like.storage_offset(), like.shape, like.stride())
+
+
+class FakeGraph:
+    """Knows the addresses of its inputs, and keeps none of them alive."""
+
+    def __init__(self, capture: FakeCapture, scratch: list[tuple[int, int]]) -> None:
+        self.capture, self.scratch = capture, scratch
+        self.call: Callable[..., Sequence[Any]] = tuple
+        self.inputs: list[Any] = []  # numbers, and where tensors are
+        self.boxed = False
+        self.results: list[Any] = []  # per result where it goes: address and layout
+
+    def replay(self) -> None:
+        self.capture.replays += 1
+        for start, end in self.scratch:
+            self.capture.pool.memory[start:end] = b"\xa5" * (end - start)
+        inputs = [_at(*one) if isinstance(one, tuple) else one for one in self.inputs]
+        results = self.call(inputs) if self.boxed else self.call(*inputs)
+        for target, result in zip(self.results, results, strict=True):
+            if target is not None:
+                _at(*target).copy_(result)
+
+    def may_write(self, address: int) -> bool:
+        offset = address - self.capture.pool.base
+        return any(start <= offset < end for start, end in self.scratch)
+
+
+class FakeCapture:
+    """`Capture` on CPU tensors."""
+
+    def __init__(self, size: int = 1 << 20) -> None:
+        self.pool = FakePool(size)
+        self.captures = self.replays = 0
+        self.outer = False  # whether the program records a graph of its own
+        self.failing: str | None = None
+        self.graph: FakeGraph | None = None  # in a capture
+        self.known: set[int] = set()  # storages of the inputs of a capture
+        self.calls = 0  # of programs, beside captures and replays
+
+    def is_capturing(self) -> bool:
+        return self.outer
+
+    def follow(self) -> None:
+        pass
+
+    def reserved_bytes(self) -> int:
+        return len(self.pool.memory)
+
+    def capture(self, run: Callable[[], Sequence[Any]]) -> tuple[FakeGraph, Sequence[Any]]:
+        if self.failing is not None:
+            raise CaptureFailed(self.failing)
+        self.captures += 1
+        scratch = self.pool.free_ranges()
+        self.graph = graph = FakeGraph(self, scratch)
+        try:
+            results = run()
+        finally:
+            self.graph = None
+        moved: dict[int, torch.Tensor] = {}
+        placed: list[Any] = []
+        for result in results:
+            if not isinstance(result, torch.Tensor) or result.untyped_storage()._cdata in self.known:
+                placed.append(result)
+                graph.results.append(None)
+                continue
+            key = result.untyped_storage()._cdata
+            if key not in moved:
+                moved[key] = self.pool.allocate(result)
+            made = moved[key].new_empty(0, dtype=result.dtype)
+            made.set_(moved[key].untyped_storage(), result.storage_offset(), result.shape, result.stride())
+            placed.append(made)
+            graph.results.append(_where(made))
+        return graph, placed
+
+    def watched(self, call: Callable[..., Sequence[Any]], boxed: bool = False) -> Callable[..., Sequence[Any]]:
+        """`call` as a program: its captures leave no trace in its inputs."""
+
+        def run(*arguments: Any) -> Sequence[Any]:
+            graph = self.graph
+            if graph is None:
+                self.calls += 1
+                return call(*arguments)
+            inputs = list(arguments[0] if boxed else arguments)
+            graph.call, graph.boxed = call, boxed
+            graph.inputs = [_where(one) if isinstance(one, torch.Tensor) else one for one in inputs]
+            tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+            # A real capture does not do the work, so that it does not matter what the inputs hold
+            before = [(one, one.clone()) for one in tensors if can_copy(one) and 0 not in one.stride()]
+            for one, _ in before:
+                one.zero_()
+            results = call(*arguments)
+            for one, old in before:
+                one.copy_(old)
+            self.known = {one.untyped_storage()._cdata for one in tensors}
+            return results
+
+        return run
+
+
+def _where(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _at(address: int, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    span = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True)) if 0 not in size else 0
+    block = (ctypes.c_char * max(span * dtype.itemsize, 1)).from_address(address)
+    return torch.frombuffer(block, dtype=torch.uint8)[: span * dtype.itemsize].view(dtype).as_strided(size, stride)

@@ -1,0 +1,204 @@
+"""Compiled programs, recorded and replayed on a stand-in for a GPU, give eager's results, gradients and effects."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from fake_capture import FakeCapture
+from torch import nn
+
+import stator
+from stator import pipeline
+from stator.base import counters, logs
+from stator.runtime.cuda import graphs
+
+
+@pytest.fixture(autouse=True)
+def capture(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCapture]:
+    logs.forget_warnings()
+    counters.clear()
+    made = FakeCapture(16 << 20)
+    pool = graphs.GraphPool(torch.device("cpu"), made)
+    record = graphs.record
+    monkeypatch.setattr(pipeline, "recording_device", lambda program: pool.device)
+    monkeypatch.setattr(graphs, "pool_of", lambda device: pool)
+    monkeypatch.setattr(
+        graphs, "record", lambda call, inputs, *rest: record(made.watched(call, inputs.boxed), inputs, *rest)
+    )
+    yield made
+
+
+def compiled(function: Any, **options: Any) -> Any:
+    return stator.compile(function, mode="reduce-overhead", **options)
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4), nn.Softmax(-1))
+
+
+def close(one: Any, other: Any) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_inference(capture: FakeCapture) -> None:
+    model = make_model()
+    run = compiled(model)
+    kept = []
+    with torch.no_grad():
+        for _ in range(6):
+            x = torch.randn(5, 8)
+            kept.append((run(x), model(x)))
+    for actual, expected in kept:
+        close(actual, expected)
+    assert capture.replays >= 5
+
+
+def _train(model: nn.Module, step: Callable[[nn.Module, torch.optim.Optimizer, int], None]) -> list[torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    torch.manual_seed(1)
+    for number in range(6):
+        step(model, optimizer, number)
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    loss = model(torch.randn(5, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def accumulating_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    for _ in range(3):
+        model(torch.randn(5, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=number % 2 == 0)
+
+
+def two_forwards_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    real, fake = model(torch.randn(5, 8)), model(torch.randn(5, 8))
+    optimizer.zero_grad()
+    (real.square().mean() - fake.sin().mean()).backward()
+    optimizer.step()
+
+
+def kept_graph_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    optimizer.zero_grad()
+    result = model(torch.randn(5, 8))
+    result.square().mean().backward(retain_graph=True)
+    model(torch.randn(5, 8)).sin().mean().backward()
+    result.mean().backward()
+    optimizer.step()
+
+
+STEPS = [plain_step, accumulating_step, two_forwards_step, kept_graph_step]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+@pytest.mark.parametrize("most", [0, 16 << 20], ids=["large", "small"])
+def test_training(
+    capture: FakeCapture,
+    step: Callable[[nn.Module, torch.optim.Optimizer, int], None],
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(graphs, "MOST_COPIED_BYTES", most)
+    model = make_model()
+    expected = _train(copy.deepcopy(model), step)
+    close(_train(compiled(model), step), expected)
+    assert counters.counts["cuda_graphs:replayed"] > 5
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_blocks_compiled_one_by_one(
+    capture: FakeCapture, step: Callable[[nn.Module, torch.optim.Optimizer, int], None]
+) -> None:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()) for _ in range(4)]
+    model = nn.Sequential(*blocks)
+    expected = _train(copy.deepcopy(model), step)
+    for at, block in enumerate(blocks):
+        model[at] = compiled(block)
+    close(_train(model, step), expected)
+    assert counters.counts["cuda_graphs:replayed"] > 20
+
+
+def test_buffers_are_written(capture: FakeCapture) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU())
+    other = copy.deepcopy(model)
+    run = compiled(model)
+    for _ in range(6):
+        x = torch.randn(9, 8)
+        close(run(x), other(x))
+    close(list(model.buffers()), list(other.buffers()))
+
+
+def test_a_written_argument(capture: FakeCapture) -> None:
+    def step(x: torch.Tensor, cache: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(0, at, x)
+        return cache.sum(0)
+
+    run = compiled(step)
+    cache = torch.zeros(8, 4)
+    other = cache.clone()
+    for number in range(8):
+        if number == 5:
+            cache = cache.clone()
+        x, at = torch.randn(2, 4), torch.tensor([number % 4, 7 - number % 4])
+        close(run(x, cache, at), step(x, other, at))
+        close(cache, other)
+
+
+def test_a_loop_of_generated_tokens(capture: FakeCapture) -> None:
+    torch.manual_seed(0)
+    embedding, head = nn.Embedding(11, 8), nn.Linear(8, 11)
+
+    def step(token: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = (hidden + embedding(token)).tanh()
+        return head(hidden).argmax(-1), hidden
+
+    def generate(step: Any) -> list[torch.Tensor]:
+        token, hidden = torch.zeros(2, dtype=torch.int64), torch.zeros(2, 8)
+        tokens = []
+        with torch.no_grad():
+            for _ in range(12):
+                token, hidden = step(token, hidden)
+                tokens.append(token)
+        return [*tokens, hidden]
+
+    close(generate(compiled(step)), generate(step))
+    assert capture.replays > 8
+
+
+def test_dynamic_sizes(capture: FakeCapture) -> None:
+    model = make_model()
+    run = compiled(model, dynamic=True)
+    with torch.no_grad():
+        for size in (3, 5, 3, 5, 7, 3, 5, 7):
+            x = torch.randn(size, 8)
+            close(run(x), model(x))
+    assert capture.captures == 3
+
+
+def test_random_numbers_differ_between_replays(capture: FakeCapture) -> None:
+    run = compiled(lambda x: torch.nn.functional.dropout(x, 0.5))
+    results = [run(torch.ones(64)) for _ in range(5)]
+    assert len({tuple(one.tolist()) for one in results}) == 5
+
+
+def test_a_program_that_reads_data_says_so_once(capture: FakeCapture) -> None:
+    def positive(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1)[x > 0] * 2
+
+    run = compiled(positive)
+    with pytest.warns(RuntimeWarning, match=r"without a CUDA graph: .*waits for data.*test_recorded_programs"):
+        close(run(x := torch.randn(5)), positive(x))
+    for _ in range(3):
+        close(run(x := torch.randn(5)), positive(x))
+    assert capture.captures == 0
