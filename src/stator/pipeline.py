@@ -6,6 +6,7 @@ elsewhere.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -33,13 +34,12 @@ from stator.inductor.program import (
     write_inputs,
 )
 from stator.inductor.program.recordable import describe_inputs, recording_device, why_not_recorded
-from stator.inductor.program.steps import KernelSource, Program
+from stator.inductor.program.steps import KernelSource, Launch, Program
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.groups import Group, Schedule
 from stator.inductor.schedule.printer import print_schedule
 from stator.inductor.schedule.verifier import verify_schedule
-from stator.runtime import triton_kernels
-from stator.runtime.build import build_kernels
+from stator.runtime import cuda
 from stator.runtime.cuda import graphs
 from stator.runtime.host import Kernel
 
@@ -79,6 +79,7 @@ def inductor_backend(
     the program eagerly and says so.
     """
     options = options or Options()
+    _prepare_compiler(gm, example_inputs)
     compile_with: aot.CompileGraph = partial(compile_graph, options=options, predict=observe is not None)
     rewrite = None if options.exact_random else aot.functionalize_random
     keep: aot.Keep = can_lower
@@ -294,9 +295,7 @@ def _load(program: Program, options: Options) -> Compiled:
     if logs.enabled("code"):
         logs.log("code", "%s\n%s", "\n".join(kernel.source for kernel in kernels), source.text)
     with counters.timed("build"):
-        built: dict[str, Kernel] = {}
-        built.update(build_kernels([kernel for kernel in kernels if kernel.language == "cpp"], options.threads))
-        built.update(triton_kernels.load_kernels([kernel for kernel in kernels if kernel.language == "triton"]))
+        built = _build(program, options)
     counters.count("kernels", len(kernels))
     return host.load(source, program, built)
 
@@ -313,6 +312,27 @@ def _recorded(call: Compiled, program: Program, gm: fx.GraphModule) -> Compiled:
         graphs.refuse(name, reason)
         return call
     return graphs.record(call, describe_inputs(program), graphs.pool_of(device), name)
+
+
+def _build(program: Program, options: Options) -> dict[tuple[str, str], Kernel]:
+    """The kernels of a program, by symbol and device."""
+    cpp = [kernel for kernel in program.kernels.values() if kernel.language == "cpp"]
+    built = host.build_cpu_kernels(cpp, options.threads)
+    on_devices: defaultdict[torch.device, list[KernelSource]] = defaultdict(list)
+    for step in program.steps:
+        if isinstance(step, Launch) and program.kernels[step.kernel].language == "triton":
+            on_devices[program.buffers[step.args[-1]].layout.device].append(program.kernels[step.kernel])
+    for device, kernels in on_devices.items():
+        built.update({(symbol, str(device)): kernel for symbol, kernel in cuda.load_kernels(kernels, device).items()})
+    return built
+
+
+def _prepare_compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Let the process that compiles kernels for GPUs start while the graph is traced and lowered."""
+    devices = {tensor.device.type for tensor in inputs if isinstance(tensor, torch.Tensor)}
+    if "cuda" in devices:
+        sizes = [tuple(tensor.shape) for tensor in inputs if isinstance(tensor, torch.Tensor)]
+        cuda.prepare(f"{gm.graph}\n{sizes}")
 
 
 __all__ = ["aot_eager_backend", "compile_graph", "inductor_backend"]

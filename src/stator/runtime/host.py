@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -22,7 +22,16 @@ from .ownership import memory_reuser
 from .placement import Piece
 
 Size = tuple[int, ...]
-Kernel = int | Callable[..., None]  # the address of a C++ kernel, or a callable that launches one
+
+
+class DeviceKernel(Protocol):
+    """A kernel of a GPU. `bind` returns a callable that launches it on `count` tensors, with these sizes."""
+
+    def bind(self, count: int, sizes: Size = ()) -> Callable[..., None]: ...
+
+
+Kernel = int | DeviceKernel  # the address of a C++ kernel, or a kernel of a GPU
+Kernels = Mapping[tuple[str, str], Kernel]  # by symbol and device
 _MOST_SIZES = 128
 
 _FUNCTIONS = torch._C._VariableFunctions
@@ -55,29 +64,31 @@ OF_SIZES: dict[str, Callable[..., Callable[..., Any]]] = {"stator.linear_product
 class Binder:
     """The argument of a printed program's `bind`.
 
-    kernels: built kernels by symbol. constants: tensors by buffer name. objects: by name, objects that have no text
-        (such as call targets that are no registered operators).
+    constants: tensors by buffer name. objects: by name, objects that have no text (such as call targets that are no
+        registered operators).
     """
 
     def __init__(
         self,
-        kernels: Mapping[str, Kernel],
+        kernels: Kernels,
         constants: Mapping[str, torch.Tensor],
         objects: Mapping[str, Any],
     ) -> None:
         self._kernels, self._constants, self._objects = kernels, constants, objects
         self._allocators: dict[tuple[torch.dtype, str], Callable[[Size, Size], torch.Tensor]] = {}
 
-    def kernel(self, symbol: str, count: int, small: bool = False, sizes: Size = ()) -> Callable[..., None]:
-        """Return a callable that runs a kernel on `count` tensors, with these sizes."""
-        built = self._kernels[symbol]
+    def kernel(
+        self, symbol: str, count: int, device: str = "cpu", *, small: bool = False, sizes: Size = ()
+    ) -> Callable[..., None]:
+        """Return a callable that runs a kernel on `count` tensors of a device, with these sizes."""
+        built = self._kernels[symbol, device]
         if isinstance(built, int):
             return launch.make_kernel(built, count, symbol, small=small, sizes=sizes)
-        return (lambda *tensors: built(*tensors, *sizes)) if sizes else built
+        return built.bind(count, sizes)
 
-    def kernel_of_sizes(self, symbol: str, count: int) -> Callable[[Size], Callable[..., None]]:
+    def kernel_of_sizes(self, symbol: str, count: int, device: str = "cpu") -> Callable[[Size], Callable[..., None]]:
         """Return a function from sizes, which are others in each call, to `kernel`."""
-        return lambda sizes: self.kernel(symbol, count, sizes=sizes)
+        return lambda sizes: self.kernel(symbol, count, device, sizes=sizes)
 
     def constant(self, name: str) -> torch.Tensor:
         return self._constants[name]

@@ -20,12 +20,11 @@ from handmade import Graph, View, layout
 
 from stator.base import logs
 from stator.base.errors import VerificationError
-from stator.inductor.codegen.host import execute, load, load_dumped, print_host
+from stator.inductor.codegen.host import build_cpu_kernels, execute, load, load_dumped, print_host
 from stator.inductor.codegen.host.literals import NotLiteral, literal
 from stator.inductor.program import plan, verify_program
 from stator.inductor.program.steps import KernelSource
 from stator.runtime import arena
-from stator.runtime.build import build_kernels
 from stator.runtime.host import Binder
 
 aten = torch.ops.aten
@@ -49,7 +48,7 @@ def compiled(
 ) -> Callable[..., tuple[Any, ...]]:
     program = plan(*graph.finish(*outputs), static, **options)
     verify_program(program)
-    return load(print_host(program), program, build_kernels(list(program.kernels.values())))
+    return load(print_host(program), program, build_cpu_kernels(list(program.kernels.values())))
 
 
 def test_kernels_calls_and_views_in_one_program() -> None:
@@ -349,9 +348,9 @@ def test_the_text_runs_again_by_itself() -> None:
     exec(text, namespace)
     assert namespace["KERNELS"] == ["add2_8"]
     source = program.kernels["add2_8"].source
-    addresses = build_kernels([KernelSource(symbol, symbol, source, "cpp") for symbol in namespace["KERNELS"]])
+    built = build_cpu_kernels([KernelSource(symbol, symbol, source, "cpp") for symbol in namespace["KERNELS"]])
     x = torch.randn(8)
-    torch.testing.assert_close(execute(text, Binder(addresses, {}, {}))(x)[0], 2 * x)
+    torch.testing.assert_close(execute(text, Binder(built, {}, {}))(x)[0], 2 * x)
 
 
 def test_a_dumped_folder_runs_again_also_when_edited(tmp_path: Path) -> None:

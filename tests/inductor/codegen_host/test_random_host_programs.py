@@ -18,12 +18,11 @@ from random_graphs import Generator
 
 from stator.base.config import Options
 from stator.inductor.codegen.cpp import print_kernel
-from stator.inductor.codegen.host import load, print_host
+from stator.inductor.codegen.host import build_cpu_kernels, load, print_host
 from stator.inductor.program import plan, print_program, verify_program
 from stator.inductor.program.steps import Program, Reuse
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.groups import Group
-from stator.runtime.build import build_kernels
 
 SEEDS = range(24)
 
@@ -56,7 +55,7 @@ def programs():
     graphs = {seed: make_graph(seed) for seed in SEEDS}
     made = {seed: (graph, make_program(graph, fusion=seed % 3 == 0)) for seed, graph in graphs.items()}
     kernels = {symbol: kernel for _, program in made.values() for symbol, kernel in program.kernels.items()}
-    addresses = build_kernels(list(kernels.values()))
+    addresses = build_cpu_kernels(list(kernels.values()))
     return {
         seed: (graph, program, load(print_host(program), program, addresses)) for seed, (graph, program) in made.items()
     }

@@ -9,10 +9,9 @@ import torch
 from handmade import Graph
 
 from stator.base.errors import VerificationError
-from stator.inductor.codegen.host import load, print_host
+from stator.inductor.codegen.host import build_cpu_kernels, load, print_host
 from stator.inductor.program import plan, predict_peak, reuse_dead_memory, verify_program
 from stator.inductor.program.steps import Free, Program, ReuseIfUnshared
-from stator.runtime.build import build_kernels
 
 aten = torch.ops.aten
 COUNT = 1 << 16  # 256 KB of float32
@@ -77,7 +76,7 @@ def test_what_a_library_allocated_is_taken_over() -> None:
 
 
 def run(program: Program, *inputs: torch.Tensor) -> torch.Tensor:
-    call = load(print_host(program), program, build_kernels(list(program.kernels.values())))
+    call = load(print_host(program), program, build_cpu_kernels(list(program.kernels.values())))
     boxed = list(inputs)
     del inputs
     (result,) = call(boxed)

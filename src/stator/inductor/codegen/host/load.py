@@ -6,7 +6,7 @@ import itertools
 import linecache
 import re
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from stator.inductor.program.steps import KernelSource, Program
 from stator.runtime.build import build_kernels
-from stator.runtime.host import Binder, Kernel
+from stator.runtime.host import Binder, Kernel, Kernels
 
 from .printer import HostSource
 
@@ -22,8 +22,8 @@ _numbers = itertools.count()
 _KERNEL = re.compile(r'^extern "C" void (\w+)\(.*?(?=^extern "C"|\Z)', re.MULTILINE | re.DOTALL)
 
 
-def load(source: HostSource, program: Program, kernels: Mapping[str, Kernel]) -> Callable[..., tuple[Any, ...]]:
-    """The callable of a printed program. `kernels`: its built kernels by symbol.
+def load(source: HostSource, program: Program, kernels: Kernels) -> Callable[..., tuple[Any, ...]]:
+    """The callable of a printed program. `kernels`: its built kernels by symbol and device.
 
     The callable takes the program's inputs and returns a tuple. Several threads may call it at once.
     """
@@ -49,7 +49,12 @@ def load_dumped(
         KernelSource(match[1], match[1], match[0], "cpp")
         for match in _KERNEL.finditer((Path(folder) / "60_code.cpp").read_text())
     ]
-    return execute(text, Binder(build_kernels(kernels), constants or {}, objects or {}))
+    return execute(text, Binder(build_cpu_kernels(kernels), constants or {}, objects or {}))
+
+
+def build_cpu_kernels(kernels: Sequence[KernelSource], threads: int = 0) -> dict[tuple[str, str], Kernel]:
+    """C++ kernels, built, by symbol and device. threads: the number of threads that they are built for, 0 for any."""
+    return {(symbol, "cpu"): address for symbol, address in build_kernels(kernels, threads).items()}
 
 
 def execute(text: str, binder: Binder) -> Callable[..., tuple[Any, ...]]:

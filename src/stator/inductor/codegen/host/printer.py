@@ -22,6 +22,7 @@ from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.program.aliases import layout_bytes, may_alias_arguments
 from stator.inductor.program.arena import ArenaLayout, plan_arena
 from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared
+from stator.prims.devices import CPU
 from stator.runtime.host import OF_SIZES
 from stator.shapes.conditions import Comparison, Conjunction, Disjunction
 from stator.shapes.expr import Expr, Symbol
@@ -196,7 +197,7 @@ class _Printer:
             lines = [f"{names} = block.tensors.get(token) or arena.fit(block)", *lines]
         if self.slots or self.needs_context:
             pool, find = "idle", []
-            if self.slots and self.program.device.type != "cpu":  # the pool of the stream that the call runs on
+            if self.slots and self.program.device != CPU:  # the pool of the stream that the call runs on
                 bound = self.bind("idle blocks", "idle_on_stream", f"rt.idle_on({str(self.program.device)!r})")
                 pool, find = "pool", [f"pool = {bound}()"]
             take = ["try:", f"    block = {pool}.pop()", "except IndexError:", "    block = Block()"]
@@ -462,16 +463,22 @@ def _free(printer: _Printer, step: Free) -> None:
 @_print_step.register(Launch)
 def _launch(printer: _Printer, step: Launch) -> None:
     touched = sum(layout_bytes(printer.program.buffers[name].layout) for name in step.args)
-    which = f"{step.kernel!r}, {len(step.args)}"
+    device = printer.program.buffers[step.args[-1]].layout.device
+    which = f"{step.kernel!r}, {len(step.args)}" + ("" if device == CPU else f", {str(device)!r}")
     if printer.is_late(*step.sizes):
         made = printer.bind(("kernel", which), "kernel_of_sizes", f"rt.kernel_of_sizes({which})")
         kernel = f"{made}({printer.sizes(step.sizes)})"
     elif isinstance(touched, Expr) or step.sizes:
-        small = "" if printer.is_late(touched) else f", small={printer.plain(touched)} <= {SMALL_KERNEL_BYTES}"
+        small = (
+            ""
+            if device != CPU or printer.is_late(touched)
+            else f", small={printer.plain(touched)} <= {SMALL_KERNEL_BYTES}"
+        )
         text = f"rt.kernel({which}{small}, sizes={printer.plain_sizes(step.sizes)})"
         kernel = printer.bind_at_sizes(("kernel", text), "kernel", text)
     else:
-        text = f"rt.kernel({which}{', small=True' if touched <= SMALL_KERNEL_BYTES else ''})"
+        small = ", small=True" if device == CPU and touched <= SMALL_KERNEL_BYTES else ""
+        text = f"rt.kernel({which}{small})"
         kernel = printer.bind(("kernel", text), "kernel", text)
     printer.lines.append(f"{kernel}({', '.join([printer.variable(name) for name in step.args])})")
     if printer.lent:
