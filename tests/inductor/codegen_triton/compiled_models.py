@@ -5,25 +5,21 @@ failure, then "done"."""
 from __future__ import annotations
 
 import sys
-import tempfile
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from benchmarks.dynamic.program import programs
-from gpu_compiler import check_compiles
-from triton import language as tl
+from gpu_compiler import failures
 
 import stator
 from stator import pipeline
 from stator.inductor.program.steps import KernelSource
-from stator.runtime import triton_kernels
+from stator.runtime import cuda
 
-# 32-bit and 64-bit indices, each for one of the compute capabilities
-VARIANTS = ((80, tl.int32), (90, tl.int64))
+# 32-bit and 64-bit indices, each for one of the compute capabilities, and aligned and other tensors
+VARIANTS = ((80, "int32", True), (90, "int64", False))
 
 
 class NoGpu(Exception):
@@ -33,15 +29,19 @@ class NoGpu(Exception):
 def kernels(names: Sequence[str], mode: str) -> list[KernelSource]:
     found: dict[str, KernelSource] = {}
 
+    class NoKernel:
+        def bind(self, count: int, sizes: tuple[int, ...] = ()) -> Callable[..., None]:
+            return no_gpu
+
     def no_gpu(*arguments: Any) -> None:
         raise NoGpu
 
-    def collect(sources: Sequence[KernelSource]) -> dict[str, Callable[..., None]]:
+    def collect(sources: Sequence[KernelSource], device: torch.device) -> dict[str, NoKernel]:
         found.update({source.symbol: source for source in sources})
-        return {source.symbol: no_gpu for source in sources}
+        return {source.symbol: NoKernel() for source in sources}
 
     pipeline.LANGUAGES["cpu"] = "triton"
-    triton_kernels.load_kernels = collect
+    cuda.load_kernels = collect
     for name in names:
         program = programs()[name]
         before = len(found)
@@ -59,13 +59,8 @@ def kernels(names: Sequence[str], mode: str) -> list[KernelSource]:
 
 def main() -> None:
     warnings.simplefilter("ignore")  # stator says that graphs raised NoGpu
-    with tempfile.TemporaryDirectory() as folder:
-        for source in kernels(sys.argv[2:], sys.argv[1]):
-            for capability, index in VARIANTS:
-                try:
-                    check_compiles(source, Path(folder), capability, index)
-                except Exception:
-                    print(f"FAILED {source.name}:\n{traceback.format_exc(limit=-4)}\n{source.source}")
+    for failure in failures(kernels(sys.argv[2:], sys.argv[1]), VARIANTS):
+        print(f"FAILED {failure}")
     print("done")
 
 

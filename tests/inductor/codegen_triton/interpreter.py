@@ -4,7 +4,7 @@ Triton."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +13,14 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import torch
 import triton.language.extra
+from printed_modules import load_module
 from triton import language as tl
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _get_np_dtype
 
 from stator import pipeline
 from stator.inductor import devices
+from stator.inductor.program.steps import KernelSource
+from stator.runtime import cuda
 
 
 def cast(builder: InterpreterBuilder, source: TensorHandle, target: tl.dtype) -> TensorHandle:
@@ -61,4 +64,30 @@ LIBRARY = SimpleNamespace(
 )
 triton.language.extra.libdevice = LIBRARY  # the head of each printed module imports it from there
 pipeline.LANGUAGES["cpu"] = "triton"
+
+
+class InterpretedKernel:
+    """A kernel with the interface of `stator.runtime.cuda.TritonKernel`."""
+
+    def __init__(self, source: KernelSource) -> None:
+        self.module = load_module(source.source, source.symbol)
+        self.function = getattr(self.module, source.symbol)
+
+    def bind(self, count: int, sizes: tuple[int, ...] = ()) -> Callable[..., None]:
+        grid, index = self.module.launch(*sizes)
+        options = {**self.module.BLOCKS, "INDEX": index, "num_warps": self.module.WARPS, **cuda.COMPILER_OPTIONS}
+
+        def launch(*tensors: torch.Tensor) -> None:
+            assert len(tensors) == count
+            if 0 not in grid:
+                self.function[grid](*tensors, *sizes, **options)
+
+        return launch
+
+
+def load_kernels(sources: Sequence[KernelSource], device: torch.device) -> dict[str, InterpretedKernel]:
+    return {source.symbol: InterpretedKernel(source) for source in sources}
+
+
+cuda.load_kernels = load_kernels
 devices.TRAITS["cpu"] = devices.GPU

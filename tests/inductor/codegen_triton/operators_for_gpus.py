@@ -5,7 +5,6 @@ for all. Prints failures, then "done"."""
 from __future__ import annotations
 
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,20 +58,19 @@ def kernels(call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[K
 def main() -> None:
     warnings.simplefilter("ignore")  # of deprecated operators and beta features
     seen: set[str] = set()
-    with tempfile.TemporaryDirectory() as folder:
-        for dtype in DTYPES:
-            test_inductor_all_sizes.samples = lambda op, count, _, dtype=dtype: samples(op, count, (dtype,))
-            for name, operator in test_inductor_all_sizes.NAMED:
-                if sys.argv[1:] and name not in sys.argv[1:]:
-                    continue
-                for call, tensors in test_inductor_all_sizes.calls(operator, 1):
-                    try:
-                        for source in kernels(call, tensors):
-                            if source.symbol not in seen:
-                                seen.add(source.symbol)
-                                check_frontend(source, Path(folder))
-                    except Exception as error:
-                        print(f"FAILED {name} of {dtype}: {type(error).__name__}: {error}")
+    for dtype in DTYPES:
+        test_inductor_all_sizes.samples = lambda op, count, _, dtype=dtype: samples(op, count, (dtype,))
+        for name, operator in test_inductor_all_sizes.NAMED:
+            if sys.argv[1:] and name not in sys.argv[1:]:
+                continue
+            for call, tensors in test_inductor_all_sizes.calls(operator, 1):
+                try:
+                    for source in kernels(call, tensors):
+                        if source.symbol not in seen:
+                            seen.add(source.symbol)
+                            check_frontend(source)
+                except Exception as error:
+                    print(f"FAILED {name} of {dtype}: {type(error).__name__}: {error}")
     if not seen:
         print("FAILED: no kernels")
     print("done")

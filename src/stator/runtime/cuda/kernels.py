@@ -32,7 +32,7 @@ class TritonKernel:
 
     def __init__(self, source: KernelText, device: torch.device, capability: int) -> None:
         self.symbol, self.source, self.device, self.capability = source.symbol, source.source, device, capability
-        self.tensors, self.sizes, launch = _read_module(source)
+        self.tensors, self.sizes, launch = read_module(source.source)
         self.launch = functools.lru_cache(_MOST_SIZES)(launch)
         # Of the two types, the wider one runs only where the sizes of a call need it.
         self.narrow = "int32" if "int32" in launch.__code__.co_names else "int64"
@@ -70,19 +70,19 @@ def _load(code: MachineCode, device: int) -> Function:
     return open_driver().load_function(code.cubin, code.symbol, code.shared, device), code.threads, code.shared
 
 
-def _read_module(kernel: KernelText) -> tuple[int, int, Callable[..., Any]]:
+def read_module(text: str) -> tuple[int, int, Callable[..., Any]]:
     """Return the numbers of tensors and of sizes, and the function `launch` of a printed module, without Triton.
 
     The part from SIGNATURE on needs no more of Triton than the names of two types. Raises CompileError for parameters
     other than tensors, then sizes.
     """
     module: dict[str, Any] = {"tl": _INDEX_TYPES}
-    tail = kernel.source[kernel.source.rindex("\nSIGNATURE = ") :]
-    exec(compile(tail, f"<{kernel.symbol}>", "exec"), module)
+    tail = text[text.rindex("\nSIGNATURE = ") :]
+    exec(compile(tail, "<launch of a kernel>", "exec"), module)
     kinds = [kind for kind in module["SIGNATURE"].values() if kind != "constexpr"]
     tensors = sum(kind.startswith("*") for kind in kinds)
     if not all(kind.startswith("*") for kind in kinds[:tensors]) or set(kinds[tensors:]) - {"i32"}:
-        raise CompileError("runtime", f"kernel {kernel.symbol} takes other than tensors, then sizes: {kinds}")
+        raise CompileError("runtime", f"a kernel takes other than tensors, then sizes: {kinds}")
     launch = module["launch"]
     assert isinstance(launch, types.FunctionType)
     return tensors, len(kinds) - tensors, launch

@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from stator.base import counters, dumps, logs
 from stator.base.errors import CompileError
@@ -122,23 +122,29 @@ def _parse(data: bytes) -> tuple[Any, str]:
 
 def _compile(missing: Sequence[Variant], cache: KernelCache) -> None:
     results = compile_service.compile_kernels([{**asdict(one), "options": COMPILER_OPTIONS} for one in missing])
+    rejected: dict[Variant, str] = {}
+    stored: list[tuple[Variant, bytes]] = []
     for variant, data in zip(missing, results, strict=True):
         code, error = _parse(data)
         if code is None:
-            raise _rejected(variant, error)
-        _known[variant] = code
+            rejected[variant] = error
+        else:
+            _known[variant] = code
+            stored.append((variant, data))
     try:
-        for variant, data in zip(missing, results, strict=True):
+        for variant, data in stored:
             cache.store_data(_key(variant), data)
         cache.trim()
-    except OSError as error:
-        logs.warn_once("cache:cuda", f"stator cannot keep compiled kernels in {cache.folder}: {error}")
+    except OSError as problem:
+        logs.warn_once("cache:cuda", f"stator cannot keep compiled kernels in {cache.folder}: {problem}")
+    for variant, error in rejected.items():
+        _reject(variant, error)
 
 
-def _rejected(variant: Variant, error: str) -> CompileError:
+def _reject(variant: Variant, error: str) -> NoReturn:
     comment = "\n".join(f"# {line}" for line in error.splitlines())
     dumps.write("60_rejected.py", f"{variant.source}\n{comment}\n")
-    return CompileError(
+    raise CompileError(
         "runtime",
         f"Triton rejected generated code ({variant.symbol}): {error}",
         hint="this is a defect of stator; STATOR_DUMP=folder keeps the source",
