@@ -140,17 +140,21 @@ class Compiled:
         graph, plan, sources = self.jobs[job]
         memory = fresh_memory(graph) if memory is None else memory
         for group, source in zip(plan.steps, sources, strict=True):
-            call_kernel(self.addresses[source.symbol], [memory[name] for name in (*group.reads, *group.writes)])
+            arguments = [memory[name] for name in (*group.reads, *group.writes)]
+            call_kernel(self.addresses[source.symbol], arguments, source.sizes)
         return {name: view(graph, memory, name) for name in graph.outputs}
 
 
-def call_kernel(address: int, arguments: Sequence[torch.Tensor]) -> None:
-    """Raises IndexError as the launcher does."""
+def call_kernel(address: int, arguments: Sequence[torch.Tensor], sizes: Sequence[int] = ()) -> None:
+    """Call a kernel for these sizes. Raises IndexError as the launcher does."""
     error = (ctypes.c_int64 * 3)()
     pointers = (ctypes.c_void_p * (len(arguments) + 1))(
         *[argument.data_ptr() for argument in arguments], ctypes.addressof(error)
     )
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(ctypes.addressof(pointers))
+    numbers = (ctypes.c_int64 * len(sizes))(*sizes)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address)(
+        ctypes.addressof(pointers), ctypes.addressof(numbers)
+    )
     if error[0]:
         raise IndexError(f"index {error[1]} is out of range for size {error[2]}")
 

@@ -291,6 +291,32 @@ def test_text_depends_on_content_only() -> None:
     assert one.symbol != other.symbol
 
 
+def test_sizes_of_layers_are_arguments() -> None:
+    def scaled(rows: int, columns: int) -> Graph:
+        graph = Graph()
+        x, b = graph.input(torch.randn(rows, columns)), graph.input(torch.randn(rows))
+        out = graph.buffer((rows, columns), F32)
+
+        def body(ops, i, _):
+            index = i[0] * columns + i[1]
+            ops.store(out, index, ops.mul(ops.load(x, index), ops.load(b, i[0])))
+
+        graph.node([out], body, (rows, columns))
+        graph.outputs = [out]
+        return graph
+
+    compiled = Compiled()
+    graphs = [scaled(32, 64), scaled(48, 32)]
+    for graph in graphs:
+        compiled.add(graph)
+    one, other = (sources[0] for _, _, sources in compiled.jobs)
+    assert one.source == other.source
+    assert one.sizes != other.sizes
+    compiled.build()
+    for job, graph in enumerate(graphs):
+        assert_close(compiled.run(job), run_reference(graph))
+
+
 def test_what_cannot_be_printed_is_refused() -> None:
     graph = Graph()
     x = graph.input(torch.randn(4, dtype=torch.complex64))
@@ -335,7 +361,9 @@ def test_no_access_outside_of_memory(tmp_path: Path) -> None:
             seen.add(source.symbol)
             sizes = [memory[name].numel() * memory[name].element_size() for name in (*group.reads, *group.writes)]
             allocations = ", ".join(f"guarded({size})" for size in sizes)
-            calls.append(f"{{ int64_t error[3] = {{}}; void *p[] = {{{allocations}, error}}; {source.symbol}(p); }}")
+            numbers = f"int64_t n[] = {{{', '.join(map(str, source.sizes))}}};" if source.sizes else ""
+            call = f"{source.symbol}(p{', n' if source.sizes else ''})"
+            calls.append(f"{{ int64_t error[3] = {{}}; void *p[] = {{{allocations}, error}}; {numbers} {call}; }}")
     lines.append("int main() {" + "\n".join(calls) + "return 0; }")
     (tmp_path / "all.cpp").write_text("\n".join(lines))
     flags = [flag for flag in toolchain.LANGUAGE if flag != "-fPIC"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from stator.base.errors import CompileError
 from stator.inductor.sizes import product
@@ -18,14 +18,14 @@ from stator.shapes.simplify import SymbolicRanges
 
 
 class SizeArguments:
-    """The size arguments of a kernel, in order of their first use: the parts of indices that no loop changes. Kernels
-    of equal structure get equal text, whatever their sizes are called."""
+    """The size arguments of a kernel, in order of their first use: the parts of indices that no loop changes, and
+    numbers that a language makes arguments. Kernels of equal structure get equal text, whatever their sizes are."""
 
     def __init__(self) -> None:
-        self.names: dict[Atom, str] = {}
+        self.names: dict[Any, str] = {}  # of atoms, and of numbers
 
-    def name(self, atom: Atom) -> str:
-        return self.names.setdefault(atom, f"s{len(self.names)}")
+    def name(self, size: Atom | int) -> str:
+        return self.names.setdefault(size, f"s{len(self.names)}")
 
 
 class IndexPrinter:
@@ -43,6 +43,10 @@ class IndexPrinter:
 
     def number(self, value: int) -> str:
         return str(value)
+
+    def bound(self, size: ExprLike) -> str:
+        """The bound of a loop, or another number that no text depends on."""
+        return self.size(size)
 
     def operand(self, text: str) -> str:
         """An expression as an operand of a function."""

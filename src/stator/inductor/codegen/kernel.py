@@ -86,6 +86,10 @@ class Kernel:
     def size(self, loop: int) -> str:
         return self.text(self.sizes[loop])
 
+    def bound(self, loop: int) -> str:
+        """The size of a loop whose text does not depend on it."""
+        return self.indices.bound(self.sizes[loop])
+
     def fills_lanes(self, loop: int) -> bool:
         """True if the loop runs through whole vectors alone, of any number of lanes."""
         return self.knowledge.divides(16, self.sizes[loop])

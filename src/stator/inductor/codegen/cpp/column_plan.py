@@ -46,7 +46,7 @@ def plan_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan, parallel: bo
         return None
     size = kernel.typical[order.vector]
     vectors = math.ceil(size / _LANES)
-    width = max(1, min(_WIDEST, _ACCUMULATORS // len(reduces), vectors))
+    width = max(1, min(_WIDEST, _ACCUMULATORS // len(reduces), vectors)) if _is_contiguous(kernel, order, plan) else 1
     others = math.prod(kernel.typical[loop] for loop in order.outer[:-1])
     if parallel and others * vectors // width < _ENOUGH:
         split = _split(kernel, order, [value.dtype for value in reduces], others, size)
@@ -55,6 +55,13 @@ def plan_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan, parallel: bo
         width = max(1, min(width, others * vectors // _ENOUGH))
     width = max((w for w in range(1, width + 1) if vectors % w == 0 and 2 * w > width), default=width)
     return ColumnPlan(width) if width > 1 else None
+
+
+def _is_contiguous(kernel: Kernel, order: LoopOrder, plan: PhasePlan) -> bool:
+    """True if the rows' loads along the lanes are contiguous. Blocks of columns further apart gain nothing."""
+    assert order.vector is not None
+    loads = [value for value in map(kernel.values.__getitem__, plan.phases[0].values) if value.name == "load"]
+    return all(kernel.step(value.args[1], order.vector) in (0, 1) for value in loads)
 
 
 def _split(

@@ -106,22 +106,24 @@ class Emitter:
 
     def _parallel_loop(self) -> int | None:
         """The position in the outer order of the loop that threads share. Where the example is too small for threads,
-        the sizes for which they pay are those with many iterations of loops over symbols."""
-        sizes = [self.kernel.typical[loop] for loop in self.order.outer]
-        if not suits_threads(self.kernel):
-            many = 16 * _PLENTY * (1 if self.columns is None else self.columns.width)
-            symbolic = [isinstance(self.kernel.sizes[loop], Expr) for loop in self.order.outer]
-            sizes = [max(size, many) if varies else size for size, varies in zip(sizes, symbolic, strict=True)]
+        and no loop of constant size has enough iterations, the sizes for which threads pay are those with many
+        iterations of loops over symbols."""
+        kernel, outer = self.kernel, self.order.outer
         if (
-            not sizes
-            or not may_suit_threads(self.kernel)
-            or any(s.mode in ORDERED_STORE_MODES for s in self.kernel.stores)
+            not outer
+            or not may_suit_threads(kernel)
+            or any(store.mode in ORDERED_STORE_MODES for store in kernel.stores)
+            or self.owned is not None
+            or (self.columns is not None and self.columns.split is not None)
         ):
             return None
-        if self.owned is not None or (self.columns is not None and self.columns.split is not None):
-            return None
         step = 16 if self.columns is None else 16 * self.columns.width
-        chunks = [math.ceil(s / step) if self.order.outer[at] == self.order.vector else s for at, s in enumerate(sizes)]
+        steps = [step if loop == self.order.vector else 1 for loop in outer]
+        chunks = [math.ceil(kernel.typical[loop] / each) for loop, each in zip(outer, steps, strict=True)]
+        symbolic = [isinstance(kernel.sizes[loop], Expr) for loop in outer]
+        certain = max((size for size, varies in zip(chunks, symbolic, strict=True) if not varies), default=0)
+        if not suits_threads(kernel) and certain < _PLENTY:
+            chunks = [max(size, _PLENTY) if varies else size for size, varies in zip(chunks, symbolic, strict=True)]
         for at, size in enumerate(chunks):
             if size >= _PLENTY:
                 return at
@@ -162,8 +164,7 @@ class Emitter:
         return max((at + 1 for at, loop in enumerate(self.order.outer) if value.loops & (1 << loop)), default=0)
 
     def _loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
-        name, size = self.kernel.loops[loop].name, self.kernel.size(loop)
-        whole = self.kernel.fills_lanes(loop)
+        name, whole = self.kernel.loops[loop].name, self.kernel.fills_lanes(loop)
         pragma = "#pragma omp for schedule(static) nowait"
         if self.bounds is not None and self.bounds[0] == loop:
             self._part_loop(loop, body)
@@ -174,9 +175,10 @@ class Emitter:
         if loop != self.order.vector:
             if shared:
                 self.line(pragma)
-            with self.block(f"for (int64_t {name} = 0; {name} < {size}; ++{name})"):
+            with self.block(f"for (int64_t {name} = 0; {name} < {self.kernel.bound(loop)}; ++{name})"):
                 body()
             return
+        size = self.kernel.bound(loop) if whole else self.kernel.size(loop)
         if whole or isinstance(self.kernel.sizes[loop], Expr) or self.kernel.typical[loop] > 16:
             if shared:
                 self.line(pragma)

@@ -9,18 +9,24 @@ from typing import ClassVar
 
 from stator.base.errors import CompileError
 from stator.inductor.codegen.index_printer import IndexPrinter
-from stator.shapes.expr import Atom, Expr, FloorDiv, Mod, Symbol
+from stator.shapes.expr import Atom, Expr, ExprLike, FloorDiv, Mod, Symbol
 from stator.shapes.extrema import Max, Min
+
+_SIZE = 16  # smaller numbers are often steps and windows of operators, larger ones sizes of tensors
 
 
 class CppIndexPrinter(IndexPrinter):
-    """Scalars of int64_t."""
+    """Scalars of int64_t. Large factors and offsets are size arguments, so that layers that differ in their sizes alone
+    share a kernel: no instruction of a kernel depends on them."""
 
     divisions: ClassVar = {FloorDiv: "/", Mod: "%"}
     functions: ClassVar = {FloorDiv: "op_floor_div", Mod: "op_mod", Min: "op_minimum", Max: "op_maximum"}
 
     def number(self, value: int) -> str:
-        return f"{value}ll" if value >= 2**31 else str(value)
+        return str(value) if value < _SIZE else self.arguments.name(value)
+
+    def bound(self, size: ExprLike) -> str:
+        return self.size(size) if isinstance(size, Expr) else self.arguments.name(size)
 
     def operand(self, text: str) -> str:
         return f"(int64_t){text}"
@@ -62,11 +68,11 @@ def print_vector_index(expr: Expr, lanes: VectorIndexContext) -> str:
             for factor in factors[1:]:
                 term = f"({term} * {factor})"
             if value != 1:
-                term = f"(splat(({scalar}){value}) * {term})"
+                term = f"(splat(({scalar}){printer.number(value)}) * {term})"
             text = f"{text} + {term}" if text else term
         else:
             product = [
-                *([str(value)] if value != 1 or not monomial else []),
+                *([printer.number(value)] if value != 1 or not monomial else []),
                 *(printer.atom(atom) for atom in monomial),
             ]
             scalars.append("*".join(product))

@@ -41,7 +41,7 @@ def may_suit_threads(kernel: Kernel) -> bool:
 def work(kernel: Kernel) -> str:
     """The elements of simple work, the argument of `threads_for`."""
     if not is_symbolic(kernel):
-        return f"{example_work(kernel)}ll"
+        return kernel.indices.bound(example_work(kernel))
     return kernel.text(as_expr(product(kernel.sizes)) * _work_of_iteration(kernel))
 
 
