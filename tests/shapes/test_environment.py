@@ -10,6 +10,7 @@ from stator.base.errors import Unsupported
 from stator.shapes.conditions import compare, conjunction, disjunction, negate
 from stator.shapes.environment import Environment, assume_several
 from stator.shapes.expr import Expr, Symbol
+from stator.shapes.extrema import Max, Min
 
 RELATIONS = ("==", "!=", "<", "<=", ">", ">=")
 
@@ -122,6 +123,15 @@ def test_a_bound_on_a_quotient_is_one_on_its_numerator() -> None:
     assert environment.ranges[a] == (33, 89)
 
 
+def test_an_extremum_is_compared_by_its_arguments() -> None:
+    environment, (a, b) = sizes(a=6, b=3)
+    assert environment.decide(compare("==", Min.of(a, 4), 4))
+    assert environment.decide(compare("<", Max.of(b, 2), a))
+    assert facts(environment) == ["a - 4 >= 0", "a - b - 1 >= 0"]
+    assert not environment.decide(compare("==", b - Min.of(b, 2), 0))
+    assert environment.ranges[b][0] == 3
+
+
 def test_a_fact_makes_the_environment_forget_results() -> None:
     environment, (a, b) = sizes(a=6, b=4)
     asked: list[bool] = []
@@ -207,6 +217,8 @@ expressions = st.recursive(
         st.tuples(children, st.integers(1, 5)).map(lambda pair: pair[0] // pair[1]),
         st.tuples(children, st.sampled_from([Symbol(name) for name in "abc"])).map(lambda pair: pair[0] // pair[1]),
         st.tuples(children, st.sampled_from([Symbol(name) for name in "abc"])).map(lambda pair: pair[0] % pair[1]),
+        st.tuples(children, children).map(lambda pair: Min.of(*pair)),
+        st.tuples(children, children).map(lambda pair: Max.of(*pair)),
     ),
     max_leaves=5,
 )

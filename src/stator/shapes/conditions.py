@@ -118,7 +118,29 @@ def _normal(relation: str, expr: ExprLike) -> Condition:
     if factor != 1:
         scaled = [(monomial, value // factor) for monomial, value in terms]
         expr = from_sorted(tuple(term for term in scaled if term[1]))
+    found = _by_parts(relation, expr)
+    if found is not None:
+        return found
     return _without_quotient(expr) if relation == ">=" else Comparison(relation, expr)
+
+
+def _by_parts(relation: str, expr: Expr) -> Condition | None:
+    """A comparison of a*min(...) + b, or a*max(...) + b, by comparisons of the arguments: min(n, 4) >= 4 is n >= 4. An
+    equation has this form where it holds at a bound: min(n, 4) == 4 is n >= 4, too. None for other expressions."""
+    found = [(one[0], value) for one, value in expr._terms if len(one) == 1 and isinstance(one[0], (Min, Max))]
+    if len(found) != 1:
+        return None
+    extremum, factor = found[0]
+    rest = expr - extremum * factor
+    parts = [rest + as_expr(part) * factor for part in extremum.args]
+    least = isinstance(extremum, Min) is (factor > 0)  # expr is the least of the parts, else the greatest
+    if relation == ">=":
+        return (conjunction if least else disjunction)(*(compare(">=", part, 0) for part in parts))
+    others = [part for part in parts if part.constant != 0]
+    if len(others) == len(parts):
+        return None
+    reached = conjunction(*(compare(">=", part if least else -part, 0) for part in others))
+    return reached if relation == "==" else negate(reached)
 
 
 def _without_quotient(expr: Expr) -> Condition:

@@ -59,6 +59,10 @@ def slices(x):
     return x[1:], x[: x.shape[0] // 2], x[-1], x[:, None], x[x.shape[0] - 2]
 
 
+def first_and_last_rows(x):
+    return x[:8].sum(0), x[-8:].softmax(0), torch.cat([x[:6], x[-9:]]), x[:, -2:], x[:10], x[-6:]
+
+
 def factories(x):
     return torch.arange(x.shape[0]), torch.zeros(x.shape), x.new_ones(x.size(0), 2), torch.ones_like(x)
 
@@ -136,6 +140,7 @@ USES = (
     size_as_operand,
     contiguous_views,
     slices,
+    first_and_last_rows,
     factories,
     returned_numbers,
     reductions,
@@ -501,6 +506,16 @@ def test_a_mask_for_one_row_and_head_relies_on_no_number_of_rows():
 
     calls = [(torch.randn(n, 2, 3, 8), torch.randn(n, 1, 3, 3)) for n in (5, 1, 7, 2)]
     assert len(compilations(attend, calls).made) == 2
+
+
+def test_one_row_written_at_indices_is_not_apart():
+    def write(x, values):
+        x = x.clone()
+        x[:, torch.tensor([0, 2])] = values
+        return x
+
+    calls = [(torch.randn(n, 5), torch.randn(n, 1)) for n in (5, 1, 7, 2)]
+    assert len(compilations(write, calls).made) == 2
 
 
 class Cache:

@@ -134,14 +134,31 @@ def stand_in_for(target: Any) -> Callable[..., Any] | None:
 
 @stand_ins.register("__setitem__", operator.setitem)
 def _setitem(tensor: Any, key: Any, value: Any) -> None:
-    """Write to views of unknown sizes. Torch before 2.13 compares these sizes with the value's, although broadcasting
-    suffices."""
-    if isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor) and _is_view(key):
+    """Write to views of unknown sizes, and by indices, without questions about sizes. Torch before 2.13 compares the
+    sizes of views with the value's, although broadcasting suffices; all of torch asks which of the value's first sizes
+    are 1, to drop these, although they broadcast."""
+    if not isinstance(tensor, FakeTensor) or not isinstance(value, FakeTensor):
+        tensor[key] = value
+    elif _is_view(key):
         part = tensor[key]
         if value.dim() <= part.dim() and not all(type(size) is int for size in (*part.shape, *value.shape)):
             part.copy_(value)
-            return
-    tensor[key] = value
+        else:
+            tensor[key] = value
+    else:
+        parts = key if type(key) is tuple else (key,)
+        vectors = sum(map(_is_vector_of_indices, parts))
+        plain = vectors == 1 and all(type(part) is slice or _is_vector_of_indices(part) for part in parts)
+        if plain and 0 < value.dim() <= tensor.dim() and type(value.shape[0]) is torch.SymInt:
+            sliced = tensor[tuple(part if type(part) is slice else slice(None) for part in parts)]
+            indices = [None if type(part) is slice else part for part in parts]
+            torch.ops.aten.index_put_.default(sliced, indices, value)
+        else:
+            tensor[key] = value
+
+
+def _is_vector_of_indices(part: Any) -> bool:
+    return isinstance(part, FakeTensor) and part.dim() == 1 and part.dtype is torch.int64
 
 
 def _is_view(key: Any) -> bool:

@@ -284,9 +284,17 @@ _TO_THE_END = torch.iinfo(torch.int64).max
 
 
 def slice_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
-    """Return the bounds of a slice, clipped as in Python: 0 <= start <= end <= size."""
+    """Return the bounds of a slice, clipped as in Python: 0 <= start <= end <= size.
+
+    The first or last k elements are min(size, k) elements, so that one fact less serves short and long dimensions.
+    """
     start = 0 if start is None else start
     end = size if end is None or (type(end) is int and end >= _TO_THE_END) else end
+    if type(size) is torch.SymInt and type(start) is int:
+        if start < 0 and end is size:
+            return size - smaller_size(size, -start), size
+        if start == 0 and type(end) is int and end > 0:
+            return 0, smaller_size(size, end)
     if start < 0:
         start = start + size
         if start <= 0:  # with its end, so that one fact serves all sizes of which nothing is cut off
