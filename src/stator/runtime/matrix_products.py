@@ -37,8 +37,8 @@ def is_onednn_quicker(rows: int, inner: int, columns: int) -> bool:
 
 
 def linear_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return [rows, inner] times [inner, columns], plus [columns], by the quicker library. All are float32, and without
-    gaps in memory."""
+    """Return [rows, inner] times [inner, columns], plus [columns], by the quicker library. All are float32. There may
+    be gaps between `rows`."""
     given = (rows, matrix) if bias is None else (rows, matrix, bias)
     return product_of_sizes(*[one.shape for one in given])(*given)
 
@@ -56,7 +56,7 @@ _linear_pointwise = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 def _by_onednn(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    return _linear_pointwise(rows, matrix.t(), bias, "none", [], "")  # type: ignore[misc, no-any-return]
+    return _linear_pointwise(rows.contiguous(), matrix.t(), bias, "none", [], "")  # type: ignore[misc, no-any-return]
 
 
 def _by_blas(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from symbolic_graphs import SymbolicGraph
 from torch import fx
 
+import stator
 from stator import aot
+from stator.aot.runtime.symbolic_backward import SymbolicBackward
 from stator.base.errors import Unsupported
 from stator.graph.ir.size_bindings import environment_of, has_symbols
+from stator.runtime.host import BoundSizes
 from stator.shapes.conditions import compare
 
 
@@ -78,3 +82,29 @@ def test_a_backward_for_all_sizes_is_compiled_once() -> None:
     for rows in (5, *range(2, 14), 5):
         torch.testing.assert_close(gradient(compiled, rows), gradient(program, rows))
     assert compiler.backwards == [True]
+
+
+def test_a_number_that_no_layout_depends_on_binds_no_code_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the counter of a loop, with more values than code is kept for."""
+    bound: list[str] = []
+
+    def noted(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: bound.append(name) or original(*given))
+
+    def turn(x: torch.Tensor, weight: torch.Tensor, at: int) -> torch.Tensor:
+        inside = x.sin()
+        return torch.tanh(x[:, at] @ weight + inside[:, at] @ weight).sin() * x[:, at, :4]
+
+    compiled = stator.compile(turn, dynamic=True)
+    weight = torch.randn(6, 4, requires_grad=True)
+    x = torch.randn(3, 20, 6, requires_grad=True)
+    for at in range(16):
+        if at == 4:
+            noted(BoundSizes, "__missing__")
+            noted(SymbolicBackward, "_compile")
+        tangent = torch.randn(3, 4)
+        actual = torch.autograd.grad(compiled(x, weight, at), (x, weight), tangent)
+        expected = torch.autograd.grad(turn(x, weight, at), (x, weight), tangent)
+        torch.testing.assert_close(actual, expected)
+    assert not bound

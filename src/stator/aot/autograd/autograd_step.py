@@ -112,7 +112,6 @@ class CompiledStep:
             or joint.leads_to_made
             or joint.unreached
             or joint.links_effects
-            or joint.traced.numbers
         )
         self.select_saved = _selection(parts.saved)
         self.saved_results = {saved.position for saved in parts.saved if not isinstance(saved, SavedInput)}

@@ -88,6 +88,8 @@ class OrdinaryStepFunction(torch.autograd.Function):
         ctx.materialize_grads, ctx.step = False, step
         if step.sizes_of is not None:
             ctx.sizes = step.sizes_of(primals, results)
+        if step.number_count:
+            primals = primals[: -step.number_count]
         if step.value_count == 1:  # most steps, such as losses: without loops over the results
             value = results[0]
             values: tuple[Any, ...] = (value,)
@@ -129,7 +131,8 @@ class OrdinaryStepFunction(torch.autograd.Function):
             ctx.maybe_clear_saved_tensors()
             ctx.primals = ctx.memory = ()
         if step.sizes_of is not None:
-            return step.whole.at(ctx.sizes)(arguments)  # type: ignore[union-attr, return-value, arg-type]
+            found = step.whole.at(ctx.sizes)(arguments)  # type: ignore[union-attr, arg-type]
+            return (*found, *(None,) * step.number_count) if step.number_count else found  # type: ignore[return-value]
         return step.whole(arguments)  # type: ignore[operator, return-value, arg-type]
 
 

@@ -82,7 +82,7 @@ def _values(step: CompiledStep, primals: Sequence[torch.Tensor], numbers: Sequen
     numbers: the symbolic ints among the inputs.
     """
     if step.is_ordinary:
-        return _apply_ordinary(step, *primals)  # type: ignore[no-any-return]
+        return _apply_ordinary(step, *primals, *numbers)  # type: ignore[no-any-return]
     if not step.joint.unreached and not step.leads_to_made:
         return _apply(step, *primals, *numbers)  # type: ignore[no-any-return]
     arguments: list[Any] = list(primals)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,10 @@ from stator.runtime.launch import dispatch_keys, layouts
 from .eager import run_eagerly
 from .gradient_memory import aliasing_gradients, with_copies
 
-CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
+Run = Callable[..., Sequence[Any]]
+CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Run]
+MakeGraph = Callable[[], fx.GraphModule]
+CompileFor = Callable[["CompiledBackward", Sequence[torch.Tensor]], Run]
 
 
 class CompiledBackward:
@@ -35,11 +39,11 @@ class CompiledBackward:
 
     def __init__(
         self,
-        make_graph: Callable[[], fx.GraphModule],
+        make_graph: MakeGraph,
         metas: Sequence[TensorMeta],
         reads: Sequence[int],
         gradients: Sequence[int | None],
-        compile_for: Callable[[CompiledBackward, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]],
+        compile_for: CompileFor,
     ) -> None:
         """make_graph: called when the graph is needed. metas: the layouts of its placeholders. compile_for: makes the
         code for arguments."""
@@ -66,6 +70,15 @@ class CompiledBackward:
         metas = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
         compile_for = partial(CompiledBackward.compiled_by, compile_graph=compile_graph)
         return CompiledBackward(lambda: graph, metas, reads, gradients, compile_for)
+
+    def running(self, run: Run, make_graph: MakeGraph, compile_for: CompileFor) -> CompiledBackward:
+        """This backward, which has settled, with code for other numbers that takes arguments of equal layouts."""
+        assert self.settled is not None
+        made = copy(self)
+        made.__dict__.pop("graph", None)
+        made.make_graph, made.compile_for, made.compiled = make_graph, compile_for, run
+        made.settled = run, *self.settled[1:]
+        return made
 
     @functools.cached_property
     def graph(self) -> fx.GraphModule:

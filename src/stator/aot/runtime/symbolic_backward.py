@@ -16,7 +16,7 @@ from torch import fx
 from stator.base import counters, dumps, logs
 from stator.base.errors import MissingToolchain, StatorError
 from stator.graph.ir.aten_graph import AtenGraph, LazyGraphModule
-from stator.graph.ir.size_bindings import evaluated
+from stator.graph.ir.size_bindings import evaluated, symbols_of
 from stator.graph.printer import print_graph
 from stator.prims.layout import permuted_strides
 from stator.prims.record import TensorMeta
@@ -32,7 +32,7 @@ Sizes = Mapping[Symbol, int]
 # Sizes that one backward is compiled for where code for all sizes cannot be used
 _MOST_FIXED = 8
 # Sizes for which the layouts of arguments are remembered
-_MOST_KNOWN = 256
+_MOST_KNOWN = 1024
 
 
 class SymbolicBackward:
@@ -61,6 +61,10 @@ class SymbolicBackward:
         self.metas = [one for one in inputs if type(one) is not torch.SymInt]
         self.traced_under = self._later_facts()
         self.known: dict[tuple[int, ...], CompiledBackward] = {}
+        in_layouts = symbols_of(self.metas)
+        # the symbols that layouts of arguments depend on; by their values, a backward that runs the code for all sizes
+        self.in_layouts = [at for at, symbol in enumerate(self.symbols) if symbol in in_layouts]
+        self.by_layout: dict[tuple[int, ...], CompiledBackward] = {}
         self.strides: list[tuple[Any, ...] | None] = []  # of the tensors that the code for all sizes takes
         self.fixed: dict[tuple[int, ...], Callable[..., Sequence[Any]]] = {}
         self.general: Callable[..., Sequence[Any]] | None = None
@@ -86,14 +90,24 @@ class SymbolicBackward:
         """The backward for these values of the symbols."""
         found = self.known.get(values)
         if found is None:
-            if len(self.known) == _MOST_KNOWN:
-                self.known.clear()
+            for kept in (self.known, self.by_layout):
+                if len(kept) == _MOST_KNOWN:
+                    del kept[next(iter(kept))]
             sizes = self._sizes(values)
             compile_there = partial(self._compile, values, sizes)
-            graph, metas = partial(at_sizes, self.graph, sizes), evaluated(self.metas, sizes)
-            found = CompiledBackward(graph, metas, self.reads, self.gradients, compile_there)
+            graph = partial(at_sizes, self.graph, sizes)
+            alike = self.by_layout.get(self._layout(values))
+            if alike is not None and alike.settled is not None and _hold(self.compiled_under, sizes):
+                run = _with_numbers(self.general, evaluated(self.numbers, sizes))  # type: ignore[arg-type]
+                found = alike.running(run, graph, compile_there)
+            else:
+                metas = evaluated(self.metas, sizes)
+                found = CompiledBackward(graph, metas, self.reads, self.gradients, compile_there)
             self.known[values] = found
         return found
+
+    def _layout(self, values: Sequence[int]) -> tuple[int, ...]:
+        return tuple([values[at] for at in self.in_layouts])
 
     def _later_facts(self) -> list[Condition]:
         return [fact.condition for fact in self.environment.facts[self.guarded :]]
@@ -116,6 +130,7 @@ class SymbolicBackward:
             self.general = self._compile_for_all([*arguments, *numbers])
             self.compiled_under = self._later_facts()
         if as_compiled and self.general is not None and _hold(self.compiled_under, sizes):
+            self.by_layout[self._layout(key)] = backward
             return _with_numbers(self.general, numbers)
         if key not in self.fixed and len(self.fixed) < _MOST_FIXED:
             counters.count("aot_backward:fixed_sizes")

@@ -207,15 +207,20 @@ class _Printer:
     # --- sizes ---
 
     def _name_sizes(self) -> None:
-        """Give the symbols of inputs variables. Sizes that depend on data are others in each call: `call` reads them,
-        so that no code is bound to them."""
+        """Give the symbols of inputs variables. Sizes that depend on data are others in each call, and so may be ints
+        that no layout depends on, such as the counter of a loop: `call` reads both, so that no code is bound to
+        them."""
         program = self.program
         environment = program.sizes.environment
+        buffers = program.buffers.values()
+        layouts = [one for buffer in buffers for one in (*buffer.layout.size, *buffer.layout.stride, buffer.value)]
+        known = map(program.sizes.with_sizes_of_inputs, layouts)
+        bound = {symbol for one in known if isinstance(one, _EXPRESSIONS) for symbol in one.symbols}
         for symbol, binding in program.size_bindings.items():
             if environment is not None and environment.simplify(symbol) is not symbol:
                 continue  # facts express it by other symbols
             self.early.add(symbol)
-            if not program.sizes.is_unknown(symbol):
+            if not program.sizes.is_unknown(symbol) and (binding.dim is not None or symbol in bound):
                 self.size_names[symbol] = self.new_variable(symbol.name)
                 continue
             source = self.variables[program.inputs[binding.position]]
@@ -336,12 +341,14 @@ class _Printer:
         base, layout = self.buffer(view.base), view.layout
         if layout == base.layout:
             return self.variable(view.base)
-        if base.name in self.placed:
-            return self._arena_view(base.name, layout)
-        if layout.dtype != base.layout.dtype:
-            raise VerificationError(f"a view of {view.base} changes its dtype, which only intermediates may")
-        variable = self.variable(view.base)
         late = self.is_late(*layout.size, *layout.stride, layout.offset)
+        if base.name in self.placed and not late:
+            return self._arena_view(base.name, layout)
+        variable = self.variable(view.base)
+        if layout.dtype != base.layout.dtype:
+            if base.name not in self.placed:
+                raise VerificationError(f"a view of {view.base} changes its dtype, which only intermediates may")
+            variable = f"{variable}.view({layout.dtype})"
         bound = "" if late else f"{self.plain_layout(layout)}, {self.plain(layout.offset)}"
         if base.kind == "constant" and not late:
             return self.bind_layout(layout, "constant_view", f"rt.view({variable}, {bound})")

@@ -56,8 +56,15 @@ def quicker_product(
         return None
     if is_onednn_quicker(few, *weight):
         return _by_onednn(builder, a, b, bias, meta)
-    given = [builder.argument(a, (inner, 1)), b, *([] if bias is None else [builder.argument(bias, (1,))])]
+    given = [_rows(builder, a), b, *([] if bias is None else [builder.argument(bias, (1,))])]
     return library_results(builder, torch.ops.stator.linear_product.default, given, {}, meta or builder.meta)
+
+
+def _rows(builder: LoweringBuilder, a: Tensor) -> str | View:
+    """The matrix with its own distance of rows, which BLAS takes, or else without gaps."""
+    planned = a.planned()
+    apart = planned is not None and planned[0][1] == 1 and a.sizes.known(">=", planned[0][0], a.shape[1])
+    return builder.argument(a) if apart else builder.argument(a, (a.shape[1], 1))
 
 
 def _takes(builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor | None) -> bool:
