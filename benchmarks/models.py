@@ -115,20 +115,34 @@ def build(
 
 
 def _build_transformer(name: str, *, size: str, batch: int, sequence: int) -> Case:
+    config_class, model_class, full, small = TRANSFORMERS[name]
+    if size == "full":
+        return text_case(name, config_class, model_class, full, batch, sequence)
+    return text_case(name, config_class, model_class, small, batch, 16)
+
+
+def text_case(
+    name: str, config_class: str, model_class: str, settings: dict[str, Any], batch: int, sequence: int
+) -> Case:
+    """A model of transformers that takes token ids, by the names of its classes."""
     import_torchvision()
     import transformers
 
-    config_class, model_class, full, small = TRANSFORMERS[name]
-    config = getattr(transformers, config_class)(**(full if size == "full" else small))
+    config = getattr(transformers, config_class)(**settings)
     model = getattr(transformers, model_class)(config).eval()
-    ids = torch.randint(0, config.vocab_size, (batch, sequence if size == "full" else 16))
+    ids = torch.randint(0, config.vocab_size, (batch, sequence))
     kwargs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if name == "T5ForConditionalGeneration":
+    if model_class == "T5ForConditionalGeneration":
         kwargs["decoder_input_ids"] = ids.clone()
     return Case(name, model, (), kwargs)
 
 
 def _build_timm(name: str, *, size: str, batch: int, sequence: int) -> Case:
+    return image_case(name, batch)
+
+
+def image_case(name: str, batch: int) -> Case:
+    """A model of timm for images of 224 by 224."""
     import_torchvision()
     import timm
 

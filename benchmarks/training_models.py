@@ -102,7 +102,7 @@ def build_training(
         case = make(name, size, batch, sequence if size == "full" else 16)
     case.model.train()
     if not dropout:
-        _without_dropout(case.model)
+        without_dropout(case.model)
     return case
 
 
@@ -138,7 +138,7 @@ def _build_timm(name: str, size: str, batch: int, sequence: int) -> TrainingCase
 _RATES = ("p", "drop_prob", "dropout", "attention_dropout", "activation_dropout", "layerdrop", "dropout_prob")
 
 
-def _without_dropout(model: torch.nn.Module) -> None:
+def without_dropout(model: torch.nn.Module) -> None:
     for module in model.modules():
         for rate in _RATES:
             if isinstance(getattr(module, rate, None), float):
