@@ -34,6 +34,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("cache")
     patch = pytest.MonkeyPatch()
     patch.setenv("STATOR_CACHE_DIR", str(folder))
+    patch.setenv("TRITON_INTERPRET", "1")  # Triton's interpreter is for this process alone
     machine_code.forget_compiled()
     yield folder
     machine_code.forget_compiled()
@@ -147,28 +148,26 @@ def test_a_forked_child_has_a_helper_of_its_own(cache: Path) -> None:
     assert helper() == before and compile_variants([variant("kernel_f")])
 
 
-@pytest.mark.parametrize("forked", (False, True), ids=("alone", "with a forked child alive"))
-def test_the_helper_ends_with_its_parent(forked: bool) -> None:
-    program = f"""
-import os, signal, time
-from stator.runtime.cuda import compile_service
-compile_service.start()
-child = {forked} and os.fork()
-if {forked} and child == 0:
-    time.sleep(30)
-    os._exit(0)
-print(compile_service._service.process.pid, int(child), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        started, child = map(int, process.stdout.readline().split())
-        process.wait()
-        try:
-            assert ends(started)
-        finally:
-            if child:
-                os.kill(child, signal.SIGKILL)
+def test_the_helper_ends_with_its_parent(cache: Path) -> None:
+    """Also if the parent is killed while a forked child of it lives."""
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        compile_service.start()
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+            os._exit(0)
+        os.write(writing, f"{helper()} {child}".encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(parent, 0)
+    started, child = map(int, os.read(reading, 100).split())
+    os.close(reading)
+    os.close(writing)
+    try:
+        assert started and ends(started)
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def test_threads_share_the_helper(cache: Path) -> None:
@@ -177,9 +176,9 @@ def test_threads_share_the_helper(cache: Path) -> None:
     def compile_one(name: str) -> None:
         found[name] = compile_variants([variant(name)])
 
-    threads = [threading.Thread(target=compile_one, args=(f"kernel_{at}",)) for at in range(3)]
+    threads = [threading.Thread(target=compile_one, args=(f"kernel_{at}",)) for at in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {code.symbol for one in found.values() for code in one.values()} == {"kernel_0", "kernel_1", "kernel_2"}
+    assert {code.symbol for one in found.values() for code in one.values()} == {"kernel_0", "kernel_1"}

@@ -40,11 +40,12 @@ class _Service:
 
     def __init__(self) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
         # -P: the folder of the program is no place to import from. A session of its own: the terminal's signals are
         # not for it, and its children can be ended with it.
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(_PROGRAM), str(os.getpid())],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
