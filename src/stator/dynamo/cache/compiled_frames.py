@@ -307,9 +307,10 @@ class CacheMiss:
                 changed |= numbers
                 if numbers:
                     places |= places_of_changed_contents(version.detail, function, values)
-                changed |= changed_sizes(version.detail, failure, function, values)
+                own = self._was_made_for(owner, version) or not owner.receives(self.receiver)
+                changed |= changed_sizes(version.detail, failure, function, values, own)
                 self.met |= tensors(version.detail)
-                if self._was_made_for(owner, version) or not owner.receives(self.receiver):
+                if own:
                     changed |= changed_members(version.detail, failure, function, values)
         if len(self.lost) == _MOST_LOST:  # the program creates the frame's objects for each call
             changed.update(*map(members, self.lost))

@@ -13,6 +13,7 @@ from stator.dynamo.guards.data_guards import DataFact
 from stator.dynamo.guards.guard import FreeSize, Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree
 from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource, length_source
+from stator.dynamo.ir.input_sizes import is_buffer
 from stator.dynamo.ir.resume import closure_of
 
 OFTEN = 2  # changes of contents after which no guard relies on them
@@ -67,13 +68,15 @@ compare_layouts: list[Callable[[Any, object], tuple[list[int], list[int]]]] = []
 
 
 def changed_sizes(
-    guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
+    guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...], own: bool
 ) -> set[Source]:
     """The sources of sizes and strides that differ from those that a version with failed guards relied on, and of its
-    symbols; empty if the version was made for other objects. Parameters and buffers count as objects."""
-    if failure[0] < 0 or guards[failure[0]].kind in (GuardKind.IS, GuardKind.CODE):
+    symbols; empty if the version was made for other objects. Parameters and buffers count as objects, but for buffers
+    of the version's own module (`own`), such as a buffer to which each call appends."""
+    failed = guards[failure[0]] if failure[0] >= 0 else None
+    if failed is None or (failed.kind in (GuardKind.IS, GuardKind.CODE) and not (own and is_buffer(failed.source))):
         return set()
-    fixed = members(guards)
+    fixed = {source for source in members(guards) if not (own and is_buffer(source))}
     found: set[Source] = set()
     for guard in guards:
         if guard.kind is not GuardKind.TENSOR or guard.source in fixed:

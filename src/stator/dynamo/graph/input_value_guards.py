@@ -14,7 +14,8 @@ from torch._ops import OpOverload
 
 from stator.dynamo.cache.dynamic_sources import OFTEN, contents, contents_source
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import CallSource, ItemSource, Source
+from stator.dynamo.guards.source import CallSource, Source
+from stator.dynamo.ir.input_sizes import is_buffer
 from stator.dynamo.values.base import CaptureContext, unsupported
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
 from stator.graph.fake.fake_mode import SCALAR_READS, FakeMode, FakeTensor
@@ -36,10 +37,10 @@ def follow_contents(context: CaptureContext, value: TensorValue) -> None:
     if not 0 < tensor.numel() <= _LARGEST or tensor.requires_grad or tensor.is_complex():
         return
     # single numbers outside of buffers are counters more often than sizes
-    if not _is_buffer(value.source) and (not tensor.dim() or tensor.dtype not in _WHOLE):
+    if not is_buffer(value.source) and (not tensor.dim() or tensor.dtype not in _WHOLE):
         return
     sizes = context.recorder.numbers.inputs
-    if sizes.dynamic and not sizes.fixed and not _is_buffer(value.source):  # its numbers change as sizes do
+    if sizes.dynamic and not sizes.fixed and not is_buffer(value.source):  # its numbers change as sizes do
         return
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or value.fake.tracked_value() is not None:  # type: ignore[attr-defined]
         return
@@ -47,11 +48,6 @@ def follow_contents(context: CaptureContext, value: TensorValue) -> None:
         return
     with torch._C._InferenceMode(False), torch.no_grad():
         value.fake.hold(torch.empty_like(tensor).copy_(tensor), frozenset((value,)))  # type: ignore[attr-defined]
-
-
-def _is_buffer(source: Source | None) -> bool:
-    """Whether the source is a module's buffer; models decide by buffers of any dtype."""
-    return type(source) is ItemSource and type(source.base) is ItemSource and source.base.key == "_buffers"
 
 
 class CaptureFakeMode(FakeMode):

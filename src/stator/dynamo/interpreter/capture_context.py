@@ -39,7 +39,7 @@ from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, Funct
 from stator.dynamo.values.objects import MISSING, ObjectValue, is_python_slot, lookup_in_class
 from stator.dynamo.values.scopes import CellValue, GlobalScope
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_member, is_open, is_open_input, looked_up
-from stator.dynamo.values.tensors.tensor import TensorValue, rely_on_methods
+from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes, rely_on_methods
 from stator.dynamo.values.tensors.tensor_methods import SPECIAL as SPECIAL_METHODS
 
 from . import wrapping
@@ -228,7 +228,7 @@ class FrameCapture:
     def wrap_member(self, obj: Any, source: Source, store: str) -> Value:
         """A parameter, buffer or submodule. An identity guard fixes parameters and buffers that do not change."""
         value = self.wrap(obj, source)
-        tensor = isinstance(value, TensorValue) and store in _STATIC_STORES
+        tensor = isinstance(value, TensorValue) and store in _STATIC_STORES and has_fixed_sizes(value.fake)
         if tensor and not value.is_static and value.source not in self.changing:  # type: ignore[attr-defined]
             self.guards.fix(value)
             value.is_static = True  # type: ignore[attr-defined]

@@ -60,9 +60,7 @@ class InputSizes:
         """The layout of an input with symbols in it; None if all of its sizes are constants."""
         if self.fixed or not may_read_sizes(type(tensor)):
             return None
-        if isinstance(tensor, torch.nn.Parameter) or is_member(source) or tensor.layout is not torch.strided:
-            return None
-        if tensor.is_quantized:
+        if isinstance(tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_quantized:
             return None
         marks = size_marks(tensor)
         shape = tuple(
@@ -106,7 +104,9 @@ class InputSizes:
     def _is_free(self, source: SizeSource) -> bool:
         """Whether a size without a mark is a symbol. Where sizes change, a leading dimension is likely a batch, whose
         last one is smaller: it is a symbol before it changes. So are the sizes of a tensor that earlier versions did
-        not meet, such as a cache that the first call made."""
+        not meet, such as a cache that the first call made. A size of a parameter or buffer is one once it has changed."""
+        if is_member(source.base):
+            return self.dynamic is not False and source in self.changed
         if self.dynamic is not None:
             return self.dynamic
         if source in self.changed:
@@ -311,13 +311,18 @@ def _in_parts(facts: Sequence[GuardedFact]) -> Iterator[list[GuardedFact]]:
         yield part
 
 
-def is_member(source: Source) -> bool:
+def is_member(source: Source | None) -> bool:
     """Whether this is the source of a parameter or buffer of a module."""
-    return (
-        isinstance(source, ItemSource)
-        and isinstance(source.base, ItemSource)
-        and source.base.key in ("_buffers", "_parameters")
-    )
+    return is_buffer(source) or _is_item_of(source, "_parameters")
+
+
+def is_buffer(source: Source | None) -> bool:
+    """Whether this is the source of a module's buffer."""
+    return _is_item_of(source, "_buffers")
+
+
+def _is_item_of(source: Source | None, name: str) -> bool:
+    return type(source) is ItemSource and type(source.base) is ItemSource and source.base.key == name
 
 
 # ---- strides ----
