@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.differential import Counts
 from tests.varying_sizes import check_sizes
 
 import stator
@@ -54,3 +55,19 @@ def test_one_program_for_all_grids(program, backend: str) -> None:
         return [torch.randn(int(grid.prod(-1).sum()), 4), grid]
 
     check_sizes(program, make, sizes=(4, 8, 2, 12), dynamic=True, backend=backend, versions=1)
+
+
+def padded(x: torch.Tensor, amounts: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    left, right = amounts.tolist()
+    return F.conv1d(F.pad(x, (left, right)), weight)
+
+
+def test_amounts_of_padding_may_be_zero_and_negative() -> None:
+    def make(size: int) -> list[torch.Tensor]:
+        amounts = torch.tensor([size - 2, 3 - size])
+        stator.mark_static(amounts)
+        return [torch.randn(2, 3, 9), amounts, torch.randn(4, 3, 3)]
+
+    counts = Counts()
+    check_sizes(padded, make, sizes=(4, 2, 3, 9, 1), dynamic=True, versions=1)
+    assert not counts["dynamo.failed_graphs"]

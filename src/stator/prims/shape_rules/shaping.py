@@ -10,10 +10,12 @@ import torch
 
 from stator.prims.layout import (
     Sizes,
+    always_equal,
     channels_last_strides,
     contiguous_strides,
     elementwise_strides,
     holds,
+    is_unknown,
     numel,
     preserved_strides,
     strides_like_channels_last,
@@ -123,16 +125,19 @@ def constant_pad_nd(self: Any, pad: Sequence[Any], value: Any = 0) -> TensorMeta
         removed = [amount for amount in pad[2 * axis : 2 * axis + 2] if surely(amount < 0)]
         if removed and not holds(shape[dim] + sum(removed) >= 0):
             raise RuntimeError("narrow(): length must be non-negative.")
-        if size < 0:
+        if not holds(size >= 0):
             raise RuntimeError(
                 f"The input size {shape[dim]}, plus negative padding {pad[2 * axis]} and {pad[2 * axis + 1]} "
                 "resulted in "
                 f"a negative output size, which is invalid."
             )
         shape[dim] = size
-    if all(amount <= 0 for amount in pad):
-        return fresh(shape, self, stride=preserved_strides(tuple(shape), self.stride()))
-    return fresh(shape, self, stride=suggested_strides(tuple(self.shape), self.stride(), tuple(shape)))
+    own, result = self.stride(), tuple(shape)
+    padded = suggested_strides(tuple(self.shape), own, result)
+    if any(map(is_unknown, pad)) and always_equal(padded, preserved_strides(result, own)):
+        return fresh(shape, self, stride=padded)
+    narrows = all(amount <= 0 for amount in pad)
+    return fresh(shape, self, stride=preserved_strides(result, own) if narrows else padded)
 
 
 @shape_rule(aten.roll.default, tags=INDEX)

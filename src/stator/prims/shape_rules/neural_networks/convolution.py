@@ -53,13 +53,13 @@ def convolved_shape(
             size = (n - 1) * s - 2 * p + d * (k - 1) + output_padding[i] + 1
         else:
             size = (n + 2 * p - d * (k - 1) - 1) // s + 1
-            if n + 2 * p < d * (k - 1) + 1:
+            if not holds(n + 2 * p >= d * (k - 1) + 1):
                 raise RuntimeError(
                     f"Calculated padded input size per channel: ({n + 2 * p}). Kernel size: "
                     f"({d * (k - 1) + 1}). Kernel "
                     "size can't be greater than actual input size"
                 )
-        if size < 0:
+        if not holds(size >= 0):
             raise RuntimeError(f"Given input size per channel: {list(shape[2:])}. Calculated output size is too small")
         spatial.append(size)
     channels = weight[1] * groups if transposed else weight[0]
