@@ -148,5 +148,9 @@ def refuses_symbols(error: Exception) -> bool:
     return any(text in str(error) for text in _NEEDS_NUMBERS)
 
 
-_NEEDS_NUMBERS = ("expected to contain only concrete integers", "on tensor with symbolic sizes/strides")
+_NEEDS_NUMBERS = (
+    "expected to contain only concrete integers",
+    "on tensor with symbolic sizes/strides",
+    "Expected IntList but got GenericList",
+)
 _NO_DATA = "its data is not allocated yet"  # message of C++ code that reads the data of a tensor

@@ -104,7 +104,7 @@ class InputSizes:
     def _is_free(self, source: SizeSource) -> bool:
         """Whether a size without a mark is a symbol. Where sizes change, a leading dimension is likely a batch, whose
         last one is smaller: it is a symbol before it changes. So are the sizes of a tensor that earlier versions did
-        not meet, such as a cache that the first call made. A size of a parameter or buffer is one once it has changed."""
+        not meet, such as a cache that the first call made. A size of a buffer is one once it has changed."""
         if is_member(source.base):
             return self.dynamic is not False and source in self.changed
         if self.dynamic is not None:
