@@ -138,12 +138,17 @@ def test_many_sizes_need_two_versions(program: Any, backend: str, dynamic: bool 
     check_sizes(program, rows, backend=backend, dynamic=dynamic)
 
 
-@pytest.mark.parametrize("function", [jacfwd, hessian])
-def test_sizes_that_a_transform_cannot_do_without_are_constants(function: Any) -> None:
+def over_normalized_rows(function: Any) -> Any:
+    """The batching rule of a layer norm's gradient takes numbers."""
+    return lambda column: vmap(grad(lambda row: function(F.layer_norm(row, row.shape))))(column.expand(3, -1))
+
+
+@pytest.mark.parametrize("transform", [jacfwd, hessian, over_normalized_rows])
+def test_sizes_that_a_transform_cannot_do_without_are_constants(transform: Any) -> None:
     """Forward mode over a column: C++ asks for the offset of a tangent."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return function(lambda column: (column.sin() ** 2).sum())(x[:, 0]), y * y.shape[0]
+        return transform(lambda column: (column.sin() ** 2).sum())(x[:, 0]), y * y.shape[0]
 
     compiled = stator.compile(program, backend="eager", dynamic=True)
     counts = Counts()
