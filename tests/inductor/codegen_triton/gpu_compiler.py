@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
+import triton
 from printed_modules import load_module
 from triton import language as tl
 from triton._C.libtriton import ir
@@ -29,6 +30,17 @@ def check_frontend(source: KernelSource, index: tl.dtype = tl.int32) -> None:
     signature = {name: sizes.get(kind, kind) for name, kind in module.SIGNATURE.items()}
     made = ASTSource(getattr(module, source.symbol), signature, {**module.BLOCKS, "INDEX": index})
     made.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
+
+
+def ptx_of(source: KernelSource, capability: int) -> str:
+    """The PTX of a kernel for tensors at multiples of 16 bytes, as allocators give them."""
+    module = load_module(source.source, source.symbol)
+    pointers = [at for at, kind in enumerate(module.SIGNATURE.values()) if kind.startswith("*")]
+    aligned = {(at,): [["tt.divisibility", 16]] for at in pointers}
+    blocks = {**module.BLOCKS, "INDEX": tl.int32}
+    made = ASTSource(getattr(module, source.symbol), module.SIGNATURE, blocks, aligned)
+    options = {"num_warps": module.WARPS, **COMPILER_OPTIONS}
+    return triton.compile(made, target=GPUTarget("cuda", capability, 32), options=options).asm["ptx"]
 
 
 def failures(sources: Sequence[KernelSource], variants: Sequence[tuple[int, str, bool]]) -> Iterator[str]:

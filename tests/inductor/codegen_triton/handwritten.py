@@ -108,14 +108,14 @@ for _kind in REDUCTIONS:
     if _kind == "xor_sum":
         continue  # the reference evaluator does not have it
     # a row of its own block, a block of rows, a looped row, and looped rows side by side
-    for _number, _shape in enumerate(((3, 37, False), (5, 64, True), (2, 2500, False), (70, 2100, True))):
+    for _number, _shape in enumerate(((3, 37, False), (5, 64, True), (2, 5000, False), (70, 2100, True))):
         _float = (F32, I64)[_number == 1]
         reduction(_kind, BOOL if _kind in ("any", "all") else _float, *_shape)
 
 
 @graph("a row is normalised after its mean and variance are known")
 def _(made: Graph) -> None:
-    for rows, columns in ((4, 48), (3, 3000)):
+    for rows, columns in ((4, 48), (3, 3000), (2, 17000)):
         given = made.input(torch.randn(rows, columns))
         mean, variance, out = made.buffer([rows], F32), made.buffer([rows], F32), made.buffer([rows, columns], F32)
 
@@ -133,6 +133,56 @@ def _(made: Graph) -> None:
         made.node([mean, variance], statistics, [rows], [columns])
         made.node([out], normalised, [rows, columns])
         made.outputs.append(out)
+
+
+def pointwise(name: str, sizes: tuple[int, ...], operands: list[tuple[int, ...]], out_strides: tuple[int, ...]) -> None:
+    """The sum of operands given by their strides, 0 where they are equal along a loop."""
+
+    @graph(name)
+    def fill(made: Graph) -> None:
+        counts = [1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True)) for strides in operands]
+        given = [made.input(torch.randn(count)) for count in counts]
+        out = made.buffer(sizes, F32, out_strides)
+
+        def body(ops: Any, index: Any, _: Any) -> None:
+            def at(strides: tuple[int, ...]) -> Any:
+                return sum((loop * step for loop, step in zip(index, strides, strict=True)), 0 * index[0])
+
+            loaded = [ops.load(buffer, at(strides)) for buffer, strides in zip(given, operands, strict=True)]
+            total = loaded[0]
+            for one in loaded[1:]:
+                total = ops.add(total, one)
+            ops.store(out, at(out_strides), total)
+
+        made.node([out], body, sizes)
+        made.outputs = [out]
+
+
+pointwise("a tile: operands contiguous along two loops", (70, 45), [(45, 1), (1, 70)], (45, 1))
+pointwise(
+    "tiles in groups, with values of rows and of columns",
+    (3, 40, 64),
+    [(2560, 64, 1), (2560, 1, 40), (0, 1, 0), (0, 0, 1), (1, 0, 0)],
+    (2560, 64, 1),
+)
+pointwise("programs of rows with a value each", (2, 3, 1040), [(3120, 1040, 1), (0, 1, 0)], (3120, 1040, 1))
+pointwise("a last block with a mask", (3077,), [(1,), (1,)], (1,))
+pointwise("odd rows that are one long loop in memory", (5, 411), [(411, 1), (0, 1)], (411, 1))
+
+
+@graph("sums of columns in groups")
+def _(made: Graph) -> None:
+    given, out = made.input(torch.randn(3 * 50 * 24)), made.buffer([3, 24], F32)
+
+    def body(ops: Any, index: Any, inner: Any) -> None:
+        ops.store(
+            out,
+            24 * index[0] + index[1],
+            ops.reduce("sum", ops.load(given, 1200 * index[0] + 24 * inner[0] + index[1])),
+        )
+
+    made.node([out], body, [3, 24], [50])
+    made.outputs = [out]
 
 
 @graph("embedding rows by indices of which some are negative")

@@ -27,13 +27,13 @@ CHOSEN = [
         "maximum of float32, float32",
     ),
     *("div of float32, float32", "sqrt of float32", "erf of float32", "lgamma of float32", "isnan of float32"),
-    *("sum of torch.float32, 3 x 37", "max of torch.float32, 2 x 2500", "argmax of torch.float32, 70 x 2100, strided"),
-    *("argmin of torch.int64, 5 x 64, strided", "any of torch.bool, 2 x 2500", "all of torch.bool, 3 x 37"),
+    *("sum of torch.float32, 3 x 37", "max of torch.float32, 2 x 5000", "argmax of torch.float32, 70 x 2100, strided"),
+    *("argmin of torch.int64, 5 x 64, strided", "any of torch.bool, 2 x 5000", "all of torch.bool, 3 x 37"),
     *("prod of torch.int64, 5 x 64, strided", "a row is normalised after its mean and variance are known"),
     *("embedding rows by indices of which some are negative", "padding by a mask: lanes outside read nothing"),
     *("half precision is computed in float32 and rounded once", "conversions between dtypes"),
     *("a store that adds where indices meet", "division and remainder in an index"),
-    "random bits and normal numbers, to the last bit",
+    *("random bits and normal numbers, to the last bit", "a tile: operands contiguous along two loops"),
 ]
 
 

@@ -114,6 +114,10 @@ def test_a_whole_number_of_blocks_needs_no_mask() -> None:
     assert "mask" not in doubled(2048)[1] and "xmask" in doubled(2047)[1]
 
 
+def test_large_kernels_access_16_bytes_at_a_time(tmp_path: Path) -> None:
+    run("wide_accesses.py", tmp_path=tmp_path)
+
+
 def test_indices_of_huge_buffers_have_64_bits() -> None:
     assert read_module(doubled(2**31 - 2**11)[1])[2]() == ((2**21 - 2,), "int32")
     assert read_module(doubled(2**31 - 1)[1])[2]() == ((2**21,), "int64")  # lanes behind the end

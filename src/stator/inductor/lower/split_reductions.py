@@ -137,10 +137,12 @@ def _neighbours_are_results(body: LoopBody) -> bool:
     if not body.vars:
         return False
     votes = 0
+    result, reduced = body.vars[-1], body.reduction_vars[-1]
     for op in body.ops:
         if op.name == "load":
             index = body.indices[op.args[1].position]  # type: ignore[union-attr]
-            votes += (index.coefficient(body.vars[-1]) == 1) - (index.coefficient(body.reduction_vars[-1]) == 1)
+            if result in index.symbols and reduced in index.symbols:
+                votes += (index.coefficient(result) == 1) - (index.coefficient(reduced) == 1)
     return votes > 0
 
 

@@ -1,4 +1,4 @@
-"""Divides a kernel's iterations into Triton programs and blocks, by a cost model. Prints nothing."""
+"""Divides a kernel's iterations into Triton programs and blocks, by fixed rules. Prints nothing."""
 
 from __future__ import annotations
 
@@ -7,21 +7,35 @@ from dataclasses import dataclass
 
 from stator.inductor.codegen.kernel import Kernel
 from stator.inductor.sizes import product
-from stator.shapes.expr import ExprLike
+from stator.shapes.expr import Expr, ExprLike
 
-_BLOCK = 1024  # elements of a block: a few for each thread of four warps
-_LARGEST_PERSISTENT = 2048  # a row up to this length stays in registers
+_WAVE = 264  # programs that occupy a large GPU: two for each multiprocessor
+_BYTES = 32  # of one buffer for a thread: two loads of 16 bytes are in flight
+_THREADS = 128
+_SMALLEST = 256  # elements of a block: two for each thread
+_PER_THREAD = 16  # elements of a row in the registers of a thread
+_ROW = 512  # the shortest row that is no part of a longer block, if each has values of its own
+_TILE = 64  # elements along each side of a tile: whole lines of the cache on both sides
+_SHORTEST_SIDE = 16
+_LANES, _FEWEST_LANES = 64, 16  # rows that a program reduces together if neighbours lie in other rows
+_STEP = 4096  # elements of a step along rows that do not fit in registers
 _SHORTEST_STEP = 128  # of loops whose rows may be longer than those of the example
+# Elements of a block in registers, by how many buffers it loads at most
+_PERSISTENT = ((3, 16384), (6, 8192), (1 << 30, 4096))
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """x: the shared loops, flattened; r: the inner loops, flattened (one iteration without inner loops).
+    """x: shared loops, flattened; r: the inner loops, flattened, or, in a tile, one more shared loop.
 
+    programs: shared loops of which each program runs one iteration. x_loops, r_loops: positions of loops.
     persistent: a whole row is one block, so that every inner value is computed once. masked: the last block may be
     partly outside.
     """
 
+    programs: tuple[int, ...]
+    x_loops: tuple[int, ...]
+    r_loops: tuple[int, ...]
     x_size: ExprLike
     r_size: ExprLike
     x_block: int
@@ -29,33 +43,93 @@ class Blocks:
     x_masked: bool
     r_masked: bool
     persistent: bool
-
-    @property
-    def warps(self) -> int:
-        return 8 if self.x_block * self.r_block > _BLOCK else 4
+    warps: int
 
 
 def choose_blocks(kernel: Kernel) -> Blocks:
     """Blocks for all sizes in their ranges: a row is persistent only if no row can be longer than a block."""
-    knowledge = kernel.knowledge
-    x_size, r_size = product(kernel.sizes[: kernel.outer]), product(kernel.sizes[kernel.outer :])
-    most_x, most_r = knowledge.bounded(x_size)[1], knowledge.bounded(r_size)[1]
-    persistent = most_r <= _LARGEST_PERSISTENT
-    if kernel.outer == len(kernel.loops):
-        x_block, r_block = _block(most_x, _BLOCK), 1
-    elif persistent:
-        r_block = _block(most_r, _LARGEST_PERSISTENT)
-        x_block = _block(most_x, max(_BLOCK // r_block, 1))
-    elif _neighbours_are_outer(kernel):
-        # the reduced loop strides through memory: take many rows at once, so that loads stay coalesced
-        x_block = _block(most_x, 64)
-        r_block = max(_BLOCK // x_block, 1)
+    shared, inner = tuple(range(kernel.outer)), tuple(range(kernel.outer, len(kernel.loops)))
+    if inner:
+        return _row_blocks(kernel, shared, inner)
+    crossing = _crossing_loops(kernel)
+    if crossing is not None:
+        return _tile(kernel, *crossing)
+    return _flat_blocks(kernel, shared)
+
+
+def _flat_blocks(kernel: Kernel, shared: tuple[int, ...]) -> Blocks:
+    most = kernel.knowledge.bounded(product(kernel.sizes))[1]
+    buffers = len({value.args[0] for value in kernel.values if value.name == "load"})
+    each = max(min(_BYTES // _narrowest(kernel), 16 if buffers <= 6 else 8), 4)
+    block = _shrunk(_THREADS * each, math.prod(kernel.typical), _SMALLEST)
+    if _loads_by_row(kernel):
+        row = kernel.typical[-1]
+        while block > 512 and -row % block > row // 6:  # lanes behind the end of a row are idle
+            block //= 2
+        most = kernel.knowledge.bounded(kernel.sizes[-1])[1]
+        return _blocks(kernel, shared[:-1], shared[-1:], (), _block(most, block), 1, False, 4)
+    return _blocks(kernel, (), shared, (), _block(most, block), 1, False, 4)
+
+
+def _loads_by_row(kernel: Kernel) -> bool:
+    """True if some loads are equal in all of a long row: programs of one row have them as scalars. Rows start at whole
+    16 bytes."""
+    if kernel.outer < 2 or kernel.typical[-1] < _ROW or not kernel.knowledge.divides(16, kernel.sizes[-1]):
+        return False
+    last = 1 << (kernel.outer - 1)
+    return any(value.name == "load" and value.loops and not value.loops & last for value in kernel.values)
+
+
+def _tile(kernel: Kernel, rows: int, columns: int) -> Blocks:
+    """Both sides of a tile are contiguous in some buffers; the compiler exchanges elements in shared memory."""
+    programs = tuple([at for at in range(kernel.outer) if at not in (rows, columns)])
+    sides = [_block(kernel.knowledge.bounded(kernel.sizes[at])[1], _TILE) for at in (rows, columns)]
+    return _blocks(kernel, programs, (rows,), (columns,), sides[0], sides[1], False, 8)
+
+
+def _row_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...]) -> Blocks:
+    knowledge, typical = kernel.knowledge, kernel.typical
+    most_r = knowledge.bounded(product([kernel.sizes[at] for at in inner]))[1]
+    rows, row = (math.prod([typical[at] for at in loops]) for loops in (shared, inner))
+    loads = len({v.args[0] for v in kernel.values if v.name == "load" and v.loops & kernel.inner_bits})
+    room = next(elements for most, elements in _PERSISTENT if loads <= most)
+    across = _neighbours_are_outer(kernel)
+    programs: tuple[int, ...] = ()
+    if across and len(shared) > 1 and typical[shared[-1]] >= _FEWEST_LANES:
+        programs, shared = shared[:-1], shared[-1:]  # rows of a block are neighbours in memory
+    most_x = knowledge.bounded(product([kernel.sizes[at] for at in shared]))[1]
+    fewest = _FEWEST_LANES if across else 1
+    persistent = most_r * fewest <= room and (across or kernel.phases > 1 or most_r <= _STEP)
+    if persistent:
+        r_block = _power_of_two(int(most_r))
+        x_block = min(max(2 * _STEP // r_block, fewest), _LANES) if across else max(2048 // r_block, 1)
+    elif across:
+        x_block, r_block = _LANES, _STEP // _LANES
     else:
-        typical = max(_power_of_two(math.prod(kernel.typical[kernel.outer :])), _SHORTEST_STEP)
-        r_block = min(typical, _BLOCK)
-        x_block = _block(most_x, _BLOCK // r_block)
-    masked = [not knowledge.divides(block, size) for block, size in ((x_block, x_size), (r_block, r_size))]
-    return Blocks(x_size, r_size, x_block, r_block, masked[0], masked[1], persistent)
+        step = 2 * _STEP if kernel.phases > 1 else _STEP
+        r_block = min(max(_power_of_two(row), _SHORTEST_STEP), step)
+        x_block = max(2048 // r_block, 1)
+    x_block = _block(most_x, _shrunk(x_block, rows, min(max(fewest, _SMALLEST // r_block), x_block)))
+    elements = x_block * r_block
+    warps = min(max(elements // (32 * _PER_THREAD), 4), 32)
+    if not persistent and kernel.phases > 1 and elements >= _STEP:
+        warps = min(2 * warps, 32)  # fewer rows at a time: a later phase finds its row in the second-level cache
+    return _blocks(kernel, programs, shared, inner, x_block, r_block, persistent, warps)
+
+
+def _blocks(
+    kernel: Kernel,
+    programs: tuple[int, ...],
+    x_loops: tuple[int, ...],
+    r_loops: tuple[int, ...],
+    x_block: int,
+    r_block: int,
+    persistent: bool,
+    warps: int,
+) -> Blocks:
+    x_size, r_size = (product([kernel.sizes[at] for at in loops]) for loops in (x_loops, r_loops))
+    masked = [not kernel.knowledge.divides(block, size) for block, size in ((x_block, x_size), (r_block, r_size))]
+    return Blocks(programs, x_loops, r_loops, x_size, r_size, x_block, r_block, masked[0], masked[1], persistent, warps)
 
 
 def _block(most: float, limit: int) -> int:
@@ -63,17 +137,47 @@ def _block(most: float, limit: int) -> int:
     return limit if most >= limit else _power_of_two(int(most))
 
 
+def _shrunk(block: int, iterations: int, least: int) -> int:
+    """A smaller block if the example has too few iterations for a wave of programs."""
+    while block > least and iterations < _WAVE * block:
+        block //= 2
+    return block
+
+
 def _power_of_two(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
+def _accesses(kernel: Kernel) -> list[tuple[Expr, int]]:
+    """(index, positions of the value that is loaded or stored) of all accesses to memory."""
+    loads = [(value.args[1], at) for at, value in enumerate(kernel.values) if value.name == "load"]
+    return loads + [(store.index, store.value) for store in kernel.stores]
+
+
+def _narrowest(kernel: Kernel) -> int:
+    """Bytes of the narrowest element that every iteration loads or stores."""
+    every = (1 << len(kernel.loops)) - 1
+    found = [kernel.values[at].dtype.itemsize for index, at in _accesses(kernel) if kernel.loops_of(index) == every]
+    return min(found, default=4)
+
+
+def _crossing_loops(kernel: Kernel) -> tuple[int, int] | None:
+    """Two long loops, one contiguous in some buffers, the other in other buffers."""
+    fast: set[int] = set()
+    for index, _ in _accesses(kernel):
+        if len([symbol for symbol in kernel.loops if symbol in index.symbols]) > 1:
+            fast.update(at for at in range(kernel.outer) if index.coefficient(kernel.loops[at]) == 1)
+    long = sorted(at for at in fast if kernel.typical[at] >= _SHORTEST_SIDE)
+    return (long[-2], long[-1]) if len(long) > 1 else None
+
+
 def _neighbours_are_outer(kernel: Kernel) -> bool:
-    """True if most loads touch neighbouring elements along the last shared loop, not along the last inner loop."""
+    """True if most accesses touch neighbouring elements along the last shared loop, not along the last inner loop."""
     if not kernel.outer:
         return False
     shared, inner = kernel.loops[kernel.outer - 1], kernel.loops[-1]
     votes = 0
-    for value in kernel.values:
-        if value.name == "load":
-            votes += (value.args[1].coefficient(shared) == 1) - (value.args[1].coefficient(inner) == 1)
+    for index, _ in _accesses(kernel):
+        if shared in index.symbols and inner in index.symbols:
+            votes += (index.coefficient(shared) == 1) - (index.coefficient(inner) == 1)
     return votes > 0

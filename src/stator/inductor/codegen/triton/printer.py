@@ -21,7 +21,8 @@ from stator.inductor.loops.vocabulary import ATOMIC_STORES
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import Group
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
-from stator.shapes.expr import Expr, ExprLike, as_expr
+from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, as_expr
+from stator.shapes.simplify import add_loop
 
 from .blocks import Blocks, choose_blocks
 from .expressions import TritonIndexPrinter, print_value
@@ -29,6 +30,7 @@ from .prelude import HEAD, helpers_for
 from .types import identity, literal, number, pointer_type, type_name
 
 _DEFAULT = Options()
+_X, _R = Symbol("x"), Symbol("r")  # the flattened loops in indices
 
 
 def print_kernel(
@@ -80,8 +82,9 @@ def _typed(kernel: Kernel) -> Iterator[str]:
 
 
 class _Emitter:
-    """The statements of one kernel. Values that vary with the shared loops are [XBLOCK] or [XBLOCK, 1] blocks; values
-    that vary with the inner loops are [1, RBLOCK] or [XBLOCK, RBLOCK] blocks. Triton broadcasts between them.
+    """The statements of one kernel. Values that vary with the loops of x are [XBLOCK] or [XBLOCK, 1] blocks; values
+    that vary with the loops of r are [1, RBLOCK] or [XBLOCK, RBLOCK] blocks. Triton broadcasts between them. Values
+    that vary with neither are scalars.
     """
 
     def __init__(
@@ -91,9 +94,10 @@ class _Emitter:
         self.lines: list[str] = []
         self.depth = 1
         self.has_inner = kernel.outer < len(kernel.loops)
-        self.outer_bits = (1 << kernel.outer) - 1
+        self.x_bits, self.r_bits = (sum(1 << at for at in loops) for loops in (blocks.x_loops, blocks.r_loops))
         self.defined: set[int] = set()
         self.live = kernel.live_values()
+        self.masks_x = blocks.x_masked
 
     # --- statements ---
 
@@ -109,28 +113,60 @@ class _Emitter:
     def emit(self) -> list[str]:
         self._shared_loops()
         if not self.has_inner:
-            self._run(self.live, self.kernel.stores)
+            self._pointwise()
             return self.lines
         if self.blocks.persistent:
-            self._inner_loops("tl.arange(0, RBLOCK)[None, :].to(INDEX)")
+            self._r_loops("tl.arange(0, RBLOCK)[None, :].to(INDEX)")
         self._outside(0)
         for phase in range(self.kernel.phases):
             self._phase(phase)
             self._outside(phase + 1)
         return self.lines
 
-    def _shared_loops(self) -> None:
-        shape = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.has_inner else "")
-        self.line(f"x = tl.program_id(0).to(INDEX) * XBLOCK + {shape}")
-        if self.blocks.x_masked:
-            self.line(f"xmask = x < {self.size(self.blocks.x_size)}")
-        self._split("x", range(self.kernel.outer))
+    def _pointwise(self) -> None:
+        """A mask that may end anywhere keeps loads from being 16 bytes wide: where the size may be no multiple of 16,
+        only the last block has a mask."""
+        size = self.blocks.x_size
+        if self.blocks.r_loops or not self.blocks.x_masked or self.kernel.knowledge.divides(16, size):
+            self._run(self.live, self.kernel.stores)
+            return
+        position = "place" if self.blocks.programs else "tl.program_id(0).to(INDEX)"
+        self.line(f"if ({position} + 1) * XBLOCK <= {self.size(size)}:")
+        self.masks_x = False
+        with self.indented():
+            self._run(self.live, self.kernel.stores)
+        self.line("else:")
+        self.masks_x = True
+        with self.indented():
+            self._run(self.live, self.kernel.stores)
 
-    def _inner_loops(self, lanes: str) -> None:
+    def _shared_loops(self) -> None:
+        blocks = self.blocks
+        tile = bool(blocks.r_loops) and not self.has_inner
+        place = "tl.program_id(0).to(INDEX)"
+        if blocks.programs or tile:
+            self.line(f"program = {place}")
+            place = self._next_place(block_count(self.kernel, blocks.x_size, "XBLOCK"))
+        self.line(f"x = {place} * XBLOCK + tl.arange(0, XBLOCK)" + ("[:, None]" if blocks.r_loops else ""))
+        if blocks.x_masked:
+            self.line(f"xmask = x < {self.size(blocks.x_size)}")
+        self._split("x", blocks.x_loops)
+        if tile:
+            place = self._next_place(block_count(self.kernel, blocks.r_size, "RBLOCK"))
+            self._r_loops(f"{place} * RBLOCK + tl.arange(0, RBLOCK)[None, :]")
+        self._split("program", blocks.programs)
+
+    def _next_place(self, count: str) -> str:
+        """Take the fastest of the positions that a program's number stands for."""
+        self.line(f"place = program % {count}")
+        self.line(f"program = program // {count}")
+        return "place"
+
+    def _r_loops(self, lanes: str) -> None:
         self.line(f"r = {lanes}")
         if self.blocks.r_masked:
             self.line(f"rmask = r < {self.size(self.blocks.r_size)}")
-        self._split("r", range(self.kernel.outer, len(self.kernel.loops)))
+        self._split("r", self.blocks.r_loops)
 
     def _split(self, flat: str, loops: Sequence[int]) -> None:
         """Split a flattened index into the loops' variables."""
@@ -165,7 +201,7 @@ class _Emitter:
             self._accumulator(position)
         self.line(f"for start in range(0, {self.size(self.blocks.r_size)}, RBLOCK):")
         with self.indented():
-            self._inner_loops("(start + tl.arange(0, RBLOCK)[None, :]).to(INDEX)")
+            self._r_loops("(start + tl.arange(0, RBLOCK)[None, :]).to(INDEX)")
             self._run(needed, stores)
             for position in reduces:
                 self._accumulate(position)
@@ -204,7 +240,27 @@ class _Emitter:
         return literal(value.args[0], value.dtype) if value.name == "constant" else f"t{position}"
 
     def index(self, index: Expr) -> str:
+        blocks = self.blocks
+        index = self._along_flat(index, _X, blocks.x_loops, blocks.x_size)
+        index = self._along_flat(index, _R, blocks.r_loops, blocks.r_size)
         return self.kernel.indices.index(index)
+
+    def _along_flat(self, index: Expr, flat: Symbol, loops: tuple[int, ...], size: ExprLike) -> Expr:
+        """An index that walks through flattened loops as through one, in terms of that one: without divisions, and
+        contiguous also where the sizes of loops are odd."""
+        kernel = self.kernel
+        symbols = [kernel.loops[at] for at in loops]
+        if len(loops) < 2 or index.symbols.isdisjoint(symbols):
+            return index
+        step: ExprLike | None = index.coefficient(symbols[-1])
+        expected = step
+        for at in reversed(loops):
+            if expected is None or index.coefficient(kernel.loops[at]) != expected:
+                return index
+            expected = expected * kernel.sizes[at]
+        if flat not in kernel.ranges:
+            add_loop(kernel.ranges, flat, size)
+        return index.substitute({**dict.fromkeys(symbols, ZERO), symbols[-1]: flat})
 
     def size(self, size: ExprLike) -> str:
         return self.kernel.text(size)
@@ -234,9 +290,9 @@ class _Emitter:
     def mask(self, loops: int, extra: str | None = None) -> str:
         """The mask of valid lanes for a value that varies with these loops; empty when all lanes are valid."""
         parts = [extra] if extra else []
-        if loops & self.outer_bits and self.blocks.x_masked:
+        if loops & self.x_bits and self.masks_x:
             parts.append("xmask")
-        if loops & self.kernel.inner_bits and self.blocks.r_masked:
+        if loops & self.r_bits and self.blocks.r_masked:
             parts.append("rmask")
         return " & ".join(parts)
 
@@ -258,8 +314,7 @@ class _Emitter:
 
     def _zeros(self, bits: int) -> str:
         """Text that makes an address vary with these loops without moving it."""
-        text = " + x * 0" if bits & self.outer_bits else ""
-        return text + (" + r * 0" if bits & self.kernel.inner_bits else "")
+        return (" + x * 0" if bits & self.x_bits else "") + (" + r * 0" if bits & self.r_bits else "")
 
     def _store(self, store: Store) -> None:
         address = f"{self.pointers[store.buffer]} + {self.index(store.index)}{self._all_lanes(store)}"
@@ -272,13 +327,8 @@ class _Emitter:
         if store.mode is None:
             self.line(f"tl.store({address}, {value}{', ' + lanes if lanes else ''})")
             return
-        shape = (
-            "[XBLOCK, RBLOCK]"
-            if store.loops & self.kernel.inner_bits
-            else "[XBLOCK, 1]"
-            if self.has_inner
-            else "[XBLOCK]"
-        )
+        along_r = "RBLOCK" if self._runs_along_r(store) else "1"
+        shape = f"[XBLOCK, {along_r}]" if self.blocks.r_loops else "[XBLOCK]"
         value = f"tl.broadcast_to({value}, {shape})"
         self.line(f"tl.atomic_{store.mode}({address}, {value}{', ' + lanes if lanes else ''})")
 
@@ -286,16 +336,18 @@ class _Emitter:
         """Give a store's address all lanes, because a store runs once per lane, also along loops it does not vary
         with."""
         loops = self.kernel.loops_of(store.index)
-        text = "" if loops & self.outer_bits else " + x * 0"
-        return text + (
-            " + r * 0" if store.loops & self.kernel.inner_bits & ~loops and not loops & self.kernel.inner_bits else ""
-        )
+        text = "" if loops & self.x_bits else " + x * 0"
+        return text + (" + r * 0" if self._runs_along_r(store) and not loops & self.r_bits else "")
+
+    def _runs_along_r(self, store: Store) -> bool:
+        """True if a store runs for each lane of r: in a tile, all stores do."""
+        return bool(self.r_bits) and (not self.has_inner or bool(store.loops & self.r_bits))
 
     def _store_mask(self, store: Store, extra: str | None) -> str:
         parts = [extra] if extra else []
-        if self.blocks.x_masked:
+        if self.masks_x:
             parts.append("xmask")
-        if store.loops & self.kernel.inner_bits and self.blocks.r_masked:
+        if self._runs_along_r(store) and self.blocks.r_masked:
             parts.append("rmask")
         return " & ".join(parts)
 
@@ -377,8 +429,15 @@ def _closure(kernel: Kernel, roots: Iterable[int]) -> list[int]:
 _INDEX_LIMIT = 2**31
 
 
+def block_count(kernel: Kernel, size: ExprLike, block: int | str) -> str:
+    return f"(({kernel.text(size)} + {block} - 1) // {block})"
+
+
 def print_launch(kernel: Kernel, blocks: Blocks) -> list[str]:
-    grid = f"-(-{kernel.text(blocks.x_size)} // {blocks.x_block})"
+    grid = block_count(kernel, blocks.x_size, blocks.x_block)
+    if blocks.r_loops and kernel.outer == len(kernel.loops):
+        grid = f"{grid} * {block_count(kernel, blocks.r_size, blocks.r_block)}"
+    grid = " * ".join([grid, *(kernel.size(at) for at in blocks.programs)])
     index = _index_type(kernel, blocks)
     return [f"def launch({', '.join(kernel.indices.arguments.names.values())}):", f"    return ({grid},), {index}"]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stator.inductor.devices import traits_of
 from stator.inductor.loops.body import Ref
 from stator.inductor.loops.vocabulary import ATOMIC_STORES
 from stator.inductor.lower.builder import LoweringBuilder, linear, loop_variables
@@ -36,9 +37,11 @@ def index_from_value(ops: Any, index: Ref, size: Any, wraps: bool) -> Any:
     return ops.indirect(index, size, True)
 
 
-def _source(builder: LoweringBuilder, x: Tensor) -> Tensor:
-    """The source of a gather: stored in memory, unless its elements are trivial to compute anywhere."""
-    if x.resolved() is None and (x.heavy or len(x.work) > 1):
+def _source(builder: LoweringBuilder, x: Tensor, results: Any) -> Tensor:
+    """The source of a gather of so many results: stored in memory, unless its elements are trivial to compute anywhere
+    or few are wanted."""
+    few = builder.sizes.hint(results) * traits_of(x.device).lazy_gather
+    if x.resolved() is None and (x.heavy or len(x.work) > 1) and not 0 < few < builder.sizes.hint(x.numel):
         builder.realize(x)
     return x
 
@@ -66,7 +69,7 @@ def _rows(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor) -> Any
     """`x` with dimension `dim` replaced by the dimensions of `indices`."""
     if indices.dtype not in _INDEX_DTYPES:
         return NotImplemented
-    x = _source(builder, x)
+    x = _source(builder, x, product((indices.numel, *x.shape[:dim], *x.shape[dim + 1 :])))
 
     def inner(ops: Any, index: Index) -> Ref:
         at = indices.load(ops, index[dim : dim + indices.rank])
@@ -88,7 +91,7 @@ def _gather(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, *, s
         return NotImplemented
     x, indices = _ranked(x), _ranked(indices)
     dim = wrap_dim(dim, x.rank)
-    x = _source(builder, x)
+    x = _source(builder, x, indices.numel)
 
     def inner(ops: Any, index: Index) -> Ref:
         at = index_from_value(ops, indices.load(ops, index), x.shape[dim], wraps=False)
@@ -107,10 +110,10 @@ def _index(builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]
     if plan is None:
         return NotImplemented
     tensors, dims, shape, first = plan
-    x = _source(builder, x)
     rank = len(shape)
     rest = [dim for dim in range(x.rank) if dim not in dims]
     full = (*[x.shape[dim] for dim in rest[:first]], *shape, *[x.shape[dim] for dim in rest[first:]])
+    x = _source(builder, x, product(full))
 
     def inner(ops: Any, index: Index) -> Ref:
         outer = index[first : first + rank]

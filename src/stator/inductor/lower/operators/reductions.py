@@ -235,7 +235,7 @@ def moments(
         return ops.mul(value, ops.constant(0.5**times, ops.dtype(value))) if times else value
 
     # shorter reductions read their data twice: it stays near, and plain loops are quicker than Welford's updates
-    if typical > traits.two_pass_elements and (halvings is None or traits.programs):
+    if typical > traits.two_pass_elements and (halvings is None or (traits.programs and squares_dtype is None)):
 
         def compute(ops: Any, index: Index) -> list[Ref]:
             mean, squares, _ = ops.welford(halved(ops, ops.to_dtype(x.load(ops, index), working), halvings or 0))
