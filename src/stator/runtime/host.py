@@ -14,6 +14,7 @@ import torch
 from stator.base import logs
 from stator.base.errors import VerificationError
 from stator.prims.operators.checks import numbers_in, require
+from stator.prims.operators.recurrent_layer import run_layer, run_layer_backward
 
 from . import launch
 from .arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
@@ -52,6 +53,8 @@ PYTHON: dict[str, Callable[..., Any]] = {
     "aten._local_scalar_dense.default": torch.Tensor.item,
     "aten.item.default": torch.Tensor.item,
     "stator.linear_product.default": linear_product,
+    "stator.recurrent_layer.default": run_layer,
+    "stator.recurrent_layer_backward.default": run_layer_backward,
     "stator.require.default": require,
     "stator.tolist.default": numbers_in,
 }

@@ -99,31 +99,34 @@ class _Layer:
         return [output.contiguous(), _stacked(hidden), _stacked(cells), *[one[:1] for one in workspaces]]
 
     def onednn_gradients(
-        self, gradients: list[torch.Tensor | None], results: list[torch.Tensor]
+        self, gradients: list[torch.Tensor | None], results: list[torch.Tensor], of_states: bool
     ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+        """Gradients of input, states (if `of_states`) and weights."""
         if any(one.untyped_storage().nbytes() == 1 for one in results[3:]):  # a saved-tensors hook made a copy
             results = self.onednn_results()
         input, size = self.input.contiguous(), self.states[0].shape[2]
         flags: tuple[Any, ...] = _LSTM, size, 1, self.biases, True, self.bidirectional, [], False
         found = []
         for at, (weights, states, reverse) in enumerate(self.directions()):
-            columns = slice(at * size, (at + 1) * size)
-            output = results[0][:, :, columns].contiguous()
+            output, of_output = results[0], gradients[0]
+            if self.bidirectional:
+                columns = slice(at * size, (at + 1) * size)
+                output, of_output = output[:, :, columns], None if of_output is None else of_output[:, :, columns]
             arriving = [None if one is None else one[at].contiguous() for one in gradients[1:]]
-            arriving.insert(0, None if gradients[0] is None else gradients[0][:, :, columns].contiguous())
-            memory = results[3 + at].untyped_storage()
-            workspace = torch.empty(0, dtype=torch.uint8).set_(memory)  # type: ignore[call-overload]
+            arriving.insert(0, None if of_output is None else of_output.contiguous())
+            workspace = results[3 + at]
+            workspace = workspace.as_strided((workspace.untyped_storage().nbytes(),), (1,), 0)
             ends = [one[at].contiguous() for one in results[1:3]]
             with _library_mode(True, None):
                 found.append(
                     aten.mkldnn_rnn_layer_backward.default(
-                        input, *weights, *states, output, *ends, *arriving, reverse, *flags, workspace
+                        input, *weights, *states, output.contiguous(), *ends, *arriving, reverse, *flags, workspace
                     )
                 )
-        of_input, *other = [part[0].to(input.dtype) for part in found]  # oneDNN returns float32
+        of_input, *other = [_dense(part[0], input.dtype) for part in found]  # oneDNN returns float32
         of_input = of_input + other[0] if other else of_input
-        of_states = [_stacked([one[at] for one in found]) for at in (5, 6)]
-        return of_input, of_states, [one for part in found for one in part[1 : 5 if self.biases else 3]]
+        states = [_stacked([one[at] for one in found]) for at in (5, 6)] if of_states else []
+        return of_input, states, [one for part in found for one in part[1 : 5 if self.biases else 3]]
 
     def autograd_gradients(self, gradients: list[torch.Tensor | None], needed: list[bool]) -> list[torch.Tensor]:
         """Gradients by autograd on ATen's layer, which runs again: eager's bits."""
@@ -155,7 +158,8 @@ def _stacked(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(list(parts))
 
 
-def _forward(*arguments: Any) -> list[torch.Tensor]:
+def run_layer(*arguments: Any) -> list[torch.Tensor]:
+    """`stator::recurrent_layer`."""
     layer = _Layer(*arguments)
     if layer.train and layer.by_onednn():
         return layer.onednn_results()
@@ -165,14 +169,15 @@ def _forward(*arguments: Any) -> list[torch.Tensor]:
     return [*[one.contiguous() for one in found], *[torch.empty(1, dtype=torch.uint8) for _ in range(saved)]]
 
 
-def _backward(
+def run_layer_backward(
     gradients: list[torch.Tensor | None], results: list[torch.Tensor], needed: list[bool], *arguments: Any
 ) -> list[torch.Tensor]:
+    """`stator::recurrent_layer_backward`."""
     layer = _Layer(*arguments)
     groups = ([layer.input], layer.states, layer.weights)
     sought = [one for group, wanted in zip(groups, needed, strict=True) if wanted for one in group]
     if layer.by_onednn():
-        of_input, *others = layer.onednn_gradients(gradients, results)
+        of_input, *others = layer.onednn_gradients(gradients, results, needed[1])
         found = [one for group, wanted in zip(([of_input], *others), needed, strict=True) if wanted for one in group]
     elif layer.exact:
         found = layer.autograd_gradients(gradients, needed)
@@ -180,7 +185,11 @@ def _backward(
         fields: Any = (*arguments[:6], results[0])
         with _library_mode(False, None):
             found = layer_gradients(Given(*fields), gradients, needed)
-    return [one.to(like.dtype).contiguous() for one, like in zip(found, sought, strict=True)]
+    return [_dense(one, like.dtype) for one, like in zip(found, sought, strict=True)]
+
+
+def _dense(one: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return one if one.dtype is dtype and one.is_contiguous() else one.to(dtype).contiguous()
 
 
 _LAYER = (
@@ -190,8 +199,8 @@ _LAYER = (
 _library = torch.library.Library("stator", "FRAGMENT")
 _library.define(f"recurrent_layer({_LAYER}) -> Tensor[]")
 _library.define(f"recurrent_layer_backward(Tensor?[] gradients, Tensor[] results, bool[] needed, {_LAYER}) -> Tensor[]")
-_library.impl("recurrent_layer", _forward, "CompositeExplicitAutograd")
-_library.impl("recurrent_layer_backward", _backward, "CompositeExplicitAutograd")
+_library.impl("recurrent_layer", run_layer, "CompositeExplicitAutograd")
+_library.impl("recurrent_layer_backward", run_layer_backward, "CompositeExplicitAutograd")
 
 recurrent_layer = torch.ops.stator.recurrent_layer.default
 recurrent_layer_backward = torch.ops.stator.recurrent_layer_backward.default
