@@ -4,16 +4,8 @@ from __future__ import annotations
 
 CAUSES: dict[str, dict[str, str]] = {
     "wide": {
-        "dcgan": (
-            "0.96, 0.96 and 0.97 in three runs beside other work: near eager's time, because the library computes most "
-            "of the step, convolutions, for both; what is left was not profiled"
-        ),
-        "ppo": (
-            "0.93, 0.94 and 0.97 in three runs beside other work (0.99 on a quieter machine), not profiled: networks "
-            "of three small layers, called one by one; the step compiled whole is three times as fast as eager"
-        ),
         "wasserstein_gan": (
-            "0.88 to 0.90 in three runs: the gradient with create_graph takes 3.8 ms instead of 1.3, for the graph "
+            "0.84 to 0.92 in six runs: the gradient with create_graph takes 3.8 ms instead of 1.3, for the graph "
             "that is differentiated again computes the critic's convolutions again, which eager had saved; the other "
             "parts of the step are on a par"
         ),
