@@ -97,6 +97,8 @@ def gradients_between(
     with ExitStack() as stack:
         for stop, tangent in stops:
             stack.enter_context(_stopped(stop, partial(_replaced, arrived, id(stop), tangent)))
+        # Within a running backward, a thread that waits for the thread of a GPU would run other nodes of that backward.
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         found = torch.autograd.grad(roots, sought, tangents, create_graph=create_graph, allow_unused=True)
     stopped = {id(stop) for stop, _ in stops}
     return [

@@ -271,7 +271,8 @@ class _BranchBackward:
                 if paired:
                     outputs, tangents = zip(*paired, strict=True)
                     sources = [inner[at] for at in self.wanted]
-                    found = torch.autograd.grad(outputs, sources, tangents, create_graph=twice, allow_unused=True)
+                    with torch.autograd.set_multithreading_enabled(False):  # it may be a part of a running backward
+                        found = torch.autograd.grad(outputs, sources, tangents, create_graph=twice, allow_unused=True)
             return [_as_gradient(gradient, meta) for gradient, meta in zip(found, self.layouts, strict=True)]
 
         return run

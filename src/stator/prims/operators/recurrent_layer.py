@@ -138,7 +138,8 @@ class _Layer:
             pairs = [pair for pair in zip(results, gradients, strict=True) if pair[1] is not None]
             wanted = [one for group in leaves for one in group if one.requires_grad]
             roots, given = zip(*pairs, strict=True)
-            return list(torch.autograd.grad(roots, wanted, given, materialize_grads=True))
+            with torch.autograd.set_multithreading_enabled(False):  # this is a part of a running backward
+                return list(torch.autograd.grad(roots, wanted, given, materialize_grads=True))
 
 
 _LSTM = 2  # oneDNN's number of the kind
