@@ -27,6 +27,7 @@ class FakePool:
         self.memory = bytearray(size)
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.taken: dict[int, int] = {}  # offset -> bytes
+        self.reach = 0  # the end of what was ever taken
 
     def free_ranges(self) -> list[tuple[int, int]]:
         ranges, start = [], 0
@@ -41,6 +42,7 @@ class FakePool:
         padded = -(-size // _ALIGNMENT) * _ALIGNMENT
         start = next(start for start, end in self.free_ranges() if end - start >= padded)
         self.taken[start] = padded
+        self.reach = max(self.reach, start + padded)
         block = (ctypes.c_char * size).from_buffer(self.memory, start)
         weakref.finalize(block, self.taken.pop, start)
         whole = torch.frombuffer(block, dtype=torch.uint8)
@@ -60,8 +62,11 @@ class FakeGraph:
 
     def replay(self) -> None:
         self.capture.replays += 1
+        pool = self.capture.pool
         for start, end in self.scratch:
-            self.capture.pool.memory[start:end] = b"\xa5" * (end - start)
+            end = min(end, pool.reach)
+            if start < end:
+                ctypes.memset(pool.base + start, 0xA5, end - start)
         inputs = [_at(*one) if isinstance(one, tuple) else one for one in self.inputs]
         results = self.call(inputs) if self.boxed else self.call(*inputs)
         for target, result in zip(self.results, results, strict=True):
@@ -81,12 +86,16 @@ class FakeCapture:
         self.captures = self.replays = 0
         self.outer = False  # whether the program records a graph of its own
         self.failing: str | None = None
+        self.setting: tuple[Any, ...] = ()
         self.graph: FakeGraph | None = None  # in a capture
         self.known: set[int] = set()  # storages of the inputs of a capture
         self.calls = 0  # of programs, beside captures and replays
 
     def is_capturing(self) -> bool:
         return self.outer
+
+    def settings(self) -> tuple[Any, ...]:
+        return self.setting
 
     def follow(self) -> None:
         pass
@@ -105,6 +114,7 @@ class FakeCapture:
         finally:
             self.graph = None
         moved: dict[int, torch.Tensor] = {}
+        made_of: dict[int, torch.Tensor] = {}
         placed: list[Any] = []
         for result in results:
             if not isinstance(result, torch.Tensor) or result.untyped_storage()._cdata in self.known:
@@ -114,7 +124,7 @@ class FakeCapture:
             key = result.untyped_storage()._cdata
             if key not in moved:
                 moved[key] = self.pool.allocate(result)
-            made = moved[key].new_empty(0, dtype=result.dtype)
+            made = made_of.setdefault(id(result), moved[key].new_empty(0, dtype=result.dtype))
             made.set_(moved[key].untyped_storage(), result.storage_offset(), result.shape, result.stride())
             placed.append(made)
             graph.results.append(_where(made))

@@ -320,6 +320,26 @@ def test_sizes_have_recordings_of_their_own(world: World, monkeypatch: pytest.Mo
     assert torch.equal(program(x, 7)[0], x * 7)
 
 
+def test_settings_of_libraries_have_recordings_of_their_own(world: World) -> None:
+    program = world.program(lambda x: (x * 2 + len(world.capture.setting),))
+    for number in range(8):
+        world.capture.setting = ("deterministic",) * (number // 4)
+        x = torch.randn(7)
+        assert torch.equal(program(x)[0], x * 2 + number // 4)
+    assert world.capture.captures == 2
+
+
+def test_a_repeated_result_stays_one_tensor(world: World) -> None:
+    def call(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return y, x, y
+
+    program = world.program(call)
+    for _ in range(4):
+        first, _, second = program(torch.randn(7))
+        assert first is second
+
+
 def test_a_program_that_cannot_be_recorded_runs_as_it_is(world: World) -> None:
     world.capture.failing = "it waits for the device"
     program = world.program(double)

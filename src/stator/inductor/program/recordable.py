@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from stator.graph.subgraphs.subgraph_ops import SubgraphKey
+from stator.graph.subgraphs.subgraph_ops import SubgraphOp
 from stator.inductor.buffers import Extern
 from stator.runtime.cuda.graph_inputs import InputDescription
 
@@ -48,8 +48,8 @@ def why_not_recorded(program: Program, device: torch.device, places: Mapping[str
 
 def _reason(extern: Extern) -> str | None:
     target, arguments = extern.target, list(_flat((extern.args, extern.kwargs)))
-    if any(isinstance(one, SubgraphKey) for one in arguments):
-        return "it runs one of several graphs, as data decides"
+    if isinstance(target, SubgraphOp):
+        return "it chooses on the host which of its graphs to run"
     if not isinstance(target, OpOverload):
         return f"{extern.name} is a function of Python"
     if target.namespace in _COLLECTIVES:

@@ -11,6 +11,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -40,6 +41,9 @@ class Capture(Protocol):
 
     def is_capturing(self) -> bool:
         """Whether the current stream is recording anything, also for the program's own graphs."""
+
+    def settings(self) -> tuple[Any, ...]:
+        """The program's settings of libraries, which choose kernels by them."""
 
     def follow(self) -> None:
         """Let the current stream wait for what the stream of the last replay was given."""
@@ -76,6 +80,23 @@ def _contains(ranges: Ranges, address: int) -> bool:
     return at >= 0 and address < ranges[at][1]
 
 
+def _readers() -> list[Callable[[], Any]]:
+    found: list[Callable[[], Any]] = [
+        torch._C._get_deterministic_algorithms,
+        torch._C._get_cudnn_benchmark,
+        torch._C._get_cudnn_deterministic,
+        torch._C._get_cublas_allow_fp16_reduced_precision_reduction,
+        torch._C._get_cublas_allow_bf16_reduced_precision_reduction,
+    ]
+    precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+    if precision is not None:
+        return found + [partial(precision, "cuda", kind) for kind in ("matmul", "conv", "rnn")]
+    return [*found, torch._C._get_cublas_allow_tf32, torch._C._get_cudnn_allow_tf32]
+
+
+_SETTINGS = _readers()
+
+
 class CudaCapture:
     """`Capture` for a CUDA device."""
 
@@ -89,6 +110,9 @@ class CudaCapture:
 
     def is_capturing(self) -> bool:
         return torch._C._cuda_isCurrentStreamCapturing()
+
+    def settings(self) -> tuple[Any, ...]:
+        return tuple([read() for read in _SETTINGS])
 
     def follow(self) -> None:
         number: int = torch._C._cuda_getCurrentRawStream(self.device.index)  # type: ignore[attr-defined]
@@ -148,12 +172,12 @@ class CudaCapture:
             graph.capture_end()
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(self.device.index, self.pool)
-        whole = torch.cuda.CUDAGraph()
-        probe = torch.zeros(1, device=self.device)
-        self.stream.synchronize()
-        whole.capture_begin(capture_error_mode="thread_local")
-        probe.zero_()
-        whole.capture_end()
+        with suppress(RuntimeError):
+            whole, probe = torch.cuda.CUDAGraph(), torch.zeros(1, device=self.device)
+            self.stream.synchronize()
+            whole.capture_begin(capture_error_mode="thread_local")
+            probe.zero_()
+            whole.capture_end()
 
     def _segments(self) -> list[dict[str, Any]]:
         """What torch's allocator says about the segments of the pool."""

@@ -22,7 +22,7 @@ class RecordedResults:
     handed: the storages that callers get. `make` needs a context below autograd.
     """
 
-    __slots__ = ("_copied", "_copied_storages", "_handed", "_inputs", "_plain", "handed")
+    __slots__ = ("_copied", "_copied_storages", "_handed", "_inputs", "_plain", "_repeated", "handed")
 
     def __init__(
         self,
@@ -38,11 +38,17 @@ class RecordedResults:
         """
         self._plain: list[Any] = [None] * len(results)
         self._inputs: list[tuple[int, int, Layout | None]] = []
+        self._repeated: list[tuple[int, int]] = []
         groups: dict[int, list[tuple[int, torch.Tensor]]] = {}
         storages = {
             tensor.untyped_storage()._cdata: at for at, tensor in enumerate(given) if isinstance(tensor, torch.Tensor)
         }
+        first: dict[int, int] = {}
         for at, result in enumerate(results):
+            earlier = first.setdefault(id(result), at)
+            if earlier != at and isinstance(result, torch.Tensor):
+                self._repeated.append((at, earlier))
+                continue
             if not isinstance(result, torch.Tensor):
                 self._plain[at] = result
                 continue
@@ -93,6 +99,8 @@ class RecordedResults:
         for owner in self._copied_storages:
             for at, copy in zip(owner.positions, _copies_of_views(owner.tensors), strict=True):
                 made[at] = copy
+        for at, earlier in self._repeated:
+            made[at] = made[earlier]
         return tuple(made)
 
     def release(self) -> None:

@@ -128,7 +128,8 @@ class RecordedProgram:
         if self.stopped or pool.capture.is_capturing():
             return self.call(*arguments)
         inputs: Any = arguments[0] if self.boxed else arguments
-        key = (torch.is_inference_mode_enabled(), *self.description.sizes_in(inputs))
+        settings = torch.is_inference_mode_enabled(), *pool.capture.settings()
+        key = (settings, *self.description.sizes_in(inputs))
         with pool.lock:
             results = None
             if not pool.entered:  # a destructor may call a compiled function

@@ -1,0 +1,66 @@
+"""Which programs can be recorded, and what recording is told about their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+from stator import pipeline
+from stator.inductor.program.recordable import describe_inputs, why_not_recorded
+from stator.inductor.program.steps import Program
+
+CPU = torch.device("cpu")
+
+
+def program_of(
+    function: Callable[..., Any], *inputs: torch.Tensor, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> Program:
+    found: list[Program] = []
+    monkeypatch.setattr(pipeline, "_recorded", lambda call, program, gm: found.append(program) or call)
+    stator.compile(function, mode="reduce-overhead", **options)(*inputs)
+    (program,) = found
+    return program
+
+
+def test_written_inputs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(state: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        state.mul_(2).add_(x)
+        return x + 1
+
+    program = program_of(step, torch.ones(4), torch.ones(4), monkeypatch=monkeypatch)
+    described = describe_inputs(program)
+    assert described.written == {0} and described.tensors == (0, 1) and not described.boxed and not described.sizes
+    assert why_not_recorded(program, CPU, {}) is None
+
+
+def test_sizes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_of(lambda x: x.sin() * 2, torch.ones(4, 3), monkeypatch=monkeypatch, dynamic=True)
+    described = describe_inputs(program)
+    given = [torch.ones(5, 7) if name in program.buffers else 5 for name in program.inputs]
+    assert set(described.sizes_in(given)) == {5, 7}
+
+
+def test_tensors_of_other_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_of(lambda x: x.sin() * 2, torch.ones(4), monkeypatch=monkeypatch)
+    assert "is on cpu" in str(why_not_recorded(program, torch.device("cuda", 0), {}))
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: x.nonzero() * 2, "waits for data"),
+        (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)) * 2, "chooses on the host"),
+    ],
+    ids=["sizes", "branches"],
+)
+def test_what_data_decides_is_refused(
+    function: Callable[..., Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Program] = []
+    monkeypatch.setattr(pipeline, "_recorded", lambda call, program, gm: found.append(program) or call)
+    stator.compile(function, mode="reduce-overhead")(torch.ones(4))
+    assert any(reason in str(why_not_recorded(program, CPU, {})) for program in found)
