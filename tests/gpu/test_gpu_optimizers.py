@@ -42,7 +42,8 @@ def test_ten_steps_with_step_counts_on_the_device(name: str) -> None:
     steps.assert_same(cases.stepped(case, cases.as_it_is), cases.stepped(case, cases.whole("inductor")), TOLERANCE)
 
 
-@pytest.mark.parametrize("name", loops.LOOPS)
+# under autocast, kernels round at other places: test_gpu_devices.py
+@pytest.mark.parametrize("name", [name for name in loops.LOOPS if name != "scaled_under_autocast"])
 def test_training_loop(name: str) -> None:
     loops.assert_trains_alike(name, "inductor")
     assert torch.get_default_device().type == DEVICE

@@ -7,6 +7,8 @@ import torch
 from tests.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch import nn
 
+import stator
+
 
 def seeded(make):
     torch.manual_seed(0)
@@ -56,6 +58,27 @@ def autocast_switched_off_inside(compiled):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y, z = compiled(program)(x, w)
     return y.detach(), z.detach(), in_half(gradients(y.float().sum() + z.sum(), x, w))
+
+
+@stator.disable
+def opaque() -> None:
+    """A call that capture does not follow."""
+
+
+@may_break
+def break_inside_of_autocast(compiled):
+    """The graph behind the break leaves autocast, whose dtype is not the usual one."""
+    x, w = leaf(3, 4), leaf(4, 4, seed=1)
+
+    def program(x, w):
+        with torch.autocast("cpu", dtype=torch.float16):
+            opaque()
+            y = x @ w
+        return y, x @ w
+
+    f = compiled(program)
+    y, z = f(x, w)
+    return y.detach(), z.detach(), torch.get_autocast_dtype("cpu"), in_half(gradients(y.float().sum() + z.sum(), x, w))
 
 
 def narrow_parameters(compiled):

@@ -117,11 +117,21 @@ def _has_subclasses(function: Callable[..., Any]) -> bool:
 
 
 def run_function(function: Callable[..., Any], arguments: Sequence[Any], tracer: FunctionalTracer) -> Any:
-    """Run a GraphModule of torch calls node by node; call any other callable."""
-    if isinstance(function, fx.GraphModule):
-        return run_graph(function, arguments, tracer)
-    with _StandIns():
-        return function(*arguments)
+    """Run a GraphModule of torch calls node by node; call any other callable.
+
+    Autocast's dtypes and its switch for the cache are as before. Leaving inference mode restores its other switches.
+    """
+    dtypes = [(device, torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")]
+    caches = torch.is_autocast_cache_enabled()
+    try:
+        if isinstance(function, fx.GraphModule):
+            return run_graph(function, arguments, tracer)
+        with _StandIns():
+            return function(*arguments)
+    finally:
+        for device, dtype in dtypes:
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(caches)
 
 
 class _StandIns(TorchFunctionMode):
