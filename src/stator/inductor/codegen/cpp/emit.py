@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +18,7 @@ from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol
 
 from .column_plan import plan_columns
 from .indices import VectorIndexContext, print_vector_index
-from .loop_sizes import may_suit_threads, part_bounds, parts, rest, suits_threads, work
+from .loop_sizes import may_suit_threads, part_bounds, parts, rest, shared_loop, suits_threads, work
 from .partial_sums import emit_in_parts, part_depth
 from .phases import Phase, PhasePlan, plan_phases
 from .row_sums import own_rows, row_of_sums, skip_of_others
@@ -28,7 +27,6 @@ from .types import COMBINE, KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
 from .vectorize import LoopOrder, tiled_load
 
-_PLENTY = 64  # iterations of a loop that give every thread work
 _PARTS = 64  # parts of a reduction to a single row: fixed, so that the result does not depend on the thread count
 
 
@@ -105,9 +103,7 @@ class Emitter:
     # ---- loops ------------------------------------------------------------------------------------
 
     def _parallel_loop(self) -> int | None:
-        """The position in the outer order of the loop that threads share. Where the example is too small for threads,
-        and no loop of constant size has enough iterations, the sizes for which threads pay are those with many
-        iterations of loops over symbols."""
+        """The position in the outer order of the loop that threads share."""
         kernel, outer = self.kernel, self.order.outer
         if (
             not outer
@@ -118,17 +114,7 @@ class Emitter:
         ):
             return None
         step = 16 if self.columns is None else 16 * self.columns.width
-        steps = [step if loop == self.order.vector else 1 for loop in outer]
-        chunks = [math.ceil(kernel.typical[loop] / each) for loop, each in zip(outer, steps, strict=True)]
-        symbolic = [isinstance(kernel.sizes[loop], Expr) for loop in outer]
-        certain = max((size for size, varies in zip(chunks, symbolic, strict=True) if not varies), default=0)
-        if not suits_threads(kernel) and certain < _PLENTY:
-            chunks = [max(size, _PLENTY) if varies else size for size, varies in zip(chunks, symbolic, strict=True)]
-        for at, size in enumerate(chunks):
-            if size >= _PLENTY:
-                return at
-        best = max(range(len(chunks)), key=lambda at: (chunks[at], -at))
-        return best if chunks[best] > 1 else None
+        return shared_loop(kernel, outer, [step if loop == self.order.vector else 1 for loop in outer])
 
     def _split_reduction(self) -> bool:
         """True for a single long row. Threads then share its inner loops, and partial results are combined."""

@@ -4,6 +4,7 @@ when the kernel runs. Prints no loop."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from stator.inductor.codegen.kernel import Kernel
 from stator.inductor.loops.vocabulary import HEAVY
@@ -12,6 +13,7 @@ from stator.shapes.expr import Expr, as_expr
 
 # With fewer elements of simple work than this, one thread is faster: a parallel region costs some microseconds
 _SERIAL_WORK = 32768
+_PLENTY = 64  # iterations of a loop that give every thread work
 
 
 def is_symbolic(kernel: Kernel) -> bool:
@@ -36,6 +38,22 @@ def suits_threads(kernel: Kernel) -> bool:
 def may_suit_threads(kernel: Kernel) -> bool:
     """True if some sizes have enough work for several threads; the kernel finds out when it runs."""
     return is_symbolic(kernel) or suits_threads(kernel)
+
+
+def shared_loop(kernel: Kernel, loops: Sequence[int], steps: Sequence[int]) -> int | None:
+    """The position of the loop that threads share: the first with plenty of iterations, each as long as its step. Where
+    the example is too small for threads, and no loop of constant size has plenty, the sizes for which threads pay are
+    those with many iterations of loops over symbols."""
+    counts = [math.ceil(kernel.typical[loop] / step) for loop, step in zip(loops, steps, strict=True)]
+    symbolic = [isinstance(kernel.sizes[loop], Expr) for loop in loops]
+    certain = max((count for count, varies in zip(counts, symbolic, strict=True) if not varies), default=0)
+    if not suits_threads(kernel) and certain < _PLENTY:
+        counts = [max(count, _PLENTY) if varies else count for count, varies in zip(counts, symbolic, strict=True)]
+    for at, count in enumerate(counts):
+        if count >= _PLENTY:
+            return at
+    best = max(range(len(counts)), key=lambda at: (counts[at], -at))
+    return best if counts[best] > 1 else None
 
 
 def work(kernel: Kernel) -> str:
