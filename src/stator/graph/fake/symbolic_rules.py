@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from stator.prims.onednn import onednn_enabled
 from stator.prims.record import ShapeRule
 from stator.shapes.environment import Environment
 from stator.shapes.sym_node import SymbolicNode
@@ -21,8 +22,9 @@ _PLAIN = frozenset(
 
 
 def by_rule(rule: ShapeRule, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The result of `rule(*args, **kwargs)`, which depends on arguments, the default dtype, and facts about sizes."""
-    key: list[Any] = [rule, torch.get_default_dtype()]
+    """The result of `rule(*args, **kwargs)`, which depends on arguments, the default dtype, facts about sizes, and (of
+    convolutions) on the backend that eager chooses by its setting and by the number of threads."""
+    key: list[Any] = [rule, torch.get_default_dtype(), onednn_enabled(), torch.get_num_threads()]
     environments: list[Environment] = []
     if not _describe((*args, *kwargs, *kwargs.values()), key, environments) or not environments:
         return rule(*args, **kwargs)
