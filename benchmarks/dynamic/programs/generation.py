@@ -125,7 +125,7 @@ def llama_static_cache() -> nn.Module:
     return _llama()
 
 
-@_padded(attach=partial(_generate, do_sample=False), sizes=((2, 16), (1, 7), (4, 64), (1, 200)), compilations=7)
+@_padded(attach=partial(_generate, do_sample=False), sizes=((2, 16), (1, 7), (4, 64), (1, 200)), compilations=6)
 def mistral_sliding_window() -> nn.Module:
     """The cache of a window of 24 tokens is full after some steps."""
     import_torchvision()
