@@ -7,8 +7,6 @@ plans memory or orders steps.
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +27,7 @@ from stator.shapes.expr import Expr, Symbol
 from stator.shapes.floats import FloatExpr
 
 from .literals import NotLiteral, literal, sequence_text
+from .names import Names
 
 # A kernel with no more memory than this runs for less time than releasing the interpreter lock takes
 SMALL_KERNEL_BYTES = 64 << 10
@@ -45,27 +44,6 @@ from torch import device, inf, nan
 from stator.runtime.arena import Block, idle
 from stator.runtime.host import check_size, conform
 '''
-
-# Words of the printed text that cannot name a buffer's variable
-_RESERVED = frozenset(
-    (
-        *("rt", "torch", "device", "inf", "nan", "complex", "Block", "idle", "check_size", "conform", "KERNELS"),
-        *(
-            "bind",
-            "call",
-            "arena",
-            "token",
-            "block",
-            "pool",
-            "unchecked",
-            "repaired",
-            "inputs",
-            "at",
-            *("floor", "ceil", "trunc", "min", "max", "float", "bool"),
-            *keyword.kwlist,
-        ),
-    )
-)
 
 _EXPRESSIONS = (Expr, FloatExpr, Comparison, Conjunction, Disjunction)
 
@@ -98,8 +76,7 @@ class _Printer:
     placed: dict[str, int] = field(default_factory=dict)  # buffer -> offset in the arena
     pieces: dict[str, int] = field(default_factory=dict)  # buffer -> number of its piece of memory
     variables: dict[str, str] = field(default_factory=dict)  # buffer -> its variable
-    taken: set[str] = field(default_factory=set)  # variables in use
-    numbers: dict[str, int] = field(default_factory=dict)  # the next number of each numbered variable
+    names: Names = field(default_factory=Names)  # of variables
     fresh: set[str] = field(default_factory=set)  # buffers allocated for this call alone
     lent: list[str] = field(default_factory=list)  # variables whose memory the next launch writes to
     needs_context: bool = False
@@ -117,7 +94,7 @@ class _Printer:
         self.pieces = {name: number for number, block in enumerate(arena.blocks) for name in block.names}
         for name in (*program.buffers, *program.inputs):
             if name not in self.variables:
-                self.variables[name] = self.new_variable(name)
+                self.variables[name] = self.names.new(name)
         self._name_sizes()
         for step in program.steps:
             _print_step[type(step)](self, step)
@@ -221,27 +198,27 @@ class _Printer:
                 continue  # facts express it by other symbols
             self.early.add(symbol)
             if not program.sizes.is_unknown(symbol) and (binding.dim is not None or symbol in bound):
-                self.size_names[symbol] = self.new_variable(symbol.name)
+                self.size_names[symbol] = self.names.new(symbol.name)
                 continue
             source = self.variables[program.inputs[binding.position]]
             if binding.dim is None:
                 self.late_names[symbol] = source
                 continue
-            self.late_names[symbol] = self.new_variable(symbol.name)
+            self.late_names[symbol] = self.names.new(symbol.name)
             self.size_lines.append(f"{self.late_names[symbol]} = {source}.shape[{binding.dim}]")
 
     def read_sizes(self, extern: Extern, names: Sequence[str]) -> None:
         """Read the symbols that the results of a call tell from the variables of the results."""
         for symbol, place in extern.binds:
             if symbol not in self.late_names and place.dim is not None:
-                self.late_names[symbol] = self.new_variable(symbol.name)
+                self.late_names[symbol] = self.names.new(symbol.name)
                 self.lines.append(f"{self.late_names[symbol]} = {names[place.index or 0]}.shape[{place.dim}]")
 
     def numbers_bound(self, extern: Extern) -> list[str]:
         """Variables for the ints that a call returns, which are symbols."""
         for symbol, place in extern.binds:
             if place.dim is None and symbol not in self.late_names:
-                self.late_names[symbol] = self.new_variable(symbol.name)
+                self.late_names[symbol] = self.names.new(symbol.name)
         return [self.late_names[symbol] for symbol, place in extern.binds if place.dim is None]
 
     def is_late(self, *values: Any) -> bool:
@@ -299,25 +276,9 @@ class _Printer:
 
     def _bind(self, into: list[str], key: Any, prefix: str, text: str) -> str:
         if key not in self.bound:
-            self.bound[key] = self.new_variable(prefix, numbered=True)
+            self.bound[key] = self.names.new(prefix, numbered=True)
             into.append(f"{self.bound[key]} = {text}")
         return self.bound[key]
-
-    def new_variable(self, name: str, numbered: bool = False) -> str:
-        text = re.sub(r"\W", "_", name, flags=re.ASCII)
-        if text in _RESERVED:
-            text += "_"
-        if not text.isidentifier():
-            text = "_" + text
-        if not numbered and text not in self.taken:
-            self.taken.add(text)
-            return text
-        number = self.numbers.get(text, 0)
-        while f"{text}_{number}" in self.taken:
-            number += 1
-        self.numbers[text] = number + 1
-        self.taken.add(f"{text}_{number}")
-        return f"{text}_{number}"
 
     def buffer(self, name: str) -> Buffer:
         buffer = self.program.buffers[name]
@@ -369,7 +330,7 @@ class _Printer:
     def _arena_view(self, name: str, layout: Layout) -> str:
         key = ("arena view", name, layout)
         if key not in self.bound:
-            self.bound[key] = self.new_variable(f"{self.variables[name]}_as", numbered=True)
+            self.bound[key] = self.names.new(f"{self.variables[name]}_as", numbered=True)
             self.add_slot(self.bound[key], name, layout)
         return self.bound[key]
 
@@ -560,7 +521,7 @@ def _return(printer: _Printer, step: ReturnValues) -> None:
     for value in step.values:
         expression = printer.argument(value)
         if isinstance(value, View):
-            printer.lines.append(f"{(result := printer.new_variable('result', numbered=True))} = {expression}")
+            printer.lines.append(f"{(result := printer.names.new('result', numbered=True))} = {expression}")
             expression = result
         elif isinstance(value, str) and value in printer.program.buffers:
             # the receiver may change a constant
