@@ -120,8 +120,11 @@ static CudaResult launch(Kernel const *self, Variant const *variant, void *strea
     if (code) {
         return code;
     }
+    /* A launch waits while the queue of the GPU is full, perhaps for a collective that another thread has to launch. */
+    Py_BEGIN_ALLOW_THREADS
     code = stator_cuda.launch(variant->function, self->grid[0], self->grid[1], self->grid[2], variant->threads, 1, 1,
                               variant->shared, stream, parameters, NULL);
+    Py_END_ALLOW_THREADS
     if (push) {
         stator_cuda.pop_context(&current);
     }
