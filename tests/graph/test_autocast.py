@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.onednn import needs_lstm_in_bfloat16
 
 import stator
 
@@ -40,6 +41,9 @@ COMPOSED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("needs_grad", [False, True])
 @pytest.mark.parametrize("name", COMPOSED)
 def test_composed_operators(name: str, needs_grad: bool, backend: str) -> None:
+    if name == "LSTM":
+        needs_lstm_in_bfloat16()
+
     def program() -> Any:
         with torch.autocast("cpu", torch.bfloat16):
             return COMPOSED[name]()

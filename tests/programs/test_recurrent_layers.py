@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.onednn import needs_lstm_in_bfloat16
 from torch.utils._pytree import tree_leaves
 
 import stator
@@ -85,6 +86,8 @@ def test_the_number_of_nodes_does_not_depend_on_the_number_of_steps(kind: str, g
 @pytest.mark.parametrize("needs_grad", [False, True])
 @pytest.mark.parametrize("kind, given", CASES)
 def test_autocast(kind: str, given: dict[str, Any], needs_grad: bool) -> None:
+    if kind == "lstm":
+        needs_lstm_in_bfloat16()
     module, x = layers(kind, **given).eval(), torch.randn(9, 9, 4, requires_grad=needs_grad)
 
     def program(x: torch.Tensor) -> Any:

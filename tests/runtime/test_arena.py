@@ -89,3 +89,47 @@ def test_tensors_made_in_inference_mode_work_outside_of_it() -> None:
     first, _ = block.tensors[mine.token]
     assert not first.is_inference()
     torch.add(torch.ones(4), 1.0, out=first)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """The state of a GPU: the current stream, and whether a graph is being captured."""
+    state = {"stream": 1, "capturing": False}
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: state["stream"], raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: state["capturing"], raising=False)
+    yield state
+    arena._of_streams.clear()
+
+
+GPU = torch.device("cuda", 0)
+
+
+def test_each_stream_of_a_gpu_has_blocks_of_its_own(gpu) -> None:
+    find = arena.idle_on(GPU)
+    block = Block()
+    find().append(block)
+    gpu["stream"] = 2
+    assert not find()
+    gpu["stream"] = 1
+    assert find().pop() is block
+
+
+def test_a_block_of_a_graph_that_somebody_captures_is_taken_by_nobody_else(gpu) -> None:
+    find = arena.idle_on(GPU)
+    find().append(Block())
+    gpu["capturing"] = True
+    assert not find()
+    find().append(Block())
+    assert not find()
+    gpu["capturing"] = False
+    assert len(find()) == 1
+
+
+def test_a_recording_has_blocks_of_its_own(gpu) -> None:
+    find = arena.idle_on(GPU)
+    find().append(Block())
+    with arena.own_blocks(GPU, 1) as own:
+        gpu["capturing"] = True
+        assert find() is own and not own
+    gpu["capturing"] = False
+    assert len(find()) == 1

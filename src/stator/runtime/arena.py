@@ -34,6 +34,7 @@ _MOST_IDLE = 16  # blocks of a pool
 _CPU = torch.device("cpu")
 idle: deque[Block] = deque(maxlen=_MOST_IDLE)
 _of_streams: dict[tuple[torch.device, int], deque[Block]] = {}
+_of_recordings: dict[tuple[torch.device, int], deque[Block]] = {}
 _tokens = itertools.count()
 _needs: dict[int, tuple[torch.device, int]] = {}  # device, and bytes needed, of each living ArenaUser
 
@@ -87,11 +88,20 @@ def placed_arena(pieces: Sequence[Piece], slots: Sequence[SizedSlot], device: to
 
 
 def idle_on(device: torch.device) -> Callable[[], deque[Block]]:
-    """Return the function that finds the idle blocks of a GPU's current stream."""
+    """Return the function that finds the idle blocks of a GPU's current stream.
+
+    While a CUDA graph is captured there are none, and nobody gets the block of the call: its memory is the graph's, and
+    may be freed with the graph.
+    """
     index = device.index
 
     def find() -> deque[Block]:
         key = device, torch._C._cuda_getCurrentRawStream(index)
+        pool = _of_recordings.get(key)
+        if pool is not None:
+            return pool
+        if torch._C._cuda_isCurrentStreamCapturing():
+            return deque(maxlen=0)
         pool = _of_streams.get(key)
         return _of_streams.setdefault(key, deque(maxlen=_MOST_IDLE)) if pool is None else pool
 
@@ -102,15 +112,12 @@ def idle_on(device: torch.device) -> Callable[[], deque[Block]]:
 def own_blocks(device: torch.device, stream: int) -> Iterator[deque[Block]]:
     """Give calls on this stream a pool of their own, and yield it: memory that a recorded CUDA graph uses must live as
     long as the graph. No other thread may use the stream meanwhile."""
-    key, own = (device, stream), deque[Block]()
-    before = _of_streams.get(key)
-    _of_streams[key] = own
+    key = device, stream
+    _of_recordings[key] = own = deque[Block]()
     try:
         yield own
     finally:
-        del _of_streams[key]
-        if before is not None:
-            _of_streams[key] = before
+        del _of_recordings[key]
 
 
 def clear() -> None:

@@ -258,7 +258,7 @@ STAGES = [
     ("stator.pipeline.lower", "inductor", "backend 'inductor'"),
     ("stator.pipeline.schedule", "inductor", "backend 'inductor'"),
     ("stator.pipeline.plan", "inductor", "backend 'inductor'"),
-    ("stator.pipeline.build_kernels", "inductor", "backend 'inductor'"),
+    ("stator.pipeline._build", "inductor", "backend 'inductor'"),
 ]
 
 

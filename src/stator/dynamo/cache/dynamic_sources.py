@@ -12,8 +12,7 @@ from stator.base.errors import UserPlace
 from stator.dynamo.guards.data_guards import DataFact
 from stator.dynamo.guards.guard import FreeSize, Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree
-from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource, length_source
-from stator.dynamo.ir.input_sizes import is_buffer
+from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource, is_buffer, length_source
 from stator.dynamo.ir.resume import closure_of
 
 OFTEN = 2  # changes of contents after which no guard relies on them

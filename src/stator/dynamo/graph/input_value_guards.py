@@ -14,8 +14,7 @@ from torch._ops import OpOverload
 
 from stator.dynamo.cache.dynamic_sources import OFTEN, contents, contents_source
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import CallSource
-from stator.dynamo.ir.input_sizes import is_buffer
+from stator.dynamo.guards.source import CallSource, is_buffer
 from stator.dynamo.values.base import CaptureContext, unsupported
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
 from stator.graph.fake.fake_mode import SCALAR_READS, FakeMode, FakeTensor

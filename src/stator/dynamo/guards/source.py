@@ -280,3 +280,17 @@ def is_in_local_class(source: Source) -> bool:
     while base is not None and not isinstance(base, ConstantSource):
         base = getattr(base, "base", None)
     return base is not None and isinstance(base.value, type) and "<locals>" in qualified_name(base.value)
+
+
+def is_member(source: Source | None) -> bool:
+    """Whether this is the source of a parameter or buffer of a module."""
+    return is_buffer(source) or _is_item_of(source, "_parameters")
+
+
+def is_buffer(source: Source | None) -> bool:
+    """Whether this is the source of a module's buffer."""
+    return _is_item_of(source, "_buffers")
+
+
+def _is_item_of(source: Source | None, name: str) -> bool:
+    return type(source) is ItemSource and type(source.base) is ItemSource and source.base.key == name

@@ -92,6 +92,7 @@ REFUSAL_HINTS: dict[str, str] = {
     "requires-grad-output": "return the tensor itself, or a clone",
     "aliased-gradient": "return the tensor itself, or a clone",
     "backward": "return the tensor itself, or a clone",
+    "attention-mask": "leave out return_debug_mask",
     "double-backward": "none is needed: it runs eagerly",
     "recurrent-layer": "call torch.lstm",
     "dynamic-shape": "make the size a fixed one",

@@ -17,7 +17,7 @@ import torch
 from stator.base.errors import ConstraintViolation, UserPlace
 from stator.dynamo.guards.guard import ExtentOf, FreeSize, Guard, GuardedFact, GuardKind, SizeFacts
 from stator.dynamo.guards.size_guards import condition_holds, fact_text
-from stator.dynamo.guards.source import FunctionSource, ItemSource, SizeSource, Source, StrideSource
+from stator.dynamo.guards.source import FunctionSource, SizeSource, Source, StrideSource, is_member
 from stator.dynamo.guards.tensor_guards import may_read_sizes
 from stator.dynamo.host.size_marks import Kind, SizeMark, size_marks
 from stator.prims.record import TensorMeta
@@ -309,20 +309,6 @@ def _in_parts(facts: Sequence[GuardedFact]) -> Iterator[list[GuardedFact]]:
         symbols |= _symbols(fact)
     if part:
         yield part
-
-
-def is_member(source: Source | None) -> bool:
-    """Whether this is the source of a parameter or buffer of a module."""
-    return is_buffer(source) or _is_item_of(source, "_parameters")
-
-
-def is_buffer(source: Source | None) -> bool:
-    """Whether this is the source of a module's buffer."""
-    return _is_item_of(source, "_buffers")
-
-
-def _is_item_of(source: Source | None, name: str) -> bool:
-    return type(source) is ItemSource and type(source.base) is ItemSource and source.base.key == name
 
 
 # ---- strides ----

@@ -12,9 +12,9 @@ from typing import Any
 from torch import nn
 
 from stator.dynamo.guards.guard import Guard, GuardKind
-from stator.dynamo.guards.source import LocalSource, SizeSource, Source
+from stator.dynamo.guards.source import LocalSource, SizeSource, Source, is_member
 
-from .input_sizes import InputSizes, is_member
+from .input_sizes import InputSizes
 
 _SEVERAL = 2
 
