@@ -67,7 +67,8 @@ def opaque() -> None:
 
 @may_break
 def break_inside_of_autocast(compiled):
-    """The graph behind the break leaves autocast, whose dtype is not the usual one."""
+    """The graph behind the break leaves autocast, whose dtype is not the usual one. No region is left open: an open one
+    would keep casts of weights for later steps."""
     x, w = leaf(3, 4), leaf(4, 4, seed=1)
 
     def program(x, w):
@@ -78,7 +79,10 @@ def break_inside_of_autocast(compiled):
 
     f = compiled(program)
     y, z = f(x, w)
-    return y.detach(), z.detach(), torch.get_autocast_dtype("cpu"), in_half(gradients(y.float().sum() + z.sum(), x, w))
+    torch.autocast_increment_nesting()
+    left_open = torch.autocast_decrement_nesting()
+    state = torch.get_autocast_dtype("cpu"), left_open
+    return y.detach(), z.detach(), state, in_half(gradients(y.float().sum() + z.sum(), x, w))
 
 
 def narrow_parameters(compiled):

@@ -123,6 +123,12 @@ def sdp_priority() -> tuple[int, ...]:
     return tuple(torch._C._get_sdp_priority_order())
 
 
+def autocast_nesting() -> int:
+    """The number of autocast regions around this call. Leaving the outermost one clears the cache of casts."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
 def _backend_flags() -> Iterator[tuple[Any, Any]]:
     """(getter, setter) of torch's flags for cuDNN and attention kernels that exist in this build of torch."""
     for name in ("enabled", "benchmark", "deterministic", "depthwise_kernel"):
@@ -151,6 +157,7 @@ class TorchState:
     autocast_enabled: tuple[bool, ...]
     autocast_dtype: tuple[torch.dtype, ...]
     autocast_cache: bool
+    autocast_nesting: int
     backend_flags: tuple[Any, ...]  # in the order of BACKEND_FLAGS
     functions: int  # which overrides of torch functions are called; see `function_state`
     hooks_disabled: str | None  # the message of `torch.autograd.graph.disable_saved_tensors_hooks`
@@ -162,6 +169,7 @@ class TorchState:
             tuple(torch.is_autocast_enabled(device) for device in _DEVICES),
             tuple(torch.get_autocast_dtype(device) for device in _DEVICES),
             torch.is_autocast_cache_enabled(),
+            autocast_nesting(),
             tuple(read() for read, _ in BACKEND_FLAGS),
             function_state(),
             _autograd._saved_tensors_hooks_get_disabled_error_message(),
@@ -179,6 +187,9 @@ class TorchState:
                 calls.append((torch.set_autocast_dtype, (device, self.autocast_dtype[at])))
         if self.autocast_cache is not before.autocast_cache:
             calls.append((torch.set_autocast_cache_enabled, (self.autocast_cache,)))
+        deeper = self.autocast_nesting - before.autocast_nesting
+        step = torch.autocast_increment_nesting if deeper > 0 else torch.autocast_decrement_nesting
+        calls += [(step, ())] * abs(deeper)
         for at, (_, write) in enumerate(BACKEND_FLAGS):
             if self.backend_flags[at] != before.backend_flags[at]:
                 calls.append((write, (self.backend_flags[at],)))

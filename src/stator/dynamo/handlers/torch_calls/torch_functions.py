@@ -432,11 +432,20 @@ for _device in ("ipu", "xla"):
     _deprecated_query(getattr(torch, f"is_autocast_{_device}_enabled"), torch.is_autocast_enabled, _device)
 
 
-@calls(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
-def _autocast_nesting(context: CaptureContext) -> Value:
+def _autocast_nesting(change: Callable[[], int]) -> None:
     """The nesting only decides when autocast clears its cache of casts. Zero clears it at the end of each region, so
-    that it holds no weights of an earlier step, even if the graph itself runs under autocast."""
-    return ConstantValue(0)
+    that it holds no weights of an earlier step, even if the graph itself runs under autocast. The code before or behind
+    a break may enter or leave the region natively, so that what is captured changes the real nesting, too."""
+
+    def handler(context: CaptureContext) -> Value:
+        context.run_real(change, ())
+        return ConstantValue(0)
+
+    calls(change)(handler)
+
+
+_autocast_nesting(torch.autocast_increment_nesting)
+_autocast_nesting(torch.autocast_decrement_nesting)
 
 
 @calls(torch.clear_autocast_cache)
