@@ -123,13 +123,3 @@ def test_a_block_of_a_graph_that_somebody_captures_is_taken_by_nobody_else(gpu) 
     assert not find()
     gpu["capturing"] = False
     assert len(find()) == 1
-
-
-def test_a_recording_has_blocks_of_its_own(gpu) -> None:
-    find = arena.idle_on(GPU)
-    find().append(Block())
-    with arena.own_blocks(GPU, 1) as own:
-        gpu["capturing"] = True
-        assert find() is own and not own
-    gpu["capturing"] = False
-    assert len(find()) == 1

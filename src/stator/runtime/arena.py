@@ -14,8 +14,7 @@ import itertools
 import mmap
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -34,7 +33,6 @@ _MOST_IDLE = 16  # blocks of a pool
 _CPU = torch.device("cpu")
 idle: deque[Block] = deque(maxlen=_MOST_IDLE)
 _of_streams: dict[tuple[torch.device, int], deque[Block]] = {}
-_of_recordings: dict[tuple[torch.device, int], deque[Block]] = {}
 _tokens = itertools.count()
 _needs: dict[int, tuple[torch.device, int]] = {}  # device, and bytes needed, of each living ArenaUser
 
@@ -96,28 +94,13 @@ def idle_on(device: torch.device) -> Callable[[], deque[Block]]:
     index = device.index
 
     def find() -> deque[Block]:
-        key = device, torch._C._cuda_getCurrentRawStream(index)
-        pool = _of_recordings.get(key)
-        if pool is not None:
-            return pool
         if torch._C._cuda_isCurrentStreamCapturing():
             return deque(maxlen=0)
+        key = device, torch._C._cuda_getCurrentRawStream(index)
         pool = _of_streams.get(key)
         return _of_streams.setdefault(key, deque(maxlen=_MOST_IDLE)) if pool is None else pool
 
     return find
-
-
-@contextmanager
-def own_blocks(device: torch.device, stream: int) -> Iterator[deque[Block]]:
-    """Give calls on this stream a pool of their own, and yield it: memory that a recorded CUDA graph uses must live as
-    long as the graph. No other thread may use the stream meanwhile."""
-    key = device, stream
-    _of_recordings[key] = own = deque[Block]()
-    try:
-        yield own
-    finally:
-        del _of_recordings[key]
 
 
 def clear() -> None:

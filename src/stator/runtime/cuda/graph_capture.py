@@ -16,8 +16,6 @@ from typing import Any, Protocol
 
 import torch
 
-from stator.runtime.arena import own_blocks
-
 Results = Sequence[Any]
 
 
@@ -147,7 +145,7 @@ class CudaCapture:
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         # Intermediates come from the pool, too, and go back to it: the pool lives as long as its graphs
-        with torch.cuda.stream(self.stream), own_blocks(self.device, self.stream.cuda_stream):
+        with torch.cuda.stream(self.stream):
             # Other threads, such as those that load data, may go on allocating memory
             graph.capture_begin(self.pool, capture_error_mode="thread_local")
             try:
