@@ -1,4 +1,4 @@
-"""Calling kernels on tensors and keeping views of parameters, with the C extension and without it."""
+"""Calling kernels on tensors and keeping views of parameters, by the C extension."""
 
 from __future__ import annotations
 
@@ -38,14 +38,10 @@ def address() -> Callable[[str], int]:
     return lambda symbol: ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value or 0
 
 
-@pytest.fixture(params=["native", "native, interpreter lock kept", "getters", "ctypes"])
-def make(request: pytest.FixtureRequest, address: Callable[[str], int], monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture(params=["native", "native, interpreter lock kept", "getters"])
+def make(request: pytest.FixtureRequest, address: Callable[[str], int]):
     """Makes a kernel callable in each of the ways there are."""
-    if request.param == "ctypes":
-        monkeypatch.setattr(launch, "_launch", None)
-    elif not launch.native():
-        pytest.skip("the C extension is not built")
-    elif request.param == "getters":
+    if request.param == "getters":
         native = launch._launch
         functions = (
             *(torch.Tensor, torch.Tensor.data_ptr, torch.as_strided, torch.Tensor.storage_offset),
@@ -126,12 +122,8 @@ def test_kernels_run_in_several_threads(make) -> None:
     assert wrong == []
 
 
-@pytest.fixture(params=["native", "fallback"])
-def transposed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
-    if request.param == "fallback":
-        monkeypatch.setattr(launch, "_launch", None)
-    elif not launch.native():
-        pytest.skip("the C extension is not built")
+@pytest.fixture
+def transposed():
     return launch.make_static_view((4, 3), (1, 4), 0)
 
 
@@ -175,8 +167,6 @@ def test_memory_that_comes_back_at_the_same_address_is_not_mistaken(transposed) 
 
 @torch.no_grad()
 def test_views_of_one_storage_are_made_once() -> None:
-    if not launch.native():
-        pytest.skip("the C extension is not built")
     view, weight = launch.make_static_view((4, 3), (1, 4), 0), torch.randn(3, 4)
     assert view(weight) is view(weight)
 
@@ -239,7 +229,6 @@ def test_layouts_tell_strides_and_dispatch_keys_apart(other: torch.Tensor) -> No
     assert launch.layouts([other, first]) != launch.layouts([first, first])
 
 
-@pytest.mark.skipif(not launch.native(), reason="without the C extension each tensor is asked for its attributes")
 @pytest.mark.parametrize("pack", [launch.layouts, launch.places, launch.memory, launch.versions])
 def test_only_tensors_are_packed(pack: Callable[..., object]) -> None:
     with pytest.raises(TypeError, match="a tensor is expected, not int"):

@@ -10,20 +10,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from stator.base.errors import MissingToolchain
 from stator.runtime import build, host, launch
 from stator.runtime.host import Binder, BoundSizes
 
 OF_ROWS_AND_NUMBER = ((0, 0), (1, -1))
 
 
-@pytest.fixture(params=["native", "getters", "python"])
-def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture(params=["native", "getters"])
+def make(request: pytest.FixtureRequest):
     """Makes sized calls in each of the ways there are."""
-    if request.param == "python":
-        monkeypatch.setattr(launch, "_launch", None)
-    elif not launch.native():
-        pytest.skip("the C extension is not built")
-    elif request.param == "getters":
+    if request.param == "getters":
         native = launch._launch
         functions = (
             *(torch.Tensor, torch.Tensor.data_ptr, torch.as_strided, torch.Tensor.storage_offset),
@@ -97,8 +94,6 @@ def test_an_error_while_binding_leaves_the_call_usable(make) -> None:
 
 
 def test_wrong_arguments_raise() -> None:
-    if not launch.native():
-        pytest.skip("the C extension is not built")
     run = launch.make_sized_call(BoundSizes(bound), OF_ROWS_AND_NUMBER, False)
     boxed = launch.make_sized_call(BoundSizes(bound), OF_ROWS_AND_NUMBER, True)
     for call, arguments in ((run, (torch.zeros(3),)), (run, ("x", 5)), (boxed, (torch.zeros(3), 5)), (boxed, ([],))):
@@ -146,7 +141,7 @@ def test_a_program_in_a_cycle_is_freed(make) -> None:
     ("size", "stride"),
     [((3, 4), (4, 1)), ((3, 4), (1, 3)), ((3, 4), (5, 1)), ((2, 1, 3), (3, 7, 1)), ((0, 4), (4, 1)), ((), ())],
 )
-def test_allocations_have_their_layout_and_memory_of_their_own(size, stride, dtype, native_or_python) -> None:
+def test_allocations_have_their_layout_and_memory_of_their_own(size, stride, dtype) -> None:
     allocate = Binder({}, {}, {}).allocation(size, stride, dtype, "cpu")
     made = [allocate() for _ in range(4)]
     for tensor in made:
@@ -157,13 +152,7 @@ def test_allocations_have_their_layout_and_memory_of_their_own(size, stride, dty
         assert len({tensor.data_ptr() for tensor in made}) == 4
 
 
-@pytest.fixture(params=["native", "python"])
-def native_or_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "python":
-        monkeypatch.setattr(launch, "_launch", None)
-
-
-def test_kernels_get_their_sizes(native_or_python) -> None:
+def test_kernels_get_their_sizes() -> None:
     source = """extern "C" void stator_test_sizes(void *const *pointers, int64_t const *sizes) {
         for (int at = 0; at < 3; ++at) ((int64_t *)pointers[0])[at] = sizes[at];
     }
@@ -175,3 +164,9 @@ def test_kernels_get_their_sizes(native_or_python) -> None:
         assert out.tolist() == list(sizes)
     with pytest.raises(OverflowError):
         launch.make_kernel(address, 1, "sizes", sizes=(2**63, 0, 0))
+
+
+def test_without_the_extension_no_program_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_launch", None)
+    with pytest.raises(MissingToolchain, match="installed without a C compiler"):
+        Binder({}, {}, {})

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from stator.base import logs
-from stator.base.errors import VerificationError
+from stator.base.errors import MissingToolchain, VerificationError
 from stator.prims.operators.checks import numbers_in, require
 from stator.prims.operators.recurrent_layer import run_layer, run_layer_backward
 
@@ -68,7 +68,7 @@ class Binder:
     """The argument of a printed program's `bind`.
 
     constants: tensors by buffer name. objects: by name, objects that have no text (such as call targets that are no
-        registered operators).
+        registered operators). Raises MissingToolchain without the C extension.
     """
 
     def __init__(
@@ -77,6 +77,8 @@ class Binder:
         constants: Mapping[str, torch.Tensor],
         objects: Mapping[str, Any],
     ) -> None:
+        if not launch.native():
+            raise MissingToolchain("stator was installed without a C compiler, which compiled programs need")
         self._kernels, self._constants, self._objects = kernels, constants, objects
         self._allocators: dict[tuple[torch.dtype, str], Callable[[Size, Size], torch.Tensor]] = {}
 

@@ -1,13 +1,12 @@
-"""Addresses to callables: kernels called on tensors, and cached views of parameters.
+"""Addresses to callables: kernels called on tensors, and cached views of parameters. Facts about lists of tensors.
 
-The C extension implements both; without it ctypes does, slower. Nothing here allocates memory.
+The C extension implements both. Without it no program is loaded (`native`), and tensors are asked for the facts.
+Nothing here allocates memory.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,7 +38,7 @@ if _launch is not None:
 
 
 def native() -> bool:
-    """Whether the C extension is in use."""
+    """Whether the C extension was built; if not, no `make_` function works."""
     return _launch is not None
 
 
@@ -52,9 +51,7 @@ def make_kernel(
         raises IndexError if the kernel met an index out of range, TypeError for wrong arguments, RuntimeError for a
         tensor without memory. Raises OverflowError for a size of more than 64 bits.
     """
-    if _launch is not None:
-        return _launch.Kernel(address, count, name, small, sizes)
-    return CtypesKernel(address, count, name, sizes)
+    return _launch.Kernel(address, count, name, small, sizes)
 
 
 def make_sized_call(
@@ -65,7 +62,7 @@ def make_sized_call(
     places: for each size the position of an argument and a dimension; dimension -1 of an int is the int itself.
     boxed: arguments come in one list; also an attribute of the callable.
     """
-    return (_launch.SizedCall if _launch is not None else PythonSizedCall)(known, places, boxed)
+    return _launch.SizedCall(known, places, boxed)
 
 
 def make_allocation(
@@ -76,8 +73,6 @@ def make_allocation(
 ) -> Callable[[], torch.Tensor]:
     """Return a callable that makes fresh tensors: by `make` at first, later like the template from `prepare`, unless
     that is None."""
-    if _launch is None:
-        return lambda: make(size, stride)
     return _launch.Allocation(make, size, stride, prepare, torch._C._VariableFunctions.empty_like)
 
 
@@ -86,7 +81,7 @@ def make_static_view(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a callable that makes this view of a tensor, relative to the tensor's start; cached until its storage
     changes."""
-    return _launch.StaticView(size, stride, offset) if _launch is not None else UncachedView(size, stride, offset)
+    return _launch.StaticView(size, stride, offset)
 
 
 def make_layout_check(
@@ -94,7 +89,7 @@ def make_layout_check(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a callable that returns its tensor if it has the layout, dtype and device of `template`, else `repair` of
     it."""
-    return _launch.LayoutCheck(template, repair) if _launch is not None else repair
+    return _launch.LayoutCheck(template, repair)
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:
@@ -137,74 +132,3 @@ if _launch is not None and _offsets is not None:  # many times as fast
     dispatch_keys, layouts, places = _launch.dispatch_keys, _launch.layouts, _launch.places
     lie_at, memory, versions = _launch.lie_at, _launch.memory, _launch.versions
     addresses = _launch.addresses
-
-_thread = threading.local()
-
-
-class CtypesKernel:
-    """`_launch.Kernel` without the C extension."""
-
-    __slots__ = ("count", "function", "name", "sizes")
-
-    def __init__(self, address: int, count: int, name: str, sizes: tuple[int, ...] = ()) -> None:
-        parameters = [ctypes.c_void_p] * (2 if sizes else 1)
-        self.function = ctypes.CFUNCTYPE(None, *parameters)(address)
-        self.count = count
-        self.name = name
-        if any(not -(2**63) <= number < 2**63 for number in sizes):
-            raise OverflowError(f"a size of kernel {name} does not fit in 64 bits")
-        self.sizes = (ctypes.c_int64 * len(sizes))(*sizes)
-
-    def __call__(self, *tensors: Any) -> None:
-        if len(tensors) != self.count:
-            raise TypeError(f"kernel {self.name} takes {self.count} tensors, not {len(tensors)} arguments")
-        error = (ctypes.c_int64 * 3)()
-        pointers = (ctypes.c_void_p * (self.count + 1))()
-        for i, tensor in enumerate(tensors):
-            if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"argument {i} of kernel {self.name} must be a tensor, not {type(tensor).__name__}")
-            address = tensor.data_ptr()
-            if not address and tensor.numel():
-                raise RuntimeError(f"argument {i} of kernel {self.name} is a tensor without memory")
-            pointers[i] = address
-        pointers[self.count] = ctypes.addressof(error)
-        if not getattr(_thread, "ready", False):
-            torch.get_num_threads()  # torch sets OpenMP's number of threads lazily, per thread
-            _thread.ready = True
-        given = (ctypes.addressof(self.sizes),) if len(self.sizes) else ()
-        self.function(ctypes.addressof(pointers), *given)
-        if error[0]:
-            raise IndexError(
-                f"index {error[1]} is out of bounds for dimension with size {error[2]} (in kernel {self.name})"
-            )
-
-
-class PythonSizedCall:
-    """`_launch.SizedCall` without the C extension."""
-
-    __slots__ = ("__weakref__", "boxed", "known", "places")
-
-    def __init__(
-        self,
-        known: Mapping[tuple[int, ...], Callable[..., Any]],
-        places: tuple[tuple[int, int], ...],
-        boxed: bool,
-    ) -> None:
-        self.known, self.places, self.boxed = known, places, boxed
-
-    def __call__(self, *arguments: Any) -> Any:
-        values = arguments[0] if self.boxed else arguments
-        sizes = tuple([values[at] if dim < 0 else values[at].shape[dim] for at, dim in self.places])
-        return self.known[sizes](*arguments)
-
-
-class UncachedView:
-    """`_launch.StaticView` without the C extension, and without its cache."""
-
-    __slots__ = ("offset", "size", "stride")
-
-    def __init__(self, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> None:
-        self.size, self.stride, self.offset = size, stride, offset
-
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.as_strided(tensor, self.size, self.stride, tensor.storage_offset() + self.offset)
