@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from stator.aot.partition import call_costs
 from stator.base import counters
@@ -109,3 +110,17 @@ def the_compiler_does_not_fail(request: pytest.FixtureRequest) -> Iterator[None]
         pytest.fail(f"an internal error made a frame run eagerly: {'; '.join(_internal)}")
     if meant and not _internal:
         pytest.fail("marked internal_errors, and there was none")
+
+
+@pytest.fixture(autouse=True)
+def regions_of_autocast_are_left() -> Iterator[None]:
+    """One that stays open keeps casts of weights, which differ under `no_grad`, for later tests."""
+    yield
+    torch.autocast_increment_nesting()
+    depth = torch.autocast_decrement_nesting()
+    leave, enter = torch.autocast_decrement_nesting, torch.autocast_increment_nesting
+    for _ in range(abs(depth)):
+        (leave if depth > 0 else enter)()
+    if depth:
+        torch.clear_autocast_cache()
+        pytest.fail(f"the number of open regions of autocast is {depth}")

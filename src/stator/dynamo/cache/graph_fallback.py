@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -22,6 +23,7 @@ from stator.dynamo.host.naming import class_name
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.capture_result import CapturedFrame
 from stator.dynamo.ir.resume import resumption_of
+from stator.dynamo.ir.torch_state import autocast_nesting
 
 from .compiled_frames import hit_count, retire_version
 
@@ -76,7 +78,8 @@ class GraphFailure:
         self.places = [] if self.repeatable else _places(captured)
 
     def __call__(self, error: BaseException, states: Sequence[Callable[[], object]] = ()) -> bool:
-        self.modes.restore()
+        # the number of open regions of autocast is this call's, and no guard's: the graph changed none
+        replace(self.modes, autocast_nesting=autocast_nesting()).restore()
         torch.clear_autocast_cache()  # the cache holds casts of an unfinished part of the program
         self.passed_on = False
         if self._begins_anew(error, states):
