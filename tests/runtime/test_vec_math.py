@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import math
 from typing import Any
 
 import mpmath
@@ -150,6 +151,8 @@ def samples(dtype: torch.dtype) -> torch.Tensor:
     most, least, tiny = info.max, info.smallest_normal, info.smallest_normal * info.eps
     edges = [0.0, -0.0, 1.0, -1.0, 0.5, tiny, -tiny, least, most, -most, most / 2, 88.72283, -87.33655, 709.78, -745.1]
     edges += [float("inf"), float("-inf"), float("nan"), 2.5, 3.5, -2.5, 16777216.0, 1e10, 4.0, 3.9999998]
+    quarters = (torch.cat([torch.arange(-300, 300), torch.arange(-41000, 41000, 37)]) * (math.pi / 2)).to(dtype)
+    line = torch.cat([line, quarters])
     values = torch.cat([normal, normal * 10, wide, line, small, near_one, -near_one, torch.tensor(edges, dtype=dtype)])
     return torch.cat([values, torch.zeros(-len(values) % 64, dtype=dtype)])
 

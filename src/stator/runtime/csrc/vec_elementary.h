@@ -305,11 +305,13 @@ template <class V> INLINE V erfc_of(V x) {
 
 // ---- trigonometric ---------------------------------------------------------------------------------------------------
 // x = quadrant pi/2 + r + low with pi/2 in three parts, for |x| < PI_2_FAR; other finite lanes go to the C library.
+// Beside a multiple of pi/2 the second part is larger than what the first one left: their sum needs Knuth's two-sum.
 template <class V> INLINE V reduce_quadrant(V x, typename precision<V>::I &quadrant, V &low) {
     PRECISION(V);
     V n = nearest_integer(x * (T)0.636619772367581343076, quadrant), second = broadcast<V>(-P::PI_2[1]);
-    V first = fmadd(n, broadcast<V>(-P::PI_2[0]), x), r = fmadd(n, second, first);
-    low = fmadd(n, broadcast<V>(-P::PI_2[2]), fmadd(n, second, first - r));
+    V first = fmadd(n, broadcast<V>(-P::PI_2[0]), x), product = n * second, r = first + product, added = r - first;
+    low = fmadd(n, second, -product) + ((first - (r - added)) + (product - added));
+    low = fmadd(n, broadcast<V>(-P::PI_2[2]), low);
     return r;
 }
 template <class V> INLINE V sin_or_cos(V x, int quarters) {
