@@ -37,6 +37,7 @@ from .trace.inference import (
     writes_of,
 )
 from .trace.joint import Joint
+from .trace.known_values import KnownValues
 from .trace.retrace import RetraceableProgram
 
 
@@ -49,6 +50,7 @@ def compile_training(
     rewrite: Rewrite | None = None,
     memory_budget: float = 1.0,
     shown: int = 0,
+    known: KnownValues | None = None,
     run_overlapping: RunOverlapping | None = None,
     leave_small: Callable[[str], object] | None = None,
 ) -> Callable[..., Any]:
@@ -64,12 +66,14 @@ def compile_training(
     shown: the last so many results are tensors that exist already. The callable takes these behind its arguments, in
     order, and returns only the other results, which autograd then sees computed from these tensors.
 
+    known: values of the program that the arguments tell.
+
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `function` itself then.
     """
     captured = captured_tensors(function, example_inputs) if isinstance(function, fx.GraphModule) else []
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)] + captured
     with counters.timed("aot"):
-        program = RetraceableProgram(function, with_symbols(function, example_inputs), captured, keep, rewrite)
+        program = RetraceableProgram(function, with_symbols(function, example_inputs), captured, keep, rewrite, known)
         joint = _trace(program, tensors)
     if not joint.differentiable and not shown:
         return _compile_without_gradients(program, joint, example_inputs, tensors, compile_graph, run_overlapping)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.differential import DOUBLE, Tolerance
+from tests.aot.autograd.traced_graphs import count, graphs_of
+from tests.differential import DOUBLE, Tolerance, assert_same
 from tests.scenarios import Scenario, check, leaf, scenarios
 from torch import nn
 
 import stator
 from stator import pipeline
-from stator.aot import compile_training
 from stator.aot.autograd.autograd_step import CompiledStep
 
 
@@ -58,12 +58,8 @@ def test_scenario(scenario: Scenario, backend: str) -> None:
 
 def test_running_statistics_are_not_kept_for_the_backward() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
-    graphs: list[Any] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        return compile_training(graph, inputs, lambda gm, given: graphs.append(gm) or gm, keep=lambda target: True)
-
-    result = stator.compile(model, backend=backend)(torch.randn(5, 4, requires_grad=True))
+    compiled, graphs = graphs_of(model)
+    result = compiled(torch.randn(5, 4, requires_grad=True))
     result.sum().backward()
     wanted = torch.ops.aten.native_batch_norm_backward.default
     (call,) = [node for node in graphs[-1].graph.nodes if node.target is wanted]
@@ -105,3 +101,53 @@ def test_a_defect_of_the_compiler_does_not_end_a_second_derivative(monkeypatch: 
         (gradient,) = torch.autograd.grad(result, x, create_graph=True)
     (expected,) = torch.autograd.grad(function(x), x, create_graph=True)
     torch.testing.assert_close(torch.autograd.grad(gradient.sum(), x), torch.autograd.grad(expected.sum(), x))
+
+
+@pytest.mark.parametrize("sizes", [[3], [3, 5, 6]])
+def test_a_backward_that_is_differentiated_reads_what_the_forward_saved(sizes: list[int]) -> None:
+    compiled, graphs = graphs_of(lambda x, v, w: ((x @ v).tanh() @ w).tanh() @ w)
+    v, w = leaf(4, 4, seed=1), leaf(4, 4, seed=2)
+    for size in sizes:
+        x = leaf(size, 4)
+        results = []
+        for call in (compiled, lambda x, v, w: ((x @ v).tanh() @ w).tanh() @ w):
+            (gradient,) = torch.autograd.grad(call(x, v, w).sum(), x, create_graph=True)
+            results.append([gradient, *torch.autograd.grad(gradient.square().sum(), [x, v, w])])
+        assert_same(results[0], results[1], Tolerance(1e-6, 1e-5))
+    # three products of the forward, then those of the gradient alone
+    assert [count(graph, torch.ops.aten.mm.default) for graph in graphs[:2]] == [3, 3]
+
+
+def test_saved_values_in_the_layout_of_their_convolution() -> None:
+    """Compiled convolutions choose the strides of what they save."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3), torch.nn.LeakyReLU(), torch.nn.Conv2d(16, 16, 3), torch.nn.Tanh(), torch.nn.Flatten()
+    )
+    x = torch.randn(2, 3, 12, 12, requires_grad=True)
+    results = []
+    for call in (stator.compile(model, fullgraph=True), model):
+        (slope,) = torch.autograd.grad(call(x).sum(), x, create_graph=True)
+        results.append([slope, *torch.autograd.grad(slope.square().sum(), [model[0].weight, model[2].weight])])
+    assert_same(results[0], results[1], Tolerance(1e-5, 1e-4))
+
+
+def test_saved_values_that_hooks_hand_back_in_another_layout() -> None:
+    def transposed(kept: torch.Tensor) -> torch.Tensor:
+        return kept.mT.contiguous().mT if kept.dim() > 1 and not kept.requires_grad else kept
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).tanh() @ w).tanh() @ w
+
+    compiled, x, w = stator.compile(program, fullgraph=True), leaf(3, 4), leaf(4, 4, seed=1)
+    for hooks in (False, True, False):
+        results = []
+        for call in (compiled, program):
+            if hooks:
+                with torch.autograd.graph.saved_tensors_hooks(lambda one: one, transposed):
+                    y = call(x, w)
+            else:
+                y = call(x, w)
+            (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            results.append([gradient, *torch.autograd.grad(gradient.square().sum(), [x, w])])
+        assert_same(results[0], results[1], Tolerance(1e-6, 1e-5))

@@ -6,7 +6,7 @@ A backward is compiled when it is first needed, for the tangents that then exist
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from stator.aot.runtime.symbolic_backward import SymbolicBackward
 from stator.aot.trace.batched_grads import is_batched, row_by_row
 from stator.aot.trace.input_groups import pending_values, progress_of
 from stator.aot.trace.joint import Joint, overwritten
+from stator.aot.trace.known_values import KnownValues
 from stator.aot.trace.output_autograd_nodes import (
     LinkedResults,
     Reference,
@@ -61,9 +62,12 @@ class GradientRequest:
 
 
 # The request of a twice differentiable backward, the results of the forward that it may be differentiated by, facts of
-# its tangents, and the values of symbols: it is compiled for fixed sizes
-_SecondKey = tuple[GradientRequest, tuple[int, ...], tuple[Any, ...], tuple[int, ...]]
+# its tangents, strides of the known values, and the values of symbols: it is compiled for fixed sizes
+_SecondKey = tuple[GradientRequest, tuple[int, ...], tuple[Any, ...], tuple[Any, ...], tuple[int, ...]]
+_Given = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]  # primals and tangents, and known values behind them
 Backward = CompiledBackward | SymbolicBackward
+# Backwards for some of the primals that a step compiles; it computes all gradients for others
+_MOST_PARTIAL = 4
 # Second derivatives that a step with symbolic sizes compiles; it runs eagerly for more sizes
 _MOST_SECOND = 8
 # compile_training itself: a backward that is differentiated is compiled like any other program
@@ -103,6 +107,12 @@ class CompiledStep:
         everything = (1 << len(joint.differentiable)) - 1
         self.frees = joint.savers.freed_by(everything)  # values, as bits
         # whether a backward of all values frees all that the step saved
+        # the primals at autograd's edges of the step, and the last of these edges that leads to a gradient
+        unreached = frozenset(joint.unreached)
+        self.at_edges = [at for at in range(joint.primal_count) if at not in unreached]
+        self.last_edge = max(
+            (edge for edge, at in enumerate(self.at_edges) if joint.gradients[at] is not None), default=0
+        )
         self.frees_all = self.frees in ((everything,) if self.saved else (0, everything))
         # for `OrdinaryStepFunction`: nothing happens in a call but that values are computed
         self.is_ordinary = bool(joint.differentiable) and not (
@@ -114,6 +124,8 @@ class CompiledStep:
             or joint.links_effects
         )
         self.select_saved = _selection(parts.saved)
+        # saved values that only the backward knows: one that is differentiated reads them, too
+        self.known = [] if self.devices else [at for at, saved in enumerate(parts.saved) if self._is_hidden(saved)]
         self.saved_results = {saved.position for saved in parts.saved if not isinstance(saved, SavedInput)}
         self.number_count = len(joint.traced.numbers)
         self.symbols = (*joint.bindings, *joint.unknown)
@@ -132,6 +144,18 @@ class CompiledStep:
     ) -> GradientRequest:
         """observed: whether nodes of results have already handed out the gradients of earlier results."""
         return GradientRequest(positions, None, self.stops if is_observed else (), by)
+
+    def asked_by(self, step_node: Any) -> frozenset[int] | None:
+        """The primals whose gradients the running backward uses: `torch.autograd.grad` asks for some. None for all."""
+        if self.leads_to_made or asks_for_all(step_node, self.last_edge):
+            return None
+        edges = step_node.next_functions
+        asked = [
+            at for at, (node, _) in zip(self.at_edges, edges, strict=False) if node and will_use(node) is not False
+        ]
+        partial_ones = {request.by for request in self.backwards if request.by is not None}
+        by = frozenset(asked)
+        return by if by in partial_ones or len(partial_ones) < _MOST_PARTIAL else None
 
     @functools.cached_property
     def readers(self) -> tuple[int, ...]:
@@ -240,12 +264,12 @@ class CompiledStep:
             if last and not torch.is_grad_enabled():
                 self.free(step_node, freed, saved)
         if torch.is_grad_enabled():
-            return self.twice_differentiable(request, step_node, present)
+            return self.twice_differentiable(request, step_node, present, self._known(saved))
         if run_eagerly is not None:
             return run_eagerly(request, present)
         backward = self._at_sizes(self.backward_for(request), step_node)
         if backward is None or (kept is not None and not backward.can_run(saved)):
-            return self.twice_differentiable(request, step_node, present)
+            return self.twice_differentiable(request, step_node, present, self._known(saved))
         return backward(backward.arguments(saved, present))[1:]
 
     def _at_sizes(self, backward: Backward, step_node: Any) -> CompiledBackward | None:
@@ -292,10 +316,13 @@ class CompiledStep:
         if places is None:
             step_node.primals = step_node.memory = ()
 
-    def twice_differentiable(self, request: GradientRequest, step_node: Any, tangents: Sequence[Any]) -> list[Any]:
+    def twice_differentiable(
+        self, request: GradientRequest, step_node: Any, tangents: Sequence[Any], known: Sequence[torch.Tensor]
+    ) -> list[Any]:
         """Gradients per primal that can be differentiated again: the backward is compiled like any other program. It
-        computes the forward again, with the random numbers of the forward. step_node: autograd's node of the call."""
-        found = iter(self._run_again(request, step_node, tangents))
+        computes again what it needs of the forward, with the forward's random numbers, except the values `known`.
+        step_node: autograd's node of the call."""
+        found = iter(self._run_again(request, step_node, known, tangents))
         return [
             None if not primal.requires_grad or (request.by is not None and at not in request.by) else next(found)
             for at, primal in enumerate(step_node.primals)
@@ -306,6 +333,7 @@ class CompiledStep:
         behind = self.behind[position]
         request = GradientRequest((position,), behind, behind)
         saved = saved_values(step_node, self._bits(request.positions))
+        known = self._known(saved)
         if moved := replaced_primals(step_node):
             raise replacement_error(step_node.primals[moved[0]])
         if not torch.is_grad_enabled():
@@ -317,13 +345,27 @@ class CompiledStep:
                 logs.warn_once(
                     f"aot:between:{error}", f"stator: a backward between results computes the forward again. {error}"
                 )
-        return self._run_again(request, step_node, [tangent])
+        return self._run_again(request, step_node, known, [tangent])
 
-    def _run_again(self, request: GradientRequest, step_node: Any, tangents: Sequence[torch.Tensor]) -> Sequence[Any]:
+    def _is_hidden(self, saved: Saved) -> bool:
+        return not isinstance(saved, SavedInput) and saved.position >= self.value_count
+
+    def _known(self, saved: Sequence[Any]) -> list[torch.Tensor]:
+        """The values of `self.known` among the saved values of a call; none if one is freed, or not a plain tensor."""
+        known = [saved[at] for at in self.known]
+        return known if all(value is not None and is_plain(value) for value in known) else []
+
+    def _run_again(
+        self,
+        request: GradientRequest,
+        step_node: Any,
+        known: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor],
+    ) -> Sequence[Any]:
         """Run `RetraceableProgram.gradients`, differentiable by those results of the forward that still exist."""
         again = torch.is_grad_enabled()
         if again and is_batched(tangents):
-            return row_by_row(partial(self._run_again, request, step_node), tangents)
+            return row_by_row(partial(self._run_again, request, step_node, known), tangents)
         primals = unchanged_inputs(step_node.primals, step_node.versions)
         linked: LinkedResults | None = step_node.linked
         results: Sequence[Reference] = step_node.results
@@ -340,11 +382,13 @@ class CompiledStep:
         plain = all(map(is_plain, tangents))  # operators handle tensors that vmap batches, and subclasses
         run = None
         if plain:
-            key = request, tuple(shown), tuple([_compiled_for(tangent) for tangent in tangents]), step_node.sizes
-            run = self._compiled_gradients(key, gradients(tuple(shown)), [*primals, *tangents], len(shown))
+            facts = tuple([_compiled_for(tangent) for tangent in tangents])
+            key = request, tuple(shown), facts, tuple([value.stride() for value in known]), step_node.sizes
+            given = [*primals, *tangents], known
+            run = self._compiled_gradients(key, gradients(tuple(shown)), given, self._sizes(step_node))
         with replay_random_numbers(step_node.states):
             if run is not None:
-                found = run(*primals, *tangents, *shown.values())
+                found = run(*primals, *tangents, *known, *shown.values())
             else:
                 found = gradients()(*alias_primals(primals), *tangents)
         hooks = step_node.hooks if linked is None else {**step_node.hooks, **linked.hooks}
@@ -352,19 +396,20 @@ class CompiledStep:
         return refuse_observed_results(step_node, results, found) if plain and missed else found
 
     def _compiled_gradients(
-        self, key: _SecondKey, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor], shown: int
+        self, key: _SecondKey, gradients: Callable[..., Any], given: _Given, sizes: Mapping[Symbol, int]
     ) -> Callable[..., Any] | None:
         if key not in self.second:
             with self.lock:
                 if len(self.second) >= _MOST_SECOND and self.environment is not None and not self.devices:
                     return None
                 if key not in self.second:
-                    self.second[key] = self._compile_gradients(gradients, arguments, shown)
+                    self.second[key] = self._compile_gradients(gradients, given, len(key[1]), sizes)
         return self.second[key]
 
     def _compile_gradients(
-        self, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor], shown: int
+        self, gradients: Callable[..., Any], given: _Given, shown: int, sizes: Mapping[Symbol, int]
     ) -> Callable[..., Any] | None:
+        arguments, known = given
         try:
             compile_function = partial(
                 self.compile_training,
@@ -372,8 +417,9 @@ class CompiledStep:
                 keep=self.program.keep,
                 rewrite=self.program.rewrite,
                 shown=shown,
+                known=self._known_values(len(arguments), sizes) if known else None,
             )
-            return compile_on_memory(gradients, arguments, compile_function)
+            return compile_on_memory(gradients, [*arguments, *known], compile_function)
         except Exception as error:  # a defect of the compiler must not end the user's backward
             if raised_by_signal_handler(error):
                 raise
@@ -390,6 +436,13 @@ class CompiledStep:
                 f"{kind}{error}",
             )
             return None
+
+    def _known_values(self, first: int, sizes: Mapping[Symbol, int]) -> KnownValues:
+        graph = self.joint.graph.graph
+        nodes = {f"saved_{node.name}": node for node in graph.nodes}
+        return KnownValues(
+            graph, self.joint.primal_count, tuple([nodes[self.names[at]] for at in self.known]), first, sizes
+        )
 
 
 def _size_notes(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], tuple[int, ...]] | None:
@@ -415,6 +468,21 @@ def _selection(
 def _compiled_for(tangent: torch.Tensor) -> tuple[bool, tuple[int, ...], int]:
     """Facts of a tangent that a compiled second derivative relies on: requires_grad, strides, dispatch keys."""
     return tangent.requires_grad, tangent.stride(), torch._C._dispatch_keys(tangent).raw_repr()
+
+
+def asks_for_all(step_node: Any, edge: int) -> bool:
+    """Whether the running backward computes what lies behind this edge of a node, and is not known to compute less than
+    all gradients."""
+    return will_use(step_node.next_functions[edge][0]) is True
+
+
+def will_use(node: Any) -> bool | None:
+    """Whether the running backward goes on to a node. None if it ends there: only `torch.autograd.grad` by a leaf does
+    that, for which autograd has an error instead of an answer."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:
+        return None
 
 
 def is_observed(step_node: Any) -> bool:

@@ -16,7 +16,7 @@ from stator.graph.subgraphs.generators import states_of
 from stator.runtime.autograd_state import below_autograd
 from stator.runtime.launch import UNCHECKED_VERSION, lie_at, memory, versions
 
-from .autograd_step import CompiledStep, is_observed
+from .autograd_step import CompiledStep, asks_for_all, is_observed
 
 is_grad_enabled = torch.is_grad_enabled
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
@@ -73,7 +73,7 @@ class StepFunction(torch.autograd.Function):
         if not present:  # no value of this step has a tangent
             return (None,) * len(ctx.needs_input_grad)
         del tangents, of_values
-        found = step.gradients(ctx, step.request(positions, is_observed(ctx)), present)
+        found = step.gradients(ctx, step.request(positions, is_observed(ctx), step.asked_by(ctx)), present)
         others = (None,) * (step.leads_to_made + step.number_count)
         return (None, *found, *others)
 
@@ -118,6 +118,7 @@ class OrdinaryStepFunction(torch.autograd.Function):
             or (ctx.linked is not None and ctx.linked.observed)
             or is_grad_enabled()
             or keeps_graph()
+            or not asks_for_all(ctx, step.last_edge)
             or ctx.freed is not NOTHING_FREED
             or (ctx.memory and not lie_at(ctx.primals, ctx.memory[0]))
         ):

@@ -22,6 +22,7 @@ from stator.shapes.expr import Symbol
 from .batched_grads import outside_batching
 from .inference import Rewrite
 from .joint import Joint, trace_joint
+from .known_values import KnownValues
 from .output_autograd_nodes import gradients_between
 
 NO_SIZES: Mapping[Symbol, int] = MappingProxyType({})
@@ -61,7 +62,7 @@ class RetraceableProgram:
     """A function, fake tensors in place of its inputs, and the state of torch that it runs in.
 
     example_inputs: may be fakes with symbolic sizes, and symbolic ints. captured: tensors that the function reaches by
-    itself. merge_equal: whether a tensor given twice is one input.
+    itself. merge_equal: whether a tensor given twice is one input. known: values that traces do not compute again.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class RetraceableProgram:
         captured: Sequence[torch.Tensor],
         keep: Keep,
         rewrite: Rewrite | None = None,
+        known: KnownValues | None = None,
     ) -> None:
         mode = FakeMode()
         self.function = function
@@ -81,6 +83,7 @@ class RetraceableProgram:
         self.keep = keep
         self.rewrite = rewrite
         self.merge_equal = False
+        self.known = known
         self.torch_state = TorchState.current()
 
     def trace(
@@ -108,6 +111,8 @@ class RetraceableProgram:
             )
         if self.rewrite is not None:
             self.rewrite(joint.graph)
+        if self.known is not None:
+            self.known.use(joint.graph.graph)
         return joint
 
     def gradients(
@@ -123,17 +128,17 @@ class RetraceableProgram:
     ) -> Callable[..., tuple[torch.Tensor | None, ...]]:
         """The backward as a function that can be differentiated again.
 
-        It takes the primals (inputs, then captured tensors), then tangents of the forward values at `positions`. It
-        returns the gradients of the primals that require grad (of `by` alone, if given) or of the forward values
-        `targets`, None where the values do not depend on them; then the forward values `shown`. stops: forward values
-        where gradients stop, see `output_autograd_nodes.gradients_between`. handles: the result of `self.handles` for
-        these primals, if already known. sizes: the values of symbols.
+        It takes the primals (inputs, then captured tensors), then tangents of the forward values at `positions`, and
+        ignores what comes behind these. It returns the gradients of the primals that require grad (of `by` alone, if
+        given) or of the forward values `targets`, None where the values do not depend on them; then the forward values
+        `shown`. stops: forward values where gradients stop, see `output_autograd_nodes.gradients_between`. handles: the
+        result of `self.handles` for these primals, if already known. sizes: the values of symbols.
         """
         given_handles = handles
         count = sum(isinstance(value, torch.Tensor) for value in self.inputs) + len(self.captured)
 
         def gradients_of(*arguments: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-            primals, tangents = arguments[:count], arguments[count:]
+            primals, tangents = arguments[:count], arguments[count : count + len(positions)]
             handles = self.handles(joint, primals, sizes) if given_handles is None else given_handles
             given = {id(handles[position]): tangent for position, tangent in zip(positions, tangents, strict=True)}
             with torch.enable_grad():

@@ -111,14 +111,21 @@ def same_layout(first: TensorMeta, second: TensorMeta) -> bool:
 
 def _earlier_twin(node: fx.Node, seen: dict[Any, fx.Node]) -> fx.Node | None:
     """Return an earlier node with equal target and arguments, or None."""
-    if not is_pure(node):
+    key = call_key(node.target, node.args, node.kwargs) if is_pure(node) else None
+    if key is None:
         return None
-    try:
-        key = (node.target, _key(node.args), _key(node.kwargs), tuple(node.meta.get("binds", ())))
-        earlier = seen.setdefault(key, node)
-    except TypeError:  # an unhashable argument
-        return None
+    earlier = seen.setdefault((key, tuple(node.meta.get("binds", ()))), node)
     return None if earlier is node else earlier
+
+
+def call_key(target: Any, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
+    """Equal for calls of one function with equal arguments. None if an argument cannot be hashed."""
+    key = target, _key(args), _key(kwargs)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
 
 
 def _key(value: Any) -> Any:

@@ -1,0 +1,89 @@
+"""Values that an earlier run of a program computed, in place of computing them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from stator.graph.ir.cleanup import call_key, is_pure, same_layout
+from stator.graph.ir.memory import memory_root
+from stator.graph.ir.size_bindings import evaluated
+from stator.prims.record import TensorMeta
+from stator.shapes.expr import Symbol
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class KnownValues:
+    """Values of nodes of a functional graph, for a program that runs this graph again, among other things.
+
+    graph: its first `input_count` placeholders have the values of the program's first inputs. nodes: their values are
+    the program's inputs from position `first` on, with any strides. sizes: the values of the graph's symbols.
+    """
+
+    graph: fx.Graph
+    input_count: int
+    nodes: tuple[fx.Node, ...]
+    first: int
+    sizes: Mapping[Symbol, int]
+
+    def use(self, program: fx.Graph) -> None:
+        """Let the graph of the program read these inputs where it computes the values again. Results and the memory of
+        results are still computed: a result is no input."""
+        inputs = _placeholders(program)
+        output = program.output_node()
+        results = {memory_root(one) for one in output.all_input_nodes}
+        twins = self._twins(program)
+        for node, known in zip(self.nodes, inputs[self.first :], strict=False):
+            twin = twins.get(node)
+            if twin is not None and twin not in results:
+                with program.inserting_after(inputs[-1]):
+                    twin.replace_all_uses_with(_laid_out(program, known, twin.meta["val"]), propagate_meta=False)
+
+    def _twins(self, program: fx.Graph) -> dict[fx.Node, fx.Node]:
+        """Nodes of the graph, with the nodes of the program that compute the same from the same inputs."""
+        made = {
+            call_key(node.target, node.args, node.kwargs): node
+            for node in reversed(program.nodes)
+            if node.op == "call_function"
+        }
+        count = self.input_count
+        twins = dict(zip(_placeholders(self.graph)[:count], _placeholders(program)[:count], strict=True))
+        for node in self.graph.nodes:
+            if node.op == "call_function" and is_pure(node) and twins.keys() >= set(node.all_input_nodes):
+                args, kwargs = fx.map_arg((node.args, node.kwargs), twins.__getitem__)
+                key = call_key(node.target, *evaluated((args, kwargs), self.sizes))
+                twin = None if key is None else made.get(key)
+                if twin is not None and _is_like(twin, node, self.sizes):
+                    twins[node] = twin
+        return twins
+
+
+def _placeholders(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def _is_like(twin: fx.Node, node: fx.Node, sizes: Mapping[Symbol, int]) -> bool:
+    """Whether the values have equal layouts; also for several results, which their readers compare."""
+    one, other = twin.meta["val"], node.meta["val"]
+    if type(one) is not TensorMeta or type(other) is not TensorMeta:
+        return type(one) is type(other)
+    return same_layout(one, evaluated(other, sizes))
+
+
+def _laid_out(graph: fx.Graph, known: fx.Node, wanted: TensorMeta) -> fx.Node:
+    """The known value with the strides that the program computes it in."""
+    given = known.meta["val"]
+    if given.stride == wanted.stride:
+        return known
+    meta = TensorMeta(wanted.shape, wanted.stride, wanted.dtype, wanted.device)
+    options = {"dtype": wanted.dtype, "device": wanted.device}
+    empty = graph.call_function(aten.empty_strided.default, (list(wanted.shape), list(wanted.stride)), options)
+    with graph.inserting_after(empty):
+        copied = graph.call_function(aten.copy.default, (empty, known))
+    empty.meta["val"] = copied.meta["val"] = meta
+    return copied
