@@ -137,7 +137,8 @@ def speed_section(kept: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in kept["versions"].items())
     lines = [f"## {TITLES['wide']}", "", WIDE, f"Measured with {versions}.", ""]
     lines += speed_table(built)
-    lines += ["", "### Slower than 0.97 of eager, with the cause", "", *slow_families("wide", built)]
+    if slow := slow_families("wide", built):
+        lines += ["", "### Slower than 0.97 of eager, with the cause", "", *slow]
     lines += ["", "### Every family of the wide suite", ""]
     lines += ["| family | library | inference | breaks | speed | training | breaks | speed |"]
     lines += ["| --- | --- | --- | ---: | ---: | --- | ---: | ---: |"]
