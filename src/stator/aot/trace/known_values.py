@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -81,7 +82,7 @@ def _laid_out(graph: fx.Graph, known: fx.Node, wanted: TensorMeta) -> fx.Node:
     if given.stride == wanted.stride:
         return known
     meta = TensorMeta(wanted.shape, wanted.stride, wanted.dtype, wanted.device)
-    options = {"dtype": wanted.dtype, "device": wanted.device}
+    options: dict[str, Any] = {"dtype": wanted.dtype, "device": wanted.device}
     empty = graph.call_function(aten.empty_strided.default, (list(wanted.shape), list(wanted.stride)), options)
     with graph.inserting_after(empty):
         copied = graph.call_function(aten.copy.default, (empty, known))
