@@ -32,7 +32,7 @@ _LARGE = 2**20 * 3**5 * 5**3 * 7**2 * 11 * 13 * 17
 
 _MOST_QUOTIENTS = 4  # in one expression, when a bound is looked for
 
-_asking = threading.local()
+asking = threading.local()  # this thread's answers: `unknown` by `assume_large_sizes`, `several` by `assume_several`
 
 
 @contextmanager
@@ -53,12 +53,12 @@ def assume_several() -> Iterator[None]:
 
 @contextmanager
 def _answering(way: str, on: bool) -> Iterator[None]:
-    before = getattr(_asking, way, False)
-    setattr(_asking, way, on)
+    before = getattr(asking, way, False)
+    setattr(asking, way, on)
     try:
         yield
     finally:
-        setattr(_asking, way, before)
+        setattr(asking, way, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Environment:
             return answer
         if isinstance(condition, (Conjunction, Disjunction)):
             return self._decide_parts(condition)
-        if getattr(_asking, "several", False):
+        if getattr(asking, "several", False):
             answer = self._answer_above_one(condition)  # type: ignore[arg-type]
             if answer is not None:
                 return answer
@@ -211,7 +211,7 @@ class Environment:
         return self.decide(condition) if hinted else otherwise
 
     def _decide_unknown(self, condition: Comparison) -> bool:
-        if getattr(_asking, "unknown", False):
+        if getattr(asking, "unknown", False):
             return self._answer_in_general(condition.substitute(self.replacements))
         exact = any(self.hints.get(symbol) == 1 for symbol in condition.symbols)
         answer = self._answer_above_one(condition) if self.assumes and not exact else None
@@ -478,7 +478,7 @@ class Environment:
     def remember(self, key: Any, compute: Callable[[], Any]) -> Any:
         """The result of `compute`, which asks this environment alone. `key` describes the function and its arguments.
         A new fact makes the environment forget."""
-        key = (key, getattr(_asking, "unknown", False), getattr(_asking, "several", False))
+        key = (key, getattr(asking, "unknown", False), getattr(asking, "several", False))
         found = self._remembered.get(key)
         if found is None:
             known = len(self.facts)

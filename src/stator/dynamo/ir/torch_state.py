@@ -15,6 +15,7 @@ from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ModuleGlobalSource
 from stator.dynamo.host.torch_overrides import function_state, set_function_state
+from stator.shapes.environment import asking
 
 from .reconstruct_ir import ConstantRecipe, Effect, call_effect
 
@@ -52,7 +53,7 @@ def _itself(saved: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def modes_restored_on_interrupt() -> Iterator[None]:
-    """Restore torch's modes of this thread if the block is interrupted at any point. (On a normal end or an ordinary
+    """Restore the modes of this thread if the block is interrupted at any point. (On a normal end or an ordinary
     exception, the code that changed a mode has restored it.)"""
     before = _Modes.now()
     try:
@@ -87,6 +88,7 @@ class _Modes:
     function_modes: int
     included: tuple[bool, ...]
     excluded: tuple[bool, ...]
+    asking: dict[str, bool]
     state: TorchState
 
     @classmethod
@@ -96,6 +98,7 @@ class _Modes:
             torch._C._len_torch_function_stack(),
             tuple(map(torch._C._dispatch_tls_is_dispatch_key_included, _KEYS)),
             tuple(map(torch._C._dispatch_tls_is_dispatch_key_excluded, _KEYS)),
+            vars(asking).copy(),
             TorchState.now(),
         )
 
@@ -110,6 +113,8 @@ class _Modes:
                 torch._C._dispatch_tls_set_dispatch_key_included(key, self.included[at])
             if now.excluded[at] is not self.excluded[at]:
                 torch._C._dispatch_tls_set_dispatch_key_excluded(key, self.excluded[at])
+        vars(asking).clear()
+        vars(asking).update(self.asking)
         self.state.restore()
 
 
