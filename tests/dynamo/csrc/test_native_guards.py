@@ -12,6 +12,7 @@ import types
 import weakref
 
 from stator.base.errors import CompileError, UserPlace
+from stator.dynamo.cache.compiled_frames import _DropDead
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree, describe_failure, without_strong_references
 from stator.dynamo.guards.source import (
@@ -216,6 +217,8 @@ def test_the_predicate_of_callbacks_is_asked_where_a_weak_reference_has_one():
     assert plain() is thing and holds(guard, thing) and holds(guard, 1) and not asked
     assert not holds(guard, watched) and set(asked) == {watched}
     watching.clear()
+    assert holds(guard, watched)
+    watching.append(weakref.ref(watched, _DropDead(Plain)))  # callbacks of guards are not the program's
     assert holds(guard, watched)
 
 

@@ -491,6 +491,9 @@ class _DropDead:
         cache.versions = tuple(version for version in cache.versions if version.guards is not tree)
 
 
+if _native is not None:
+    _native.set_own_callback_type(_DropDead)
+
 SHAPE_OF_CODE = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_freevars")
 SHAPE_OF_FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 

@@ -67,12 +67,14 @@ static int predicate_holds(PyObject *predicate, PyObject *value)
     return truth > 0;
 }
 
-/* Whether no weak reference to the object has a callback. */
+PyTypeObject *guard_own_callback_type;
+
+/* Whether no weak reference to the object has a callback, except for those of guards. */
 static int has_no_callback(PyObject *object)
 {
     Py_ssize_t offset = Py_TYPE(object)->tp_weaklistoffset;
     PyWeakReference *reference = offset ? *(PyWeakReference **)((char *)object + offset) : NULL;
-    while (reference && !reference->wr_callback) {
+    while (reference && (!reference->wr_callback || Py_IS_TYPE(reference->wr_callback, guard_own_callback_type))) {
         reference = reference->wr_next;
     }
     return !reference;

@@ -385,7 +385,18 @@ static PyObject *register_plain_type(PyObject *Py_UNUSED(self), PyObject *type)
     Py_RETURN_NONE;
 }
 
+static PyObject *set_own_callback_type(PyObject *Py_UNUSED(self), PyObject *type)
+{
+    if (!PyType_Check(type)) {
+        PyErr_SetString(PyExc_TypeError, "callbacks are recognized by their class");
+        return NULL;
+    }
+    Py_XSETREF(guard_own_callback_type, (PyTypeObject *)Py_NewRef(type));
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"set_own_callback_type", set_own_callback_type, METH_O, "CALLBACKS ignores callbacks of exactly this class."},
     {"register_plain_type", register_plain_type, METH_O, "Allow EQUALS by the == of this C type."},
     {"called_as_usual", called_as_usual, METH_O, "Does the call of this Python function run its code?"},
     {"has_names_only", has_names_only, METH_O,

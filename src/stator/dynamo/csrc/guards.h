@@ -148,6 +148,7 @@ typedef struct {
 } GuardTree;
 
 extern PyTypeObject GuardTreeType;
+extern PyTypeObject *guard_own_callback_type; /* of the callbacks that trees get as `invalidated`, or NULL */
 
 /* One evaluation. */
 typedef struct {
