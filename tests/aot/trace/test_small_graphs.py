@@ -31,6 +31,13 @@ def product(x: torch.Tensor) -> torch.Tensor:
     return table @ table.t()
 
 
+LSTM = torch.nn.LSTM(2, 3)
+
+
+def recurrent(x: torch.Tensor) -> torch.Tensor:
+    return LSTM(x.view(-1, 2, 2))[0]  # type: ignore[no-any-return]
+
+
 @pytest.mark.fixed_sizes
 @pytest.mark.parametrize(
     ("function", "size", "left"),
@@ -42,6 +49,7 @@ def product(x: torch.Tensor) -> torch.Tensor:
         (shifted_thrice, 4, 0),  # an operator of a number costs more
         (product, 4, 1),
         (product, 10000, 1),  # nothing to fuse
+        (recurrent, 400, 1),  # the first states are filled with zeros, which fuses with nothing
     ],
 )
 def test_a_small_graph_is_left_to_eager(

@@ -80,7 +80,10 @@ def too_small(joint: JointGraph, parts: Partition, links: int, groups: int) -> s
     backward = sum(map(is_backward, nodes))
     if len(nodes) - backward <= 1 and backward <= 1:
         return "one operator in the forward, and one at most in the backward"
-    loops = [is_backward(node) for node in nodes if not _is_view(node) and not is_library_call(node)]
+    # a fill, which reads nothing, fuses with no library call
+    loops = [
+        is_backward(one) for one in nodes if one.all_input_nodes and not _is_view(one) and not is_library_call(one)
+    ]
     nothing_to_fuse = loops in ([], [True])  # one in the backward: a sum of gradients
     if not nothing_to_fuse and has_symbols(joint.graph.graph):
         return None  # other calls may bring more data

@@ -108,11 +108,16 @@ class CompiledBackward:
         primals. Empties the list of arguments."""
         if self.settled is not None:
             run, expected, deterministic = self.settled
-            if layouts(arguments) == expected and (deterministic or not _are_deterministic()):
-                return self.pick((None, *run(arguments)))
+            if deterministic or not _are_deterministic():
+                # the backward of a sum gives an expanded tangent
+                fit = layouts(arguments) == expected
+                if fit or (self._lay_out_tangents(arguments) and layouts(arguments) == expected):
+                    return self.pick((None, *run(arguments)))
         return self.pick((None, *self._run(arguments)))
 
-    def _run(self, arguments: list[torch.Tensor]) -> Sequence[Any]:
+    def _lay_out_tangents(self, arguments: list[torch.Tensor]) -> bool:
+        """Bring the tangents into the layouts that the graph expects. Returns whether all of them are plain tensors;
+        others stay as they are."""
         plain = True
         for at, (meta, keys) in enumerate(zip(self.metas, self.keys, strict=True), len(self.reads)):
             ordinary = dispatch_keys(arguments[at]) == keys
@@ -120,6 +125,10 @@ class CompiledBackward:
                 plain = False
             elif not ordinary or arguments[at].stride() != meta.stride:
                 arguments[at] = _laid_out(arguments[at], meta.stride)
+        return plain
+
+    def _run(self, arguments: list[torch.Tensor]) -> Sequence[Any]:
+        plain = self._lay_out_tangents(arguments)
         if plain and (self.compiled is None or self.deterministic or not _are_deterministic()):
             run = self.compiled or self._compile(arguments)
             self._lay_out(arguments, self.strides)

@@ -78,54 +78,61 @@ class _Layer:
         return self.kind == "lstm" and self.autocast is None and runs_in_onednn(self.input, self.states)
 
     def directions(self) -> Iterator[tuple[Any, ...]]:
-        """Arguments of oneDNN's layer for each direction: weights, first states, whether it reads from the end."""
+        """Arguments of oneDNN's layer for each direction: its number, weights, first states."""
         count = 4 if self.biases else 2
         for at in range(2 if self.bidirectional else 1):
             weights = self.weights[at * count :][:count]
-            yield (*weights, *weights)[:4], [state[at].contiguous() for state in self.states], bool(at)
+            yield at, (*weights, *weights)[:4], self._of_direction(self.states, at)
+
+    def _of_direction(self, states: Sequence[Any], at: int) -> list[Any]:
+        """States, or their gradients, of one direction: [1, batch, size], which oneDNN takes as [batch, size]."""
+        parts = [None if one is None else one[at : at + 1] for one in states] if self.bidirectional else states
+        return [None if one is None else one.contiguous() for one in parts]
 
     def onednn_results(self) -> list[torch.Tensor]:
         """The results of the layer, then for each direction a tensor of one element in front of oneDNN's workspace,
         because only oneDNN knows the size."""
         input, size = self.input.contiguous(), self.states[0].shape[2]
         flags = size, 1, self.biases, self.bidirectional, False, True
-        with _library_mode(True, None):
+        with torch.enable_grad():  # otherwise ATen makes no workspace
             found = [
-                aten.mkldnn_rnn_layer.default(input, *weights, *states, reverse, [], _LSTM, *flags)
-                for weights, states, reverse in self.directions()
+                aten.mkldnn_rnn_layer.default(input, *weights, *states, at == 1, [], _LSTM, *flags)
+                for at, weights, states in self.directions()
             ]
+        output, hidden, cells, workspace = found[0]
+        if not self.bidirectional:
+            return [output.contiguous(), hidden, cells, workspace[:1]]
         outputs, hidden, cells, workspaces = zip(*found, strict=True)
-        output = torch.cat(outputs, 2) if self.bidirectional else outputs[0]
-        return [output.contiguous(), _stacked(hidden), _stacked(cells), *[one[:1] for one in workspaces]]
+        return [torch.cat(outputs, 2), torch.cat(hidden), torch.cat(cells), *[one[:1] for one in workspaces]]
 
     def onednn_gradients(
         self, gradients: list[torch.Tensor | None], results: list[torch.Tensor], of_states: bool
     ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
         """Gradients of input, states (if `of_states`) and weights."""
-        if any(one.untyped_storage().nbytes() == 1 for one in results[3:]):  # a saved-tensors hook made a copy
+        sizes = [one.untyped_storage().nbytes() for one in results[3:]]
+        if 1 in sizes:  # a saved-tensors hook made a copy
             results = self.onednn_results()
+            sizes = [one.untyped_storage().nbytes() for one in results[3:]]
         input, size = self.input.contiguous(), self.states[0].shape[2]
         flags: tuple[Any, ...] = _LSTM, size, 1, self.biases, True, self.bidirectional, [], False
         found = []
-        for at, (weights, states, reverse) in enumerate(self.directions()):
+        for at, weights, states in self.directions():
             output, of_output = results[0], gradients[0]
             if self.bidirectional:
                 columns = slice(at * size, (at + 1) * size)
                 output, of_output = output[:, :, columns], None if of_output is None else of_output[:, :, columns]
-            arriving = [None if one is None else one[at].contiguous() for one in gradients[1:]]
-            arriving.insert(0, None if of_output is None else of_output.contiguous())
-            workspace = results[3 + at]
-            workspace = workspace.as_strided((workspace.untyped_storage().nbytes(),), (1,), 0)
-            ends = [one[at].contiguous() for one in results[1:3]]
-            with _library_mode(True, None):
-                found.append(
-                    aten.mkldnn_rnn_layer_backward.default(
-                        input, *weights, *states, output.contiguous(), *ends, *arriving, reverse, *flags, workspace
-                    )
+            arriving = [None if of_output is None else of_output.contiguous(), *self._of_direction(gradients[1:], at)]
+            ends = self._of_direction(results[1:3], at)
+            workspace = results[3 + at].as_strided((sizes[at],), (1,), 0)
+            found.append(
+                aten.mkldnn_rnn_layer_backward.default(
+                    input, *weights, *states, output.contiguous(), *ends, *arriving, at == 1, *flags, workspace
                 )
+            )
         of_input, *other = [_dense(part[0], input.dtype) for part in found]  # oneDNN returns float32
         of_input = of_input + other[0] if other else of_input
-        states = [_stacked([one[at] for one in found]) for at in (5, 6)] if of_states else []
+        of_each = zip(*[part[5:7] for part in found], strict=True) if of_states else ()
+        states = [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in of_each]
         return of_input, states, [one for part in found for one in part[1 : 5 if self.biases else 3]]
 
     def autograd_gradients(self, gradients: list[torch.Tensor | None], needed: list[bool]) -> list[torch.Tensor]:
@@ -153,10 +160,6 @@ def runs_in_onednn(input: Any, states: Sequence[Any]) -> bool:
         and 0 not in input.shape
         and states[0].shape[2] == states[1].shape[2]  # no projections
     )
-
-
-def _stacked(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(list(parts))
 
 
 def run_layer(*arguments: Any) -> list[torch.Tensor]:
