@@ -152,6 +152,16 @@ def test_allocations_have_their_layout_and_memory_of_their_own(size, stride, dty
         assert len({tensor.data_ptr() for tensor in made}) == 4
 
 
+def test_allocations_follow_inference_mode() -> None:
+    allocate = Binder({}, {}, {}).allocation((3,), (1,), torch.float32, "cpu")
+    made = []
+    for mode in (False, True, False, True):
+        with torch.inference_mode(mode):
+            made += [allocate(), allocate()]
+    assert [tensor.is_inference() for tensor in made] == [False, False, True, True] * 2
+    assert not any(tensor.requires_grad or tensor._is_view() for tensor in made)
+
+
 def test_kernels_get_their_sizes() -> None:
     source = """extern "C" void stator_test_sizes(void *const *pointers, int64_t const *sizes) {
         for (int at = 0; at < 3; ++at) ((int64_t *)pointers[0])[at] = sizes[at];

@@ -400,6 +400,7 @@ static PyObject *install(PyObject *module, PyObject *args)
     Py_XSETREF(storage_offset, Py_NewRef(storage_offset_));
     Py_XSETREF(stator_untyped_storage, Py_NewRef(untyped_storage_));
     Py_XSETREF(get_num_threads, Py_NewRef(get_num_threads_));
+    stator_find_torch_c();
     Py_RETURN_NONE;
 }
 

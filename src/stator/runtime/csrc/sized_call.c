@@ -2,6 +2,9 @@
  * Allocation makes fresh tensors of one layout. */
 #include "sized_call.h"
 
+#ifndef _WIN32
+#include <dlfcn.h>
+#endif
 #include <stddef.h>
 #include <structmember.h>
 
@@ -208,6 +211,31 @@ PyTypeObject StatorSizedCallType = {
 
 /* ---- Allocation -------------------------------------------------------------------------------------------------- */
 
+/* torch's C interface to tensors, and the function that makes the Python object of a tensor: half the time of a call of
+ * `empty_like`. Without them NULL. */
+static struct {
+    int32_t (*empty_strided)(int64_t ndim, int64_t const *size, int64_t const *stride, int32_t dtype, int32_t device,
+                             int32_t device_index, void **tensor); /* not 0: an error */
+    int32_t (*delete_tensor)(void *tensor);
+    PyObject *(*wrap)(void *tensor); /* the argument is a reference in C++ */
+} torch_c;
+
+void stator_find_torch_c(void)
+{
+#ifndef _WIN32
+    void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    void *python = dlopen("libtorch_python.so", RTLD_LAZY | RTLD_NOLOAD);
+    void *empty_strided = library ? dlsym(library, "aoti_torch_empty_strided") : NULL;
+    void *delete_tensor = library ? dlsym(library, "aoti_torch_delete_tensor_object") : NULL;
+    void *wrap = python ? dlsym(python, "_Z16THPVariable_WrapRKN2at10TensorBaseE") : NULL;
+    if (empty_strided && delete_tensor && wrap) {
+        memcpy(&torch_c.empty_strided, &empty_strided, sizeof empty_strided);
+        memcpy(&torch_c.delete_tensor, &delete_tensor, sizeof delete_tensor);
+        memcpy(&torch_c.wrap, &wrap, sizeof wrap);
+    }
+#endif
+}
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -217,7 +245,56 @@ typedef struct {
     PyObject *empty_like;
     PyObject *template;  /* a tensor of the layout, or NULL */
     char used;
+    char direct;         /* by torch_c */
 } Allocation;
+
+/* A fresh tensor on the CPU of the template's layout; NULL, perhaps without an exception. */
+static PyObject *allocate(PyObject *template)
+{
+    char const *impl = stator_tensor_impl(&stator_layout, template);
+    void *tensor = NULL;
+    if (!impl || torch_c.empty_strided(stator_tensor_ndim(&stator_layout, impl), stator_tensor_sizes(&stator_layout, impl),
+                                       stator_tensor_strides(&stator_layout, impl),
+                                       stator_tensor_dtype(&stator_layout, impl), 0, 0, &tensor)) {
+        return NULL;
+    }
+    PyObject *result = torch_c.wrap(tensor);
+    torch_c.delete_tensor(tensor);
+    return result;
+}
+
+static int are_alike(PyObject *one, PyObject *other)
+{
+    char const *impl = stator_is_tensor(one) ? stator_tensor_impl(&stator_layout, one) : NULL;
+    char const *like = stator_is_tensor(other) ? stator_tensor_impl(&stator_layout, other) : NULL;
+    if (!impl || !like || Py_TYPE(one) != Py_TYPE(other)) {
+        return 0;
+    }
+    int64_t ndim = stator_tensor_ndim(&stator_layout, impl);
+    size_t size = (size_t)ndim * sizeof(int64_t);
+    return ndim == stator_tensor_ndim(&stator_layout, like)
+           && !memcmp(stator_tensor_sizes(&stator_layout, impl), stator_tensor_sizes(&stator_layout, like), size)
+           && !memcmp(stator_tensor_strides(&stator_layout, impl), stator_tensor_strides(&stator_layout, like), size)
+           && stator_tensor_dtype(&stator_layout, impl) == stator_tensor_dtype(&stator_layout, like)
+           && stator_tensor_device(&stator_layout, impl) == stator_tensor_device(&stator_layout, like)
+           && stator_tensor_keyset(&stator_layout, impl) == stator_tensor_keyset(&stator_layout, like)
+           && stator_tensor_storage_offset(&stator_layout, impl) == stator_tensor_storage_offset(&stator_layout, like);
+}
+
+/* Whether `allocate` makes tensors like those of `empty_like`, found by experiment. -1: an exception. */
+static int can_allocate(Allocation const *self)
+{
+    char const *impl = stator_layout.valid && torch_c.wrap ? stator_tensor_impl(&stator_layout, self->template) : NULL;
+    if (!impl || (stator_tensor_device(&stator_layout, impl) & 0xff) != 0) { /* the type of the device: the CPU is 0 */
+        return 0;
+    }
+    PyObject *usual = PyObject_Vectorcall(self->empty_like, &self->template, 1, NULL);
+    PyObject *made = usual ? allocate(self->template) : NULL;
+    int alike = made ? are_alike(made, usual) : PyErr_Occurred() ? -1 : 0;
+    Py_XDECREF(made);
+    Py_XDECREF(usual);
+    return alike;
+}
 
 /* `empty_like` of a template is quicker than numbers that torch has to read, but a template takes time to make. */
 static int add_template(Allocation *self)
@@ -231,10 +308,12 @@ static int add_template(Allocation *self)
     }
     if (template == Py_None) {
         Py_DECREF(template);
-    } else {
-        Py_XSETREF(self->template, template);
+        return 0;
     }
-    return 0;
+    Py_XSETREF(self->template, template);
+    int direct = can_allocate(self);
+    self->direct = direct > 0;
+    return direct < 0 ? -1 : 0;
 }
 
 static PyObject *Allocation_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -248,6 +327,12 @@ static PyObject *Allocation_call(PyObject *callable, PyObject *const *args, size
         return NULL;
     }
     self->used = 1;
+    if (self->direct) {
+        PyObject *made = allocate(self->template);
+        if (made || PyErr_Occurred()) {
+            return made;
+        } /* otherwise memory is exhausted: empty_like raises torch's error */
+    }
     if (self->template) {
         return PyObject_Vectorcall(self->empty_like, &self->template, 1, NULL);
     }
@@ -291,7 +376,7 @@ PyTypeObject StatorAllocationType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stator.runtime._launch.Allocation",
     .tp_doc = PyDoc_STR("Allocation(make, size, stride, prepare, empty_like): call it for a fresh tensor: make(size, stride) at first, "
-                        "later empty_like of the template that prepare(size, stride) gives, unless that is None."),
+                        "later as empty_like of the template that prepare(size, stride) gives, unless that is None."),
     .tp_basicsize = sizeof(Allocation),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Allocation, vectorcall),
