@@ -10,6 +10,7 @@ import itertools
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -128,7 +129,17 @@ def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
     return [UNCHECKED_VERSION if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
+def references(values: Sequence[Any], positions: Sequence[int]) -> list[tuple[int, ref[torch.Tensor], int]]:
+    """Return the position, a weak reference and the version of the tensors at some positions."""
+    return [(at, ref(values[at]), values[at]._version) for at in positions]
+
+
+def are_distinct(values: Sequence[Any]) -> bool:
+    """Return whether no object occurs twice."""
+    return len(set(map(id, values))) == len(values)
+
+
 if _launch is not None and _offsets is not None:  # many times as fast
     dispatch_keys, layouts, places = _launch.dispatch_keys, _launch.layouts, _launch.places
     lie_at, memory, versions = _launch.lie_at, _launch.memory, _launch.versions
-    addresses = _launch.addresses
+    addresses, references, are_distinct = _launch.addresses, _launch.references, _launch.are_distinct

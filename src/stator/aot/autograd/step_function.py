@@ -11,10 +11,10 @@ import torch
 
 from stator.aot.runtime.saved_state import NOTHING_FREED
 from stator.aot.trace.input_groups import HiddenFromAutograd, nothing
-from stator.aot.trace.output_autograd_nodes import references_to, refuse_hooks
+from stator.aot.trace.output_autograd_nodes import refuse_hooks
 from stator.graph.subgraphs.generators import states_of
 from stator.runtime.autograd_state import below_autograd
-from stator.runtime.launch import UNCHECKED_VERSION, lie_at, memory, versions
+from stator.runtime.launch import UNCHECKED_VERSION, are_distinct, lie_at, memory, references, versions
 
 from .autograd_step import CompiledStep, asks_for_all, is_observed
 
@@ -44,7 +44,7 @@ class StepFunction(torch.autograd.Function):
         if step.sizes_of is not None:
             ctx.sizes = step.sizes_of((*primals, *numbers), results)
         values = _distinct(results[: step.value_count], apart)
-        ctx.results = () if step.groups else references_to(values, step.results)  # groups: once values have nodes
+        ctx.results = () if step.groups else references(values, step.results)  # groups: once values have nodes
         ctx.step = step
         ctx.materialize_grads = False
         if step.groups:  # values get nodes of their own: see input_groups.py
@@ -96,7 +96,7 @@ class OrdinaryStepFunction(torch.autograd.Function):
             ctx.results = [(0, ref(value), value._version)]
         else:
             values = _distinct(results[: step.value_count])
-            ctx.results = references_to(values, step.results)
+            ctx.results = references(values, step.results)
             if step.constant_positions:
                 ctx.mark_non_differentiable(*_constants(step, values))
         ctx.primals, ctx.versions = primals, versions(primals)
@@ -202,7 +202,7 @@ def _distinct(values: Sequence[Any], apart: Collection[int] = ()) -> tuple[Any, 
     A result that is also the new contents of an input occurs twice. Autograd would take a tensor of `apart` for a fresh
     result and drop its requires_grad.
     """
-    if not apart and (len(values) == 1 or len(set(map(id, values))) == len(values)):
+    if not apart and are_distinct(values):
         return tuple(values)
     seen = set(apart)
     made = []

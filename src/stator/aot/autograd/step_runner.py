@@ -13,8 +13,9 @@ import torch
 from stator.aot.runtime.replay import maker
 from stator.aot.trace.input_groups import HiddenFromAutograd, apply_group, dummy_leaf
 from stator.aot.trace.joint import Joint
-from stator.aot.trace.output_autograd_nodes import Link, LinkedResults, add_link_node, references_to
+from stator.aot.trace.output_autograd_nodes import Link, LinkedResults, add_link_node
 from stator.graph.ir.traced import Fresh, History, Output, Traced, ViewOfInput, ViewOfOutput
+from stator.runtime.launch import references
 
 from .autograd_step import CompiledStep
 from .step_function import OrdinaryStepFunction, StepFunction
@@ -123,7 +124,7 @@ def _tied(
     if step.stops:
         linked.watch({at: seen[at] for at in step.stops})
     if shown or joint.links_effects or joint.groups:
-        node.results = references_to(seen, joint.results)
+        node.results = references(seen, joint.results)
     return seen if joint.links_effects else seen[: joint.value_count]
 
 

@@ -135,10 +135,6 @@ def _replaced(
 Reference = tuple[int, "weakref.ref[torch.Tensor]", int]
 
 
-def references_to(values: Sequence[Any], positions: Iterable[int]) -> list[Reference]:
-    return [(at, weakref.ref(values[at]), values[at]._version) for at in positions]
-
-
 def unchanged_results(references: Iterable[Reference]) -> dict[int, torch.Tensor]:
     """The results that still exist and were not written to, by position."""
     found = {}

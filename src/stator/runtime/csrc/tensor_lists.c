@@ -2,6 +2,8 @@
  * in every call. */
 #include "tensor_lists.h"
 
+#include <stdlib.h>
+
 StatorTensorLayout stator_layout;
 PyTypeObject *stator_tensor_type;
 PyObject *stator_untyped_storage;
@@ -156,6 +158,61 @@ static PyObject *versions(PyObject *module, PyObject *tensors)
     return map_tensors(tensors, version_of);
 }
 
+/* Return a list of (position, weak reference, version) of the tensors at some positions. */
+static PyObject *references(PyObject *module, PyObject *args)
+{
+    PyObject *tensors, *positions;
+    if (!PyArg_ParseTuple(args, "OO", &tensors, &positions) || count_of(tensors) < 0 || count_of(positions) < 0) {
+        return NULL;
+    }
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(positions);
+    PyObject *result = PyList_New(count);
+    for (Py_ssize_t at = 0; result && at < count; ++at) {
+        PyObject *position = PySequence_Fast_GET_ITEM(positions, at);
+        Py_ssize_t index = PyLong_AsSsize_t(position);
+        PyObject *item = NULL;
+        if (index < 0 || index >= PySequence_Fast_GET_SIZE(tensors)) {
+            PyErr_Format(PyExc_IndexError, "there is no tensor at position %R", position);
+        } else if (impl_at(tensors, index)) {
+            PyObject *reference = PyWeakref_NewRef(PySequence_Fast_GET_ITEM(tensors, index), NULL);
+            PyObject *version = reference ? version_of(PySequence_Fast_GET_ITEM(tensors, index)) : NULL;
+            item = version ? PyTuple_Pack(3, position, reference, version) : NULL;
+            Py_XDECREF(reference);
+            Py_XDECREF(version);
+        }
+        if (!item) {
+            Py_CLEAR(result);
+            break;
+        }
+        PyList_SET_ITEM(result, at, item);
+    }
+    return result;
+}
+
+static int compare_addresses(void const *one, void const *other)
+{
+    uintptr_t left = (uintptr_t)*(void *const *)one, right = (uintptr_t)*(void *const *)other;
+    return (left > right) - (left < right);
+}
+
+/* Return whether no object occurs twice in a list or tuple. */
+static PyObject *are_distinct(PyObject *module, PyObject *objects)
+{
+    Py_ssize_t count = count_of(objects);
+    void **sorted = count < 0 ? NULL : PyMem_Malloc((size_t)(count + 1) * sizeof *sorted);
+    if (!sorted) {
+        return count < 0 ? NULL : PyErr_NoMemory();
+    }
+    memcpy(sorted, PySequence_Fast_ITEMS(objects), (size_t)count * sizeof *sorted);
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_addresses);
+    int distinct = 1;
+    for (Py_ssize_t at = 1; distinct && at < count; ++at) {
+        distinct = sorted[at] != sorted[at - 1];
+    }
+    PyMem_Free(sorted);
+    return PyBool_FromLong(distinct);
+}
+
 /* Return the layouts of tensors as bytes: number of dimensions, dispatch keys and strides of each. */
 static PyObject *layouts(PyObject *module, PyObject *tensors)
 {
@@ -191,6 +248,9 @@ PyMethodDef stator_tensor_list_methods[] = {
     {"addresses", addresses, METH_O, PyDoc_STR("addresses(list_of_tensors) -> bytes: where each begins")},
     {"lie_at", lie_at, METH_VARARGS, PyDoc_STR("lie_at(list_of_tensors, places) -> whether they lie there")},
     {"memory", memory, METH_O, PyDoc_STR("memory(list_of_tensors) -> (places, list of torch.UntypedStorage)")},
+    {"references", references, METH_VARARGS,
+     PyDoc_STR("references(list_of_tensors, positions) -> list of (position, weak reference, version)")},
+    {"are_distinct", are_distinct, METH_O, PyDoc_STR("are_distinct(list) -> whether no object occurs twice")},
     {"versions", versions, METH_O, PyDoc_STR("versions(list_of_tensors) -> list of numbers, -1 where there is none")},
     {NULL, NULL, 0, NULL},
 };
