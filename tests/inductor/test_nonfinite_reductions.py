@@ -13,7 +13,12 @@ from torch.utils._pytree import tree_map
 import stator
 
 Operation = Callable[[torch.Tensor, int], object]
-FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+# the quick tests take one dtype that vectors hold and one that they widen
+FLOATS = [
+    torch.float32,
+    torch.bfloat16,
+    *[pytest.param(one, marks=pytest.mark.slow) for one in (torch.float64, torch.float16)],
+]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 # below, at and above the width of a vector, and above the rows that stay in the first cache
 SIZES = [7, 16, 37, 9001]

@@ -29,7 +29,7 @@ PART = 60
 NAMED = list(zip(IDENTIFIERS, OPERATORS, strict=True))
 PARTS = [NAMED[start : start + PART] for start in range(0, len(NAMED), PART)]
 PART_NAMES = [f"{part[0][0]}-to-{part[-1][0]}" for part in PARTS]
-SAMPLED = 3  # the quick tests take every third operator, the slow ones all
+SAMPLED = 4  # the quick tests take every fourth operator, the slow ones all
 by_part = pytest.mark.parametrize("part", PARTS, ids=PART_NAMES)
 # For tensor subclasses, such as fake tensors, autograd has other formulas; before torch 2.12 also for cumprod, of which
 # the last three are made.

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 import stator
 
-EXAMPLES = int(os.environ.get("STATOR_TEST_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("STATOR_TEST_EXAMPLES", "100"))
 CALLS = 3  # of the same compiled function: the first ones compile, the others meet what was compiled
 
 

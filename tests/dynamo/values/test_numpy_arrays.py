@@ -89,7 +89,7 @@ def test_functions_of_two_operands_promote_as_numpy_does(name: str) -> None:
             return ufunc(b, a)
 
         for other in (*others, *numbers):
-            for function in (each, each_reversed):
+            for function in (each,) if isinstance(other, np.ndarray) else (each, each_reversed):
                 got = outcome(stator.compile(function, backend="eager"), array, other)
                 assert_same(got, outcome(function, array, other))
 

@@ -56,9 +56,10 @@ def test_random_fused_graphs_in_the_interpreter(tmp_path: Path) -> None:
     run("interpreted.py", "0", "8", tmp_path=tmp_path)
 
 
+@pytest.mark.parametrize("sizes", ("few", pytest.param("all", marks=pytest.mark.slow)))
 @pytest.mark.parametrize("indices", ("narrow", "wide"))
-def test_one_kernel_for_all_sizes_in_the_interpreter(indices: str, tmp_path: Path) -> None:
-    run("all_sizes_interpreted.py", indices, tmp_path=tmp_path)
+def test_one_kernel_for_all_sizes_in_the_interpreter(indices: str, sizes: str, tmp_path: Path) -> None:
+    run("all_sizes_interpreted.py", indices, sizes, tmp_path=tmp_path)
 
 
 def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
