@@ -180,3 +180,9 @@ def test_without_the_extension_no_program_is_loaded(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(launch, "_launch", None)
     with pytest.raises(MissingToolchain, match="installed without a C compiler"):
         Binder({}, {}, {})
+
+
+def test_a_template_asks_for_no_memory() -> None:
+    size = 1 << 24, 1 << 24  # more than any machine has
+    made = Binder({}, {}, {}).template(size, (1, 1 << 24), torch.float32, "cpu")
+    assert (made.shape, made.stride(), made.untyped_storage().nbytes()) == (size, (1, 1 << 24), 0)

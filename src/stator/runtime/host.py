@@ -131,9 +131,8 @@ class Binder:
         """Make a tensor of this layout without memory; `torch.empty_like` of it is the quickest way to a fresh
         tensor."""
         with torch._C._InferenceMode(False):
-            made = torch.empty_strided(size, stride, dtype=dtype, device=device)
-            made.untyped_storage().resize_(0)
-        return made
+            # unlike `as_strided`, it asks for no memory: a program makes templates in its first call for some sizes
+            return torch.ops.aten._reshape_alias(torch.empty(0, dtype=dtype, device=device), size, stride)
 
     def allocation(self, size: Size, stride: Size, dtype: torch.dtype, device: str) -> Callable[[], torch.Tensor]:
         """Return the quickest function that makes fresh tensors of this layout."""
