@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.differential import ROUNDED, assert_same
 from tests.scenarios import BACKENDS
 from tests.varying_sizes import check_sizes
 
@@ -75,6 +76,23 @@ def triangles(x, y):
     return x[first] * x[second] + y, below, torch.triu_indices(n + 1, n)
 
 
+def spectra(x, y):
+    signal, window = x.repeat(1, 8).flatten(), torch.hann_window(12)
+    framed = torch.stft(signal, 12, 5, window=window, return_complex=True)
+    rows = x.t().repeat(1, 4)
+    others = torch.stft(rows, 8, normalized=True, center=False, onesided=False, return_complex=True)
+    shorter = torch.stft(rows, 8, 3, win_length=5, pad_mode="constant", return_complex=True)
+    return framed, torch.view_as_real(others), shorter.abs().square() + y[0, 0]
+
+
+def signals_of_spectra(x, y):
+    signal, window = x.t().repeat(1, 8), torch.hann_window(12) + y[0, 0].abs()
+    framed = torch.stft(signal, 12, 4, window=window, return_complex=True)
+    whole = torch.istft(framed * 0.5, 12, 4, window=window, length=signal.shape[1])
+    from_one = torch.istft(framed[0], 12, 4, win_length=12, normalized=True)
+    return whole, from_one, framed.istft(12, 4, window=window[:10], win_length=10, center=True)
+
+
 PROGRAMS = [
     gated_cell,
     triangles,
@@ -108,9 +126,49 @@ def test_as_many_steps_as_an_int_says(backend: str) -> None:
     check_sizes(program, lambda size: (torch.randn(1, requires_grad=True), size), backend=backend)
 
 
+def padded_rows(x, y):
+    pad = torch.nn.utils.rnn.pad_sequence
+    left = pad([x, y, x[:3]], padding_value=-1.0, padding_side="left")
+    return pad([x, y, x[2:]], batch_first=True), left, pad([x[:, 0], y[:, 1]])
+
+
+def padded_to_multiples(x, y):
+    n, m = x.shape[0], y.shape[0]
+    return F.pad(x, (0, -n % 4, 0, -n % 8)), F.pad(y, (0, 0, -m % 3, 0), value=2.0)
+
+
+@pytest.mark.parametrize("program", [spectra, signals_of_spectra])
+def test_spectra_of_signals_of_any_length_need_one_version(program: Any) -> None:
+    check_sizes(program, rows, dynamic=True)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("program", [padded_rows, padded_to_multiples])
+def test_padding_does_not_rely_on_the_order_of_sizes(program: Any, backend: str) -> None:
+    def make(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(size, 4, requires_grad=True), torch.randn(16 - size, 4, requires_grad=True)
+
+    check_sizes(program, make, backend=backend, dynamic=True)
+
+
+def test_windows_that_leave_gaps_raise_in_inverse_transforms() -> None:
+    def program(spectrum: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
+        return torch.istft(spectrum, 8, 4, window=window)
+
+    compiled = stator.compile(program, backend="aot_eager", fullgraph=True)
+    spectrum = torch.randn(5, 6, dtype=torch.complex64)
+    assert_same(compiled(spectrum, torch.ones(8)), program(spectrum, torch.ones(8)), ROUNDED)
+    with pytest.raises(RuntimeError, match="window overlap add min: 1"):
+        compiled(spectrum, torch.zeros(8))
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        lambda x, y: torch.stft(x.t(), 12, return_complex=True),
+        lambda x, y: torch.stft(x.t(), 4, 0, return_complex=True),
+        lambda x, y: torch.istft(x.t().to(torch.complex64), 8),
+        lambda x, y: torch.nn.utils.rnn.pad_sequence([x, y[:, :2]]),
         lambda x, y: torch.take_along_dim(x, y.long(), 2),
         lambda x, y: torch.take_along_dim(x, y, 0),
         lambda x, y: torch.take_along_dim(x, y[0].long(), 0),

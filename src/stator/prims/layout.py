@@ -266,8 +266,12 @@ def may_overlap(shape: Sizes, strides: Sizes) -> bool:
 @_treat_as_several
 def preserved_strides(shape: Sizes, strides: Sizes) -> Sizes:
     """Return the strides of a format-preserving copy: unchanged if dense, else dense in the original order."""
-    if is_dense(shape, strides):
-        return strides
+    return strides if is_dense(shape, strides) else dense_strides(shape, strides)
+
+
+@_treat_as_several
+def dense_strides(shape: Sizes, strides: Sizes) -> Sizes:
+    """Return strides without gaps, with the dimensions in the order of `strides`."""
     return permuted_strides(shape, _stride_order(shape, (strides,)))
 
 

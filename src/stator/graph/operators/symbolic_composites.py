@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.prims.decompositions import creation, linear_algebra
 from stator.prims.layout import broadcast_shapes
+from stator.prims.operators.checks import check
 from stator.prims.shape_rules.creation import lower_triangle
 
 from .data_dependent_functions import stand_ins
@@ -193,3 +194,111 @@ def _max_pool1d(
     pool: Any = F.max_pool2d
     found = pool(input.unsqueeze(-2), (1, window), (1, steps), (0, around), (1, spread), ceil_mode, return_indices)
     return tuple(one.squeeze(-2) for one in found) if return_indices else found.squeeze(-2)
+
+
+def _centred_window(window: Any, length: Any, win_length: Any, like: torch.Tensor) -> Any:
+    """The window, or ones, with zeros on both sides up to `length`."""
+    if window is None:
+        window = like.new_ones(win_length)
+    before = (length - win_length) // 2
+    return F.pad(window, (before, length - win_length - before)) if win_length != length else window
+
+
+def _is_window(window: Any, n_fft: int, hop_length: int, win_length: int) -> bool:
+    """Whether these are the ints that torch takes, and `window` has `win_length` elements."""
+    ints = all(type(one) is int for one in (n_fft, hop_length, win_length))
+    fits = ints and 0 < hop_length and 0 < win_length <= n_fft
+    return fits and (window is None or tuple(window.shape) == (win_length,))
+
+
+@stand_ins.register(torch.stft)
+def _stft(
+    input: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: torch.Tensor | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> torch.Tensor:
+    """Fourier transforms of frames that begin each `hop_length` samples. torch's function raises the errors."""
+    hop, length = hop_length or n_fft // 4, win_length or n_fft
+    real = not input.is_complex() and (window is None or not window.is_complex())
+    taken = input.is_floating_point() and return_complex and align_to_window is None and input.dim() in (1, 2)
+    if not _is_symbolic(input) or not real or not taken or not _is_window(window, n_fft, hop, length):
+        plain: Any = torch.stft
+        options = center, pad_mode, normalized, onesided, return_complex
+        return plain(input, n_fft, hop_length, win_length, window, *options, align_to_window=align_to_window)
+    signal = input if input.dim() == 2 else input[None]
+    if center:
+        signal = F.pad(signal[None], (n_fft // 2, n_fft // 2), pad_mode)[0]
+    frames = signal.unfold(1, n_fft, hop)  # fails where the signal is shorter than a frame
+    if window is not None or length < n_fft:
+        frames = frames * _centred_window(window, n_fft, length, signal)
+    mode = 1 if normalized else 0  # by the root of n_fft
+    found = aten._fft_r2c.default(frames, [2], mode, onesided is not False).transpose(1, 2)
+    return found if input.dim() == 2 else found[0]
+
+
+@stand_ins.register(torch.istft, "istft")
+def _istft(
+    input: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: torch.Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: Any = None,
+    return_complex: bool = False,
+) -> torch.Tensor:
+    """Add the frames of an inverse transform, divided by the sum of the windows' squares. The graph checks when it
+    runs that this sum is nowhere zero. torch's function raises the other errors, and warns of missing samples."""
+    hop, extent = hop_length or n_fft // 4, win_length or n_fft
+    taken = input.is_complex() and input.dim() in (2, 3) and input.shape[-2] == n_fft // 2 + 1 and onesided is not False
+    total = n_fft + hop * (input.shape[-1] - 1)
+    first = n_fft // 2 if center else 0
+    last = total - first if length is None else first + length
+    taken = taken and not return_complex and (window is None or window.is_floating_point())
+    if not taken or not _is_window(window, n_fft, hop, extent) or not first < last <= total:
+        plain: Any = torch.istft
+        options = center, normalized, onesided, length, return_complex
+        return plain(input, n_fft, hop_length, win_length, window, *options)
+    spectra = (input if input.dim() == 3 else input[None]).transpose(1, 2)
+    frames = aten._fft_c2r.default(spectra, [2], 1 if normalized else 2, n_fft)
+    shape = _centred_window(window, n_fft, extent, frames)
+    overlap = shape.square().expand(1, spectra.shape[1], n_fft)
+    sums = aten.unfold_backward.default(frames * shape, [frames.shape[0], total], 1, n_fft, hop)
+    weights = aten.unfold_backward.default(overlap, [1, total], 1, n_fft, hop)[:, first:last]
+    check(weights.abs().min() >= 1e-11, "RuntimeError", "istft: window overlap add min: 1")
+    signal = sums[:, first:last] / weights
+    return signal if input.dim() == 3 else signal[0]
+
+
+@stand_ins.register(torch._C._nn.pad_sequence)
+def _pad_sequence(
+    sequences: Sequence[torch.Tensor],
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> torch.Tensor:
+    """Pad to the largest of the first sizes. torch's function raises the errors."""
+    shapes = [tuple(one.shape) for one in sequences]
+    fits = len(shapes) > 0 and all(shape[1:] == shapes[0][1:] for shape in shapes) and padding_side in ("left", "right")
+    if not is_symbolic(shapes) or not fits or not shapes[0]:
+        return torch._C._nn.pad_sequence(sequences, batch_first, padding_value, padding_side)
+    longest = shapes[0][0]
+    for shape in shapes[1:]:
+        longest = torch.sym_max(longest, shape[0])
+    zeros = (0, 0) * (len(shapes[0]) - 1)
+    padded = []
+    for one, shape in zip(sequences, shapes, strict=True):
+        missing = longest - shape[0]
+        amounts = (0, missing) if padding_side == "right" else (missing, 0)
+        padded.append(aten.constant_pad_nd.default(one, (*zeros, *amounts), padding_value))
+    return torch.stack(padded, 0 if batch_first else 1)

@@ -13,9 +13,10 @@ from stator.prims.layout import (
     always_equal,
     channels_last_strides,
     contiguous_strides,
+    dense_strides,
     elementwise_strides,
+    has_zero,
     holds,
-    is_unknown,
     numel,
     preserved_strides,
     strides_like_channels_last,
@@ -121,10 +122,12 @@ def constant_pad_nd(self: Any, pad: Sequence[Any], value: Any = 0) -> TensorMeta
         )
     for axis in range(len(pad) // 2):
         dim = len(shape) - 1 - axis
-        size = shape[dim] + pad[2 * axis] + pad[2 * axis + 1]
-        removed = [amount for amount in pad[2 * axis : 2 * axis + 2] if surely(amount < 0)]
-        if removed and not holds(shape[dim] + sum(removed) >= 0):
-            raise RuntimeError("narrow(): length must be non-negative.")
+        amounts = pad[2 * axis : 2 * axis + 2]
+        size = shape[dim] + sum(amounts)
+        if not (any(always_equal(amount, 0) for amount in amounts) and surely(size >= 0)):
+            removed = [amount for amount in amounts if surely(amount < 0)]
+            if removed and not holds(shape[dim] + sum(removed) >= 0):
+                raise RuntimeError("narrow(): length must be non-negative.")
         if not holds(size >= 0):
             raise RuntimeError(
                 f"The input size {shape[dim]}, plus negative padding {pad[2 * axis]} and {pad[2 * axis + 1]} "
@@ -134,8 +137,9 @@ def constant_pad_nd(self: Any, pad: Sequence[Any], value: Any = 0) -> TensorMeta
         shape[dim] = size
     own, result = self.stride(), tuple(shape)
     padded = suggested_strides(tuple(self.shape), own, result)
-    if any(map(is_unknown, pad)) and always_equal(padded, preserved_strides(result, own)):
-        return fresh(shape, self, stride=padded)
+    symbolic = torch.SymInt in map(type, result)
+    if symbolic and always_equal(padded, dense_strides(result, own)) and not has_zero(result):
+        return fresh(shape, self, stride=padded)  # a copy of the narrowed tensor has these strides, too
     narrows = all(amount <= 0 for amount in pad)
     return fresh(shape, self, stride=preserved_strides(result, own) if narrows else padded)
 
