@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import ROUNDED, assert_same
 from torch import nn
 
 import stator
@@ -181,23 +182,60 @@ def test_an_attribute_may_be_the_bound() -> None:
     assert counters.counts["dynamo.compiled_frames"] == before
 
 
-@pytest.mark.fixed_sizes
-def test_a_size_is_a_bound_from_its_third_value_on() -> None:
-    def over_rows(x: torch.Tensor) -> torch.Tensor:
-        total = x.new_zeros(3)
-        for at in range(x.shape[0]):
-            total = total * 0.5 + x[at]
-        return total
+def over_numbers_of_rows(x: torch.Tensor) -> torch.Tensor:
+    total = x.new_zeros(3)
+    for at in range(x.shape[0]):
+        total = total * 0.5 + x[at]
+    return total
 
-    compiled = stator.compile(over_rows)
+
+def over_rows(x: torch.Tensor) -> torch.Tensor:
+    total = x.new_zeros(3)
+    for row in x * 2:
+        total = total * 0.5 + row
+    return total
+
+
+def over_numbered_rows(x: torch.Tensor) -> list[torch.Tensor]:
+    found = []
+    with torch.no_grad():
+        for at, row in enumerate(x):
+            found.append(row * at)
+    return found
+
+
+def over_pairs_of_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([one.sin() * other for one, other in zip(x, x.flip(0), strict=True)])
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("over", [over_numbers_of_rows, over_rows, over_numbered_rows, over_pairs_of_rows])
+def test_a_size_is_a_bound_from_its_third_value_on(over: Callable[..., Any]) -> None:
+    compiled = stator.compile(over, backend="aot_eager")
     needed = []
-    for rows in (3, 5, 7, 9, 4, 8, 6):
+    for rows in (3, 5, 7, 9, 4, 8, 6, 10):
         before = counters.counts["dynamo.compiled_frames"]
-        x = torch.randn(rows, 3)
-        torch.testing.assert_close(compiled(x), over_rows(x))
+        x = torch.randn(rows, 3, requires_grad=True)
+        assert_same(compiled(x), over(x), ROUNDED)
         needed.append(counters.counts["dynamo.compiled_frames"] - before)
     assert needed[:2] == [1, 1]
-    assert not any(needed[4:])
+    assert not any(needed[6:])
+
+
+def test_rows_that_the_program_changes_before_a_loop_are_those_of_eager() -> None:
+    def over_changed_rows(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        rows = iter(x)
+        x.mul_(2)
+        total = x.new_zeros(3)
+        for row in rows:
+            total = total * 0.5 + row
+        return total
+
+    compiled = stator.compile(over_changed_rows, backend="aot_eager")
+    for rows in (3, 5, 7, 9, 4):
+        x = torch.randn(rows, 3)
+        assert_same(compiled(x), over_changed_rows(x), ROUNDED)
 
 
 @pytest.mark.fixed_sizes

@@ -1,20 +1,22 @@
-"""Loops over ranges whose bounds change from call to call.
+"""Loops over ranges whose bounds change from call to call, and over tensors whose number of rows does.
 
 Capture unrolls loops, so each length would need a version of its own. Instead, the graph ends before the FOR_ITER of
 such a loop: the interpreter takes the items, and one compiled body serves all turns. A body that needs the values of
 the items (`layers[i]`) would be compiled for each item, so such a loop is unrolled after all. Capture finds out by
-following one turn with an item that is no constant, and starts again with the answer.
+following one turn with an item that is no constant, and starts again with the answer. Rows of tensors need no such
+trial.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from stator.dynamo.guards.source import ConstantSource
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Loop, Retry
 from stator.dynamo.ir.prepared_code import prepare_code
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
-from stator.dynamo.values.containers.iterators import ContainerIterator
+from stator.dynamo.values.containers.iterators import ContainerIterator, EnumerateValue, RowsIterator, ZipValue
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.slices import RangeValue
 from stator.dynamo.values.symbolic_numbers import FromInput, FromSizes, SymbolicNumber
@@ -49,6 +51,8 @@ class VaryingLoops:
             self.settle()
         if self._resumes_in(frame, iterator):
             raise _left_to_the_interpreter()
+        if any(isinstance(one, RowsIterator) and one.untouched for one in _iterated(iterator)):
+            raise _left_to_the_interpreter()
         if not self._varies(iterator):
             return self._context.next_item(iterator)
         self.settle()  # a loop inside of the trial's
@@ -76,10 +80,20 @@ class VaryingLoops:
         self._trial = _Trial(loop, iterator, number)
         return number
 
+    def has_varying_rows(self, tensor: Any) -> bool:
+        """Whether the first size of a tensor is a symbol, and changes from call to call."""
+        rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
+        if type(rows) is int or not rows.node.has_hint() or not self._may_end_graphs():
+            return False
+        return self._changes_often(rows)
+
+    def _may_end_graphs(self) -> bool:
+        context = self._context
+        return context.in_the_call and not context.recorder.fullgraph and not self._assumptions.relies_on_changes
+
     def _varies(self, iterator: Value) -> bool:
         """Whether this is the iterator of a range, before its first item, whose bounds change from call to call."""
-        context = self._context
-        if context.recorder.fullgraph or self._assumptions.relies_on_changes or not context.in_the_call:
+        if not self._may_end_graphs():
             return False
         if type(iterator) is not ContainerIterator or iterator.taken or not isinstance(iterator.container, RangeValue):
             return False
@@ -89,8 +103,11 @@ class VaryingLoops:
         if type(bound.origin) is FromInput:
             return self._context.changing.get(bound.origin.source) != 0
         assert type(bound.origin) is FromSizes
+        return self._changes_often(bound.origin.number)
+
+    def _changes_often(self, size: Any) -> bool:
         sources = self._context.recorder.numbers.inputs.sources
-        met = (self._context.changing.get(sources[one], 0) for one in to_expression(bound.origin.number).symbols)
+        met = (self._context.changing.get(sources[one], 0) for one in to_expression(size).symbols)
         return max(met, default=0) >= _UNROLLED_SIZES
 
     def _resumes_in(self, frame: Frame, iterator: Value) -> bool:
@@ -98,6 +115,13 @@ class VaryingLoops:
         if not isinstance(iterator, LiveIterator) or behind_for_iter(frame) is None:
             return False
         return frame.program.user_index(frame.now) == frame.program.resumption.point.index - 1  # type: ignore[union-attr]
+
+
+def _iterated(iterator: Value) -> list[Value]:
+    """The iterator, or the iterators inside of an enumerate() or zip()."""
+    if isinstance(iterator, EnumerateValue):
+        return _iterated(iterator.iterated)
+    return list(iterator.iterated) if isinstance(iterator, ZipValue) else [iterator]
 
 
 def behind_for_iter(frame: Frame) -> str | None:

@@ -207,7 +207,7 @@ def _centred_window(window: Any, length: Any, win_length: Any, like: torch.Tenso
 def _is_window(window: Any, n_fft: int, hop_length: int, win_length: int) -> bool:
     """Whether these are the ints that torch takes, and `window` has `win_length` elements."""
     ints = all(type(one) is int for one in (n_fft, hop_length, win_length))
-    fits = ints and 0 < hop_length and 0 < win_length <= n_fft
+    fits = ints and hop_length > 0 and 0 < win_length <= n_fft
     return fits and (window is None or tuple(window.shape) == (win_length,))
 
 

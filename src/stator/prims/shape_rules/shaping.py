@@ -137,7 +137,7 @@ def constant_pad_nd(self: Any, pad: Sequence[Any], value: Any = 0) -> TensorMeta
         shape[dim] = size
     own, result = self.stride(), tuple(shape)
     padded = suggested_strides(tuple(self.shape), own, result)
-    symbolic = torch.SymInt in map(type, result)
+    symbolic = torch.SymInt in map(type, pad)
     if symbolic and always_equal(padded, dense_strides(result, own)) and not has_zero(result):
         return fresh(shape, self, stride=padded)  # a copy of the narrowed tensor has these strides, too
     narrows = all(amount <= 0 for amount in pad)

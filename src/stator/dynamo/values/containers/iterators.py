@@ -111,6 +111,32 @@ class ContainerIterator(IteratorValue):
         return CallRecipe(ConstantRecipe(self.make), [container, ConstantRecipe(self.taken)])
 
 
+class RowsIterator(IteratorValue):
+    """The iterator of a tensor's rows. `iter(tensor)` makes it anew where it leaves the graph untouched."""
+
+    __slots__ = ("asked", "tensor", "version")
+
+    def __init__(self, tensor: Any, rows: Iterator[Value]) -> None:
+        super().__init__(rows, cls=type(iter(())))
+        self.tensor = tensor
+        self.version = tensor.fake.fake_storage.version
+        self.asked = False
+
+    @property
+    def untouched(self) -> bool:
+        """Whether captured code has neither asked for a row nor changed the tensor."""
+        return not self.asked and bool(self.tensor.fake.fake_storage.version == self.version)
+
+    def next_item(self, context: CaptureContext) -> Value | None:
+        self.asked = True
+        return super().next_item(context)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if not self.untouched:
+            return super().recipe(reconstructor)
+        return CallRecipe(ConstantRecipe(iter), [reconstructor.recipe(self.tensor)])
+
+
 def _drops_of(container: Any) -> int:
     """The number of keys removed from a dictionary, or from the dictionary of a view."""
     return int(getattr(getattr(container, "owner", container), "drops", 0))

@@ -16,6 +16,7 @@ from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, GetAttr, Load, Recipe
 from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, cannot_rebuild, unsupported
 from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.iterators import RowsIterator
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import MISSING, is_data_descriptor, lookup_in_class, set_through
@@ -352,6 +353,16 @@ class TensorValue(Value):
         if not self.fake.dim():
             raise context.raised(TypeError, "iteration over a 0-d tensor")
         return context.iterate(context.record_method("unbind", [self], {}))
+
+    def iterator(self, context: CaptureContext) -> Value:
+        if not context.loops.has_varying_rows(self):
+            return super().iterator(context)
+
+        def rows() -> Iterator[Value]:
+            yield from self.iterate(context)
+
+        rely_on_method(context, self.cls, "__iter__")
+        return RowsIterator(self, rows())
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
