@@ -37,6 +37,8 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "made": lambda x, y: x + torch.arange(x.shape[1]) + torch.ones(x.shape[0], 1) + torch.full_like(x, 2),
     "triangle": lambda x, y: x.tril() + x.triu(1),
     "products": lambda x, y: ((x @ x.t()).relu() @ x, torch.addmm(y, x, x.t() @ x)),
+    "places among sorted rows": lambda x, y: torch.searchsorted(x[:, 0].sort().values, y),
+    "distances of pairs": lambda x, y: F.pdist(x) * y[0],
     "outer product": lambda x, y: (x[:, :, None] * y).sum(1),
 }
 

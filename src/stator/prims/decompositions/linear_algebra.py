@@ -77,11 +77,11 @@ def pdist(self: Any, p: float = 2.0) -> Any:
 
 def pairs(count: int, like: Any) -> tuple[Any, Any]:
     """Return the positions (i, j) of all pairs with i < j, ordered by i, then by j."""
-    both = aten.triu_indices.default(count, count, 1, dtype=torch.int64, device=like.device)
+    both = _upper_triangle_indices(count, count, 1, dtype=torch.int64, device=like.device)
     return aten.select.int(both, 0, 0), aten.select.int(both, 0, 1)
 
 
-def _triangle_indices(name: str, count: Any) -> None:
+def _triangle_indices(name: str, count: Any) -> Any:
     triangle = getattr(aten, name.partition("_")[0]).default
 
     @decomposes(name, wide=False)
@@ -93,9 +93,13 @@ def _triangle_indices(name: str, count: Any) -> None:
         places = aten.nonzero_static.default(mask, size=count(row, col, offset))
         return cast(aten.t.default(places), dtype or torch.int64)
 
+    return triangle_indices
+
 
 _triangle_indices("tril_indices", lower_triangle)
-_triangle_indices("triu_indices", lambda row, col, offset: row * col - lower_triangle(row, col, offset - 1))
+_upper_triangle_indices = _triangle_indices(
+    "triu_indices", lambda row, col, offset: row * col - lower_triangle(row, col, offset - 1)
+)
 
 
 @decomposes("renorm", wide=False)

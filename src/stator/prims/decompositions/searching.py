@@ -19,8 +19,8 @@ def binary_search(boundaries: Any, values: Any, right: bool) -> Any:
     most equal. Binary search, one comparison per step."""
     count = boundaries.shape[-1]
     position = aten.zeros_like.default(values, dtype=torch.int64)
-    step = 1 << max(count.bit_length() - 1, 0)
-    while step and count:
+    step = _first_step(count)
+    while step:
         candidate = aten.add.Tensor(position, step)
         place = aten.clamp_max.default(aten.sub.Tensor(candidate, 1), count - 1)
         if len(boundaries.shape) == 1:
@@ -32,6 +32,13 @@ def binary_search(boundaries: Any, values: Any, right: bool) -> Any:
         position = aten.where.self(inside, candidate, position)
         step >>= 1
     return position
+
+
+def _first_step(count: Any) -> int:
+    """A power of two, more than half of `count`; 0 for none. Symbolic counts share few first steps."""
+    if type(count) is int:
+        return 1 << count.bit_length() >> 1
+    return 1 << next(bits for bits in (8, 16, 32, 63) if bits == 63 or count < 1 << bits) - 1
 
 
 @decomposes("bucketize.Tensor", wide=False)
