@@ -82,7 +82,7 @@ class VaryingLoops:
 
     def has_varying_rows(self, tensor: Any) -> bool:
         """Whether the first size of a tensor is a symbol, and changes from call to call."""
-        rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
+        rows: Any = tensor.fake.shape[0] if tensor.fake.dim() else 1
         if type(rows) is int or not rows.node.has_hint() or not self._may_end_graphs():
             return False
         return self._changes_often(rows)

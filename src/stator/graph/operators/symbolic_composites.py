@@ -291,7 +291,8 @@ def _pad_sequence(
     shapes = [tuple(one.shape) for one in sequences]
     fits = len(shapes) > 0 and all(shape[1:] == shapes[0][1:] for shape in shapes) and padding_side in ("left", "right")
     if not is_symbolic(shapes) or not fits or not shapes[0]:
-        return torch._C._nn.pad_sequence(sequences, batch_first, padding_value, padding_side)
+        plain: Any = torch._C._nn.pad_sequence
+        return plain(sequences, batch_first, padding_value, padding_side)  # type: ignore[no-any-return]
     longest = shapes[0][0]
     for shape in shapes[1:]:
         longest = torch.sym_max(longest, shape[0])
