@@ -82,8 +82,16 @@ def facts_located(captured: CapturedFrame, place: UserPlace) -> AbstractContextM
 
 
 def refuses_symbols(error: Unsupported, captured: CapturedFrame) -> bool:
-    """Whether the backend refused a graph because sizes of its inputs are symbols."""
-    return error.kind == "dynamic-shape" and captured.sizes is not None and bool(captured.sizes.sources)
+    """Whether the backend refused a graph because sizes are symbols: those of its inputs, or sizes that depend on
+    data."""
+    of_inputs = captured.sizes is not None and bool(captured.sizes.sources)
+    return error.kind == "dynamic-shape" and (of_inputs or has_unknown_sizes(captured))
+
+
+def has_unknown_sizes(captured: CapturedFrame) -> bool:
+    """Whether the graph has operators that make sizes or numbers depend on data."""
+    assert captured.graph is not None
+    return any(node.meta.get("data_dependent") for node in captured.graph.graph.nodes)
 
 
 def first_place(captured: CapturedFrame) -> UserPlace:

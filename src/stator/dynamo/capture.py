@@ -137,7 +137,7 @@ class _Attempt:
 
     def run(self) -> CapturedFrame:
         context = FrameCapture(self.function, self.assumptions, self.dynamic)
-        context.recorder.mode.keeps_unknown_sizes = self.unknown_sizes
+        context.recorder.mode.keeps_unknown_sizes = self.unknown_sizes and not self.assumptions.known_sizes
         context.recorder.fullgraph = self.fullgraph
         context.recorder.kernels_warn = self.kernels_warn
         try:

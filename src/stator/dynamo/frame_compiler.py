@@ -18,7 +18,7 @@ from stator.base.errors import CompileError, Unsupported, UserPlace
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.capture_verifier import verify
 
-from .backend import Settings, compile_graph, refuses_symbols
+from .backend import Settings, compile_graph, has_unknown_sizes, refuses_symbols
 from .bytecode import decode, instructions_text
 from .cache.compiled_frames import InnerCache, Install, frame_name, make_cache
 from .cache.entry import CompiledFrame, is_entry, make_entry, make_hook_callback
@@ -72,6 +72,8 @@ class FrameCompiler:
         self._resumed: dict[tuple[int, int, ResumePoint, bool], Any] = {}
         # codes with a frame that failed after is_compiling() had answered True
         self._fails_when_compiling: WeakSet[CodeType] = WeakSet()
+        # codes whose graphs the backend cannot compile with sizes that depend on data
+        self._knows_sizes: WeakSet[CodeType] = WeakSet()
         # codes whose graphs the backend cannot compile with symbols for sizes, and why
         self._keeps_sizes: WeakKeyDictionary[CodeType, str] = WeakKeyDictionary()
         self._places: Counter[CodeType] = Counter()  # resume points by code
@@ -165,6 +167,10 @@ class FrameCompiler:
         except Unsupported as error:
             if not refuses_symbols(error, captured):
                 raise
+            if has_unknown_sizes(captured):
+                self._knows_sizes.add(captured.code)
+                logs.log("graph_breaks", "%s ends ahead of sizes that depend on data: %s", name, error.reason)
+                raise Retry(assumptions.with_known_sizes()) from None
             self._keeps_sizes[captured.code] = error.reason
             counters.count("dynamo.refused_symbols")
             if self.settings.dynamic:
@@ -186,6 +192,7 @@ class FrameCompiler:
             called_apart=frozenset(self._called_apart),
             says_compiling=told,
             fixed_sizes=self._keeps_sizes.get(code, ""),
+            known_sizes=code in self._knows_sizes,
         )
 
     def _module_among(self, bound: Mapping[str, Any]) -> Any:

@@ -13,12 +13,8 @@ import pytest
 import torch
 from torch import fx
 
-import stator
 from stator import pipeline
-from stator.aot.split.split_graph import compile_in_pieces
 from stator.base import counters, logs
-from stator.base.errors import Unsupported
-from stator.graph.tracing.symbolic_inputs import symbolic_placeholders
 
 pytestmark = pytest.mark.filterwarnings("ignore:stator. :RuntimeWarning")
 BACKENDS = {"aot_eager": pipeline.aot_eager_backend, "inductor": pipeline.inductor_backend}
@@ -261,25 +257,3 @@ def test_an_operator_whose_gradient_formula_reads_data_runs_in_aten() -> None:
         torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
     assert counters.counts["aot_fallback:scaled_groups"] == 3
     assert counters.counts["aot_split"] == 7 and counters.counts["graphs"] == 0  # split once, not once for each call
-
-
-def test_parts_that_cannot_be_compiled_for_all_sizes_are_compiled_for_each() -> None:
-    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = (x[:, 0] > 0).nonzero()
-        return ((x * 2).sin() + 1).exp().sum(1), rows
-
-    def of_fixed_sizes(gm: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        if symbolic_placeholders(gm):
-            raise Unsupported("dynamic-shape", "this backend knows no symbols")
-        return pipeline.aot_eager_backend(gm, inputs)
-
-    def backend(gm: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        return compile_in_pieces(gm, inputs, of_fixed_sizes)
-
-    compiled = stator.compile(program, backend=backend, dynamic=True)
-    counters.clear()
-    for rows in (5, 7, 6):
-        x = torch.randn(rows, 4)
-        for actual, expected in zip(compiled(x), program(x), strict=True):
-            torch.testing.assert_close(actual, expected)
-    assert counters.counts["frames"] == 1 and not counters.counts["aot_split:eager"]

@@ -209,8 +209,31 @@ def gradients(run, x: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("program", DIFFERENTIABLE, ids=lambda program: program.__name__)
 def test_gradients(program, backend: str) -> None:
     compiled = stator.compile(program, backend=backend, fullgraph=True)
+    counters.clear()
     for x in inputs():
         same(gradients(compiled, x), gradients(program, x))
+    assert not counters.counts["aot_split"]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_graph_ends_ahead_of_sizes_that_the_backend_refuses(dynamic: bool | None) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (x * 2).sin()
+        rows = y[y > 0]
+        return rows.exp() + 1, y
+
+    def backend(gm: torch.fx.GraphModule, inputs: object) -> object:
+        if any(node.meta.get("data_dependent") for node in gm.graph.nodes):
+            raise stator.Unsupported("dynamic-shape", "this backend knows no sizes that depend on data")
+        return gm.forward
+
+    compiled = stator.compile(program, backend=backend, dynamic=dynamic)
+    counters.clear()
+    for x in inputs():
+        same(compiled(x), program(x))
+    assert counters.counts["graph_breaks"] == 1 and not counters.counts["dynamo.failed_frames"]
+    with pytest.raises(stator.Unsupported, match="depends on the data"):
+        stator.compile(program, backend=backend, dynamic=dynamic, fullgraph=True)(torch.randn(3))
 
 
 def one_or_many(x):

@@ -4,7 +4,7 @@ split_graph.py decides where a graph is divided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +16,7 @@ from torch.utils import _pytree as pytree
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
 from stator.graph.ir.aten_graph import PlainGraphModule
-from stator.graph.tracing.symbolic_inputs import without_symbols
-from stator.runtime.launch import dispatch_keys, layouts
-
-from .symbolic_inputs import Fits, SymbolicInputs, differing_sizes
+from stator.runtime.launch import layouts
 
 CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -111,16 +108,12 @@ def _given_out(graph: fx.Graph, node: fx.Node, copy: fx.Node) -> fx.Node:
 
 
 class PieceVersions:
-    """A piece, compiled for each layout of its inputs, up to a limit. Sizes that the captured graph does not know are
-    symbols: one version is right for many of them."""
+    """A piece, compiled for each layout of its inputs, up to a limit."""
 
     def __init__(self, part: GraphPiece, compile_part: CompileWhole, most: int) -> None:
         self.part, self.compile_part, self.most = part, compile_part, most
-        nodes = part.module.graph.nodes
-        self.computes = any(map(computes, nodes))
-        self.differing = frozenset(differing_sizes([node for node in nodes if node.op == "placeholder"]))
-        self.versions: dict[Any, list[tuple[Fits | None, Callable[..., Any]]]] = {}
-        self.made = 0
+        self.computes = any(map(computes, part.module.graph.nodes))
+        self.versions: dict[Any, Callable[..., Any]] = {}
         self.limit_logged = False
 
     def __call__(self, *args: Any) -> Any:
@@ -130,16 +123,13 @@ class PieceVersions:
         """The compiled piece for inputs of this layout."""
         if not self.computes:
             return self.part.run
-        leaves, structure = _flat(args)
-        if structure is not None:
-            self.differing = frozenset()  # positions of inputs, not of leaves
-        key = _layouts(leaves, structure, self.differing)
-        for fits, run in self.versions.get(key, ()):
-            if fits is None or fits(leaves):
-                return run
-        if key is not None and self.made < self.most:
-            self.made += 1
-            return self._compile(args, key)
+        key = _layouts(args)
+        found = self.versions.get(key)
+        if found is not None:
+            return found
+        if key is not None and len(self.versions) < self.most:
+            found = self.versions[key] = _compiled_or_eager(self.part, args, self.compile_part)
+            return found
         counters.count("aot_split:eager")
         if key is not None and not self.limit_logged:
             self.limit_logged = True
@@ -152,40 +142,9 @@ class PieceVersions:
             )
         return self.part.run
 
-    def _compile(self, args: Sequence[Any], key: Any) -> Callable[..., Any]:
-        if self.differing:
-            try:
-                fits, run = _compiled_for_many(self.part, args, self.compile_part)
-            except (MissingToolchain, WrongAssumption):
-                raise
-            except StatorError as error:
-                logs.log("recompiles", "a piece of a graph is compiled for each size of its inputs. %s", error)
-                self.differing = frozenset()
-                return self.version_for(args)
-        else:
-            fits, run = None, _compiled_or_eager(self.part, args, self.compile_part)
-        self.versions.setdefault(key, []).append((fits, run))
-        return run
-
-
-def _compiled_for_many(
-    part: GraphPiece, args: Sequence[Any], compile_part: CompileWhole
-) -> tuple[Fits, Callable[..., Any]]:
-    """The piece with symbols for sizes, and the check of what it relies on. Raises StatorError where it cannot be
-    compiled so."""
-    flat, module = _with_flat_inputs(part.module, args, copy=True)
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    inputs = SymbolicInputs(differing_sizes(placeholders), flat)
-    for at, example in inputs.examples.items():
-        placeholders[at].meta["example_value"] = example
-    with state_put_back():
-        compiled = compile_part(module, flat)
-    return inputs.check(), compiled
-
 
 def _compiled_or_eager(part: GraphPiece, args: Sequence[Any], compile_part: CompileWhole) -> Callable[..., Any]:
-    """The piece for these sizes alone, which may be others than those of the first call."""
-    flat, module = _with_flat_inputs(without_symbols(part.module), args)
+    flat, module = _with_flat_inputs(part.module, args)
     with state_put_back():
         try:
             compiled = compile_part(module, flat)
@@ -195,11 +154,6 @@ def _compiled_or_eager(part: GraphPiece, args: Sequence[Any], compile_part: Comp
             counters.count("aot_split:eager")
             logs.warn_once(f"aot:split:{error}", f"stator: a part of a graph runs eagerly. {error}")
             return part.run
-    return _of_flat_inputs(compiled, args)
-
-
-def _of_flat_inputs(compiled: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:
-    """A callable of inputs with tuples and lists."""
     if not _nested(args):
         return compiled
     return lambda *values: compiled(*pytree.tree_leaves(list(values)))
@@ -209,21 +163,9 @@ def _nested(args: Sequence[Any]) -> bool:
     return any(isinstance(value, (tuple, list, dict)) for value in args)
 
 
-def _flat(args: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
-    """The leaves of the inputs, and how tuples and lists among the inputs hold them."""
-    if not _nested(args):
-        return args, None
-    return pytree.tree_leaves(list(args)), str(pytree.tree_structure(list(args)))
-
-
-def _with_flat_inputs(
-    module: fx.GraphModule, args: Sequence[Any], copy: bool = False
-) -> tuple[list[Any], fx.GraphModule]:
-    """The inputs with tuples and lists flattened, and a graph that takes them, in which floats may change.
-
-    copy: return another graph also where there are none of these.
-    """
-    if not copy and not any(isinstance(value, (tuple, list, float)) for value in args):
+def _with_flat_inputs(module: fx.GraphModule, args: Sequence[Any]) -> tuple[list[Any], fx.GraphModule]:
+    """The inputs with tuples and lists flattened, and a graph that takes them, in which floats may change."""
+    if not any(isinstance(value, (tuple, list, float)) for value in args):
         return list(args), module
     graph = fx.Graph()
     remaining = iter(args)
@@ -261,34 +203,28 @@ def _refilled(value: Any, leaves: Iterator[Any]) -> Any:
     return next(leaves)
 
 
-def _layouts(leaves: Sequence[Any], structure: str | None, differing: Collection[int]) -> Any:
-    """All facts of the inputs that compiled code relies on, but for sizes and strides, or the value, at the positions
-    `differing`; None for inputs that cannot be compiled."""
+def _layouts(args: Sequence[Any]) -> Any:
+    """All facts of the inputs that compiled code relies on; None for inputs that cannot be compiled."""
+    nested = _nested(args)
     tensors: list[torch.Tensor] = []
-    fixed: list[torch.Tensor] = []
-    key: list[Any] = [torch.is_grad_enabled()]
-    for at, value in enumerate(leaves):
+    key: list[Any] = [torch.is_grad_enabled(), str(pytree.tree_structure(list(args))) if nested else None]
+    for value in pytree.tree_leaves(list(args)) if nested else args:
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             if value.layout is not torch.strided:
                 return None
             tensors.append(value)
-            differs = at in differing
-            size: Any = dispatch_keys(value) if differs else value.shape
-            key.append((value.dtype, value.device, size, value.requires_grad, value.is_leaf))
-            if not differs:
-                fixed.append(value)
-        elif kind is float or (kind is int and at in differing):
+            key.append((value.dtype, value.device, value.shape, value.requires_grad, value.is_leaf))
+        elif kind is float:
             key.append(kind)
         elif value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
             key.append((kind, repr(value)))
         else:
             return None
-    key.append(layouts(fixed))
+    key.append(layouts(tensors))
     if len(set(map(id, tensors))) < len(tensors):
         first: dict[int, int] = {}
         key.append(tuple([first.setdefault(id(tensor), at) for at, tensor in enumerate(tensors)]))
-    key.append(structure)
     return tuple(key)
 
 

@@ -1,14 +1,9 @@
-"""Compiles a graph in pieces, around operators that run in ATen between the pieces.
-
-A graph is split where the sizes of an operator's results depend on data (`meta["data_dependent"]`), and where an
-operator cannot be traced. Operators on tensors of data-dependent sizes form pieces of their own, so that the operators
-on other tensors compile once.
-"""
+"""Compiles a graph in pieces, around operators that cannot be traced and run in ATen between the pieces."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,16 +13,12 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, Unsupported, WrongAssumption
-from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.tracing.symbolic_inputs import symbolic_placeholders
 
 from .graph_pieces import SETTERS, CompileWhole, GraphPiece, PieceVersions, computes, name_of, state_put_back
 
-# Runs of fewer operators between operators on tensors of unknown sizes are compiled with these.
-_FEWEST = 4
 # Layouts of its inputs that a piece is compiled for; for others it runs operator by operator.
 _MOST_LAYOUTS = 8
-_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def compile_in_pieces(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: CompileWhole) -> Any:
@@ -37,27 +28,13 @@ def compile_in_pieces(gm: fx.GraphModule, example_inputs: Sequence[Any], compile
     whole, if no operator can be named as the cause.
     """
     nodes = list(gm.graph.nodes)
-    apart = [node for node in nodes if computes(node) and node.meta.get("data_dependent")]
-    if apart and not _switches_by_context(gm):
-        try:
-            return compile_whole(gm, example_inputs)
-        except (MissingToolchain, WrongAssumption):
-            raise
-        except StatorError as error:
-            counters.count("aot_split:data_dependent")
-            logs.log("graph", "a graph with sizes that depend on data is compiled in parts: %s", error)
-        if _looks_at_history(nodes):
-            counters.count("aot_split:eager")
-            message = "a graph with sizes that depend on data and with leaves made in it runs by operators"
-            logs.log("graph_breaks", message)
-            return gm.forward
-        return _SplitGraph(gm, apart, example_inputs, compile_whole).run
     try:
         return compile_whole(gm, example_inputs)
     except (MissingToolchain, WrongAssumption):
         raise
     except StatorError as error:
-        if symbolic_placeholders(gm):  # the graph may compile with fixed sizes
+        # the graph may compile with fixed sizes, and in parts between sizes that depend on data
+        if symbolic_placeholders(gm) or any(node.meta.get("data_dependent") for node in nodes):
             raise Unsupported("dynamic-shape", str(error)) from error
         culprit = _culprit(error, nodes)
         if culprit is None or _switches_by_context(gm) or _looks_at_history(nodes):
@@ -160,7 +137,7 @@ class _SplitGraph:
         raise AssertionError("a graph without an output")
 
 
-def _runs(nodes: Sequence[fx.Node], apart: Collection[fx.Node]) -> Iterator[tuple[str, list[fx.Node]]]:
+def _runs(nodes: Sequence[fx.Node], apart: Collection[fx.Node]) -> list[tuple[str, list[fx.Node]]]:
     """Runs of nodes in order: an operator "alone" with the nodes that pick its results, else nodes to compile."""
     runs: list[tuple[str, list[fx.Node]]] = []
     taken: set[fx.Node] = set()
@@ -175,43 +152,10 @@ def _runs(nodes: Sequence[fx.Node], apart: Collection[fx.Node]) -> Iterator[tupl
             taken.update(members)
             runs.append(("alone", members))
             continue
-        kind = "unknown" if _is_of_unknown_size(node) else "fixed"
-        if not runs or runs[-1][0] != kind:
-            runs.append((kind, []))
+        if not runs or runs[-1][0] == "alone":
+            runs.append(("compiled", []))
         runs[-1][1].append(node)
-    yield from _merged(runs)
-
-
-def _merged(runs: list[tuple[str, list[fx.Node]]]) -> list[tuple[str, list[fx.Node]]]:
-    """Merge short runs into the compiled run before them. The output stands alone only if it must."""
-    merged: list[tuple[str, list[fx.Node]]] = []
-    for at, (kind, members) in enumerate(runs):
-        computing = sum(map(computes, members))
-        last = at == len(runs) - 1
-        if merged and kind != "alone" and merged[-1][0] != "alone":
-            short = kind == "fixed" and computing < _FEWEST and not (last and computing)
-            if short or kind == merged[-1][0]:
-                merged[-1][1].extend(members)
-                continue
-        merged.append((kind, list(members)))
-    return merged
-
-
-def _is_of_unknown_size(node: fx.Node) -> bool:
-    """Whether the node makes or takes a tensor or number whose size or value only the run can tell."""
-    return node.op != "output" and (_is_unknown(node) or any(map(_is_unknown, node.all_input_nodes)))
-
-
-def _is_unknown(node: fx.Node) -> bool:
-    return _holds_unknown(node.meta.get("example_value")) or bool(node.meta.get("unknown_number"))
-
-
-def _holds_unknown(example: Any) -> bool:
-    if isinstance(example, FakeTensor):
-        return any(type(size) is not int for size in example.meta.shape)
-    if isinstance(example, (tuple, list)):
-        return any(map(_holds_unknown, example))
-    return isinstance(example, _NUMBERS)
+    return runs
 
 
 def picks_a_part(node: fx.Node) -> bool:

@@ -303,7 +303,9 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
     leaves, spec = pytree.tree_flatten(result)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
     described = describe_outputs(tracer, leaves, differentiable=True)
+    result_sizes, missing = described.unknown_sizes(tracer)
     known = [handle if _is_differentiable(tracer, handle) else None for handle in described.handles]
+    known += [None] * len(missing)
     values = find_values(described, known, leaves)
     leads, links = _NO_LEADS, values.links
     if wanted.positions is None:
@@ -316,12 +318,9 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         links = tuple([one for one in links if one.behind or one.position in kept])
     tangents = values.differentiable if wanted.positions is None else tuple(sorted(wanted.positions))
     metas = [value.meta for value in described.values]
-    result_sizes, missing = described.unknown_sizes(tracer)
-    if missing:
-        raise Unsupported("data-dependent", f"the layout of a result depends on {missing[0]}, which no result tells")
     gradients = _differentiate(tracer, primals, values.handles, tangents, metas, wanted)
     computed = [gradient for gradient in gradients if gradient is not None]
-    graph, constants = close_graph(tracer, (*[value.node for value in described.values], *computed))
+    graph, constants = close_graph(tracer, (*[value.node for value in described.values], *missing, *computed))
     numbers = iter(range(len(computed)))
     traced = described.traced(tracer, graph, constants, spec)
     traced.result_sizes = result_sizes

@@ -41,6 +41,7 @@ class CaptureAssumptions:
     met: sources of the tensors that earlier versions relied on.
     unsteady: lines that relied on contents of tensors that changed often.
     fixed_sizes: why sizes are constants in this capture, however often they changed; empty if they may be symbols.
+    known_sizes: the graph ends ahead of operators that make sizes or numbers depend on data.
     constants: sources of sizes that are constants, however often they changed, with the line that needs it.
     unrolled: loops whose number of turns changes between calls: whether capture unrolls the loop.
     relies_on_changes: the graph must not end, so it specializes on those numbers however often they changed.
@@ -59,6 +60,7 @@ class CaptureAssumptions:
     met: frozenset[Source] = frozenset()
     unsteady: frozenset[UserPlace] = frozenset()
     fixed_sizes: str = ""
+    known_sizes: bool = False
     constants: Mapping[Source, UserPlace | None] = field(default_factory=dict)
     unrolled: Mapping[Loop, bool] = field(default_factory=dict)
     relies_on_changes: bool = False
@@ -86,6 +88,7 @@ class CaptureAssumptions:
         known = (
             len(self.failed_guards),
             self.leaves_small,
+            self.known_sizes,
             fixed,
             len(self.constants),
             len(self.unrolled),
@@ -102,6 +105,9 @@ class CaptureAssumptions:
 
     def with_fixed_sizes(self, reason: str) -> CaptureAssumptions:
         return replace(self, fixed_sizes=reason, end=None, moved_back=0)
+
+    def with_known_sizes(self) -> CaptureAssumptions:
+        return replace(self, known_sizes=True, end=None, moved_back=0)
 
     def expecting_changes(self, sources: Iterable[Source]) -> CaptureAssumptions:
         return replace(self, changes={**dict.fromkeys(sources, 0), **self.changes}, end=None, moved_back=0)

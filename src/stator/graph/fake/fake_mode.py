@@ -390,6 +390,10 @@ class FakeMode(TorchDispatchMode):
             result = self.of_unknown_size(func, args, kwargs, tensors)
             if result is not NotImplemented:
                 return result
+            info = op_info(func)
+            if info.composite and info.dynamic_shape:
+                with self:
+                    return func._op_dk(COMPOSITE, *args, **kwargs)
             raise DataDependent(
                 "data-dependent",
                 f"{func} gives a value or a shape that depends on the data of a tensor",

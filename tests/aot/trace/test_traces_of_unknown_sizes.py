@@ -1,6 +1,6 @@
-"""Pieces behind an operator whose result's size depends on data: compiled with symbols, once for many sizes, as eager.
+"""Graphs with operators whose result's size depends on data: traced once for many sizes, as in eager.
 
-The programs are captured, so that their graphs say which sizes differ. In float64, to 1e-9.
+In float64, to 1e-9.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_as_eager_for_all_sizes(program: Callable[..., Any]) -> None:
         found, expected = compiled(*given(chosen)), program(*given(chosen))
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
     assert counts.compilations == 1
-    assert counts["aot_split:eager"] == 0
+    assert not counts["aot_split"]
 
 
 def test_a_graph_is_compiled_once_for_all_sizes() -> None:
