@@ -159,6 +159,10 @@ def test_where_python_goes_another_way(name: str, backend: str) -> None:
         alike(program, [torch.tensor([value]) for value in (2.5, number, 3.5)], backend)
 
 
+def test_a_list_is_repeated_as_often_as_a_tensor_says() -> None:
+    alike(lambda x: ([1] * int(x[0]), int(x[2]) * (2, 3), "a" * int(x[2]), x + 1), [X, SIGNS])
+
+
 @pytest.mark.graphs_may_fail_alone
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_under_fullgraph_the_larger_of_a_tensor_and_a_number_is_the_tensor(backend: str) -> None:

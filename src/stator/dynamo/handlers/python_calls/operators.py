@@ -406,7 +406,7 @@ def _concatenate(context: CaptureContext, left: SequenceValue, right: SequenceVa
 
 
 def _repeat(context: CaptureContext, left: SequenceValue, right: Value) -> Value:
-    if not isinstance(right.constant(), int):
+    if not issubclass(right.python_type(context), int):
         raise unsupported("operator", f"{left.describe(context)} times {right.describe(context)}")
     times = context.index_of(right)
     if left.cls is tuple and times == 1:
