@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 import torch.nn.functional as F
 from lowering_oracle import assert_lowers, library_calls, loop_nodes, lowered_of
+
+import stator
 
 
 def test_zero_sized_views():
@@ -103,3 +108,19 @@ def test_bias_is_added_by_the_loops_that_follow():
     lowered = assert_lowers(block, torch.randn(5, 8), torch.randn(3, 8), torch.randn(3), library=1, tolerance=1e-5)
     assert len(loop_nodes(lowered)) == 1
     assert library_calls(lowered)[0].target is torch.ops.aten.mm.out
+
+
+PARTS_OF_REORDERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "flipped": lambda x: x.flip(1)[:, 1:],
+    "rolled": lambda x: x.roll(1, 1)[:, 2:].transpose(0, 1),
+    "repeated": lambda x: x.repeat(1, 2, 1)[:, 1:, 0],
+    "flipped twice": lambda x: x.flip(1)[:, 1:].flip(0)[1:],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", PARTS_OF_REORDERED)
+def test_a_part_of_a_reordered_tensor_has_eagers_layout(name: str, dynamic: bool) -> None:
+    program, x = PARTS_OF_REORDERED[name], torch.randn(3, 7, 4)
+    found, expected = stator.compile(program, dynamic=dynamic)(x), program(x)
+    assert found.stride() == expected.stride() and torch.equal(found, expected)

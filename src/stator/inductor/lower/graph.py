@@ -29,7 +29,7 @@ from .exact import exact_lowering
 from .fallback import call_library, gives_view, is_read
 from .heuristics import store_before_reuse, too_large_to_inline
 from .registry import can_lower, lowerings, view_targets
-from .tensor import Computed, Tensor
+from .tensor import Computed, Strides, Tensor, Viewed
 
 aten = torch.ops.aten
 
@@ -249,7 +249,24 @@ class _GraphLowering:
             value = self.builder.copy(value, meta.stride)
         elif value.resolved() is None and value.root is value:
             self.builder.materialize(value, meta.stride)
+        elif value.planned() is None and not self.builder.sizes.is_dense(meta.shape, meta.stride):
+            self.store_base(value, meta.stride)
         return self.with_eager_strides(self.builder.argument(value, meta.stride), meta)
+
+    def store_base(self, value: Tensor, strides: Strides) -> None:
+        """Store the tensor of which the value is a view with these strides: of `x.flip(1)[:, 1:]` the flipped one.
+        Loops would otherwise read the value from a tensor further below, and its own memory would have no gaps."""
+        views: list[Viewed] = []
+        tensor = value
+        while isinstance(tensor.source, Viewed):
+            layout: tuple[Strides, Any] | None = self.builder.sizes.preserved_strides(tensor.shape, tensor.strides), 0
+            for view in reversed(views):
+                layout = None if layout is None else view.relayout(*layout)
+            if layout is not None and same_strides(value.shape, layout[0], strides):
+                self.builder.materialize(tensor)
+                return
+            views.append(tensor.source)
+            tensor = tensor.source.base
 
     def with_eager_strides(self, result: str | View, meta: TensorMeta) -> str | View:
         """The result with eager's strides also for dimensions of size one, where they do not matter."""
