@@ -110,9 +110,8 @@ class CompiledStep:
         # the primals at autograd's edges of the step, and the last of these edges that leads to a gradient
         unreached = frozenset(joint.unreached)
         self.at_edges = [at for at in range(joint.primal_count) if at not in unreached]
-        self.last_edge = max(
-            (edge for edge, at in enumerate(self.at_edges) if joint.gradients[at] is not None), default=0
-        )
+        with_gradient = [edge for edge, at in enumerate(self.at_edges) if joint.gradients[at] is not None]
+        self.last_edge = with_gradient[-1] if with_gradient else None
         self.frees_all = self.frees in ((everything,) if self.saved else (0, everything))
         # for `OrdinaryStepFunction`: nothing happens in a call but that values are computed
         self.is_ordinary = bool(joint.differentiable) and not (
@@ -470,10 +469,10 @@ def _compiled_for(tangent: torch.Tensor) -> tuple[bool, tuple[int, ...], int]:
     return tangent.requires_grad, tangent.stride(), torch._C._dispatch_keys(tangent).raw_repr()
 
 
-def asks_for_all(step_node: Any, edge: int) -> bool:
+def asks_for_all(step_node: Any, edge: int | None) -> bool:
     """Whether the running backward computes what lies behind this edge of a node, and is not known to compute less than
-    all gradients."""
-    return will_use(step_node.next_functions[edge][0]) is True
+    all gradients. edge: None if the node has no gradients."""
+    return edge is None or will_use(step_node.next_functions[edge][0]) is True
 
 
 def will_use(node: Any) -> bool | None:
