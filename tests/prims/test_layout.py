@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from stator.prims import layout
 from stator.prims.shape_rules.views import view_strides
+from stator.shapes.environment import Environment
+from stator.shapes.sym_node import to_expression, to_sym_int
 
 SETTINGS = settings(max_examples=300, deadline=None, derandomize=True)
 sizes = st.lists(st.sampled_from((0, 1, 1, 2, 3, 4)), min_size=0, max_size=5)
@@ -66,6 +68,18 @@ def test_contiguity_flags(tensor: torch.Tensor) -> None:
 @given(tensors())
 def test_a_clone_has_the_preserved_strides(tensor: torch.Tensor) -> None:
     assert layout.preserved_strides(*described(tensor)) == tensor.clone().stride()
+
+
+def test_the_order_of_strides_is_a_fact_where_sizes_do_not_tell_it() -> None:
+    environment = Environment()
+    rows, columns, step = (
+        to_sym_int(environment, environment.size(name, hint)) for name, hint in {"r": 2, "c": 5, "t": 15}.items()
+    )
+    for strides in ((columns, 1), (1, rows), (columns * step, step)):
+        layout.dense_strides((rows, columns), strides)
+    assert not environment.facts
+    assert to_expression(layout.dense_strides((rows, columns), (step, 1))[0]) is to_expression(columns)
+    assert [str(fact) for fact in environment.facts] == ["t - 2 >= 0"]
 
 
 @SETTINGS

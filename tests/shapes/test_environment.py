@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stator.base.errors import Unsupported
 from stator.shapes.conditions import compare, conjunction, disjunction, negate
 from stator.shapes.environment import Environment, assume_several
-from stator.shapes.expr import Expr, Symbol
+from stator.shapes.expr import Expr, Symbol, floor_div
 from stator.shapes.extrema import Max, Min
 
 RELATIONS = ("==", "!=", "<", "<=", ">", ">=")
@@ -68,6 +68,17 @@ def test_sizes_of_several_elements_answer_without_a_fact_where_one_changes_nothi
     assert facts(environment) == ["b - 4 == 0"]
     assert environment.decide(compare("==", a, 1))
     assert environment.constants() == {a: 1, b: 4}
+
+
+def test_only_the_sizes_that_are_told_answer_as_numbers_above_one() -> None:
+    environment, (a, b, stride) = sizes(a=6, b=4, stride=30)
+    with assume_several([a * b, floor_div(b, 3)]):
+        assert environment.decide(compare(">", a * stride * b, stride))
+        assert environment.decide(compare(">", b, 1))
+        assert not environment.facts
+        assert environment.decide(compare(">", stride, 1))
+        assert environment.decide(compare(">", a, 1))
+    assert facts(environment) == ["stride - 2 >= 0", "a - 2 >= 0"]
 
 
 def test_whether_a_tensor_is_empty_is_a_fact() -> None:

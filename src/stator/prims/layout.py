@@ -7,6 +7,7 @@ time. No tensor is made here.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from stator.shapes.environment import assume_large_sizes, assume_several
+from stator.shapes.sym_node import to_expression
 
 Sizes = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -363,16 +365,25 @@ def _stride_order(shape: Sizes, operand_strides: Sequence[Sizes]) -> list[int]:
     """Return the dimensions from fastest to slowest: an insertion sort from row-major order, which keeps undecided
     pairs."""
     order = list(range(len(shape) - 1, -1, -1))
+    symbolic = torch.SymInt in map(type, itertools.chain(shape, *operand_strides))
+    compare = _slower_if_several if symbolic else _slower
     for start in range(1, len(order)):
         moving = start
         for other in range(start - 1, -1, -1):
-            verdict = _slower(shape, operand_strides, order[other], order[moving])
+            verdict = compare(shape, operand_strides, order[other], order[moving])
             if verdict > 0:
                 order[other], order[moving] = order[moving], order[other]
                 moving = other
             elif verdict < 0:
                 break
     return order
+
+
+def _slower_if_several(shape: Sizes, operand_strides: Sequence[Sizes], inner: int, outer: int) -> int:
+    """`_slower` for symbolic sizes, of which only these two may be taken to be above 1: where another number is 1,
+    such as a stride of overlapping elements, the two may change places."""
+    with assume_several([to_expression(shape[inner]), to_expression(shape[outer])]):
+        return _slower(shape, operand_strides, inner, outer)
 
 
 def _slower(shape: Sizes, operand_strides: Sequence[Sizes], inner: int, outer: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -44,15 +44,16 @@ def assume_large_sizes() -> Iterator[None]:
 
 
 @contextmanager
-def assume_several() -> Iterator[None]:
-    """As `assume_large_sizes`. And questions to which all sizes above 1 have one answer get this answer, and no fact:
-    for results that a size of 1 changes in nothing but the stride of its dimension."""
-    with _answering("unknown", True), _answering("several", True):
+def assume_several(sizes: Sequence[ExprLike] | None = None) -> Iterator[None]:
+    """As `assume_large_sizes`. And questions to which all numbers above 1 have one answer get this answer, and no fact:
+    for results that a size of 1 changes in nothing but the stride of its dimension. Given `sizes`, only these are taken
+    to be above 1: other numbers, such as strides, change more."""
+    with _answering("unknown", True), _answering("several", True if sizes is None else tuple(map(as_expr, sizes))):
         yield
 
 
 @contextmanager
-def _answering(way: str, on: bool) -> Iterator[None]:
+def _answering(way: str, on: bool | tuple[Expr, ...]) -> Iterator[None]:
     before = getattr(asking, way, False)
     setattr(asking, way, on)
     try:
@@ -191,8 +192,9 @@ class Environment:
             return answer
         if isinstance(condition, (Conjunction, Disjunction)):
             return self._decide_parts(condition)
-        if getattr(asking, "several", False):
-            answer = self._answer_above_one(condition)  # type: ignore[arg-type]
+        several = getattr(asking, "several", False)
+        if several is not False:
+            answer = self._answer_above_one(condition, None if several is True else several)  # type: ignore[arg-type]
             if answer is not None:
                 return answer
         condition = self._without_common_sizes(condition)  # type: ignore[arg-type]
@@ -240,20 +242,29 @@ class Environment:
             total += value
         return total
 
-    def _answer_above_one(self, condition: Comparison) -> bool | None:
-        """The answer if every number is larger than 1; None if it differs between such numbers."""
+    def _answer_above_one(self, condition: Comparison, sizes: tuple[Expr, ...] | None = None) -> bool | None:
+        """The answer if every number, or each of `sizes`, is larger than 1; None if it differs between such numbers."""
+        condition = condition if sizes is None else self._without_common_sizes(condition)
         if isinstance(condition.expr, FloatExpr):
             return None
         for expr in (self.simplify(condition.expr), condition.expr):  # a number that a fact replaced is larger, too
             ranges = {symbol: self._range(symbol) for symbol in expr.symbols}
             for symbol, (low, high) in ranges.items():
-                if low < _SEVERAL <= high:
+                if low < _SEVERAL <= high and (sizes is None or any(self._is_one_with(symbol, one) for one in sizes)):
                     ranges[symbol] = (_SEVERAL, high)
-            low, high = self._lower_bound(expr, ranges), -self._lower_bound(-expr, ranges)
+            above = (
+                tuple(one - _SEVERAL for one in (*sizes, *map(self.simplify, sizes)) if one.symbols) if sizes else ()
+            )
+            low, high = self._lower_bound(expr, ranges, above), -self._lower_bound(-expr, ranges, above)
             answer = _by_bounds(condition.relation, low, high)
             if answer is not None:
                 return answer
         return None
+
+    def _is_one_with(self, symbol: Symbol, size: Expr) -> bool:
+        """Whether a size has no more than one element if `symbol` is 1."""
+        both = (size, self.simplify(size))
+        return any(one.substitute({symbol: as_expr(1)}).bounds(self.ranges)[1] < _SEVERAL for one in both)
 
     def rely_on_elements(self, size: Expr) -> None:
         """Rely on whether the size of a tensor is zero, so that nothing else has to ask. A size without a hint may be
@@ -330,8 +341,9 @@ class Environment:
             found = self._lower[expr] = self._lower_bound(expr, self.ranges)
         return found
 
-    def _lower_bound(self, expr: Expr, ranges: Ranges) -> Bound:
-        """A lower bound: from intervals, from the low ends of all ranges, or from a fact."""
+    def _lower_bound(self, expr: Expr, ranges: Ranges, above: tuple[Expr, ...] = ()) -> Bound:
+        """A lower bound: from intervals, from the low ends of all ranges, or from a fact or one of `above`, each at
+        least 0."""
         low = expr.bounds(ranges)[0]
         if low < 0:
             low = max(low, _above_corner(expr, ranges))
@@ -340,7 +352,7 @@ class Environment:
             if scale > 1:
                 bound = max(whole.bounds(ranges)[0], _above_corner(whole, ranges))
                 low = max(low, bound if bound == -math.inf else -(-int(bound) // scale))
-        for known in self._about.get(expr.symbols, ()):  # known >= 0
+        for known in (*self._about.get(expr.symbols, ()), *above):  # known >= 0
             gap = expr - known
             if gap.constant is not None:
                 low = max(low, gap.constant)

@@ -88,7 +88,7 @@ class _Modes:
     function_modes: int
     included: tuple[bool, ...]
     excluded: tuple[bool, ...]
-    asking: dict[str, bool]
+    asking: dict[str, Any]
     state: TorchState
 
     @classmethod
