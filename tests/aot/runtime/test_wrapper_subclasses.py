@@ -258,13 +258,20 @@ def _nested_parts(x: Any, scale: Any) -> Any:
     return x * scale[0], x.detach().offsets(), y.values(), y.to_padded_tensor(0.0), y.mean(1)
 
 
+def _nested_sizes(x: Any, scale: Any) -> Any:
+    y = x.sin() * x.shape[-1]
+    batch, length, width = y.shape
+    one, other = x.reshape(batch, length, 2, width // 2), y.view(*x.shape[:-1], 2, 2) * scale[0, 0]
+    return one, other * 2 if one.size(1) == x.size()[1] and length > 1 else other
+
+
 def _nested_views(x: Any, scale: Any) -> Any:
     y = x.unflatten(-1, (2, 2))
     return y.transpose(1, 2), x.reshape(x.size(0), -1, 2, 2) * 2, x * scale[0]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("function", [_nested_linear, _nested_parts, _nested_views])
+@pytest.mark.parametrize("function", [_nested_linear, _nested_parts, _nested_views, _nested_sizes])
 def test_nested_tensors(function: Any, backend: str) -> None:
     def outcome(function: Any, lengths: tuple[int, ...]) -> Any:
         x, weight = nested(*lengths, grad=True), values(3, 4, grad=True)
@@ -299,12 +306,29 @@ def test_nested_tensors_of_equal_lengths(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_sizes_of_nested_tensors_break(backend: str) -> None:
-    compiled = stator.compile(lambda x: (x.shape[1], x * 2), backend=backend)
+def test_sizes_of_nested_tensors(backend: str) -> None:
+    compiled = stator.compile(lambda x: (x.shape[1], x.size(), x * 2), backend=backend, fullgraph=True)
+    for x in (nested(2, 3), nested(4, 1, 2)):
+        length, shape, doubled = compiled(x)
+        assert length == x.shape[1] == doubled.shape[1]
+        assert type(shape) is torch.Size and shape == x.shape
+        assert_same(doubled.values(), (x * 2).values())
+
+
+@pytest.mark.parametrize("shared_first", [False, True])
+def test_comparison_of_nested_sizes(shared_first: bool) -> None:
+    compiled = stator.compile(lambda x, y: x * 2 if x.shape == y.shape else x * 3, backend="eager", fullgraph=True)
     x = nested(2, 3)
-    length, doubled = compiled(x)
-    assert length == x.shape[1] == doubled.shape[1]
-    assert_same(doubled.values(), (x * 2).values())
+    others = (x.sin(), nested(2, 3), x, nested(2, 3))
+    for other in others if shared_first else reversed(others):
+        factor = 2 if x.shape == other.shape else 3
+        assert_same(compiled(x, other).values(), x.values() * factor)
+
+
+def test_length_that_torch_cannot_compare_breaks() -> None:
+    compiled = stator.compile(lambda x: x * 2 if x.shape[1] > 4 else x, backend="eager")
+    with pytest.raises(ValueError, match="indeterminate"):
+        compiled(nested(2, 3))
 
 
 def test_numbers_beside_the_values_of_a_gradient() -> None:

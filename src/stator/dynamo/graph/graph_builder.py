@@ -30,6 +30,7 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue, TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic, number_value
+from stator.dynamo.values.tensors.ragged_sizes import RaggedSize, lower_ragged_size
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.fake.fake_tensor import flat_tensors
@@ -584,6 +585,7 @@ _LOWER: dict[type, Callable[[GraphBuilder, Any], tuple[Any, Any]]] = {
     ConstantValue: _lower_constant,
     SourcedConstant: _lower_constant,
     SymbolicNumber: _lower_number,
+    RaggedSize: lower_ragged_size,
     TupleValue: _lower_tuple,
     ListValue: _lower_list,
     AppendOnlyList: _lower_list,

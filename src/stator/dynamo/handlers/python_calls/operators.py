@@ -24,6 +24,7 @@ from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue,
 from stator.dynamo.values.objects import C_METHODS, MISSING
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.arrays import ArrayValue
+from stator.dynamo.values.tensors.ragged_sizes import RaggedSize, compare_ragged
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 
@@ -231,6 +232,8 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
         overridden = _beside_subclass(left, right)
         if not overridden and (isinstance(left, TensorValue) or isinstance(right, TensorValue)):
             return context.record_function(function, [left, right], {})
+        if isinstance(left, RaggedSize) or isinstance(right, RaggedSize):
+            return compare_ragged(context, function, left, right)
         found = _by_comparison_methods(context, left, right, name, reflected)
         if found is not None:
             return found

@@ -313,6 +313,15 @@ def _sizes(context: CaptureContext, shape: Value) -> tuple[Any, ...] | None:
     return tuple(numbers) if all(type(number) in (int, torch.SymInt) for number in numbers) else None
 
 
+@tensor_methods.register("size")
+def _size_of(context: CaptureContext, owner: TensorValue, *args: Value, **kwargs: Value) -> Value:
+    if not owner.fake.is_nested:
+        return context.record_method("size", [owner, *args], kwargs)
+    shape = owner.get_attr(context, "shape")
+    dims = [*args, *kwargs.values()]
+    return shape.get_item(context, dims[0]) if dims else shape
+
+
 @calls(torch.Size)
 def _size(context: CaptureContext, items: Value | None = None) -> Value:
     return TupleValue(list(context.iterate(items)) if items is not None else [], cls=torch.Size)

@@ -20,10 +20,11 @@ from stator.dynamo.values.containers.iterators import RowsIterator
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import MISSING, is_data_descriptor, lookup_in_class, set_through
-from stator.dynamo.values.symbolic_numbers import example_of_number, is_open
+from stator.dynamo.values.symbolic_numbers import example_of_number, is_open, is_symbolic
 from stator.graph.fake.wrapper_subclasses import is_wrapper
 from stator.runtime.autograd_state import view_creation_of, with_freed_history, with_view_creation
 
+from .ragged_sizes import RaggedSize
 from .tensor_methods import TENSOR_CLASSES, rely_on_method, replaced_method
 
 # Attributes that the TENSOR guard holds, read from the fake tensor.
@@ -180,6 +181,8 @@ class TensorValue(Value):
         if name == "is_leaf" and self.obj is not None and self.fake.requires_grad:
             context.guard(AttrSource(self.source, name), GuardKind.EQUALS, self.obj.is_leaf)  # type: ignore[arg-type]
             return ConstantValue(self.obj.is_leaf)
+        if name == "shape" and self.fake.is_nested:
+            return self._ragged_shape(context)
         if name in FACTS:
             return context.wrap_result(getattr(self.fake, name), f"tensor.{name}")
         if name in _TENSOR_ATTRIBUTES:
@@ -193,6 +196,13 @@ class TensorValue(Value):
         if hasattr(torch.Tensor, name):
             return self._method(context, name)
         return self._extra(context, name)
+
+    def _ragged_shape(self, context: CaptureContext) -> TupleValue:
+        sizes = [
+            context.wrap_result(size, "a size") if type(size) is int or is_symbolic(size) else RaggedSize(self, dim)
+            for dim, size in enumerate(self.fake.shape)
+        ]
+        return TupleValue(sizes, cls=torch.Size)
 
     def _grad(self, context: CaptureContext) -> Value:
         if self.obj is None or self.source is None:
