@@ -70,11 +70,13 @@ def test_the_gradient_by_an_input_needs_no_gradients_of_weights(create_graph: bo
     assert [count(graph, torch.ops.aten.mm.default) for graph in graphs] == [2, 2]
 
 
-def test_a_program_that_asks_for_each_gradient_by_itself_compiles_few_backwards() -> None:
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_program_that_asks_for_each_gradient_by_itself_compiles_few_backwards(create_graph: bool) -> None:
     inputs = [leaf(2, 2, seed=seed) for seed in range(8)]
     compiled, graphs = graphs_of(lambda *inputs: torch.stack(inputs).prod(0).tanh() @ inputs[0])
     for _ in range(2):
         for one in inputs:
-            expected = torch.autograd.grad((torch.stack(inputs).prod(0).tanh() @ inputs[0]).sum(), one)
-            assert_same(torch.autograd.grad(compiled(*inputs).sum(), one), expected, Tolerance(1e-6, 1e-5))
+            eager = torch.stack(inputs).prod(0).tanh() @ inputs[0]
+            (found,) = torch.autograd.grad(compiled(*inputs).sum(), one, create_graph=create_graph)
+            assert_same(found.detach(), torch.autograd.grad(eager.sum(), one)[0], Tolerance(1e-6, 1e-5))
     assert len(graphs) == 1 + autograd_step._MOST_PARTIAL + 1

@@ -106,12 +106,12 @@ class CompiledStep:
         self.needed_places: dict[int, list[int] | None] = {}  # see `_still_needed`
         everything = (1 << len(joint.differentiable)) - 1
         self.frees = joint.savers.freed_by(everything)  # values, as bits
-        # whether a backward of all values frees all that the step saved
         # the primals at autograd's edges of the step, and the last of these edges that leads to a gradient
         unreached = frozenset(joint.unreached)
         self.at_edges = [at for at in range(joint.primal_count) if at not in unreached]
         with_gradient = [edge for edge, at in enumerate(self.at_edges) if joint.gradients[at] is not None]
         self.last_edge = with_gradient[-1] if with_gradient else None
+        # whether a backward of all values frees all that the step saved
         self.frees_all = self.frees in ((everything,) if self.saved else (0, everything))
         # for `OrdinaryStepFunction`: nothing happens in a call but that values are computed
         self.is_ordinary = bool(joint.differentiable) and not (
@@ -152,7 +152,8 @@ class CompiledStep:
         asked = [
             at for at, (node, _) in zip(self.at_edges, edges, strict=False) if node and will_use(node) is not False
         ]
-        partial_ones = {request.by for request in self.backwards if request.by is not None}
+        requests = (*self.backwards, *[key[0] for key in self.second])
+        partial_ones = {request.by for request in requests if request.by is not None}
         by = frozenset(asked)
         return by if by in partial_ones or len(partial_ones) < _MOST_PARTIAL else None
 

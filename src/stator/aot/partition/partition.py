@@ -14,7 +14,7 @@ from torch import fx
 
 from stator.base import counters
 from stator.base.errors import CompileError
-from stator.graph.ir.aten_graph import AtenGraph, LazyGraphModule
+from stator.graph.ir.aten_graph import AtenGraph, LazyGraphModule, copy_with_strides
 from stator.graph.ir.memory import memory_root
 from stator.graph.ir.size_bindings import (
     environment_of,
@@ -275,13 +275,9 @@ def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
     meta = node.meta["val"]
     if is_dense(meta.shape, meta.stride):
         copied = graph.call_function(aten.clone.default, (node,))
-    else:
-        options = {"dtype": meta.dtype, "device": meta.device}
-        empty = graph.call_function(aten.empty_strided.default, (list(meta.shape), list(meta.stride)), options)
-        empty.meta["val"] = _as_fresh(meta)
-        copied = graph.call_function(aten.copy.default, (empty, node))
-    copied.meta["val"] = _as_fresh(meta)
-    return copied
+        copied.meta["val"] = _as_fresh(meta)
+        return copied
+    return copy_with_strides(graph, node, meta)
 
 
 def _as_fresh(meta: TensorMeta) -> TensorMeta:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import fx
 
+from stator.graph.ir.aten_graph import copy_with_strides
 from stator.graph.ir.cleanup import call_key, is_pure, same_layout
 from stator.graph.ir.memory import memory_root
 from stator.graph.ir.size_bindings import evaluated
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +36,13 @@ class KnownValues:
         output = program.output_node()
         results = {memory_root(one) for one in output.all_input_nodes}
         twins = self._twins(program)
-        for node, known in zip(self.nodes, inputs[self.first :], strict=False):
-            twin = twins.get(node)
+        for node, given in zip(self.nodes, inputs[self.first :], strict=False):
+            known, twin = given, twins.get(node)
             if twin is not None and twin not in results:
-                with program.inserting_after(inputs[-1]):
-                    twin.replace_all_uses_with(_laid_out(program, known, twin.meta["val"]), propagate_meta=False)
+                if known.meta["val"].stride != twin.meta["val"].stride:
+                    with program.inserting_after(inputs[-1]):
+                        known = copy_with_strides(program, known, twin.meta["val"])
+                twin.replace_all_uses_with(known, propagate_meta=False)
 
     def _twins(self, program: fx.Graph) -> dict[fx.Node, fx.Node]:
         """Nodes of the graph, with the nodes of the program that compute the same from the same inputs."""
@@ -74,17 +73,3 @@ def _is_like(twin: fx.Node, node: fx.Node, sizes: Mapping[Symbol, int]) -> bool:
     if type(one) is not TensorMeta or type(other) is not TensorMeta:
         return type(one) is type(other)
     return same_layout(one, evaluated(other, sizes))
-
-
-def _laid_out(graph: fx.Graph, known: fx.Node, wanted: TensorMeta) -> fx.Node:
-    """The known value with the strides that the program computes it in."""
-    given = known.meta["val"]
-    if given.stride == wanted.stride:
-        return known
-    meta = TensorMeta(wanted.shape, wanted.stride, wanted.dtype, wanted.device)
-    options: dict[str, Any] = {"dtype": wanted.dtype, "device": wanted.device}
-    empty = graph.call_function(aten.empty_strided.default, (list(wanted.shape), list(wanted.stride)), options)
-    with graph.inserting_after(empty):
-        copied = graph.call_function(aten.copy.default, (empty, known))
-    empty.meta["val"] = copied.meta["val"] = meta
-    return copied

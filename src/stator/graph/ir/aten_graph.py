@@ -7,9 +7,12 @@ import linecache
 import weakref
 from typing import Any
 
+import torch
 from torch import fx
 from torch.fx import graph_module
 from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from stator.prims.record import TensorMeta
 
 
 class AtenGraph(fx.Graph):
@@ -31,6 +34,17 @@ class AtenGraph(fx.Graph):
         if kwargs:
             node.kwargs = kwargs
         return node
+
+
+def copy_with_strides(graph: fx.Graph, source: fx.Node, wanted: TensorMeta) -> fx.Node:
+    """Add a copy of `source`, in fresh memory with the strides of `wanted`."""
+    options: dict[str, Any] = {"dtype": wanted.dtype, "device": wanted.device}
+    sizes = list(wanted.shape), list(wanted.stride)
+    empty = graph.call_function(torch.ops.aten.empty_strided.default, sizes, options)
+    with graph.inserting_after(empty):
+        copied = graph.call_function(torch.ops.aten.copy.default, (empty, source))
+    empty.meta["val"] = copied.meta["val"] = TensorMeta(wanted.shape, wanted.stride, wanted.dtype, wanted.device)
+    return copied
 
 
 _KEY = "<eval_with_key>"  # file name prefix of torch.fx's generated code
