@@ -14,6 +14,7 @@ import pytest
 from stator.base import counters, logs
 from stator.base.errors import CompileError, MissingToolchain
 from stator.runtime import build, toolchain
+from stator.runtime.precompiled_header import UNITS_BEFORE
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -70,6 +71,33 @@ def test_a_changed_kernel_of_the_same_name_is_another_kernel() -> None:
 def test_two_kernels_of_one_name_are_refused() -> None:
     with pytest.raises(CompileError, match="both called a"):
         build.build_kernels([kernel("a", 1), kernel("a", 2)])
+
+
+def build_one_by_one(count: int) -> list[int]:
+    return [run(build.build_kernels([kernel(f"k{value}", value)])[f"k{value}"]) for value in range(count)]
+
+
+def precompiled() -> list[Path]:
+    return list(build.current_cache().notes.rglob("vec.h.gch"))
+
+
+@pytest.mark.skipif("clang" in toolchain.find_toolchain().version, reason="Clang's precompiled headers are not used")
+def test_a_process_with_many_kernels_parses_the_header_in_advance() -> None:
+    build_one_by_one(UNITS_BEFORE)
+    assert not precompiled()
+    build.build_kernels([kernel("a", 1)])
+    (header,) = precompiled()
+    made = header.stat().st_mtime_ns
+    assert build_one_by_one(UNITS_BEFORE + 2) == list(range(UNITS_BEFORE + 2))
+    assert [path.stat().st_mtime_ns for path in precompiled()] == [made]
+
+
+@pytest.mark.parametrize("size", [0, 5_000, 500_000])
+def test_a_damaged_precompiled_header_is_not_relied_on(size: int) -> None:
+    build_one_by_one(UNITS_BEFORE + 1)
+    for header in precompiled():
+        header.write_bytes(header.read_bytes()[:size])
+    assert run(build.build_kernels([kernel("a", 7)])["a"]) == 7
 
 
 @pytest.mark.parametrize("damage", ["truncate", "empty", "garbage", "remove"])

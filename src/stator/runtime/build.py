@@ -6,7 +6,6 @@ toolchain.py chooses compiler and flags, kernel_cache.py stores binaries. Nothin
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from stator.base.locks import fork_safe_lock
 
 from . import kernel_cache, toolchain
 from .kernel_cache import KernelCache
+from .precompiled_header import PrecompiledHeader, headers_digest
 from .toolchain import Toolchain, digest
 
 ABI = "1"  # of kernels, see kernel_abi.md
@@ -48,6 +48,7 @@ _lock = fork_safe_lock()
 _addresses: dict[str, int] = {}
 _libraries: dict[str, ctypes.CDLL] = {}
 _caches: dict[Path, KernelCache] = {}
+_headers: dict[Path, PrecompiledHeader] = {}
 
 
 def current_cache() -> KernelCache:
@@ -66,6 +67,7 @@ def forget_loaded() -> None:
         _addresses.clear()
         _libraries.clear()
         _caches.clear()
+        _headers.clear()
 
 
 def build_kernels(sources: Sequence[KernelText], threads: int = 0) -> dict[str, int]:
@@ -87,18 +89,12 @@ def build_kernels(sources: Sequence[KernelText], threads: int = 0) -> dict[str, 
 
 
 def _distinct(sources: Sequence[KernelText], chain: Toolchain) -> list[_Wanted]:
-    salt = f"{ABI}\0{chain.key}\0{_headers_digest()}\0"
+    salt = f"{ABI}\0{chain.key}\0{headers_digest()}\0"
     by_symbol: dict[str, str] = {}
     for kernel in sources:
         if by_symbol.setdefault(kernel.symbol, kernel.source) != kernel.source:
             raise CompileError("runtime", f"two different kernels are both called {kernel.symbol}")
     return [_Wanted(symbol, text, digest(f"{salt}{symbol}\0{text}")) for symbol, text in by_symbol.items()]
-
-
-@functools.cache
-def _headers_digest() -> str:
-    texts = [path.name.encode() + b"\0" + path.read_bytes() for path in sorted(toolchain.CSRC.glob("vec*.h"))]
-    return digest(b"\0".join(texts))
 
 
 def _find(kernel: _Wanted, cache: KernelCache) -> bool:
@@ -169,7 +165,7 @@ def _build_in(missing: list[_Wanted], chain: Toolchain, cache: KernelCache, thre
     units = partition(missing, threads or _cores())
     folder = cache.work_folder()
     try:
-        outputs = _compile_units(units, chain, cache, folder, threads or _cores())
+        outputs = _compile_units(units, chain, cache, folder)
         for unit, output in zip(units, outputs, strict=True):
             library = _load(cache.store(output, [kernel.key for kernel in unit]), chain, cache, folder)
             for kernel in unit:
@@ -195,16 +191,16 @@ def _load(path: Path, chain: Toolchain, cache: KernelCache, folder: Path) -> cty
     return library
 
 
-def _compile_units(
-    units: list[list[_Wanted]], chain: Toolchain, cache: KernelCache, folder: Path, threads: int
-) -> list[Path]:
-    """Run one compiler per unit, `threads` at a time."""
+def _compile_units(units: list[list[_Wanted]], chain: Toolchain, cache: KernelCache, folder: Path) -> list[Path]:
+    """Run one compiler per unit, all at once."""
     outputs, running, failures = [], [], []
+    in_advance = _headers.setdefault(cache.folder, PrecompiledHeader(cache))
+    header = in_advance.folder(chain, len(units))
     for number, unit in enumerate(units):
         source, output = folder / f"unit{number}.cpp", folder / f"unit{number}.so"
         source.write_text(unit_text(unit))
         outputs.append(output)
-        running.append((unit, source, _start(chain, source, output)))
+        running.append((unit, source, _start(chain, source, output, header)))
     for unit, source, process in running:
         try:
             _, errors = process.communicate(timeout=COMPILE_TIMEOUT_SECONDS)
@@ -217,9 +213,12 @@ def _compile_units(
     if not failures:
         return outputs
     toolchain.raise_if_disk_is_full(failures[0][2])
+    if header is not None:  # damaged, or not readable at the address that it was made for
+        in_advance.give_up(header)
+        return _compile_units(units, chain, cache, folder)
     working = toolchain.diagnose(chain, folder, cache.notes)
     if working != chain:
-        return _compile_units(units, working, cache, folder, threads)
+        return _compile_units(units, working, cache, folder)
     unit, source, errors = failures[0]
     raise CompileError(
         "runtime",
@@ -229,9 +228,9 @@ def _compile_units(
     )
 
 
-def _start(chain: Toolchain, source: Path, output: Path) -> subprocess.Popen[str]:
+def _start(chain: Toolchain, source: Path, output: Path, header: Path | None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        chain.build_command(str(source), str(output)),
+        chain.build_command(str(source), str(output), header),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -89,8 +89,10 @@ class Toolchain:
             "\0".join((self.version, *self.command[1:], *self.flags, openmp, self.features, platform.machine()))
         )
 
-    def build_command(self, source: str, output: str) -> list[str]:
-        return [*self.command, *self.flags, "-I", str(CSRC), source, "-o", output, *self.link]
+    def build_command(self, source: str, output: str, header: Path | None = None) -> list[str]:
+        """Compile and link. `header`: the folder of a precompiled header."""
+        includes = ["-I", str(CSRC)] if header is None else ["-I", str(header), "-I", str(CSRC)]
+        return [*self.command, *self.flags, *includes, source, "-o", output, *self.link]
 
 
 def digest(text: str | bytes) -> str:
