@@ -3,7 +3,9 @@ hidden by running the program's own code after it."""
 
 import gc
 import itertools
+import traceback
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,10 @@ from stator.dynamo.cache import compiled_frames
 from stator.dynamo.cache.graph_fallback import GraphFailure
 from stator.dynamo.ir.capture_result import CapturedFrame
 from stator.dynamo.ir.capture_verifier import verify
+
+# each seed of a device that is not started keeps a printed stack, which takes ten times as long as the seeding
+for _device in (torch.cuda, torch.xpu, torch.mtia):
+    _device.traceback = SimpleNamespace(**{**vars(traceback), "format_stack": list})  # type: ignore[attr-defined]
 
 call_costs.LITTLE_DATA = -1  # most tests of gradients use little data, which is left to eager
 _FAILURES = "dynamo.failures_of_graphs_alone"
@@ -62,6 +68,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     global _dynamic
     _dynamic = bool(config.getoption("--dynamic"))
+    gc.disable()  # until all tests are collected: what is made by then stays
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

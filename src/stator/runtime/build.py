@@ -173,7 +173,7 @@ def _build_in(missing: list[_Wanted], chain: Toolchain, cache: KernelCache, thre
                     raise CompileError(
                         "runtime", f"the generated source does not define its entry point {kernel.symbol}"
                     )
-        cache.trim()
+        cache.trim_at_times()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

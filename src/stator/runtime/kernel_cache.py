@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import stat
@@ -26,6 +27,7 @@ _MAGIC = b"STATOR-UNIT-1"
 _TRAILER = len(_MAGIC) + 32 + 8
 _STALE_WORK_SECONDS = 24 * 3600
 _TOUCH_SECONDS = 3600
+_BUILDS_BETWEEN_TRIMS = 100
 
 
 class UnsafeDirectory(OSError):
@@ -75,6 +77,7 @@ class KernelCache:
         self.units = folder / "units"
         self.index = folder / "index"
         self.notes = folder / "notes"
+        self._builds = itertools.count()
         for part in (self.units, self.index, self.notes):
             _make_private(part)
 
@@ -137,6 +140,11 @@ class KernelCache:
         unit = hashlib.sha256(data).hexdigest()[:40]
         _write_atomically(self.units / f"{unit}.bin", data + _trailer(data))
         _write_atomically(self.index / kernel_key, unit.encode())
+
+    def trim_at_times(self) -> None:
+        """Trim after the first build of the process, then after each hundredth: it asks for every unit's size."""
+        if next(self._builds) % _BUILDS_BETWEEN_TRIMS == 0:
+            self.trim()
 
     def trim(self) -> int:
         """Remove least recently used units until the rest fits, and leftovers of crashes. Returns the bytes removed."""

@@ -134,7 +134,7 @@ def _compile(missing: Sequence[Variant], cache: KernelCache) -> None:
     try:
         for variant, data in stored:
             cache.store_data(_key(variant), data)
-        cache.trim()
+        cache.trim_at_times()
     except OSError as problem:
         logs.warn_once("cache:cuda", f"stator cannot keep compiled kernels in {cache.folder}: {problem}")
     for variant, error in rejected.items():
