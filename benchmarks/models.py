@@ -72,14 +72,15 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     ),
 }
 
-TIMM = (
-    "resnet50",
-    "mobilenetv3_large_100",
-    "vit_base_patch16_224",
-    "convnext_tiny",
-    "densenet121",
-    "swin_tiny_patch4_window7_224",
-)
+# what differs from the defaults in small, and the small image size
+TIMM: dict[str, tuple[dict[str, Any], int]] = {
+    "resnet50": (dict(layers=(1, 1, 1, 1)), 64),
+    "mobilenetv3_large_100": ({}, 64),
+    "vit_base_patch16_224": (dict(depth=2, embed_dim=64, num_heads=4, img_size=32), 32),
+    "convnext_tiny": (dict(depths=(1, 1, 1, 1), dims=(16, 32, 64, 64)), 64),
+    "densenet121": (dict(block_config=(2, 2, 2, 2)), 64),
+    "swin_tiny_patch4_window7_224": (dict(depths=(1, 2, 1, 1), embed_dim=24, num_heads=(1, 2, 4, 8)), 224),
+}
 
 NAMES = (*TRANSFORMERS, *TIMM)
 
@@ -138,20 +139,21 @@ def text_case(
 
 
 def _build_timm(name: str, *, size: str, batch: int, sequence: int) -> Case:
-    return image_case(name, batch)
+    settings, side = TIMM[name] if size == "small" else ({}, 224)
+    return image_case(name, batch, settings, side)
 
 
-def image_case(name: str, batch: int) -> Case:
-    """A model of timm for images of 224 by 224."""
+def image_case(name: str, batch: int, settings: dict[str, Any] | None = None, side: int = 224) -> Case:
+    """A model of timm for images of `side` by `side`."""
     import_torchvision()
     import timm
 
-    model = timm.create_model(name, pretrained=False).eval()
+    model = timm.create_model(name, pretrained=False, **(settings or {})).eval()
     for module in model.modules():  # freshly made statistics (0 and 1) would hide mistakes in normalisation
         if isinstance(module, torch.nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)
             module.running_var.uniform_(0.5, 1.5)
-    return Case(name, model, (torch.randn(batch, 3, 224, 224),), {})
+    return Case(name, model, (torch.randn(batch, 3, side, side),), {})
 
 
 def tensors_of(output: Any) -> list[torch.Tensor]:

@@ -66,17 +66,11 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 
 # what differs from the defaults in small, and the small image size
 TIMM: dict[str, tuple[dict[str, Any], int]] = {
-    "resnet50": (dict(layers=(1, 1, 1, 1)), 64),
-    "mobilenetv3_large_100": ({}, 64),
-    "vit_base_patch16_224": (dict(depth=2, embed_dim=64, num_heads=4, img_size=32), 32),
-    "convnext_tiny": (dict(depths=(1, 1, 1, 1), dims=(16, 32, 64, 64)), 64),
-    "densenet121": (dict(block_config=(2, 2, 2, 2)), 64),
-    "swin_tiny_patch4_window7_224": (dict(depths=(1, 2, 1, 1), embed_dim=24, num_heads=(1, 2, 4, 8)), 224),
+    **INFERENCE_TIMM,
     "efficientnet_b0": ({}, 64),
     "mixer_b16_224": (dict(mlp_ratio=(0.5, 0.25), img_size=32), 32),
     "regnety_002": ({}, 64),
 }
-assert set(INFERENCE_TIMM) <= set(TIMM)
 
 NAMES = (*TRANSFORMERS, *TIMM)
 

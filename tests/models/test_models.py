@@ -19,9 +19,10 @@ def no_grad():
     stator.reset()
 
 
+@pytest.mark.parametrize("size", ["small", pytest.param("full", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
-def test_one_graph_equal_to_eager(name: str) -> None:
-    case, counts = build(name, size="small"), Counts()
+def test_one_graph_equal_to_eager(name: str, size: str) -> None:
+    case, counts = build(name, size=size), Counts()
     expected = case.model(*case.args, **case.kwargs)
     compiled = stator.compile(case.model, fullgraph=True)
     for _ in range(2):  # the second call runs what the first compiled

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("error:stator")  # nothing runs eagerly,
 TOLERANCE = 1e-3  # relative: of the loss, and of the largest element of each gradient
 # Where rounding every weight once changes eager's own result by more than that, no two orders of summation agree to it.
 TIMES_ROUNDING = 5
-STEPS = 5
+STEPS = 3
 ROUNDINGS = 3  # eager's own results that this is taken from: of one alone it may happen to be small
 
 
@@ -35,7 +35,9 @@ def fresh() -> Iterator[None]:
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_equal_eager(name: str) -> None:
     counts = Counts()
-    found = differences(name, "small", lambda model: stator.compile(model, fullgraph=True), STEPS, ROUNDINGS)
+    found = differences(
+        name, "small", lambda model: stator.compile(model, fullgraph=True), STEPS, ROUNDINGS, tolerance=TOLERANCE
+    )
     for what in ("loss_1", "gradients_1", f"loss_{STEPS}", f"gradients_{STEPS}"):
-        assert found[what] < max(TOLERANCE, TIMES_ROUNDING * found[f"rounding_{what}"]), (what, found)
+        assert found[what] < max(TOLERANCE, TIMES_ROUNDING * found.get(f"rounding_{what}", 0.0)), (what, found)
     assert counts.graphs <= 2 and not counts.breaks
