@@ -10,6 +10,7 @@ import builtins
 import operator
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -320,13 +321,23 @@ def recipe_of(value: Any) -> Recipe | None:
     return None if value is NULL else ConstantRecipe(value)
 
 
-def leave_at(function: types.FunctionType, bound: dict[str, Any], step: int, again: int) -> tuple[bool, Any]:
+class LeftOften(Exception):
+    """The function was left at this instruction twice, in other turns of a loop."""
+
+
+def leave_at(
+    function: types.FunctionType, bound: dict[str, Any], step: int, again: int, seen: Counter[int] | None = None
+) -> tuple[bool, Any]:
     """Run `step` steps concretely, the rest by emitted code; resume functions are left after `again` steps in turn
-    (-1: never). Returns whether it was left before its end, and the result."""
+    (-1: never). Returns whether it was left before its end, and the result. `seen`: how often it was left where."""
     machine = Machine(function, bound)
     ended = machine.run(step)
     if ended is not None:
         return False, ended[0]
+    if seen is not None:
+        if seen[machine.pc] == 2:
+            raise LeftOften
+        seen[machine.pc] += 1
     exit_ = Break(
         machine.pc,
         tuple(map(recipe_of, machine.stack)),
@@ -559,6 +570,8 @@ def outcome(call: Callable[[list[Any]], Any]) -> Any:
     log: list[Any] = []
     try:
         result: Any = call(log)
+    except LeftOften:
+        raise
     except Exception as error:
         result = (type(error), str(error), repr(error.__context__))
     return result, log, sys.exception()
@@ -568,25 +581,30 @@ def check(function: types.FunctionType, n: int, again: int) -> int:
     """Leave at steps; the number of breaks that were made."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    made = 0
+    made, seen = 0, Counter[int]()
 
     def bound(log: list[Any]) -> dict[str, Any]:
         return dict(zip(names, (log, n), strict=True))
 
-    for step in range(FIRST_STEP, MOST_STEPS, EVERY if again < 0 else 9):
+    for step in range(FIRST_STEP, MOST_STEPS, EVERY if again < 0 else 5 * EVERY):
         expected = outcome(lambda log: function(*bound(log).values()))
         left: list[bool] = []
 
         def run(log: list[Any], step: int = step, left: list[bool] = left) -> Any:
             try:
-                happened, result = leave_at(function, bound(log), step, again)
+                happened, result = leave_at(function, bound(log), step, again, seen)
+            except LeftOften:
+                raise
             except BaseException:
                 left.append(True)
                 raise
             left.append(happened)
             return result
 
-        found = outcome(run)
+        try:
+            found = outcome(run)
+        except LeftOften:
+            continue
         if left == [False]:
             break  # it ended before
         made += 1
