@@ -64,23 +64,32 @@ def test_rule_predicts_what_eager_returns_in_every_layout(op: Any) -> None:
     check(op, 40, tuple(LAYOUTS), composite=True)
 
 
-def check_gradients(op: Any, count: int, layouts: tuple[str | None, ...]) -> None:
-    """The operators of the backward, with tangents that are laid out otherwise than the results."""
+def check_gradients(
+    op: Any, count: int, layouts: tuple[str | None, ...], tangents: dict[torch.dtype, tuple[str | None, ...]]
+) -> None:
+    """The operators of the backward. `tangents`: the layouts of tangents in each dtype, None for the results'."""
     torch.manual_seed(0)
     checker = ShapeRuleCheck()
-    for case in differentiated([op], count, layouts, (torch.float32, torch.complex64, torch.bfloat16)):
-        for change in (None, *LAYOUTS.values()):
-            with checker:
-                case.run(case.tensors(), case.tangents if change is None else list(map(change, case.tangents)))
+    for dtype, names in tangents.items():
+        for case in differentiated([op], count, layouts, (dtype,)):
+            for change in map(LAYOUTS.get, names):
+                with checker:
+                    case.run(case.tensors(), case.tangents if change is None else list(map(change, case.tangents)))
     fail_on_mismatches(checker)
 
 
 @pytest.mark.parametrize("op", OPERATORS, ids=IDENTIFIERS)
 def test_rule_predicts_what_eager_returns_in_the_backward(op: Any) -> None:
-    check_gradients(op, 1, (None, "transposed"))
+    check_gradients(
+        op,
+        1,
+        (None, "transposed"),
+        {torch.float32: (None, *LAYOUTS), torch.complex64: (None,), torch.bfloat16: (None,)},
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPERATORS, ids=IDENTIFIERS)
 def test_rule_predicts_what_eager_returns_in_the_backward_in_every_layout(op: Any) -> None:
-    check_gradients(op, 20, (None, *LAYOUTS))
+    every = (None, *LAYOUTS)
+    check_gradients(op, 20, every, dict.fromkeys((torch.float32, torch.complex64, torch.bfloat16), every))
