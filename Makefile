@@ -18,10 +18,10 @@ demo: $(VENV)/.models  ## compile a real transformer and a real vision model, an
 	$(BIN)/python benchmarks/demo.py
 
 test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, 13 to 21 minutes on 2 cores
-	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses auto --maxprocesses 16
+	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses auto --maxprocesses 16 --dist worksteal
 
 test-dynamic: $(VENV)/.dev $(VENV)/.models  ## the quick tests with symbols for all sizes of inputs
-	$(BIN)/python -m pytest -m "not slow and not gpu" --dynamic --numprocesses auto --maxprocesses 16
+	$(BIN)/python -m pytest -m "not slow and not gpu" --dynamic --numprocesses auto --maxprocesses 16 --dist worksteal
 
 test-slow: $(VENV)/.dev $(VENV)/.models  ## the long suites: OpInfo sweep, real-size models, sanitizers
 	$(BIN)/python -m pytest -m "slow and not gpu" --timeout 3600
