@@ -5,12 +5,13 @@ import gc
 import itertools
 import os
 import traceback
+import zlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-# Before torch is loaded: tests run beside each other, and threads that spin while they wait for threads of the test that
-# has the other core took three quarters of the processors' time in files that run kernels.
+# Before torch is loaded. Tests run beside each other: threads that spin until those without a core end their part took
+# three quarters of the processors' time in files that run kernels.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
@@ -80,10 +81,24 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _leave_combinations_to_slow_tests(items)
     for item in items if _dynamic else ():
         if item.get_closest_marker("fixed_sizes") is not None:
             item.add_marker(pytest.mark.skip(reason="judges what is made of constant sizes"))
+
+
+def _leave_combinations_to_slow_tests(items: list[pytest.Item]) -> None:
+    """Mark as slow what has no new pair of values, of a test marked `each_pair`, in an order drawn by their names."""
+    seen: set[object] = set()
+    for item in sorted(items, key=lambda item: zlib.crc32(item.nodeid.encode())):
+        if item.get_closest_marker("each_pair") is not None and item.get_closest_marker("slow") is None:
+            values = [(name, id(value)) for name, value in item.callspec.params.items()]  # type: ignore[attr-defined]
+            pairs = {(item.location[0], item.location[1], pair) for pair in itertools.combinations(values, 2)}
+            if pairs <= seen:
+                item.add_marker(pytest.mark.slow)
+            seen |= pairs
 
 
 def _verified(*args: Any, **kwargs: Any) -> CapturedFrame:

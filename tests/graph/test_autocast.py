@@ -36,6 +36,7 @@ COMPOSED: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.each_pair
 @pytest.mark.filterwarnings("ignore")  # of torch, about projections
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("needs_grad", [False, True])

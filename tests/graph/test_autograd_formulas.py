@@ -114,6 +114,7 @@ def test_a_value_that_fills_slices_that_are_named_twice(train: Callable) -> None
     check(train, lambda x, i, v: x.index_fill(0, i, v), leaf(), torch.tensor([0, 0]), leaf())
 
 
+@pytest.mark.each_pair
 @trained
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("concatenated", [False, True])

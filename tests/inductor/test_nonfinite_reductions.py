@@ -72,6 +72,7 @@ def both_ways(operation: Operation) -> Callable[[torch.Tensor, torch.Tensor], ob
     return lambda rows, columns: (operation(rows, -1), operation(columns, 0))
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -164,6 +164,7 @@ def test_sparse_gradients_of_gather(backend: str) -> None:
     torch.testing.assert_close(ours.grad.to_dense(), theirs.grad.to_dense())
 
 
+@pytest.mark.each_pair
 @by_backend
 @pytest.mark.parametrize("maximize", [False, True])
 @pytest.mark.parametrize("bag", [False, True])

@@ -74,6 +74,7 @@ OPTIMIZERS: dict[str, Make] = {
 }
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("infinite", [(), (4,), (0, 1, 6)], ids=str)
 @pytest.mark.parametrize("form", ["plain", "unscaled", "two optimizers", "off"])
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -24,6 +24,7 @@ def filled(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Ten
     return torch.empty_strided(shape, strides, dtype=dtype).copy_(torch.randn(shape, generator=generator))
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("channels", CHANNELS, ids=str)
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)

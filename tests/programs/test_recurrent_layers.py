@@ -51,6 +51,7 @@ def assert_close(found: list[torch.Tensor], expected: list[torch.Tensor], tolera
         assert (mine - theirs).abs().max() <= tolerance * theirs.abs().max()
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("steps", [3, 9])
 @pytest.mark.parametrize("kind, given", CASES)

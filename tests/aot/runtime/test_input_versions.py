@@ -56,6 +56,7 @@ WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
 REFUSED = ("views", "out", "statistics")  # by eager, of inputs that require grad
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 @pytest.mark.parametrize("needs_grad", ["nothing", "another", "itself"])
 @pytest.mark.parametrize("name", WRITES)

@@ -63,6 +63,7 @@ def in_both(p: Tensor, x: Tensor) -> None:
     in_x(p, x)
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("replace", [in_p, in_x, in_both])
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -63,6 +63,7 @@ def of_other_sizes(base, view):
     return torch.arange(len(view)) + view.reshape(len(view), -1).sum(1), base.view(-1)[: len(view)]
 
 
+@pytest.mark.each_pair
 @pytest.mark.fixed_sizes
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", BACKENDS)

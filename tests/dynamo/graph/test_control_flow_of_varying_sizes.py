@@ -64,6 +64,7 @@ def transposed(choose, x, weight, condition):
     return choose(condition, lambda y: y.tanh(), lambda y: y * 3, (x.t(),)) @ x
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(

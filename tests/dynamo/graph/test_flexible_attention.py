@@ -48,6 +48,7 @@ def given(heads: int = 2) -> list[torch.Tensor]:
     return [torch.randn(2, size, 128, 8, generator=generator) for size in (heads, 2, 2)]
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize("score", [None, doubled, alibi])
 @pytest.mark.parametrize("mask", [None, causal, within_documents])

@@ -89,6 +89,7 @@ def history(model: str, wrap: Callable[..., Any], training: bool, compiled: bool
     return found
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize(("wrap", "training"), [(itself, True), (below_a_function, True), (itself, False)])
 @pytest.mark.parametrize("model", MODELS)
 def test_lazy_modules_become_what_they_are_in_eager(model: str, wrap: Callable[..., Any], training: bool) -> None:

@@ -136,6 +136,7 @@ def without_overrides(x: Any, y: Any) -> Any:
     return *first, second, called, x + 1, torch.overrides.has_torch_function((x,))
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 @pytest.mark.parametrize("kind", [Plain, Scaled, Unwrapping, Silent])
 @pytest.mark.parametrize("program", programs)

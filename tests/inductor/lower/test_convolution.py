@@ -89,6 +89,7 @@ def test_patches_that_are_normalised_over_channels_come_out_in_channels_last():
     assert input_strides(lowered) == [channels_last_strides((1, 3, 64, 64))]
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("bias", [False, True])

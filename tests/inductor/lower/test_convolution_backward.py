@@ -28,6 +28,7 @@ CASES = [
 ]
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("formats", [(0, 0), (1, 1), (0, 1)])
 @pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False), (True, True, False)])

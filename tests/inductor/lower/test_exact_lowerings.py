@@ -95,6 +95,7 @@ FLOATS = {
 }
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("count", [1, 2], ids=["one-thread", "two-threads"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", FLOATS)

@@ -139,6 +139,7 @@ def test_written_in_place(function: Callable) -> None:
     torch.testing.assert_close([x, y], expected)
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("function", [*IN_PLACE, *OTHERS], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", [5, 48])

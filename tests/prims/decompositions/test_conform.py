@@ -17,6 +17,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("shape", [(2, 4, 4, 4), (1, 4, 4, 4), (2, 1, 4, 4), (2, 4, 1, 1), (1, 1, 4, 4)])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -131,6 +131,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", PROGRAMS)
