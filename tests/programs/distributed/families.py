@@ -1,6 +1,6 @@
-"""Ways to train over several processes, and to compile the model. Runs as a script in each process of a family:
+"""Ways to train over several processes, and to compile the model. Runs as a script in each of two processes:
 
-    families.py FAMILY RANK FOLDER
+    families.py RANK FOLDER FAMILY...
 
 It fails unless all ways of compiling train as eager does, with both optimizers.
 """
@@ -185,6 +185,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def process_group(rank: int, folder: Path) -> Iterator[None]:
+    folder.mkdir(exist_ok=True)
     store = dist.FileStore(str(folder / "store"), WORLD)
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=WORLD, timeout=datetime.timedelta(seconds=SECONDS)
@@ -212,9 +213,11 @@ def check(family: str) -> None:
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(SECONDS, exit=True)  # a hang becomes a failure that shows where
     warnings.filterwarnings("error", "stator")
     torch.set_num_threads(1)
     call_costs.LITTLE_DATA = -1
-    with process_group(int(sys.argv[2]), Path(sys.argv[3])):
-        check(sys.argv[1])
+    for family in sys.argv[3:]:
+        print(family, flush=True)
+        faulthandler.dump_traceback_later(SECONDS, exit=True)  # a hang becomes a failure that shows where
+        with process_group(int(sys.argv[1]), Path(sys.argv[2]) / family):
+            check(family)
