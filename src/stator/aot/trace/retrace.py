@@ -16,6 +16,7 @@ from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.captured_tensors import owned_tensors_replaced
 from stator.graph.ir.size_bindings import evaluated
 from stator.graph.ir.traced import Fresh, ViewOfInput, ViewOfOutput
+from stator.graph.operators.attention_settings import attention_settings, under_attention_settings
 from stator.graph.tracing.symbolic_inputs import unknown_sizes
 from stator.shapes.expr import Symbol
 
@@ -35,27 +36,43 @@ class TorchState:
     grad_mode: bool
     default_dtype: torch.dtype
     autocast: tuple[tuple[str, bool, torch.dtype], ...]  # device, whether autocast is on, and its dtype
+    attention: tuple[Any, ...]  # which attention kernel ATen chooses, together with `deterministic`
+    deterministic: tuple[bool, bool]  # whether torch asks for deterministic algorithms, and only warns
 
     @staticmethod
     def current() -> TorchState:
         autocast = tuple(
             (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
         )
-        return TorchState(torch.is_grad_enabled(), torch.get_default_dtype(), autocast)
+        return TorchState(
+            torch.is_grad_enabled(), torch.get_default_dtype(), autocast, attention_settings(), _determinism()
+        )
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         now = torch.get_default_dtype()
         with ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(self.grad_mode))
+            stack.enter_context(under_attention_settings(self.attention))
             for device, enabled, dtype in self.autocast:
                 if (enabled, dtype) != (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)):
                     stack.enter_context(torch.autocast(device, dtype, enabled))
+            if (wanted := self.deterministic) != (present := _determinism()):
+                stack.callback(_set_determinism, *present)
+                _set_determinism(*wanted)
             # The default dtype is process-wide: set it only where the program has changed it since.
             if now is not self.default_dtype:
                 stack.callback(torch.set_default_dtype, now)
                 torch.set_default_dtype(self.default_dtype)
             yield
+
+
+def _determinism() -> tuple[bool, bool]:
+    return torch._C._get_deterministic_algorithms(), torch._C._get_deterministic_algorithms_warn_only()
+
+
+def _set_determinism(mode: bool, warn_only: bool) -> None:
+    torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
 
 
 class RetraceableProgram:

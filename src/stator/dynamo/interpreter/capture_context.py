@@ -21,7 +21,7 @@ from stator.dynamo.graph.graph_builder import GraphBuilder, NotATensorCall
 from stator.dynamo.graph.mutations import MutationLog, warn_at
 from stator.dynamo.graph.subgraphs import DeferredCode
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
+from stator.dynamo.guards.source import CallSource, ConstantSource, ReadSource, Source
 from stator.dynamo.host.naming import class_name, full_name, is_plain_class
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.reconstruct_ir import Recipe
@@ -41,6 +41,7 @@ from stator.dynamo.values.scopes import CellValue, GlobalScope
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_member, is_open, is_open_input, looked_up
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes, rely_on_methods
 from stator.dynamo.values.tensors.tensor_methods import SPECIAL as SPECIAL_METHODS
+from stator.graph.operators.attention_settings import CHOOSES_ATTENTION, SETTINGS, attention_settings
 
 from . import wrapping
 from .calling import builtin_call, class_call, function_call, tensor_method_call
@@ -481,6 +482,8 @@ class FrameCapture:
         special = SPECIAL_METHODS.get(function)
         if special is not None:
             rely_on_methods(self, special, args)
+        if function in CHOOSES_ATTENTION:
+            self._rely_on_attention_settings()
         operands = self.overlays[-1].operands if self.overlays else None
         if operands is not None:
             args = operands(self, function, args)
@@ -488,6 +491,16 @@ class FrameCapture:
             return self.recorder.record("call_function", function, function, args, kwargs)
         except NotATensorCall as call:
             return self.wrap_result(call.result, f"the result of {getattr(function, '__name__', function)}")
+
+    def _rely_on_attention_settings(self) -> None:
+        """The traced graph will name the kernel that ATen chooses by the present settings."""
+        made = self.recorder.backend_flags_set
+        if made.isdisjoint(read for read, _ in SETTINGS):
+            self.guard(CallSource(attention_settings), GuardKind.EQUALS, attention_settings())
+            return
+        for read, _ in SETTINGS:
+            if read not in made:
+                self.guard(CallSource(read), GuardKind.EQUALS, read())
 
     def record_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         def run(owner: Any, *rest: Any, **named: Any) -> Any:

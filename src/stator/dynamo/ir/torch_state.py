@@ -15,6 +15,7 @@ from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ModuleGlobalSource
 from stator.dynamo.host.torch_overrides import function_state, set_function_state
+from stator.graph.operators import attention_settings
 from stator.shapes.environment import asking
 
 from .reconstruct_ir import ConstantRecipe, Effect, call_effect
@@ -123,11 +124,6 @@ _DEVICES = ("cpu", "cuda")
 _autograd: Any = torch._C._autograd
 
 
-def sdp_priority() -> tuple[int, ...]:
-    """The order in which attention kernels are tried."""
-    return tuple(torch._C._get_sdp_priority_order())
-
-
 def autocast_nesting() -> int:
     """The number of autocast regions around this call. Leaving the outermost one clears the cache of casts."""
     torch.autocast_increment_nesting()
@@ -142,13 +138,7 @@ def _backend_flags() -> Iterator[tuple[Any, Any]]:
             yield read, write
     if torch._C._has_cudnn:
         yield torch._C._cuda_get_cudnn_benchmark_limit, torch._C._cuda_set_cudnn_benchmark_limit
-    for name in ("cudnn", "flash", "mem_efficient", "math", "overrideable"):
-        read = getattr(torch._C, f"_get_{name}_sdp_enabled", None)
-        write = getattr(torch._C, f"_set_sdp_use_{name}", None)
-        if read is not None and write is not None:
-            yield read, write
-    if hasattr(torch._C, "_set_sdp_priority_order"):
-        yield sdp_priority, torch._C._set_sdp_priority_order
+    yield from attention_settings.SETTINGS
 
 
 BACKEND_FLAGS = tuple(_backend_flags())

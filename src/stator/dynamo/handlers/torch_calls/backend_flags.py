@@ -13,10 +13,11 @@ import torch
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.ir.torch_state import BACKEND_FLAGS, sdp_priority
+from stator.dynamo.ir.torch_state import BACKEND_FLAGS
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue
+from stator.graph.operators.attention_settings import kernel_order
 
 from .torch_functions import set_state
 
@@ -49,7 +50,7 @@ if hasattr(torch._C, "_get_sdp_priority_order"):
 
     @calls(torch._C._get_sdp_priority_order)
     def _priority(context: CaptureContext) -> Value:
-        return ListValue(list(context.iterate(context.call(context.known(sdp_priority), [], {}))))
+        return ListValue(list(context.iterate(context.call(context.known(kernel_order), [], {}))))
 
 
 @functools.cache
