@@ -40,7 +40,7 @@ def test_checkpointed_dropout_is_recomputed_alike(reentrant: bool) -> None:
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointed_dropout_has_the_numbers_of_eager(reentrant: bool) -> None:
-    numbers.test_checkpointed_dropout_has_the_numbers_of_eager(reentrant)
+    numbers.test_checkpointed_dropout_has_the_numbers_of_eager(reentrant, numbers.dropped)
 
 
 def test_dropout_of_a_part_is_differentiated_in_a_kernel() -> None:

@@ -6,6 +6,7 @@ neither. Costs are in costs.py, cuts in min_cut.py, choices for a memory budget 
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ class RecomputeProblem:
         if not can_be_saved(node) or is_backward(node):
             keep = None  # nodes of eager's backward stay there: other tangents need other parts of them
         region = node.meta.get("checkpoint")
-        if region is not None and not draws_numbers(node):
+        if region is not None and not _shows_drawn_numbers(node):
             if self._leaves(node, region):
                 again = None
             elif again is not None:
@@ -133,7 +134,7 @@ class RecomputeProblem:
         return RecomputeCandidate(self._reads(node) if again is not None else (), again, keep, held)
 
     def _cost_again(self, node: fx.Node) -> int | None:
-        if draws_numbers(node):
+        if _shows_drawn_numbers(node):
             return None
         if is_backward(node):
             return 0  # it costs the same on either side
@@ -211,3 +212,9 @@ class RecomputeProblem:
             cost += self.candidates[at].again or 0
             waiting.extend(self.candidates[at].reads)
         return cost
+
+
+def _shows_drawn_numbers(node: fx.Node) -> bool:
+    """Whether the value, or the operator whose result it is one of, would be another if it were computed again."""
+    producer = node.args[0] if node.target is operator.getitem else node
+    return isinstance(producer, fx.Node) and draws_numbers(producer)
