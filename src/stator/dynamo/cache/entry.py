@@ -23,6 +23,7 @@ from stator.dynamo.host.naming import OF_C
 from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.native_status import warn_if_missing
 from stator.dynamo.host.trusted_builtins import builtins_are_unchanged
+from stator.dynamo.host.weak_references import hold_strongly
 from stator.dynamo.ir.torch_state import modes_restored_on_interrupt, without_saved_tensor_hooks
 
 from .compiled_frames import CacheMiss, CompiledFrame, CompileFrame, around_compilations, make_cache, reset
@@ -109,6 +110,9 @@ def _hide_from_torch_compile(code: CodeType) -> None:
 
 
 TENSORS.append(torch.Tensor)
+# The destructors of their subclasses for GPUs, written in C, leave weak references behind that point to freed memory
+hold_strongly(torch.Stream)
+hold_strongly(torch.Event)
 compare_layouts.append(tensor_guards.changed_layout)
 OF_C.append(type(torch._C._SDPBackend))  # the metaclass of classes made in C++
 code_marks.append(_hide_from_torch_compile)

@@ -16,6 +16,7 @@ from stator.dynamo.guards.source import ItemSource, LocalSource, Source
 from stator.dynamo.guards.type_only_guards import TENSORS
 from stator.dynamo.host.iterator_state import is_known_iterator, next_items
 from stator.dynamo.host.naming import is_plain_class, is_python_class, qualified_name
+from stator.dynamo.host.weak_references import can_be_referred_to
 from stator.dynamo.ir.resume import is_stack_name
 
 _DEEPEST = 8  # nested wrappers that are distinguished
@@ -107,7 +108,7 @@ def _next_to_be_called(bound: Mapping[str, object]) -> object:
     for value in bound.values():
         if is_known_iterator(value):
             for item in next_items(value):
-                if callable(item) and _can_be_referred_to(item):
+                if callable(item) and can_be_referred_to(item):
                     return item
     for name, value in bound.items():
         if is_stack_name(name) and callable(value):
@@ -121,7 +122,7 @@ def _instances(bound: Mapping[str, object], receiver: str) -> Iterator[tuple[Sou
     """The receiver of a method call and callable arguments such as modules; or the program's first object among
     them."""
     given = [(source, value) for source, value in _arguments(bound) if _is_instance(value)]
-    if receiver in bound and _can_be_referred_to(bound[receiver]):
+    if receiver in bound and can_be_referred_to(bound[receiver]):
         mine = bound[receiver]
         yield LocalSource(receiver), mine
         yield from ((source, value) for source, value in given if callable(value) and value is not mine)
@@ -141,17 +142,13 @@ def _arguments(bound: Mapping[str, object]) -> Iterator[tuple[Source, object]]:
             yield from ((ItemSource(LocalSource(name), key), item) for key, item in named if type(key) is str)
 
 
-def _can_be_referred_to(obj: object) -> bool:
-    return bool(type.__dict__["__weakrefoffset__"].__get__(type(obj)))
-
-
 def _is_instance(obj: object) -> bool:
     """Whether the object is an instance of a program's class. (Functions and containers may be created anew for each
     call.)"""
     kind = type(obj)
     if not is_python_class(kind) or not is_plain_class(kind):
         return False
-    return not issubclass(kind, (*_OTHERS, *TENSORS)) and _can_be_referred_to(obj)
+    return not issubclass(kind, (*_OTHERS, *TENSORS)) and can_be_referred_to(obj)
 
 
 _METHODS = (MethodType, BuiltinMethodType)  # created anew at each attribute read

@@ -48,7 +48,7 @@ static int is_held_weakly(Access access, PyObject *key)
     if (access == ACCESS_CONSTANT) {
         return PyFunction_Check(key) || (PyType_Check(key) && PyType_HasFeature((PyTypeObject *)key, Py_TPFLAGS_HEAPTYPE));
     }
-    return access == ACCESS_DICT_ITEM && PyType_SUPPORTS_WEAKREFS(Py_TYPE(key))
+    return access == ACCESS_DICT_ITEM && guard_can_be_weak(key)
         && !(PyType_Check(key) && !PyType_HasFeature((PyTypeObject *)key, Py_TPFLAGS_HEAPTYPE));
 }
 

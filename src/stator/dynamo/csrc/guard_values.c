@@ -5,11 +5,24 @@ static PyObject *builtins_dict;
 /* types whose == is written in C without side effects, besides those of guard_constant_equal; e.g. torch.device */
 static PyTypeObject *plain_types[16];
 static int plain_type_count = 0;
+/* types, and their subclasses, whose instances do not tell their weak references that they end */
+static PyTypeObject *never_weak[4];
+static int never_weak_count = 0;
 static vectorcallfunc usual_call = NULL; /* the vectorcall of untouched Python functions */
+
+int guard_can_be_weak(PyObject *object)
+{
+    for (int i = 0; i < never_weak_count; i++) {
+        if (PyObject_TypeCheck(object, never_weak[i])) {
+            return 0;
+        }
+    }
+    return PyType_SUPPORTS_WEAKREFS(Py_TYPE(object));
+}
 
 int guard_identity_set(Identity *identity, PyObject *object, PyObject *callback)
 {
-    identity->weak = PyType_SUPPORTS_WEAKREFS(Py_TYPE(object))
+    identity->weak = guard_can_be_weak(object)
         && !(PyType_Check(object) && !(((PyTypeObject *)object)->tp_flags & Py_TPFLAGS_HEAPTYPE));
     identity->reference = identity->weak ? PyWeakref_NewRef(object, callback) : Py_NewRef(object);
     return identity->reference ? 0 : -1;
@@ -366,23 +379,33 @@ static PyObject *has_names_only(PyObject *Py_UNUSED(self), PyObject *type)
     return PyBool_FromLong(only);
 }
 
-static PyObject *register_plain_type(PyObject *Py_UNUSED(self), PyObject *type)
+static PyObject *add_type(PyTypeObject **types, int *count, size_t room, PyObject *type)
 {
     if (!PyType_Check(type)) {
         PyErr_SetString(PyExc_TypeError, "a type is expected");
         return NULL;
     }
-    for (int i = 0; i < plain_type_count; i++) {
-        if (plain_types[i] == (PyTypeObject *)type) {
+    for (int i = 0; i < *count; i++) {
+        if (types[i] == (PyTypeObject *)type) {
             Py_RETURN_NONE;
         }
     }
-    if (plain_type_count == (int)(sizeof plain_types / sizeof *plain_types)) {
-        PyErr_SetString(PyExc_RuntimeError, "too many plain types");
+    if (*count == (int)room) {
+        PyErr_SetString(PyExc_RuntimeError, "too many types");
         return NULL;
     }
-    plain_types[plain_type_count++] = (PyTypeObject *)Py_NewRef(type);
+    types[(*count)++] = (PyTypeObject *)Py_NewRef(type);
     Py_RETURN_NONE;
+}
+
+static PyObject *register_plain_type(PyObject *Py_UNUSED(self), PyObject *type)
+{
+    return add_type(plain_types, &plain_type_count, sizeof plain_types / sizeof *plain_types, type);
+}
+
+static PyObject *hold_strongly(PyObject *Py_UNUSED(self), PyObject *type)
+{
+    return add_type(never_weak, &never_weak_count, sizeof never_weak / sizeof *never_weak, type);
 }
 
 static PyObject *set_own_callback_type(PyObject *Py_UNUSED(self), PyObject *type)
@@ -398,6 +421,7 @@ static PyObject *set_own_callback_type(PyObject *Py_UNUSED(self), PyObject *type
 static PyMethodDef methods[] = {
     {"set_own_callback_type", set_own_callback_type, METH_O, "CALLBACKS ignores callbacks of exactly this class."},
     {"register_plain_type", register_plain_type, METH_O, "Allow EQUALS by the == of this C type."},
+    {"hold_strongly", hold_strongly, METH_O, "Never refer weakly to instances of this class."},
     {"called_as_usual", called_as_usual, METH_O, "Does the call of this Python function run its code?"},
     {"has_names_only", has_names_only, METH_O,
      "Do this class and its bases hold nothing but names? The == of another key would run when a name is looked up."},

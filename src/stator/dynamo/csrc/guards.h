@@ -174,6 +174,7 @@ void *guard_grown(void *block, int *capacity, int count, size_t size);
 
 /* ---- identities ---- */
 
+int guard_can_be_weak(PyObject *object);
 int guard_identity_set(Identity *identity, PyObject *object, PyObject *callback);
 
 static inline int identity_is(Identity const *identity, PyObject *object)

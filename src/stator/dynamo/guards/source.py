@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from stator.dynamo.host.naming import class_name, is_python_class, qualified_name
+from stator.dynamo.host.weak_references import can_be_referred_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +188,7 @@ def _weakly(key: Any) -> Any:
     """A frozenset of constants is held strongly, because the program may have created it only for the lookup."""
     if type(key) is frozenset and all(type(one) in _PLAIN_KEYS for one in key):
         return key
-    try:
-        return _Weakly(key)
-    except TypeError:
-        return key
+    return _Weakly(key) if can_be_referred_to(key) else key
 
 
 @dataclass(frozen=True, slots=True)
