@@ -5,6 +5,7 @@ from . import (
     autograd_formulas,
     data_dependent_functions,
     fused_optimizers,
+    gpu_operators,
     known_masks,
     mutation,
     recurrent_layers,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from stator.graph.fake.fake_mode import FakeMode, formulas, specials
-from stator.prims.layout import Sizes, same_strides
+from stator.prims.layout import Sizes
 from stator.prims.operators.ctc_loss import ctc_loss, ctc_loss_backward
 
 aten = torch.ops.aten
@@ -46,6 +46,8 @@ def _gradient_of_written_values(mode: FakeMode, node: Any, args: tuple[Any, ...]
     at = len(shape) - rest - 1  # the dimension of v that counts the written elements
     with mode:
         mask = aten.ne.Scalar(mask, 0)
+        if mask.device != gradient.device:
+            mask = mask.to(gradient.device)
         if at >= 0 and shape[at] != 1:
             places = aten.nonzero_static.default(mask, size=shape[at])
             columns = [aten.select.int(places, 1, column) for column in range(rank)]
@@ -91,18 +93,6 @@ def _group_norm_backward(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str
         return NotImplemented
     with mode:
         return (None, *aten.native_group_norm_backward.default(*args[:-1], [True, *mask[1:]])[1:])
-
-
-@specials.register(aten._scaled_dot_product_cudnn_attention_backward.default)
-def _cudnn_attention_backward(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Give cuDNN the gradient in the layout of the attention's output. ATen finds cuDNN's plans by the layouts of
-    query, key and value alone, and a plan that was made for a gradient of another layout computes wrong numbers."""
-    gradient, output = args[0], args[4]
-    if same_strides(output.shape, gradient.stride(), output.stride()):
-        return NotImplemented
-    with mode:
-        gradient = aten.copy.default(output, gradient)
-        return aten._scaled_dot_product_cudnn_attention_backward.default(gradient, *args[1:], **kwargs)
 
 
 @specials.register(aten._ctc_loss.Tensor)
