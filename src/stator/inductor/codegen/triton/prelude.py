@@ -35,6 +35,7 @@ def float_mod(x, y):
     "int_pow": """
 @triton.jit
 def int_pow(x, y):
+    x = x + (y & 0)  # one base for each exponent: a loop may not change the shape of what it carries
     result = x * 0 + 1
     for _ in range(x.dtype.primitive_bitwidth):  # a step for each bit of the exponent
         result = tl.where((y & 1) != 0, result * x, result)
