@@ -161,7 +161,7 @@ shape_rule(*overloads(GRADIENTS), tags=("pointwise",))(gradient)
 
 @with_in_place(aten.abs.default, tags=("pointwise",))
 def abs_(self: Any) -> TensorMeta:
-    if self.dtype is torch.bool:
+    if self.dtype is torch.bool and self.device.type == "cpu":
         raise not_implemented_for("abs_cpu", self.dtype)
     if not self.dtype.is_complex:
         return unary_meta(self, self.dtype)

@@ -99,7 +99,10 @@ def svd(
     if not compute_uv:
         return empty(A), values, empty(A)
     left = column_major((*batch, rows, rows if full_matrices else rank), A)
-    return left, values, column_major((*batch, columns if full_matrices else rank, columns), A)
+    shape = (*batch, columns if full_matrices else rank, columns)
+    # cuSOLVER computes the adjoint of what LAPACK computes
+    right = column_major(shape, A) if A.device.type == "cpu" else fresh(shape, A)
+    return left, values, right
 
 
 @shape_rule(*overloads("_linalg_eigh"), tags=LINALG)

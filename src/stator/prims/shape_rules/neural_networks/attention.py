@@ -146,19 +146,78 @@ def efficient_attention_backward(
     *_args: Any,
     **_options: Any,
 ) -> tuple[TensorMeta | None, ...]:
-    """Gradients are laid out as (batch, length, heads, width). Rows of the mask's gradient are parts of rows that are
-    padded to multiples of 16."""
+    """Gradients are laid out as (batch, length, heads, width)."""
 
     def gradient(tensor: Any) -> TensorMeta:
         shape = tuple(tensor.shape)
         return fresh(shape, tensor, stride=permuted_strides(shape, (3, 1, 2, 0)))
 
-    of_mask = None
-    if attn_bias is not None and grad_input_mask[3]:
-        *leading, width = attn_bias.shape
-        padded = contiguous_strides((*leading, (width + 15) // 16 * 16))
-        of_mask = fresh(attn_bias.shape, attn_bias, stride=padded)
+    of_mask = _gradient_of_mask(attn_bias) if attn_bias is not None and grad_input_mask[3] else None
     return gradient(query), gradient(key), gradient(value), of_mask
+
+
+def _gradient_of_mask(mask: Any) -> TensorMeta:
+    """Its rows are parts of rows that are padded to multiples of 16."""
+    *leading, width = mask.shape
+    return fresh(mask.shape, mask, stride=contiguous_strides((*leading, (width + 15) // 16 * 16)))
+
+
+@shape_rule(*overloads("_efficient_attention_forward"), tags=ATTENTION)
+def efficient_attention_of_rows(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: Any,
+    max_seqlen_k: Any,
+    dropout_p: float,
+    custom_mask_type: int,
+    compute_log_sumexp: bool = False,
+    **_options: Any,
+) -> Any:
+    """Of GPUs. Tensors have the shape (batch, length, heads, width); sequences of several lengths are one batch."""
+    batch, length, heads = tuple(query.shape)[:3]
+    longest = length
+    if cu_seqlens_q is not None:
+        batch, longest = cu_seqlens_q.shape[0] - 1, max_seqlen_q
+    padded = (longest + 31) // 32 * 32 if compute_log_sumexp else 0
+    return (
+        fresh((*query.shape[:3], value.shape[3]), query),
+        fresh((batch, heads, padded), query, torch.float32),
+        *_generator(query, "other"),
+        longest,
+        key.shape[1] if max_seqlen_k is None else max_seqlen_k,
+    )
+
+
+@shape_rule(*overloads("_efficient_attention_backward"), tags=ATTENTION)
+def efficient_attention_of_rows_backward(
+    grad_out_: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any,
+    out: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: Any,
+    max_seqlen_k: Any,
+    logsumexp: Any,
+    dropout_p: float,
+    philox_seed: Any,
+    philox_offset: Any,
+    custom_mask_type: int,
+    bias_requires_grad: bool,
+    *,
+    shared_storage_dqdkdv: bool = False,
+    **_options: Any,
+) -> tuple[TensorMeta, ...]:
+    if shared_storage_dqdkdv:
+        raise Unsupported("attention-gradients", "gradients of attention that share their memory are not compiled")
+    of_mask = _gradient_of_mask(bias) if bias is not None and bias_requires_grad else fresh((0,), query)
+    return fresh(query.shape, query), fresh(key.shape, key), fresh(value.shape, value), of_mask
 
 
 @shape_rule(*overloads("_scaled_dot_product_attention_math"), tags=ATTENTION)
