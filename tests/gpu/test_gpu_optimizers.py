@@ -23,8 +23,19 @@ def moved():
         yield
 
 
+def reason_against(name: str, options: dict[str, Any]) -> str | None:
+    if DEVICE == "cpu":
+        return None
+    if name == "Adagrad" and options.get("fused"):
+        return "torch has no fused Adagrad for CUDA"
+    # its steps are not capturable, and such a step, with step counts on the device, is marked as not to be compiled
+    return "torch keeps it from being compiled for CUDA" if name == "Adafactor" else None
+
+
 @pytest.mark.parametrize("case", cases.CASES, ids=cases.text)
 def test_ten_steps(case: Any) -> None:
+    if (reason := reason_against(*case)) is not None:
+        pytest.skip(reason)
     steps.assert_same(cases.stepped(case, cases.as_it_is), cases.stepped(case, cases.whole("inductor")), TOLERANCE)
 
 
