@@ -115,7 +115,9 @@ def eigh(A: Any, UPLO: str = "L", compute_v: bool = True) -> tuple[TensorMeta, T
 def eig(self: Any) -> tuple[TensorMeta, TensorMeta]:
     shape = matrix(self, "linalg.eig", square=True)
     dtype = COMPLEX_OF_REAL.get(self.dtype, self.dtype)
-    return fresh(shape[:-1], self, dtype), column_major(shape, self, dtype)
+    # copied from LAPACK's where the matrix is not on the CPU
+    vectors = column_major if self.device.type == "cpu" else fresh
+    return fresh(shape[:-1], self, dtype), vectors(shape, self, dtype)
 
 
 @shape_rule(*overloads("linalg_eigvals _linalg_eigvals"), tags=LINALG)

@@ -113,7 +113,7 @@ def check_channels(input: Any, *parameters: Any) -> None:
 
 def batch_norm(input: Any, weight: Any, bias: Any, running: Sequence[Any], training: bool) -> tuple[TensorMeta, ...]:
     check_channels(input, weight, bias, *running)
-    count = input.shape[1] if training else 0
+    count = input.shape[1] if training or input.device.type != "cpu" else 0
     statistics = fresh((count,), input, statistics_dtype(input, weight))
     return batch_norm_result(input), statistics, statistics
 
