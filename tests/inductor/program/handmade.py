@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -80,6 +80,11 @@ class Graph:
             if name is not None:
                 self.buffers[name] = Buffer(name, size if isinstance(size, Layout) else layout(*size))
         self.steps.append(Extern(outputs, target, args, kwargs, style, mutates))
+
+    def move_to_gpu(self) -> None:
+        for name, buffer in self.buffers.items():
+            self.buffers[name] = replace(buffer, layout=replace(buffer.layout, device=torch.device("cuda", 0)))
+        self.kernels = {name: replace(kernel, language="triton") for name, kernel in self.kernels.items()}
 
     def finish(self, *outputs: Any) -> tuple[Lowered, Schedule, dict[str, KernelSource]]:
         nodes = [member for step in self.steps for member in (step.members if isinstance(step, Group) else (step,))]

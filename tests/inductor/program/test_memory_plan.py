@@ -248,6 +248,25 @@ def test_an_arena_that_is_small_enough_keeps_all_intermediates() -> None:
     assert program == planned(chain(6, shifted=True), "b5")
 
 
+@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize("called", [1, 1 << 20])
+def test_an_arena_of_a_gpu_adds_little_to_what_library_calls_return(gpu: bool, called: int) -> None:
+    """The arena is as large as its largest moment, also while results of calls are alive."""
+    graph = Graph()
+    graph.input("x", 1 << 20)
+    for number in range(4):
+        graph.add(f"b{number}", "x", f"b{number - 1}" if number else "x", shifted=True)
+    graph.call(("c0", "c1"), [(called,), (called,)], aten.split.Tensor, View("b3", layout(1 << 20)), 2)
+    graph.add("out", "c0", "c1")
+    if gpu:
+        graph.move_to_gpu()
+    program = planned(graph, "out")
+    assert (program.heap_from is not None) == (gpu and called > 1)
+    if gpu:
+        without_arena = planned(graph, "out", arena_share=0.0)
+        assert predict_peak(program).bytes <= 1.1 * predict_peak(without_arena).bytes
+
+
 def test_large_intermediates_are_still_overwritten_in_place() -> None:
     graph = Graph()
     graph.input("x", 1 << 20)

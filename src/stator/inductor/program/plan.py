@@ -16,12 +16,15 @@ from stator.shapes.expr import ExprLike
 from .aliases import AliasAnalysis, buffers_in, layout_bytes, reads_of, typical_bytes, writes_of
 from .arena import plan_arena, size_threshold
 from .buffer_reuse import may_overwrite
+from .peak import predict_peak
 from .steps import Allocate, Call, Free, KernelSource, Launch, Program, ReturnValues, Reuse, Step
 
 # Bytes that the arena may always have, even where `arena_share` limits it
 _LEAST_ARENA = 1 << 18
 # Work on inputs and results of this many bytes takes so long that allocating every intermediate costs nothing beside it
 _NO_ARENA_FROM = 64 << 20
+# Memory beyond what inputs, results and live intermediates need, as a share of them
+_VISIBLE_RISE = 0.05
 # A dead buffer is reused by a buffer of at least half its size; more waste than that is better left to the allocator
 _LARGEST_WASTE = 2
 
@@ -45,22 +48,27 @@ def plan(
     boxed: inputs come in one list and are freed after their last use, unless they are returned. arena_share: the
     largest size of the arena as a share of inputs and results (None: no limit). Larger intermediates are then allocated
     and freed one by one; where inputs and results are large, all intermediates are. The limit serves programs during
-    which much else is alive, because the arena has its full size all the time.
+    which much else is alive, because the arena has its full size all the time. On GPUs, whose allocator keeps memory
+    ready, programs have the limit without being asked where the full arena makes them need visibly more memory.
 
     Raises CompileError when a C++ kernel would work on the memory of another device.
     """
     parts = (lowered, schedule, kernels, frozenset(static_inputs))
     program = _plan(*parts, reuse, boxed, None)
-    if arena_share is None:
+    if arena_share is None and program.device == CPU:
         return program
     names = {*program.tensor_inputs, *program.escaping}
     others = sum(typical_bytes(lowered.buffers[name].layout, lowered.sizes) for name in names)
-    if others >= _NO_ARENA_FROM:
+    if arena_share is None:
+        least = predict_peak(_plan(*parts, reuse, boxed, 0)).bytes
+        most = max(_LEAST_ARENA, int(_VISIBLE_RISE * (others + least)))
+        fits = predict_peak(program).bytes <= least + most
+    elif others >= _NO_ARENA_FROM:
         return _plan(*parts, reuse, boxed, 0)
-    most = max(_LEAST_ARENA, int(arena_share * others))
-    if plan_arena(program).bytes <= most:
-        return program
-    return _plan(*parts, reuse, boxed, size_threshold(program, most))
+    else:
+        most = max(_LEAST_ARENA, int(arena_share * others))
+        fits = plan_arena(program).bytes <= most
+    return program if fits else _plan(*parts, reuse, boxed, size_threshold(program, most))
 
 
 def _plan(
