@@ -35,3 +35,22 @@ def test_batch_norm_of_any_layout(layout: str, gap: int) -> None:
     expected = normalised(x, weight, bias, *expected_running)
     actual = stator.compile(normalised)(x, weight, bias, *running)
     torch.testing.assert_close([actual, *running], [expected, *expected_running], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", ["contiguous", "channels last"])
+def test_batch_norm_by_running_statistics_has_the_bits_of_eager(layout: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = LAYOUTS[layout](5).to(dtype)
+    x[0, 0, 0], x[0, 1, 0] = (
+        torch.finfo(dtype).max,
+        -torch.finfo(dtype).max,
+    )  # their products with 1 / deviation overflow
+    mean, weight, bias = torch.randn(3, 5).to(dtype)
+    mean[0], mean[1] = x[0, 0, 0, 0], x[0, 1, 0, 0]
+    variance = (torch.rand(5) + 0.1).to(dtype)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.batch_norm(x, mean, variance, weight, bias)
+
+    torch.testing.assert_close(stator.compile(program)(x), program(x), rtol=0, atol=0, equal_nan=True)

@@ -132,6 +132,64 @@ def test_spread_of_numbers_whose_squares_or_sums_overflow(name: str, dtype: torc
     assert compiled[0][-1] == compiled[1][-1] == 0.0  # type: ignore[index]
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", ["var", "std"])
+def test_spread_of_numbers_whose_distances_overflow(name: str, dtype: torch.dtype, size: int) -> None:
+    operation = torch.var_mean if name == "var" else torch.std_mean
+
+    def program(rows: torch.Tensor, columns: torch.Tensor) -> list[torch.Tensor]:
+        return [*operation(rows, -1), *operation(columns, 0)]
+
+    largest = torch.finfo(dtype).max
+    x = torch.tensor([0.9, 0.9, 0.9, 0.9, -0.95]).repeat(size)[:size].double().mul(largest).to(dtype)[None]
+    results = stator.compile(program)(x, x.t().contiguous())
+    spread = largest * 0.74 if name == "std" and dtype is not torch.float64 else INF
+    mean = x.double().mul(2.0**-20).mean().mul(2.0**20)
+    for part, expected in zip(results, [spread, mean, spread, mean], strict=True):
+        torch.testing.assert_close(
+            part.double(), torch.tensor([float(expected)], dtype=torch.float64), rtol=0.2, atol=0
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("layout", ["rows", "images", "channels last"])
+def test_batch_norm_of_channels_whose_sums_or_squares_overflow(layout: str, dtype: torch.dtype) -> None:
+    x = torch.rand(37, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    largest = torch.finfo(dtype).max
+    x[:, ::3] *= largest / 3  # the sums of each thread overflow
+    x[:, 1::3] *= largest**0.5 * 100
+    x = x.to(dtype)
+    if layout != "rows":
+        x = x.view(37, 10, 2, 2)
+        x = x.contiguous(memory_format=torch.channels_last if layout == "channels last" else torch.contiguous_format)
+
+    def program(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, mean, variance, training=True)
+
+    def results(program: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        running = [torch.zeros(x.shape[1], dtype=dtype), torch.ones(x.shape[1], dtype=dtype)]
+        return [program(x, *running), *running]
+
+    expected = results(program)
+    assert expected[0].isnan().any() or (layout == "images" and dtype is torch.float32)
+    tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype.itemsize == 2 else {}
+    torch.testing.assert_close(results(stator.compile(program)), expected, equal_nan=True, **tolerance)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_products_of_float16_leave_its_range_step_by_step(size: int) -> None:
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        slices = torch.zeros(x.shape[0], dtype=torch.int64)
+        return [x.prod(), x.prod(0), x.prod(-1), torch.ones_like(x).index_reduce(0, slices, x, "prod")]
+
+    x = torch.rand(8, size, generator=torch.Generator().manual_seed(size)).add(0.5)
+    x[0], x[1, 0], x[-1, -1] = 60000.0, 60000.0, 0.0
+    x[4] = 1e-4
+    x = x.half()
+    torch.testing.assert_close(stator.compile(program)(x), program(x), equal_nan=True, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("size", [*SIZES, 64, 768])
 @pytest.mark.parametrize("dtype", FLOATS[:3], ids=str)
 @pytest.mark.parametrize("name", ["layer_norm", "group_norm"])

@@ -21,6 +21,7 @@ from stator.prims.type_promotion import computation_dtype
 
 from .library import is_overwritable
 from .pointwise import cast, elementwise, typed_constant
+from .reductions import rounds_each_product
 from .views import expand, reshape
 
 aten = torch.ops.aten
@@ -375,7 +376,7 @@ def _slices(
     reduce: str | None = None,
     include_self: bool = True,
 ) -> Any:
-    if indices.dtype not in _INDEX_DTYPES:
+    if indices.dtype not in _INDEX_DTYPES or (reduce == "prod" and rounds_each_product(x.dtype, x)):
         return NotImplemented
     shape = x.shape
     x, indices, source = _ranked(x), _ranked(indices), _ranked(source)

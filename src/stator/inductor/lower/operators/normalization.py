@@ -150,7 +150,7 @@ def _batch_norm_inference(
     momentum: float,
     eps: float,
 ) -> Any:
-    """`x * scale + shift` with a scale and a shift per channel.
+    """`x * scale + shift` with a scale and a shift per channel, rounded once, as in eager.
 
     Scale and shift are stored before, unless the innermost loop stays within a channel and computes them once per loop.
     """
@@ -164,8 +164,8 @@ def _batch_norm_inference(
         return ops.mul(inverse, factor[0]) if factor else inverse
 
     def negative_shift(ops: Any, center: Ref, factor: Ref, *offset: Ref) -> Ref:
-        moved = ops.mul(center, factor)
-        return ops.sub(offset[0], moved) if offset else ops.neg(moved)
+        center = ops.neg(center)
+        return ops.fma(center, factor, offset[0]) if offset else ops.mul(center, factor)
 
     factors = [variance] if weight is None else [variance, weight]
     scale = elementwise(builder, inverse_deviation, factors)  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ def _batch_norm_inference(
         builder.store_together([scale, shift])
     out = elementwise(
         builder,
-        lambda ops, value, factor, offset: ops.add(ops.mul(value, factor), offset),
+        lambda ops, value, factor, offset: ops.fma(value, factor, offset),
         [cast(builder, x, working), reshape(scale, per_channel), reshape(shift, per_channel)],
     )
     return [cast(builder, out, x.dtype), *(filled(builder, 0, meta) for meta in builder.meta[1:])]

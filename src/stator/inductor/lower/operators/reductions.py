@@ -132,6 +132,11 @@ def _mean(
     )
 
 
+def rounds_each_product(dtype: torch.dtype, x: Tensor) -> bool:
+    """Whether partial products leave the range of `dtype` in eager that would stay in the range of float32."""
+    return dtype is torch.float16 and x.device.type == "cpu"
+
+
 @lowers(aten.prod.default)
 def _prod(builder: LoweringBuilder, x: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     return _prod_dim(builder, x, None, dtype=dtype)
@@ -141,6 +146,8 @@ def _prod(builder: LoweringBuilder, x: Tensor, *, dtype: torch.dtype | None = No
 def _prod_dim(
     builder: LoweringBuilder, x: Tensor, dim: int | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
+    if rounds_each_product(builder.meta.dtype, x):
+        return NotImplemented
     return reduce(builder, "prod", x, reduced_dims(x, dim), builder.meta.dtype, keepdim=keepdim)
 
 
@@ -267,6 +274,9 @@ def moments(
         if not corrected:
             return [ops.to_dtype(finish(ops, squares), dtype), ops.to_dtype(center, dtype)]
         total = ops.reduce("sum", deviation)
+        # deviations that overflow leave nothing to correct: the squares are infinite, the rounded mean is not
+        overflows = ops.ge(ops.abs(squares), ops.constant(math.inf, ops.dtype(squares)))
+        total = ops.where(overflows, ops.constant(0.0, ops.dtype(total)), total)
         share = ops.div(total, ops.constant(count, ops.dtype(total)))  # the rounding error of `rounded`
         squares = ops.abs(ops.fma(ops.neg(total), share, squares))
         share = halved(ops, share, -smaller)
@@ -295,12 +305,11 @@ def _variance(
     symbolic = isinstance(count, Expr)
     # of symbolic numbers of elements, more than the example's may overflow
     largest = max(builder.sizes.hint(count), _TYPICAL_MOST) if symbolic else count
-    halvings = 0 if x.dtype is torch.float64 else math.ceil(math.log2(largest) / 2)
-    squares_dtype, factor = None, 1.0
-    if root and x.device.type == "cpu":
-        squares_dtype = torch.float64  # as in eager's CPU kernels: squares may leave the range of their root
-    elif x.dtype is not torch.float64:
-        factor = 0.25**halvings
+    halvings = math.ceil(math.log2(largest) / 2)
+    squares_dtype, factor = None, 0.25**halvings
+    if x.device.type == "cpu" and (root or x.dtype is torch.float64):
+        # as in eager's CPU kernels: squares may leave the range of their root
+        squares_dtype, factor = torch.float64, 1.0
 
     def divisor(ops: Any, dtype: torch.dtype) -> Ref:
         if not symbolic:

@@ -3,14 +3,16 @@ float32 at least."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from stator.prims.decompositions.decomposition_decorator import decomposes
+from stator.prims.decompositions.decomposition_decorator import decomposes, widened
 from stator.prims.decompositions.reductions import count
 from stator.prims.layout import is_channels_last, is_contiguous, numel
+from stator.prims.type_promotion import computation_dtype
 
 aten = torch.ops.aten
 
@@ -114,16 +116,23 @@ def by_batch_statistics(
 ) -> tuple[Any, Any, Any, Any]:
     """Return the normalised input, then mean, 1 / sqrt(var + eps) and (biased) variance of each channel. The layouts of
     the running statistics `running` affect eager's path too."""
+    sums = _sums_dtype(input)
+    input, weight, bias, running = widened((input, weight, bias, tuple(running)))
     rank = len(input.shape)
     dims = [0, *range(2, rank)]
     on_cpu = input.dtype is torch.float32 and input.device.type == "cpu"
     packed = on_cpu and _is_packed(input)
     in_one_step = packed and all(map(_is_row, (weight, bias, *running)))
     weight, bias = per_channel(weight, rank), per_channel(bias, rank)
-    if on_cpu:
-        mean, rstd, variance = (_wide_statistics if packed else _scattered_statistics)(input, dims, eps)
+    if packed:
+        mean, rstd, variance = _wide_statistics(input, dims, eps, sums)
+    elif on_cpu:
+        mean, rstd, variance = _scattered_statistics(input, dims, eps)
     else:
         variance, mean = aten.var_mean.correction(input, dims, correction=0, keepdim=True)
+        if sums is not None:
+            mean = _infinite_with_its_sum(mean, count(input, dims))
+            variance = aten.where.ScalarSelf(_is_infinite(mean), math.inf, variance)
         rstd = aten.rsqrt.default(aten.add.Tensor(variance, eps))
     if in_one_step:
         slope = rstd if weight is None else aten.mul.Tensor(rstd, weight)
@@ -146,12 +155,33 @@ def _is_packed(x: Any) -> bool:
     return is_contiguous(shape, strides) or is_channels_last(shape, strides)
 
 
-def _wide_statistics(input: Any, dims: list[int], eps: float) -> tuple[Any, Any, Any]:
+def _sums_dtype(x: Any) -> torch.dtype | None:
+    """The dtype in which eager adds the elements of a channel, whose overflow makes the mean infinite. None: it adds
+    none, but updates a mean."""
+    if x.device.type != "cpu":
+        return None
+    images = numel(tuple(x.shape[2:])) != 1
+    in_double = x.dtype is torch.float32 and images and is_contiguous(tuple(x.shape), tuple(x.stride()))
+    return torch.float64 if in_double else computation_dtype(x.dtype)
+
+
+def _is_infinite(x: Any) -> Any:
+    return aten.eq.Scalar(aten.abs.default(x), math.inf)
+
+
+def _infinite_with_its_sum(mean: Any, number: Any) -> Any:
+    total = aten.mul.Tensor(mean, number)
+    return aten.where.self(_is_infinite(total), total, mean)
+
+
+def _wide_statistics(input: Any, dims: list[int], eps: float, sums: torch.dtype | None) -> tuple[Any, Any, Any]:
     """Return mean, 1 / sqrt(var + eps) and variance by sums in double precision, rounded where eager rounds: networks
-    with kinked activations amplify any rounding difference."""
+    with kinked activations amplify any rounding difference. Sums that overflow in `sums` do so here."""
     wide = torch.float64
     number = count(input, dims)
     mean = _narrowed(aten.div.Tensor(aten.sum.dim_IntList(input, dims, True, dtype=wide), number))
+    if sums is torch.float32:
+        mean = _infinite_with_its_sum(mean, number)
     deviation = aten.sub.Tensor(input, mean)
     squares = aten.sum.dim_IntList(aten.mul.Tensor(deviation, deviation), dims, True, dtype=wide)
     variance = aten.div.Tensor(_narrowed(squares), number)
@@ -178,14 +208,14 @@ def _narrowed(x: Any) -> Any:
     return aten._to_copy.default(x, dtype=torch.float32)
 
 
-@decomposes("_native_batch_norm_legit.no_stats")
+@decomposes("_native_batch_norm_legit.no_stats", wide=False)
 def batch_norm_no_stats(input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
     if not training or 0 in tuple(input.shape):
         return NotImplemented
     return by_batch_statistics(input, weight, bias, eps)[:3]
 
 
-@decomposes("_native_batch_norm_legit_functional")
+@decomposes("_native_batch_norm_legit_functional", wide=False)
 def batch_norm_functional(
     input: Any,
     weight: Any,
@@ -198,7 +228,9 @@ def batch_norm_functional(
 ) -> Any:
     if 0 in tuple(input.shape):
         return NotImplemented
+    running_mean, running_var = widened((running_mean, running_var))
     if not training:
+        input, weight, bias = widened((input, weight, bias))
         results = batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps)
         return (*results, aten.clone.default(running_mean), aten.clone.default(running_var))
     result, mean, rstd, variance = by_batch_statistics(input, weight, bias, eps, (running_mean, running_var))
