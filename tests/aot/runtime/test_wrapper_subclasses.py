@@ -270,8 +270,13 @@ def _nested_views(x: Any, scale: Any) -> Any:
     return y.transpose(1, 2), x.reshape(x.size(0), -1, 2, 2) * 2, x * scale[0]
 
 
+def _nested_padded(x: Any, scale: Any) -> Any:
+    """Padding, and the softmax over lengths, which pads on its way."""
+    return (x * scale[0]).to_padded_tensor(2.0), x.sin().to_padded_tensor(-1.0, (x.size(0), 5, 4)).cos(), x.softmax(1)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("function", [_nested_linear, _nested_parts, _nested_views, _nested_sizes])
+@pytest.mark.parametrize("function", [_nested_linear, _nested_parts, _nested_views, _nested_sizes, _nested_padded])
 def test_nested_tensors(function: Any, backend: str) -> None:
     def outcome(function: Any, lengths: tuple[int, ...]) -> Any:
         x, weight = nested(*lengths, grad=True), values(3, 4, grad=True)

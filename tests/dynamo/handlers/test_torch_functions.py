@@ -86,6 +86,7 @@ PROGRAMS = {
     "triplets in a module": lambda x: LOSS(x, x.detach() + 1, x.cos()),
     "an instance of a function": lambda x: Scaled().apply(x) + 1,
     "a function allowed in graphs": lambda x: Opaque.apply(x.sin()) + 1,
+    "an instance of a function allowed in graphs": lambda x: Opaque().apply(x.sin()) + 1,
     "a call without a result": lambda x: (without_a_result(x), without_a_result(x, rows=4), x + 1),
     "the operator wrap": lambda x: wrap(lambda one, other: one.sin() * other, x, x + 1),
     "the text of a function": lambda x: (x + len(str(vectors)), f"{vectors}", repr(F.relu)),

@@ -412,7 +412,7 @@ def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwar
     if number is not None:
         return number
     mark = mark_of(cls.cls)
-    if mark is not None:
+    if mark is not None and not issubclass(cls.cls, torch.autograd.Function):  # whose mark is meant for `apply`
         return _marked_call(context, mark, cls, args, kwargs)
     handler = handlers.get(cls.cls)
     if handler is not None:

@@ -120,3 +120,15 @@ def segment_reduce(
         raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
     count = lengths.shape[axis] if lengths is not None else offsets.shape[axis] - 1
     return fresh((*data.shape[:axis], count, *data.shape[axis + 1 :]), data)
+
+
+@shape_rule(*overloads("_jagged_to_padded_dense_forward"), tags=("index",))
+def jagged_to_padded(values: Any, offsets: Any, max_lengths: Any, padding_value: float = 0.0) -> TensorMeta:
+    """Rows of several tensors, one behind the other, in a tensor that has a dimension of each level of nesting."""
+    return fresh((offsets[0].shape[0] - 1, *max_lengths, *values.shape[1:]), values)
+
+
+@shape_rule(*overloads("_padded_dense_to_jagged_forward"), tags=("index",))
+def padded_to_jagged(dense: Any, offsets: Any, total_L: Any = None) -> Any:
+    """The inverse. Without the number of rows, that number depends on data."""
+    return NotImplemented if total_L is None else fresh((total_L, *dense.shape[len(offsets) + 1 :]), dense)
