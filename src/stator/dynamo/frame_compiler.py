@@ -135,7 +135,7 @@ class FrameCompiler:
                     if settings.options.verify:
                         verify(captured)
                     is_new = not assumptions.leaves_small  # otherwise this break was counted and told
-                    self._note(captured, name, assumptions, is_new=is_new)
+                    self._note(captured, frame_name(function, bound), name, assumptions, is_new=is_new)
                     emitted, gains = None, self._gains_by_emission(captured)
                     if gains:
                         if is_new and settings.on_captured is not None:
@@ -223,9 +223,11 @@ class FrameCompiler:
             error.__traceback__ = None  # its frames hold the error and objects of the program
             return None
 
-    def _note(self, captured: CapturedFrame, name: str, assumptions: CaptureAssumptions, *, is_new: bool) -> None:
+    def _note(
+        self, captured: CapturedFrame, frame: str, name: str, assumptions: CaptureAssumptions, *, is_new: bool
+    ) -> None:
         """Count and dump a capture, and keep facts for captures of other frames."""
-        dumps.show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {name}")
+        dumps.show("guards", "05_captured.txt", lambda: captured_text(captured, frame), f"captured {name}")
         if not is_new:
             return
         counters.count("frames")

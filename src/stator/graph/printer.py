@@ -189,8 +189,7 @@ class _Printer:
 
 
 def _read(results: str, place: ResultPlace) -> str:
-    part = results if place.index is None else f"{results}[{place.index}]"
-    return part if place.dim is None else f"{part}.shape[{place.dim}]"
+    return place.read_text(results if place.index is None else f"{results}[{place.index}]")
 
 
 printers: Registry[str, Any] = Registry("node kind")

@@ -20,13 +20,16 @@ TOLERANCE = {"rtol": 1e-10, "atol": 1e-12}
 @pytest.fixture(scope="module")
 def operators() -> Iterator[SimpleNamespace]:
     """`above`: the elements above a threshold, with a gradient. `pairs`: two results of one size, by the older name.
-    `many`: promises at least three elements. `squares`: of fixed size."""
+    `many`: promises at least three elements. `squares`: of fixed size. `factory`: the fake implementation calls a
+    function without arguments on a device. `doubled`: a size is no symbol by itself. `spread`: rows at a distance that
+    depends on data, `columns`: all strides do."""
     library = torch.library.Library("stator_test_fakes", "FRAGMENT")
     library.define("above(Tensor x, float threshold) -> Tensor")
     library.define("above_backward(Tensor grad, Tensor x, float threshold) -> Tensor")
     library.define("pairs(Tensor x) -> (Tensor, Tensor)")
     library.define("many(Tensor x) -> Tensor")
-    library.define("squares(Tensor x) -> Tensor")
+    for name in ("squares", "factory", "doubled", "spread", "columns"):
+        library.define(f"{name}(Tensor x) -> Tensor")
     library.impl("above", lambda x, threshold: x[x > threshold], "CPU")
     library.impl(
         "above_backward", lambda grad, x, threshold: torch.zeros_like(x).masked_scatter_(x > threshold, grad), "CPU"
@@ -34,6 +37,10 @@ def operators() -> Iterator[SimpleNamespace]:
     library.impl("pairs", lambda x: (x[x > 0], x.abs()[x > 0].long()), "CPU")
     library.impl("squares", lambda x: x * x, "CPU")
     library.impl("many", lambda x: x[x > 0], "CPU")
+    library.impl("factory", lambda x: x[x > 0], "CPU")
+    library.impl("doubled", lambda x: torch.cat([x[x > 0], x[x > 0], x[:1]]), "CPU")
+    library.impl("spread", lambda x: x.repeat(3, 1)[:, : int((x > 0).sum())], "CPU")
+    library.impl("columns", lambda x: x[: int((x > 0).sum()) // 2 * 2 + 2].repeat(4).view(4, -1)[:, :2].t(), "CPU")
     ops = torch.ops.stator_test_fakes
 
     def size(**bounds):
@@ -60,6 +67,16 @@ def operators() -> Iterator[SimpleNamespace]:
     )
     torch.library.register_fake("stator_test_fakes::squares", torch.empty_like, lib=library)
     torch.library.register_autograd("stator_test_fakes::above", gradient, setup_context=kept, lib=library)
+    torch.library.register_fake(
+        "stator_test_fakes::factory", lambda x: torch.zeros(size(), dtype=torch.float64), lib=library
+    )
+    torch.library.register_fake("stator_test_fakes::doubled", lambda x: x.new_empty(2 * size() + 1), lib=library)
+    torch.library.register_fake(
+        "stator_test_fakes::spread", lambda x: x.new_empty_strided((3, size()), (size(), 1)), lib=library
+    )
+    torch.library.register_fake(
+        "stator_test_fakes::columns", lambda x: x.new_empty_strided((2, 4), (size(), size())), lib=library
+    )
     yield ops
     library._destroy()
 
@@ -90,6 +107,24 @@ def test_one_graph_for_all_sizes(operators, backend):
         actual[0].backward()
         torch.testing.assert_close((actual_x.grad, actual_w.grad), (expected_x.grad, expected_w.grad), **TOLERANCE)
     assert counts["graphs"] - before == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("name", ["factory", "doubled", "spread", "columns"])
+def test_sizes_and_strides_in_any_form(operators, name, backend):
+    """Kernels need strides that keep elements apart, whatever the data are: those of `columns` may not."""
+    operator = getattr(operators, name)
+
+    def program(x):
+        y = operator(x)
+        return y, (y * 2).sum(0), y.flatten() + 1
+
+    in_one = (name, backend) != ("columns", "inductor")
+    compiled = stator.compile(program, backend=backend, fullgraph=in_one)
+    before = counts["graph_breaks"]
+    for x in inputs():
+        torch.testing.assert_close(compiled(x), program(x), check_stride=True, **TOLERANCE)
+    assert (counts["graph_breaks"] == before) == in_one
 
 
 def test_results_of_one_size_may_be_added(operators):

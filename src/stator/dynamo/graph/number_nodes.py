@@ -53,8 +53,9 @@ _DTYPES: dict[type, torch.dtype] = {int: torch.int64, float: torch.float64, bool
 _COMPARED = {"==": "eq", "!=": "ne", ">=": "ge", ">": "gt"}
 _ZERO = ConstantValue(0)
 _CHECK = "a check of the data of a tensor"
-# Elements of a tensor that becomes a list: each number in use costs a node, so that a break is cheaper for long lists.
-_MOST_NUMBERS, _MOST_UNDER_FULLGRAPH = 64, 4096
+# Elements of a tensor that becomes a list: each number costs a millisecond of capture, so that a break is cheaper for
+# long lists. Under fullgraph there is no limit.
+_MOST_NUMBERS = 64
 
 
 def may_be_read(context: CaptureContext, tensor: TensorValue, listed: bool = False) -> bool:
@@ -64,11 +65,10 @@ def may_be_read(context: CaptureContext, tensor: TensorValue, listed: bool = Fal
         return False
     if listed and (tensor.fake.dtype in WHOLE or context.recorder.fullgraph):
         context.recorder.numbers.has_fixed_sizes("tolist()", tensor.fake)
-    count = tensor.fake.numel()
-    fullgraph = context.recorder.fullgraph
-    most = _MOST_UNDER_FULLGRAPH if fullgraph else _MOST_NUMBERS
-    several = tensor.fake.dtype in WHOLE or (listed and fullgraph)
-    return type(count) is int and count <= (most if several else 1)
+    count, fullgraph = tensor.fake.numel(), context.recorder.fullgraph
+    if type(count) is not int:
+        return False
+    return count <= 1 or (listed and (fullgraph or (tensor.fake.dtype in WHOLE and count <= _MOST_NUMBERS)))
 
 
 class NumberNodes:

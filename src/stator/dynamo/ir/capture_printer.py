@@ -36,11 +36,10 @@ def _example_text(example: torch.Tensor | float) -> str:
     return f"{example.dtype}{list(example.shape)}".removeprefix("torch.")
 
 
-def captured_text(captured: CapturedFrame) -> str:
-    """The text of the whole capture, for a dump."""
-    code = captured.code
+def captured_text(captured: CapturedFrame, frame: str) -> str:
+    """The text of the whole capture of the frame with this name, for a dump."""
     lines = [
-        f"# {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}), {captured.op_count} operations",
+        f"# {frame}, {captured.op_count} operations",
         "",
         "guards:",
     ]

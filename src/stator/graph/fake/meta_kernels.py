@@ -12,11 +12,12 @@ import torch
 from torch._library import fake_impl
 from torch._library.simple_registry import singleton as registrations
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stator.base import counters
 from stator.base.errors import StatorError, Unsupported
 from stator.base.signals import raised_by_signal_handler
-from stator.graph.ir.schema import SchemaFacts, argument
+from stator.graph.ir.schema import SchemaFacts, argument, op_info
 from stator.prims.layout import holds
 from stator.prims.record import TensorMeta
 
@@ -49,6 +50,16 @@ class FakeImplContext:
         return self.new_dynamic_size(min=0 if min == _DEFAULT_MIN else min, max=max)
 
 
+class _WithoutData(TorchDispatchMode):
+    """Makes new tensors of a registered fake implementation on the meta device, where sizes may be symbols."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if op_info(func).makes_device and (given.get("device") is not None or not flat_tensors(args, torch.Tensor)):
+            given = {**given, "device": META}
+        return func(*args, **given)
+
+
 def infer_by_meta_kernel(
     mode: FakeTensorMode, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
 ) -> Any:
@@ -65,7 +76,7 @@ def infer_by_meta_kernel(
         if registered is None:
             result = info.target(*meta_args, **meta_kwargs)
         else:
-            with fake_impl.set_ctx_getter(lambda: FakeImplContext(mode)):
+            with fake_impl.set_ctx_getter(lambda: FakeImplContext(mode)), _WithoutData():
                 result = registered(*meta_args, **meta_kwargs)
     except NotImplementedError as error:
         if not info.returns:  # only writes to arguments, which keep their shapes

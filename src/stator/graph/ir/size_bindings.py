@@ -40,15 +40,28 @@ class SizeBinding:
 
 @dataclass(frozen=True, slots=True)
 class ResultPlace:
-    """A symbol is the size of dimension `dim` of result `index` of a node. index is None for a node with one result,
-    dim where the result is an int."""
+    """A symbol times `factor` plus `offset` is the size of dimension `dim` of result `index` of a node, or its stride.
+    index is None for a node with one result, dim where the result is an int."""
 
     index: int | None
     dim: int | None
+    of_strides: bool = False
+    factor: int = 1
+    offset: int = 0
 
     def read(self, results: Any) -> int:
         value = results if self.index is None else results[self.index]
-        return value if self.dim is None else value.shape[self.dim]  # type: ignore[no-any-return]
+        if self.dim is None:
+            return value  # type: ignore[no-any-return]
+        number: int = (value.stride() if self.of_strides else value.shape)[self.dim]
+        return (number - self.offset) // self.factor
+
+    def read_text(self, result: str) -> str:
+        """The code that reads the symbol from the result with this name."""
+        if self.dim is None:
+            return result
+        number = f"{result}.stride({self.dim})" if self.of_strides else f"{result}.shape[{self.dim}]"
+        return number if (self.factor, self.offset) == (1, 0) else f"({number} - {self.offset}) // {self.factor}"
 
 
 SizeBindings = Mapping[Symbol, SizeBinding]
@@ -90,17 +103,29 @@ def new_symbols(node: fx.Node) -> dict[Symbol, ResultPlace]:
     """The unknown symbols that the results of a node have and its arguments lack, and where its results tell them."""
     value = node.meta.get("val")
     found: dict[Symbol, ResultPlace] = {}
-    for index, part in enumerate(value) if isinstance(value, _CONTAINERS) else ((None, value),):
-        sizes = getattr(part, "shape", None)
-        for dim, size in ((None, part),) if sizes is None else enumerate(sizes):
-            if type(size) is torch.SymInt:
-                symbol = to_expression(size)
-                if isinstance(symbol, Symbol) and symbol not in size.node.environment.hints:
-                    found.setdefault(symbol, ResultPlace(index, dim))
+    parts = list(enumerate(value)) if isinstance(value, _CONTAINERS) else [(None, value)]
+    for number, place in (*_numbers_of(parts, of_strides=False), *_numbers_of(parts, of_strides=True)):
+        expression = to_expression(number) if type(number) is torch.SymInt else None
+        if not isinstance(expression, Expr) or len(expression.symbols) != 1:
+            continue
+        (symbol,) = expression.symbols
+        factor = expression.coefficient(symbol)
+        if type(factor) is not int or expression != symbol * factor + expression.offset:
+            continue
+        if symbol not in number.node.environment.hints:
+            found.setdefault(symbol, replace(place, factor=factor, offset=expression.offset))
     if found:
         for symbol in symbols_of((node.args, node.kwargs, [used.meta.get("val") for used in node.all_input_nodes])):
             found.pop(symbol, None)
     return found
+
+
+def _numbers_of(parts: Iterable[tuple[int | None, Any]], of_strides: bool) -> Iterator[tuple[Any, ResultPlace]]:
+    """The sizes or strides of results that are tensors, and results that are numbers, with their places."""
+    for index, part in parts:
+        numbers = getattr(part, "stride" if of_strides else "shape", None)
+        for dim, number in ((None, part),) if numbers is None else enumerate(numbers):
+            yield number, ResultPlace(index, dim, of_strides)
 
 
 def read_sizes(bindings: SizeBindings, arguments: Sequence[Any]) -> dict[Symbol, int]:

@@ -212,7 +212,7 @@ class _Printer:
         for symbol, place in extern.binds:
             if symbol not in self.late_names and place.dim is not None:
                 self.late_names[symbol] = self.names.new(symbol.name)
-                self.lines.append(f"{self.late_names[symbol]} = {names[place.index or 0]}.shape[{place.dim}]")
+                self.lines.append(f"{self.late_names[symbol]} = {place.read_text(names[place.index or 0])}")
 
     def numbers_bound(self, extern: Extern) -> list[str]:
         """Variables for the ints that a call returns, which are symbols."""
