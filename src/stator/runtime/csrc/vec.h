@@ -132,14 +132,20 @@ INLINE mask splat(mask x) { return x; }
 #define IOTA 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 #define IOTA_LO 0, 1, 2, 3, 4, 5, 6, 7
 #define IOTA_HI 8, 9, 10, 11, 12, 13, 14, 15
+#define DOWN 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0
+#define DOWN_HALF 7, 6, 5, 4, 3, 2, 1, 0
 #elif LANES == 8
 #define IOTA 0, 1, 2, 3, 4, 5, 6, 7
 #define IOTA_LO 0, 1, 2, 3
 #define IOTA_HI 4, 5, 6, 7
+#define DOWN 7, 6, 5, 4, 3, 2, 1, 0
+#define DOWN_HALF 3, 2, 1, 0
 #else
 #define IOTA 0, 1, 2, 3
 #define IOTA_LO 0, 1
 #define IOTA_HI 2, 3
+#define DOWN 3, 2, 1, 0
+#define DOWN_HALF 1, 0
 #endif
 // first + step * lane
 INLINE vi32 arange_i32(int32_t first, int32_t step) { return first + step * vi32{IOTA}; }
@@ -618,8 +624,18 @@ template <class T> struct scratch {
     T &operator[](int64_t at) const { return data[at]; }
 };
 
+INLINE vf32 reversed(vf32 x) { return __builtin_shufflevector(x, x, DOWN); }
+INLINE vi32 reversed(vi32 x) { return __builtin_shufflevector(x, x, DOWN); }
+INLINE vf64 reversed(vf64 x) {
+    return {__builtin_shufflevector(x.hi, x.hi, DOWN_HALF), __builtin_shufflevector(x.lo, x.lo, DOWN_HALF)};
+}
+INLINE vi64 reversed(vi64 x) {
+    return {__builtin_shufflevector(x.hi, x.hi, DOWN_HALF), __builtin_shufflevector(x.lo, x.lo, DOWN_HALF)};
+}
+INLINE mask reversed(mask x) { return {__builtin_shufflevector(x.bits, x.bits, DOWN)}; }
 // LANES values that are `stride` elements apart
 template <class P> INLINE auto load_strided(const P *p, int64_t stride, int n) {
+    if (stride == -1 && n == LANES) return reversed(load(p - (LANES - 1)));
     decltype(load(p)) r{};
 #pragma GCC unroll 16
     for (int i = 0; i < n; ++i) set_lane(r, i, load_one(p + i * stride));
@@ -627,6 +643,7 @@ template <class P> INLINE auto load_strided(const P *p, int64_t stride, int n) {
 }
 #ifdef SIMD_AVX512
 INLINE vf32 load_strided(const float *p, int64_t stride, int n) {
+    if (stride == -1 && n == LANES) return reversed(load(p - (LANES - 1)));
     if (stride == 2) {
         vf32 second = 2 * n - 1 > LANES ? load(p + LANES, 2 * n - 1 - LANES) : vf32{};
         return __builtin_shuffle(2 * n - 1 > LANES ? load(p) : load(p, 2 * n - 1), second, 2 * vi32{IOTA});
