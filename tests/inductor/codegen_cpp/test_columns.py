@@ -43,6 +43,18 @@ def test_kinds_of_reductions(dtype: torch.dtype) -> None:
     )
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_places_of_extremes(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """With ties, of which the first counts, and NaN."""
+    x = torch.randint(0, 6, shape, generator=torch.Generator().manual_seed(8)).to(dtype)
+    if dtype.is_floating_point and shape[0] > 2:
+        x[2, ::3] = torch.nan
+    with torch.no_grad():
+        actual = stator.compile(lambda t: (t.max(0), t.min(0), (t + 1).argmax(0)), options={"verify": True})(x)
+    torch.testing.assert_close(actual, (x.max(0), x.min(0), (x + 1).argmax(0)), rtol=0, atol=0, equal_nan=True)
+
+
 def test_reductions_in_the_middle_of_a_shape() -> None:
     torch.manual_seed(2)
     compare(lambda t: (t.sum(1), t.amax((0, 1))), torch.randn(3, 400, 72))

@@ -1,4 +1,4 @@
-"""Compiled functions on every dtype against eager: arithmetic, comparisons, bits, selection, reductions, with tails."""
+"""Compiled functions on every dtype against eager: arithmetic, comparisons, bits, selection, reductions, reversed order, with tails."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ def reductions(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (*whole, a.amax(-1), a.amin(0), a.any(0), (a * 0).any(), (a == a).all(-1))
 
 
+def reversals(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return a.flip(-1) + b, torch.where(b.flip(0) == a.flip(-1), a, b.flip(-1)), (a == b).flip(-1) & (a != 1)
+
+
 def integer_sums(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return a.sum(), a.sum(-1), a.sum(0), a.sum(dtype=torch.int32), a.prod()
 
@@ -53,6 +57,7 @@ CASES: list[tuple[Callable[..., tuple[torch.Tensor, ...]], list[torch.dtype]]] =
     (comparisons, [*INTEGERS, *FLOATS, torch.bool]),
     (bits, INTEGERS),
     (reductions, [*INTEGERS, *FLOATS]),
+    (reversals, [*INTEGERS, *FLOATS]),
     (integer_sums, [*INTEGERS, torch.bool]),
 ]
 

@@ -42,14 +42,19 @@ def plan_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan, parallel: bo
         return None
     bit = 1 << order.vector
     reduces = [kernel.values[position] for position in plan.phases[0].reduces]
-    if not reduces or any(value.args[0].startswith("arg") or not value.loops & bit for value in reduces):
+    if not all(value.loops & bit for value in reduces) or not reduces:
         return None
+    positions = sum(value.args[0].startswith("arg") for value in reduces)
     size = kernel.typical[order.vector]
     vectors = math.ceil(size / _LANES)
-    width = max(1, min(_WIDEST, _ACCUMULATORS // len(reduces), vectors)) if _is_contiguous(kernel, order, plan) else 1
+    width = (
+        max(1, min(_WIDEST, _ACCUMULATORS // (len(reduces) + positions), vectors))
+        if _is_contiguous(kernel, order, plan)
+        else 1
+    )
     others = math.prod(kernel.typical[loop] for loop in order.outer[:-1])
     if parallel and others * vectors // width < _ENOUGH:
-        split = _split(kernel, order, [value.dtype for value in reduces], others, size)
+        split = None if positions else _split(kernel, order, [value.dtype for value in reduces], others, size)
         if split is not None:
             return ColumnPlan(width, *split)
         width = max(1, min(width, others * vectors // _ENOUGH))

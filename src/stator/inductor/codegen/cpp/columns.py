@@ -125,6 +125,8 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
         emitter.line(f"{VECTOR[KIND[emitter.dtype(position)]]} held{position}[{width}];")
     for position in phase.reduces:
         emitter.line(f"{VECTOR[KIND[emitter.dtype(kernel.values[position].args[1].position)]]} a{position}[{width}];")
+        if kernel.values[position].args[0].startswith("arg"):
+            emitter.line(f"{VECTOR['i64']} p{position}[{width}];")
     with _vectors(emitter, width):
         if held:
             _per_column_values(emitter)
@@ -134,6 +136,8 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
             value = kernel.values[position]
             neutral = identity(value.args[0], emitter.dtype(value.args[1].position))
             emitter.line(f"a{position}[b] = splat({neutral});")
+            if value.args[0].startswith("arg"):
+                emitter.line(f"p{position}[b] = splat((int64_t)-1);")
 
     def rows(depth: int) -> None:
         for position in phase.values:

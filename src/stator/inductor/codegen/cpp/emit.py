@@ -570,7 +570,8 @@ class Emitter:
         else:
             index, valid = f"splat((int64_t)({flat}))" if wide else f"(int64_t)({flat})", "LANES" if wide else ""
             valid = "first_lanes(LANES)" if wide else "true"
-        self.line(f"update_{kind}(a{position}, p{position}, {operand}, {index}, {valid});")
+        accumulators = f"a{position}{self.slot}, p{position}{self.slot}"
+        self.line(f"update_{kind}({accumulators}, {operand}, {index}, {valid});")
 
     def _complete(self, position: int) -> None:
         value = self.kernel.values[position]
@@ -580,7 +581,7 @@ class Emitter:
         register = (VECTOR if result_wide else SCALAR)[KIND[value.dtype]]
         across = wide and not result_wide
         if kind.startswith("arg"):
-            text = f"reduce_{kind}(a{position}, p{position})" if across else f"p{position}"
+            text = f"reduce_{kind}(a{position}, p{position})" if across else f"p{position}{self.slot}"
         else:
             text = f"reduce_{kind}(a{position})" if across else f"a{position}{self.slot}"
             if KIND[source] != KIND[value.dtype]:
