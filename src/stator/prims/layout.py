@@ -73,7 +73,11 @@ def always_equal(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(map(always_equal, first, second))
     if first is second:
         return True
-    condition = first == second
+    return always_true(first == second)
+
+
+def always_true(condition: Any) -> bool:
+    """Whether a condition holds for all values of its symbols. Relies on nothing."""
     return condition if type(condition) is bool else bool(condition.node.statically_known_true("", 0))
 
 

@@ -185,6 +185,8 @@ def _joined(kind: type[Conjunction | Disjunction], neutral: bool, conditions: tu
         if condition is (not neutral):
             return condition
         if condition is not neutral:
+            if isinstance(condition, Comparison) and negate(condition) in parts:
+                return not neutral
             parts.update(dict.fromkeys(condition.parts if isinstance(condition, kind) else (condition,)))
     return kind(tuple(parts)) if len(parts) > 1 else next(iter(parts), neutral)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.differential import Counts
 
 import stator
 from stator.base import counters
@@ -39,3 +40,50 @@ def test_what_both_truths_lead_to(decide, mask, breaks: int) -> None:
         assert torch.equal(found[0], expected[0])
         assert found[1:] == expected[1:] and type(found[1]) is type(expected[1])
     assert min(counters.counts["graph_breaks"], 1) == breaks
+
+
+def attention_as_transformers_calls_it(query, keys, mask, causal):
+    rows, length = query.shape[2], keys.shape[2]
+    if (rows == 1 or length == rows) and mask is None:
+        query = query * 2
+    causal = rows > 1 and mask is None and causal
+    if causal and mask is None and rows > 1 and length > rows:
+        keys = keys[:, :, :rows]
+    attention = torch.nn.functional.scaled_dot_product_attention
+    return attention(query, keys, keys, attn_mask=mask, is_causal=causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_one_version_serves_one_row_and_more(causal: bool) -> None:
+    """Queries and keys of one tensor: a causal mask hides nothing of a single row, and the other branches meet."""
+    compiled = stator.compile(
+        lambda x: attention_as_transformers_calls_it(x, x, None, causal), dynamic=True, backend="eager"
+    )
+    counts = Counts()
+    for rows in (4, 1, 7, 2):
+        x = torch.randn(2, 3, rows, 8)
+        assert torch.equal(compiled(x), attention_as_transformers_calls_it(x, x, None, causal))
+    assert counts.compilations == 1
+
+
+def test_a_mask_that_hides_keys_needs_a_version_for_one_row() -> None:
+    """Cached keys: `is_causal` is False for one row, which sees all of them, and True for more."""
+    compiled = stator.compile(attention_as_transformers_calls_it, dynamic=True, backend="eager")
+    for rows, length in ((4, 4), (1, 6), (3, 9), (1, 1), (2, 2)):
+        query, keys = torch.randn(2, 3, rows, 8), torch.randn(2, 3, length, 8)
+        assert torch.equal(
+            compiled(query, keys, None, True), attention_as_transformers_calls_it(query, keys, None, True)
+        )
+
+
+def test_conditions_that_are_results() -> None:
+    """`n > 3 and True` is `n > 3`, which stays a number of the graph."""
+
+    def program(x, flag):
+        n = x[x > 0].shape[0]
+        return x * 2, n > 3 and flag is None, n < 2 or flag is not None
+
+    compiled = stator.compile(program, backend="eager", fullgraph=True)
+    for count in (1, 2, 4, 7):
+        x = torch.cat([torch.ones(count), -torch.ones(9 - count)])
+        assert compiled(x, None)[1:] == program(x, None)[1:]

@@ -26,6 +26,7 @@ def program_of(
     return program
 
 
+@pytest.mark.fixed_sizes
 def test_written_inputs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(state: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         state.mul_(2).add_(x)

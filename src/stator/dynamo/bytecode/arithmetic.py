@@ -1,4 +1,4 @@
-"""The arithmetic operators by their symbols in instructions. Their effect on values is defined elsewhere."""
+"""Arithmetic operators and comparisons by their symbols in instructions. Their effect on values stands elsewhere."""
 
 from __future__ import annotations
 
@@ -20,4 +20,12 @@ ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "^": operator.xor,
     "<<": operator.lshift,
     ">>": operator.rshift,
+}
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
 }

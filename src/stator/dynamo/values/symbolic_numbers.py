@@ -235,6 +235,14 @@ def known_truth(condition: Any) -> bool | None:
     return condition.node.environment.evaluate_static(condition.node.value)  # type: ignore[no-any-return]
 
 
+def truth_for_all_sizes(number: SymbolicNumber) -> bool | None:
+    """The truth of a number over symbols that ranges and facts tell, without a new fact; else None."""
+    condition = number.condition() if type(number.origin) is FromSizes else None
+    if condition is None or type(condition) is bool:
+        return condition
+    return condition.node.environment.evaluate_static(condition.node.value)  # type: ignore[no-any-return]
+
+
 def example_of_number(number: Any) -> Any:
     """The value of a number of torch in this call, without a fact; None if only the running graph knows it."""
     if not is_symbolic(number):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stator.dynamo.bytecode import Instruction
-from stator.dynamo.bytecode.arithmetic import ARITHMETIC
+from stator.dynamo.bytecode.arithmetic import ARITHMETIC, COMPARISONS
 from stator.dynamo.handlers.python_calls.operators import membership, negation
 from stator.dynamo.handlers.torch_calls.data_assertions import decide, jump_behind
 from stator.dynamo.interpreter.frame import Frame
@@ -31,14 +31,6 @@ BINARY = {
     "<<=": operator.ilshift,
     ">>=": operator.irshift,
 }
-COMPARE = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 @opcode("BINARY_OP")
@@ -52,7 +44,7 @@ def binary_op(frame: Frame, instruction: Instruction) -> None:
 def compare_op(frame: Frame, instruction: Instruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    result = frame.context.compare(COMPARE[instruction.argval], left, right)
+    result = frame.context.compare(COMPARISONS[instruction.argval], left, right)
     if instruction.flags & 16:  # 3.13: the result is made a bool
         result = frame.context.constant(_truth(frame, result))
     frame.stack.append(result)

@@ -31,12 +31,12 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.modules import ModuleValue
 from stator.dynamo.values.objects import ObjectValue
-from stator.dynamo.values.symbolic_numbers import SymbolicNumber, number_value
+from stator.dynamo.values.symbolic_numbers import FromSizes, SymbolicNumber, number_value
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 from stator.graph.fake.wrapper_subclasses import storages_of
 from stator.graph.ir.size_bindings import is_symbolic
-from stator.prims.layout import broadcast_shapes
+from stator.prims.layout import always_true, broadcast_shapes
 
 from .device_contexts import on_device
 
@@ -290,6 +290,18 @@ def _resolving(name: str, is_lazy: Callable[[torch.Tensor], bool]) -> None:
 
 _resolving("resolve_conj", torch.is_conj)
 _resolving("resolve_neg", torch.is_neg)
+
+
+@calls(F.scaled_dot_product_attention)
+def _attention(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    """A causal mask hides nothing of a single key. So `is_causal=rows > 1` is True for any number of rows that
+    is the number of keys, too."""
+    causal, key = kwargs.get("is_causal"), args[1] if len(args) > 1 else kwargs.get("key")
+    if type(causal) is SymbolicNumber and type(causal.origin) is FromSizes and isinstance(key, TensorValue):
+        shape = key.fake.shape
+        if len(shape) > 1 and always_true(causal.condition() | (shape[-2] <= 1)):
+            kwargs["is_causal"] = ConstantValue(True)
+    return context.record_function(F.scaled_dot_product_attention, list(args), kwargs)
 
 
 @calls(torch.functional.broadcast_shapes)

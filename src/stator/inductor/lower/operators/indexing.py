@@ -232,7 +232,8 @@ def _masked_assignment(builder: LoweringBuilder, x: Tensor, mask: Any, values: T
     values. NotImplemented where the values depend on the number of selected elements."""
     rest = x.shape[mask.rank :]
     if values.rank > len(rest):
-        if any(size != 1 for size in values.shape[: values.rank - len(rest)]):
+        leading = values.shape[: values.rank - len(rest)]
+        if any(x.sizes.hint(size) != 1 or x.sizes.decide("!=", size, 1) for size in leading):
             return NotImplemented
         values = reshape(values, values.shape[values.rank - len(rest) :])
     spread = reshape(mask, (*mask.shape, *([1] * len(rest))))
