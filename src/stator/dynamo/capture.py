@@ -397,8 +397,13 @@ class _Attempt:
         )
 
     def _expect_changes(self, context: CaptureContext) -> None:
-        """Raises Retry if further numbers likely change with the sizes that have changed."""
-        related = related_sizes(context.recorder.numbers.inputs, context.guards.made)
+        """Raises Retry if further numbers likely change with the sizes that have changed, or if the program needs one
+        value of an int: with a constant, questions that came before need no facts."""
+        sizes, changes = context.recorder.numbers.inputs, context.mutations.state_changes()
+        pinned = sizes.pinned_ints()
+        if pinned and len(sizes.environment.facts) > len(pinned):
+            raise Retry(self.assumptions.with_constants(pinned))
+        related = related_sizes(sizes, context.guards.made, changes)
         if related and not self.assumptions.relies_on_changes:
             raise Retry(self.assumptions.expecting_changes(related))
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from stator.dynamo.bytecode import Position
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Recipe
+from stator.dynamo.ir.related_sizes import Layout, StateChange
 from stator.dynamo.values.base import Reconstructor, Value, cannot_rebuild
+from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.scopes import CellValue, GlobalScope
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, example_of_number
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.wrapper_subclasses import storages_of
 
@@ -30,6 +35,8 @@ class MutationLog:
         # values of the frame that must not change or leave the graph: (value, description, step at which it was made)
         self.frozen: dict[int, tuple[Value, str, int]] = {}
         self._looked_at: dict[tuple[int, str], Value] = {}  # places whose contents at entry end unobserved
+        # by attribute of an existing object: (the object, the first value that was read or written, the last one)
+        self._replaced: dict[tuple[int, str], tuple[Value, Any, Any]] = {}
 
     def freeze(self, value: Value, what: str, made_at: int) -> None:
         self.frozen[id(value)] = value, what, made_at
@@ -68,6 +75,23 @@ class MutationLog:
                 self._check_ends(value, name, (value.instance_dict() or {}).get(name))
             self._note("attribute", value, name)
 
+    def replace(self, value: Value, name: str, old: Any, new: Any) -> None:
+        if isinstance(old, Value):
+            _, first, _ = self._replaced.get((id(value), name), (value, old, None))
+            self._replaced[id(value), name] = value, first, new
+
+    def state_changes(self) -> Iterator[StateChange]:
+        """The tensors and ints of existing objects that the frame replaces by others: such as a cache that grows."""
+        for _, first, last in self._replaced.values():
+            if isinstance(first, TensorValue) and isinstance(last, TensorValue):
+                layouts = _known_layout(first), _known_layout(last)
+                if None not in layouts and layouts[0] != layouts[1]:
+                    yield StateChange(first.source, *layouts)  # type: ignore[arg-type]
+            elif type(first) is SourcedConstant and first.guarded and type(first.value) is int:
+                counted = type(last) is SymbolicNumber or (type(last) is ConstantValue and last.value != first.value)
+                if counted and last.python_type(None) is int:
+                    yield StateChange(first.source)
+
     def _check_ends(self, value: Value, name: str, old: Any) -> None:
         """Raises Unsupported if the program may observe the end of the replaced object."""
         if (id(value), name) not in self._looked_at:
@@ -94,6 +118,15 @@ class MutationLog:
     def wrote(self, value: Value, name: str) -> bool:
         """Whether the captured code wrote this attribute."""
         return ("attribute", id(value), name) in self.entries
+
+
+def _known_layout(tensor: TensorValue) -> Layout | None:
+    """The sizes and strides in this call; None if they depend on data."""
+    fake = tensor.fake
+    if fake.layout is not torch.strided:
+        return None
+    shape, stride = (tuple(map(example_of_number, numbers)) for numbers in (fake.shape, fake.stride()))
+    return None if None in (*shape, *stride) else (shape, stride)
 
 
 @dataclass(eq=False, slots=True)

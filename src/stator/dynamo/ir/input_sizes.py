@@ -20,6 +20,7 @@ from stator.dynamo.guards.size_guards import condition_holds, fact_text
 from stator.dynamo.guards.source import FunctionSource, SizeSource, Source, StrideSource, is_member
 from stator.dynamo.guards.tensor_guards import may_read_sizes
 from stator.dynamo.host.size_marks import Kind, SizeMark, size_marks
+from stator.prims.layout import always_equal
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, compare
 from stator.shapes.environment import SMALLEST_SIZE, Environment
@@ -70,8 +71,9 @@ class InputSizes:
         strides: dict[int, Any] = {}
         for dim in _innermost_first(tensor.stride()):
             inner = extents[dim]
-            if inner is None:
-                strides[dim] = self._stride(StrideSource(source, dim), tensor.stride(dim))
+            own = StrideSource(source, dim)
+            if inner is None or own in self.changed:
+                strides[dim] = self._stride(own, tensor.stride(dim))
             else:
                 strides[dim] = shape[inner] * strides[inner]
         stride = tuple(strides[dim] for dim in range(len(shape)))
@@ -212,6 +214,15 @@ class InputSizes:
                 continue
             yield GuardedFact(condition, fact.origin)
 
+    def pinned_ints(self) -> dict[Source, UserPlace | None]:
+        """The ints of the program of which the facts leave one value, with the line that needs it."""
+        return {
+            source: self._place_of_value(symbol)
+            for symbol, source in self.sources.items()
+            if not isinstance(source, SizeSource | StrideSource)
+            and self.environment.simplify(symbol).constant is not None
+        }
+
     @property
     def has_promises(self) -> bool:
         """Whether the program's marks say of a symbol that its size changes."""
@@ -338,10 +349,18 @@ def guarded_layout(tensor: torch.Tensor, layout: TensorMeta | None) -> tuple[tup
     shape = tuple(size if type(size) is int else _free(size) for size in layout.shape)
     extents = extents_of(tensor.shape, tensor.stride())
     stride = tuple(
-        number if type(number) is int else None if inner is None else ExtentOf(inner)
+        number
+        if type(number) is int
+        else ExtentOf(inner)
+        if inner is not None and _follows_from(inner, number, layout)
+        else None
         for number, inner in zip(layout.stride, extents, strict=True)
     )
     return shape, stride
+
+
+def _follows_from(inner: int, stride: Any, layout: TensorMeta) -> bool:
+    return always_equal(stride, layout.shape[inner] * layout.stride[inner])
 
 
 def _free(size: Any) -> FreeSize | None:

@@ -7,23 +7,41 @@ longer prompt. A wrong guess costs a symbol that stays one number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from stator.dynamo.guards.guard import Guard, GuardKind
-from stator.dynamo.guards.source import LocalSource, SizeSource, Source, is_member
+from stator.dynamo.guards.source import LocalSource, SizeSource, Source, StrideSource, is_member
 
-from .input_sizes import InputSizes
+from .input_sizes import InputSizes, extents_of
 
 _SEVERAL = 2
 
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+"""The sizes and strides of a tensor."""
 
-def related_sizes(sizes: InputSizes, guards: Sequence[Guard]) -> set[Source]:
-    """The sources of constants of a capture with these guards that are to be symbols."""
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """An attribute of an existing object that the frame changed: an int at `source`; or a tensor, with the layouts that
+    the frame found and left. `source`: None if the frame made the first tensor, too."""
+
+    source: Source | None
+    old: Layout | None = None
+    new: Layout | None = None
+
+
+def related_sizes(sizes: InputSizes, guards: Sequence[Guard], changes: Iterable[StateChange]) -> set[Source]:
+    """The sources of constants of a capture with these guards, which made these changes, that are to be symbols."""
     if sizes.dynamic is not None or sizes.fixed:
         return set()
     found = set(_equal_to_new(sizes, guards))
+    for change in changes:
+        found.update(_of_state(change))
+        if not sizes.met and change.new is not None:
+            found.update(_of_growth(change.new[0], guards))
     if any(type(source) is SizeSource for source in sizes.changed):
         found.update(_of_arguments(sizes.lengths, guards))
     return found - set(sizes.changed) - set(sizes.constants)
@@ -40,6 +58,32 @@ def _equal_to_new(sizes: InputSizes, guards: Sequence[Guard]) -> Iterator[Source
         for dim, size in enumerate(guard.expected.shape):
             if type(size) is int and size >= _SEVERAL and size in pinned:
                 yield SizeSource(guard.source, dim)
+
+
+def _of_state(change: StateChange) -> Iterator[Source]:
+    """The number, or the sizes and strides, that the next call finds changed."""
+    if change.source is None or is_member(change.source):
+        return
+    if change.old is None or change.new is None:
+        yield change.source
+        return
+    (shape, stride), (new_shape, new_stride) = change.old, change.new
+    if len(shape) == len(new_shape):
+        yield from (SizeSource(change.source, dim) for dim, size in enumerate(shape) if size != new_shape[dim])
+        follows = extents_of(new_shape, new_stride)
+        for dim, number in enumerate(new_stride):
+            if number != stride[dim] and follows[dim] is None and stride[dim] >= _SEVERAL:
+                yield StrideSource(change.source, dim)
+
+
+def _of_growth(shape: Sequence[int], guards: Sequence[Guard]) -> Iterator[Source]:
+    """The sizes that a growing tensor likely got from an argument: the program that keeps such a tensor calls the frame
+    with other lengths."""
+    for guard in guards:
+        if guard.kind is GuardKind.TENSOR and not is_member(guard.source):
+            for dim, size in enumerate(guard.expected.shape):
+                if type(size) is int and size in shape:
+                    yield SizeSource(guard.source, dim)
 
 
 def _is_new(sizes: InputSizes, source: Source) -> bool:

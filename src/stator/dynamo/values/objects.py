@@ -160,6 +160,8 @@ class ObjectValue(Value):
             if real is not None and name in real:  # the attribute moves to the end: one write cannot replay that
                 raise unsupported("attribute-write", f"writing {name!r}, which was deleted before")
             del self.attributes[name]
+        if self.source is not None:
+            context.mutations.replace(self, name, self.attributes.get(name), value)
         self.attributes[name] = value
         context.mutations.attribute(self, name)
 
