@@ -138,9 +138,20 @@ def _by_parts(relation: str, expr: Expr) -> Condition | None:
         return (conjunction if least else disjunction)(*(compare(">=", part, 0) for part in parts))
     others = [part for part in parts if part.constant != 0]
     if len(others) == len(parts):
-        return None
+        return _without_number(relation, parts, least)
     reached = conjunction(*(compare(">=", part if least else -part, 0) for part in others))
     return reached if relation == "==" else negate(reached)
+
+
+def _without_number(relation: str, parts: list[Expr], least: bool) -> Condition | None:
+    """An equation of the least or greatest of these parts, one of which is a number: min(n, 4) == 0 is n == 0."""
+    rest = [part for part in parts if part.constant is None]
+    if len(rest) == len(parts):
+        return None
+    (number,) = (part.constant for part in parts if part.constant is not None)
+    if (number < 0) is least:  # type: ignore[operator]
+        return relation == "!="
+    return compare(relation, (Min if least else Max).of(*rest), 0)
 
 
 def _without_quotient(expr: Expr) -> Condition:

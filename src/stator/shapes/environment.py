@@ -424,7 +424,17 @@ class Environment:
                     other: replaced.substitute({symbol: value}) for other, replaced in self.replacements.items()
                 }
                 self.replacements[symbol] = value
+                self._restate(symbol)
                 return
+
+    def _restate(self, replaced: Symbol) -> None:
+        """Draw conclusions from earlier inequalities without the symbol that has been replaced."""
+        for fact in [fact for fact in self.facts if replaced in fact.condition.symbols]:
+            condition = fact.condition
+            if isinstance(condition, Comparison) and condition.relation == ">=" and isinstance(condition.expr, Expr):
+                expr = condition.expr.substitute(self.replacements)
+                self._about.setdefault(expr.symbols, []).append(expr)
+                self._narrow(expr, fact)
 
     def _is_told_before(self, symbol: Symbol, value: Expr) -> bool:
         """Whether a program knows the value when it learns the symbol: sizes that depend on data become known late, in
@@ -440,8 +450,8 @@ class Environment:
         if high < math.inf:
             self._narrow(value * -1 + int(high))
 
-    def _narrow(self, expr: Expr) -> None:
-        """c*s + k >= 0 bounds the symbol s."""
+    def _narrow(self, expr: Expr, fact: SizeFact | None = None) -> None:
+        """c*s + k >= 0 bounds the symbol s. `fact`: the reason, if it is not the newest fact."""
         if len(expr.symbols) != 1:
             return
         (symbol,) = expr.symbols
@@ -453,7 +463,7 @@ class Environment:
             low = max(low, -(expr.offset // factor))
         else:
             high = min(high, expr.offset // -factor)
-        self._set_range(symbol, low, high)
+        self._set_range(symbol, low, high, fact or self.facts[-1])
 
     def _exclude(self, expr: Expr) -> None:
         """expr != 0 at an end of its bounds is an inequality."""
@@ -462,10 +472,10 @@ class Environment:
                 self._lower.clear()
                 self._learn(compare(">=", one, 1))
 
-    def _set_range(self, symbol: Symbol, low: Bound, high: Bound) -> None:
-        """Narrow a range because of the newest fact."""
+    def _set_range(self, symbol: Symbol, low: Bound, high: Bound, fact: SizeFact) -> None:
+        """Narrow a range because of a fact."""
         ends = zip(("low", "high"), self._range(symbol), (low, high), strict=True)
-        self.narrowed.update({(symbol, end): self.facts[-1] for end, before, now in ends if before != now})
+        self.narrowed.update({(symbol, end): fact for end, before, now in ends if before != now})
         self.ranges[symbol] = (low, high)
         if low == high and symbol not in self.replacements:
             self._replace(symbol - int(low))

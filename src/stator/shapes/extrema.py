@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from .expr import Atom, Expr, ExprLike, Ranges, Symbol, as_int, constant, interned, interned_atom
+from .expr import Atom, Expr, ExprLike, Ranges, Symbol, as_int, constant, from_sorted, interned, interned_atom
 from .intervals import Bound
+
+
+def _common_terms(parts: Iterable[Expr]) -> Expr | None:
+    """The terms beside numbers that all these expressions have; None without such terms."""
+    first, *others = ({key: value for key, value in part._terms if key} for part in parts)
+    shared = tuple((key, value) for key, value in first.items() if all(other.get(key) == value for other in others))
+    return from_sorted(shared) if shared else None
 
 
 class _Extremum(Atom):
@@ -26,6 +33,10 @@ class _Extremum(Atom):
                     number = value if number is None else cls._function(number, value)
                 else:
                     flat[part] = None  # type: ignore[index]
+        if number is None and len(flat) > 1:
+            common = _common_terms(flat)
+            if common is not None:
+                return common + cls.of(*(part - common for part in flat))
         parts = sorted(flat, key=str) + ([constant(number)] if number is not None else [])
         if len(parts) == 1:
             return parts[0]

@@ -321,6 +321,9 @@ class NumberNodes:
             self._origins[symbol] = lambda: self._number_of_input(origin, number)
         return number
 
+    def may_be_symbol(self, origin: FromInput) -> bool:
+        return self.inputs.may_be_symbol(origin.source, origin.example)
+
     def size_of(self, value: Value) -> Any:
         """An int, or a number over symbols, as a number of torch; None for other values."""
         if type(value) is not SymbolicNumber or value.is_fixed:

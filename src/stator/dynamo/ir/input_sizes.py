@@ -141,11 +141,13 @@ class InputSizes:
 
     def number(self, source: Source, example: int) -> Any:
         """A symbol for an int of the program on which sizes depend; None if it has to be a constant."""
-        if self.fixed or self.dynamic is False or source in self.constants:
-            return None
-        if abs(example) >= 1 << 62:
+        if not self.may_be_symbol(source, example):
             return None
         return to_sym_int(self.environment, self._symbol(source, example, low=-math.inf))
+
+    def may_be_symbol(self, source: Source, example: int) -> bool:
+        free = not self.fixed and self.dynamic is not False and source not in self.constants
+        return free and abs(example) < 1 << 62
 
     def at_entry(self, source: SizeSource | StrideSource) -> Symbol:
         """The symbol of a size or stride."""

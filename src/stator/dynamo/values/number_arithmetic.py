@@ -53,7 +53,8 @@ def computed(context: CaptureContext, function: Any, args: list[Value]) -> Value
     if not origins:
         return None
     if origins == {FromInput}:
-        return _of_inputs(context, function, args)
+        symbols = function in _COMPARISONS and all(_may_be_size(context, arg) for arg in args)
+        return (_of_sizes if symbols else _of_inputs)(context, function, args)
     if function is divmod and len(args) == 2:
         parts = [computed(context, one, args) for one in (operator.floordiv, operator.mod)]
         return None if None in parts else context.tuple_of(parts)  # type: ignore[arg-type]
@@ -74,6 +75,16 @@ def computed(context: CaptureContext, function: Any, args: list[Value]) -> Value
 
 def _is_number(value: Value) -> bool:
     return type(value) is SymbolicNumber or (isinstance(value, ConstantValue) and type(value.value) in NUMBERS)
+
+
+def _may_be_size(context: CaptureContext, value: Value) -> bool:
+    """Whether this is an int that a symbol may stand for, so that answers about it become facts about sizes."""
+    if type(value) is not SymbolicNumber:
+        return isinstance(value, ConstantValue) and type(value.value) is int
+    origin = value.origin
+    if type(origin) is not FromInput or origin.unsteady or origin.fixed:
+        return False
+    return type(origin.example) is int and context.recorder.numbers.may_be_symbol(origin)
 
 
 # ---- inputs ----
