@@ -88,6 +88,11 @@ def combine_max(x, y):
 def combine_min(x, y):
     return tl.where((x != x) | (x < y), x, y)
 """,
+    "combine_sum_and_sum": """
+@triton.jit
+def combine_sum_and_sum(x, second_x, y, second_y):
+    return x + y, second_x + second_y
+""",
     "combine_argmax": """
 @triton.jit
 def combine_argmax(x, at_x, y, at_y):
@@ -103,6 +108,11 @@ def combine_argmin(x, at_x, y, at_y):
     return tl.where(first, x, y), tl.where(first, at_x, at_y)
 """,
 }
+
+
+def joint_name(first: str, second: str) -> str:
+    """The name of the helper that combines two reductions at once; there is one where kernels often need it."""
+    return f"combine_{first}_and_{second}"
 
 
 def helpers_for(text: str) -> str:

@@ -26,10 +26,11 @@ from stator.shapes.simplify import add_loop
 
 from .blocks import Blocks, choose_blocks
 from .expressions import TritonIndexPrinter, print_value
-from .prelude import HEAD, helpers_for
+from .prelude import HEAD, HELPERS, helpers_for, joint_name
 from .types import identity, literal, number, pointer_type, type_name
 
 _DEFAULT = Options()
+_EARLY_ELEMENTS = 16  # of a buffer for each thread, in registers during reductions
 _X, _R = Symbol("x"), Symbol("r")  # the flattened loops in indices
 
 
@@ -193,9 +194,9 @@ class _Emitter:
             roots += kernel.store_operands(store)
         needed = [p for p in _closure(kernel, roots) if kernel.values[p].loops & kernel.inner_bits]
         if self.blocks.persistent:
-            self._run([position for position in needed if position not in self.defined], stores)
-            for position in reduces:
-                self._reduce_at_once(position)
+            early = self._loads_for_later() if phase == 0 else []
+            self._run([position for position in {*needed, *early} if position not in self.defined], stores)
+            self._reduce_at_once(reduces)
             return
         for position in reduces:
             self._accumulator(position)
@@ -205,8 +206,16 @@ class _Emitter:
             self._run(needed, stores)
             for position in reduces:
                 self._accumulate(position)
-        for position in reduces:
-            self._complete(position)
+        self._complete(reduces)
+
+    def _loads_for_later(self) -> list[int]:
+        """The loads that later phases need, with their indices. Loads do not move over the barriers of a reduction, so
+        all are issued before the first one, if the elements do not take too many registers."""
+        kernel, blocks = self.kernel, self.blocks
+        loads = [p for p in self.live if kernel.values[p].name == "load" and kernel.values[p].phase == 0]
+        if blocks.x_block * blocks.r_block > _EARLY_ELEMENTS * 32 * blocks.warps:
+            return []
+        return [p for p in _closure(kernel, loads) if kernel.values[p].loops & kernel.inner_bits]
 
     def _outside(self, phase: int) -> None:
         """Values and stores outside of the inner loops that need exactly this many complete phases."""
@@ -369,15 +378,35 @@ class _Emitter:
         text = "tl.broadcast_to(r, [XBLOCK, RBLOCK])"
         return f"tl.where(rmask, {text}, -1)" if self.blocks.r_masked else text
 
-    def _reduce_at_once(self, position: int) -> None:
-        kind, text, _ = self._spread(position)
+    def _reduce_at_once(self, positions: Sequence[int]) -> None:
+        """Reduce whole rows. Reductions of one phase share the exchange between threads."""
+        values = {position: self._spread(position)[1] for position in positions}
+        for position in positions:
+            if self._kind(position).startswith("arg"):
+                self._reduce_with_places(position, values[position], self._flat_position())
+        self._reduce_jointly([(p, values[p]) for p in positions if not self._kind(p).startswith("arg")])
+
+    def _kind(self, position: int) -> str:
+        kind: str = self.kernel.values[position].args[0]
+        return kind
+
+    def _reduce_with_places(self, position: int, value: str, places: str) -> None:
         self.defined.add(position)
-        if kind.startswith("arg"):
-            self.line(f"a{position}, p{position} = tl.reduce(({text}, {self._flat_position()}), 1, combine_{kind})")
-            self.line(f"t{position} = p{position}.to(tl.int64)[:, None]")
-            return
-        self.line(f"a{position} = tl.reduce({text}, 1, combine_{kind})[:, None]")
-        self._finish(position)
+        self.line(f"a{position}, p{position} = tl.reduce(({value}, {places}), 1, combine_{self._kind(position)})")
+        self.line(f"t{position} = p{position}.to(tl.int64)[:, None]")
+
+    def _reduce_jointly(self, values: Sequence[tuple[int, str]]) -> None:
+        """Reduce blocks along r to results for each x."""
+        kinds = [self._kind(position) for position, _ in values]
+        joint = len(values) == 2 and joint_name(*kinds) in HELPERS
+        if joint:
+            (one, first), (other, second) = values
+            self.line(f"a{one}, a{other} = tl.reduce(({first}, {second}), 1, {joint_name(*kinds)})")
+        for kind, (position, text) in zip(kinds, values, strict=True):
+            reduced = f"a{position}" if joint else f"tl.reduce({text}, 1, combine_{kind})"
+            self.line(f"a{position} = {reduced}[:, None]")
+            self.defined.add(position)
+            self._finish(position)
 
     def _accumulator(self, position: int) -> None:
         kind, source = self.kernel.values[position].args
@@ -397,15 +426,12 @@ class _Emitter:
         else:
             self.line(f"a{position} = combine_{kind}(a{position}, {text})")
 
-    def _complete(self, position: int) -> None:
-        kind = self.kernel.values[position].args[0]
-        self.defined.add(position)
-        if kind.startswith("arg"):
-            self.line(f"a{position}, p{position} = tl.reduce((a{position}, p{position}), 1, combine_{kind})")
-            self.line(f"t{position} = p{position}.to(tl.int64)[:, None]")
-            return
-        self.line(f"a{position} = tl.reduce(a{position}, 1, combine_{kind})[:, None]")
-        self._finish(position)
+    def _complete(self, positions: Sequence[int]) -> None:
+        """Reduce the accumulators of all lanes."""
+        for position in positions:
+            if self._kind(position).startswith("arg"):
+                self._reduce_with_places(position, f"a{position}", f"p{position}")
+        self._reduce_jointly([(p, f"a{p}") for p in positions if not self._kind(p).startswith("arg")])
 
     def _finish(self, position: int) -> None:
         value = self.kernel.values[position]
