@@ -1,6 +1,7 @@
 """Lowerings of cat and stack: the loops that compute a part write it straight into its slice of the result.
 
-Dense networks concatenate growing lists of features. A cat whose parts are the first parts of a later cat becomes a
+On devices where a kernel costs more than masked loads, a cat of few parts that loops read is no buffer at all: each
+element is loaded from its part where it is used. Dense networks concatenate growing lists of features. A cat whose parts are the first parts of a later cat becomes a
 slice of the later cat's buffer, so that every part is written only once.
 """
 
@@ -8,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
+from stator.inductor.devices import traits_of
+from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder, dense_like
 from stator.inductor.lower.registry import lowers
-from stator.inductor.lower.tensor import Tensor
+from stator.inductor.lower.tensor import Index, Tensor, cloned
 from stator.prims.layout import same_strides, wrap_dim
 
 from .creation import filled
@@ -41,6 +45,10 @@ def _cat(builder: LoweringBuilder, tensors: Sequence[Tensor], dim: int = 0) -> A
     # as in eager, an empty 1-d tensor may be concatenated with tensors of any shape
     parts = [part for part in tensors if not (part.rank == 1 and part.shape[0] == 0 and meta.shape != (0,))]
     dim = wrap_dim(dim, len(meta.shape))
+    if len(parts) == 1 and parts[0].dtype is meta.dtype:
+        return cloned(parts[0], parts[0].strides if parts[0].deviates else meta.stride)
+    if 0 < len(parts) <= traits_of(meta.device).lazy_parts and only_feeds_loops(builder.node):
+        return _selected(builder, parts, dim)
     if builder.growing_cats is None:
         builder.growing_cats = _growing_lists(builder.node.graph)
     last = builder.growing_cats.get(builder.node)
@@ -53,6 +61,40 @@ def _cat(builder: LoweringBuilder, tensors: Sequence[Tensor], dim: int = 0) -> A
 def _stack(builder: LoweringBuilder, tensors: Sequence[Tensor], dim: int = 0) -> Any:
     dim = wrap_dim(dim, tensors[0].rank + 1)
     return _joined(builder, [unsqueeze(part, dim) for part in tensors], dim)
+
+
+def _selected(builder: LoweringBuilder, parts: Sequence[Tensor], dim: int) -> Tensor:
+    """An unevaluated cat: each element is loaded from the part that has it."""
+    for part in parts:
+        if part.resolved() is None and part.heavy:
+            builder.realize(part)
+    parts = [cast(builder, part, builder.meta.dtype) for part in parts]
+    ends: list[Any] = []
+    for part in parts:
+        ends.append(part.shape[dim] + (ends[-1] if ends else 0))
+    starts = [0, *ends[:-1]]
+
+    def inner(ops: Any, index: Index) -> Ref:
+        at = ops.index_value(index[dim], torch.int64)
+
+        def before(end: Any) -> Ref:
+            return ops.elementwise("lt", at, ops.constant(end, torch.int64))
+
+        def within(start: Any, end: Any) -> Ref:
+            if start == 0:
+                return before(end)
+            behind = ops.elementwise("ge", at, ops.constant(start, torch.int64))
+            return behind if end is ends[-1] else ops.bitwise_and(behind, before(end))
+
+        found: Ref | None = None
+        for part, start, end in reversed([*zip(parts, starts, ends, strict=True)]):
+            moved = (*index[:dim], index[dim] - start, *index[dim + 1 :])
+            value = ops.masked(within(start, end), partial(part.load, ops, moved), 0, part.dtype)
+            found = value if found is None else ops.elementwise("where", before(end), value, found)
+        assert found is not None
+        return found
+
+    return builder.computed(inner, parts, builder.meta.shape, builder.meta.dtype, builder.meta.device)
 
 
 def _joined(builder: LoweringBuilder, parts: Sequence[Tensor], dim: int) -> Tensor:
