@@ -20,7 +20,7 @@ from stator.base.config import Options
 from stator.base.errors import StatorError
 from stator.graph import verifier as graph_verifier
 from stator.graph.subgraphs.subgraph_ops import SubgraphKey, subgraph_of
-from stator.inductor.buffers import Lowered
+from stator.inductor.buffers import Extern, Lowered
 from stator.inductor.codegen import cpp, host, triton
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
 from stator.inductor.passes import run_passes, with_expressions
@@ -33,10 +33,11 @@ from stator.inductor.program import (
     verify_program,
     write_inputs,
 )
+from stator.inductor.program.combine import combine_groups
 from stator.inductor.program.recordable import describe_inputs, recording_device, why_not_recorded
 from stator.inductor.program.steps import KernelSource, Launch, Program
 from stator.inductor.schedule import schedule
-from stator.inductor.schedule.groups import Group, Schedule
+from stator.inductor.schedule.groups import Schedule
 from stator.inductor.schedule.printer import print_schedule
 from stator.inductor.schedule.verifier import verify_schedule
 from stator.runtime import cuda
@@ -195,6 +196,8 @@ def compile_graph(
         if "part" in gm.meta:
             freed = set(lowered.inputs) - _held(gm, lowered.inputs) if gm.meta.get("boxed") else ()
             scheduled = order_for_memory(lowered, scheduled, freed)
+        if options.fusion:
+            scheduled = combine_groups(scheduled, lowered)
     _show_schedule(scheduled)
     if options.verify:
         verify_schedule(scheduled, lowered)
@@ -259,7 +262,7 @@ def _show_schedule(scheduled: Schedule) -> None:
 def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> dict[str, KernelSource]:
     printed = {}
     for group in scheduled.steps:
-        if isinstance(group, Group):
+        if not isinstance(group, Extern):
             device = lowered.buffers[group.writes[0]].layout.device.type
             print_kernel = KERNEL_PRINTERS[LANGUAGES.get(device, "cpp")]
             printed[group.name] = print_kernel(group, lowered.buffers, options, lowered.sizes)

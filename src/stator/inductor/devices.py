@@ -15,6 +15,8 @@ class DeviceTraits:
     neighbouring elements lie in other rows.
     few_rows: a fused kernel with fewer long rows than this leaves the device idle.
     lazy_parts: a concatenation of so many parts, or fewer, is selected from its parts where it is used; 0: never.
+    small_read: reading a buffer of fewer elements for each element of a result costs nothing beside storing the result.
+    combined_bytes: a kernel that moves no more may be launched together with others; 0: never.
     lazy_gather: a gather of less than one in so many elements computes these alone, not all; 0: never.
     """
 
@@ -25,18 +27,36 @@ class DeviceTraits:
     few_rows: int
     lazy_gather: int
     lazy_parts: int
+    combined_bytes: int
+    small_read: float
 
 
 # Threads share one long reduction. Rows: the second-level cache; columns: sixteen rows are in flight in lanes.
 CPU = DeviceTraits(
-    two_pass_elements=8192, programs=0, row=65536, column=1024, few_rows=4, lazy_gather=0, lazy_parts=0
+    two_pass_elements=8192,
+    programs=0,
+    row=65536,
+    column=1024,
+    few_rows=4,
+    lazy_gather=0,
+    lazy_parts=0,
+    combined_bytes=0,
+    small_read=0.0,
 )
 
 # A program keeps a row of up to 8192 elements in registers; 132 multiprocessors run a few programs each. Rows that are
 # read again come from the second-level cache, which all programs share. Where there are few rows, lowering has split
 # their reductions, so that fusion meets few rows only where these are cheap.
 GPU = DeviceTraits(
-    two_pass_elements=8192, programs=1056, row=1 << 18, column=4096, few_rows=1, lazy_gather=8, lazy_parts=4
+    two_pass_elements=8192,
+    programs=1056,
+    row=1 << 18,
+    column=4096,
+    few_rows=1,
+    lazy_gather=8,
+    lazy_parts=4,
+    combined_bytes=8 << 20,
+    small_read=1 / 16,
 )
 
 TRAITS = {"cpu": CPU}

@@ -16,8 +16,9 @@ from stator.base.errors import CompileError, StatorError, Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.tracing.functional import trace_operator
 from stator.inductor.buffers import Lowered, View
+from stator.inductor.devices import traits_of
 from stator.inductor.passes.symbolic_sizes import described_graph
-from stator.inductor.sizes import NUMBERS_ONLY, UNKNOWN, SizeKnowledge
+from stator.inductor.sizes import NUMBERS_ONLY, UNKNOWN, SizeKnowledge, product
 from stator.prims.layout import same_strides
 from stator.prims.record import TensorMeta, record
 from stator.prims.rule_checks import place_of, raised_at
@@ -301,11 +302,18 @@ class _GraphLowering:
             root = value.root
             if root.resolved() is not None:
                 continue
-            size = len(root.reads), len(root.work)
+            size = self._large_reads(root), len(root.work)
             if too_large_to_inline(*size) or (
                 store_before_reuse(*size, root.heavy) and root.reads and self.count_uses(node) > 1
             ):
                 self.builder.realize(root)
+
+    def _large_reads(self, root: Tensor) -> int:
+        """The number of buffers that computing the value reads, where small ones stay near without those: values of
+        rows or columns."""
+        least = self.builder.sizes.hint(root.numel) * traits_of(root.device).small_read
+        buffers = self.builder.buffers
+        return sum(self.builder.sizes.hint(product(buffers[name].layout.size)) >= least for name in root.reads)
 
     def count_uses(self, node: fx.Node) -> int:
         """The number of nodes that compute with this value, counting through views."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stator.inductor.buffers import Buffer, Extern, Layout, View
-from stator.inductor.schedule.groups import Group
+from stator.inductor.schedule.groups import Combination, Group
 from stator.inductor.sizes import SizeKnowledge
 
 
@@ -39,15 +39,15 @@ def buffers_in(value: Any, buffers: Mapping[str, Buffer]) -> Iterator[str]:
             yield from buffers_in(item, buffers)
 
 
-def reads_of(step: Group | Extern, buffers: Mapping[str, Buffer]) -> tuple[str, ...]:
-    if isinstance(step, Group):
+def reads_of(step: Group | Combination | Extern, buffers: Mapping[str, Buffer]) -> tuple[str, ...]:
+    if isinstance(step, Group | Combination):
         return step.reads
     return tuple(dict.fromkeys(buffers_in((step.args, step.kwargs), buffers)))
 
 
-def writes_of(step: Group | Extern) -> tuple[str, ...]:
+def writes_of(step: Group | Combination | Extern) -> tuple[str, ...]:
     """The buffers that the step fills or changes."""
-    if isinstance(step, Group):
+    if isinstance(step, Group | Combination):
         return step.writes
     return tuple(dict.fromkeys((*(name for name in step.outputs if name is not None), *step.mutates)))
 
@@ -75,7 +75,7 @@ def may_alias_arguments(extern: Extern) -> bool:
 class AliasAnalysis:
     """Maps each buffer to the buffers whose memory it may share (to itself when it has memory of its own)."""
 
-    def __init__(self, buffers: Mapping[str, Buffer], steps: tuple[Group | Extern, ...]) -> None:
+    def __init__(self, buffers: Mapping[str, Buffer], steps: tuple[Group | Combination | Extern, ...]) -> None:
         self._roots: dict[str, frozenset[str]] = {}
         for name, buffer in buffers.items():
             if buffer.kind == "computed" and isinstance(buffer.value, str):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from stator.inductor.buffers import Buffer, Extern, Lowered
 from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
-from stator.inductor.schedule.groups import Group, Schedule
+from stator.inductor.schedule.groups import Combination, Group, Schedule
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, Symbol
 
@@ -92,10 +92,15 @@ class _Uses:
         if self.returned[new] != 1 or self.returned[old]:
             return False
         step = self.steps[self.writers[new][0]]
-        return isinstance(step, Group) or (step.style == "out" and new in step.outputs)
+        return isinstance(step, Group | Combination) or (step.style == "out" and new in step.outputs)
 
     def _same_element(self, position: int, old: str, name: str, new: str) -> bool:
         step = self.steps[position]
+        if isinstance(step, Combination):  # its parts run at one time
+            touching = [part for part in step.parts if old in part.reads or new in (*part.reads, *part.writes)]
+            if len(touching) != 1:
+                return False
+            (step,) = touching
         return not isinstance(step, Extern) and name == old and writes_where_it_read(step, old, new, self.sizes)
 
 

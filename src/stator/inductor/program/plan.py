@@ -9,7 +9,7 @@ import torch
 
 from stator.base.errors import CompileError, VerificationError
 from stator.inductor.buffers import Buffer, Extern, Lowered
-from stator.inductor.schedule.groups import Group, Schedule
+from stator.inductor.schedule.groups import Combination, Group, Schedule
 from stator.prims.devices import CPU
 from stator.shapes.expr import ExprLike
 
@@ -83,7 +83,7 @@ def _plan(
     planner = _Planner(lowered, schedule, reuse, boxed, heap_from)
     used: dict[str, KernelSource] = {}
     for position, step in enumerate(schedule.steps):
-        if isinstance(step, Group):
+        if isinstance(step, Group | Combination):
             kernel = kernels.get(step.name)
             if kernel is None:
                 raise VerificationError(f"there is no kernel for group {step.name}")
@@ -112,7 +112,7 @@ def _plan(
     )
 
 
-def _check_devices(group: Group, kernel: KernelSource, buffers: Mapping[str, Buffer]) -> None:
+def _check_devices(group: Group | Combination, kernel: KernelSource, buffers: Mapping[str, Buffer]) -> None:
     """C++ kernels must never receive addresses of another device's memory."""
     for name in (*group.reads, *group.writes):
         device = buffers[name].layout.device
@@ -155,8 +155,8 @@ class _Planner:
         self.dead: dict[str, ExprLike] = {}  # free for reuse: name -> bytes of the whole block
         self.block_bytes: dict[str, ExprLike] = {}
 
-    def launch(self, position: int, group: Group, kernel: KernelSource) -> None:
-        in_place = self._overwritten_by(position, group) if self.reuse else {}
+    def launch(self, position: int, group: Group | Combination, kernel: KernelSource) -> None:
+        in_place = self._overwritten_by(position, group) if self.reuse and isinstance(group, Group) else {}
         for name in group.writes:
             self._allocate(name, in_place.get(name))
         self.steps.append(Launch(kernel.symbol, (*group.reads, *group.writes), kernel.sizes))

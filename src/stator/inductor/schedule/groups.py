@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from stator.inductor.buffers import Extern, Loops
@@ -28,6 +29,26 @@ class Group:
     inner_ranges: tuple[Any, ...] = ()
 
 
+@dataclass(frozen=True)
+class Combination:
+    """Groups that run side by side as one kernel: none writes what another reads or writes."""
+
+    name: str
+    parts: tuple[Group, ...]
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.reads))
+
+    @cached_property
+    def writes(self) -> tuple[str, ...]:
+        return tuple([name for part in self.parts for name in part.writes])
+
+    @cached_property
+    def members(self) -> tuple[Loops, ...]:
+        return tuple([member for part in self.parts for member in part.members])
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    steps: tuple[Group | Extern, ...]
+    steps: tuple[Group | Combination | Extern, ...]

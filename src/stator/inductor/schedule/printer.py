@@ -5,16 +5,22 @@ from __future__ import annotations
 from stator.inductor.buffers import Extern
 from stator.inductor.loops.printer import print_body
 
-from .groups import Group, Schedule
+from .groups import Combination, Group, Schedule
 
 
 def print_schedule(schedule: Schedule) -> str:
     lines = []
-    groups = sum(isinstance(step, Group) for step in schedule.steps)
-    nodes = sum(len(step.members) for step in schedule.steps if isinstance(step, Group))
+    groups = sum(not isinstance(step, Extern) for step in schedule.steps)
+    nodes = sum(len(step.members) for step in schedule.steps if not isinstance(step, Extern))
     lines.append(f"# {groups} kernels from {nodes} loop nodes, {len(schedule.steps) - groups} library calls")
     for step in schedule.steps:
-        lines.append(_extern(step) if isinstance(step, Extern) else _group(step))
+        if isinstance(step, Extern):
+            lines.append(_extern(step))
+        elif isinstance(step, Combination):
+            lines.append(f"\ncombination {step.name} of {', '.join(part.name for part in step.parts)}")
+            lines += [_group(part) for part in step.parts]
+        else:
+            lines.append(_group(step))
     return "\n".join(lines) + "\n"
 
 

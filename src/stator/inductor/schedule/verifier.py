@@ -7,7 +7,7 @@ from stator.inductor.buffers import Extern, Loops, Lowered
 from stator.shapes.expr import Expr
 
 from .accesses import extern_reads, extern_writes, names_in, summarize
-from .groups import Group, Schedule
+from .groups import Combination, Group, Schedule
 
 
 def verify_schedule(schedule: Schedule, lowered: Lowered) -> None:
@@ -17,12 +17,20 @@ def verify_schedule(schedule: Schedule, lowered: Lowered) -> None:
         if isinstance(step, Extern):
             progress.require("a library call", step, extern_reads(step) - extern_writes(step))
             progress.record(extern_writes(step))
+        elif isinstance(step, Combination):
+            _verify_combination(step, progress)
         else:
             _verify_group(step, progress)
     lost = [name for name in names_in(lowered.outputs) if progress.done.get(name, 0) < progress.writers.get(name, 0)]
     if lost:
         raise VerificationError(f"outputs that are never complete: {sorted(lost)}")
-    internal = {name for step in schedule.steps if isinstance(step, Group) for name in step.internal}
+    internal = {
+        name
+        for step in schedule.steps
+        if not isinstance(step, Extern)
+        for part in (step.parts if isinstance(step, Combination) else (step,))
+        for name in part.internal
+    }
     hidden = internal & names_in(lowered.outputs)
     if hidden:
         raise VerificationError(f"outputs without memory: {sorted(hidden)}")
@@ -58,6 +66,16 @@ class _Progress:
     def record(self, writes: set[str] | frozenset[str]) -> None:
         for name in writes:
             self.done[name] = self.done.get(name, 0) + 1
+
+
+def _verify_combination(step: Combination, progress: _Progress) -> None:
+    for part in step.parts:
+        others = [other for other in step.parts if other is not part]
+        used = {name for other in others for name in (*other.reads, *other.writes)}
+        meeting = used.intersection(part.writes)
+        if meeting:
+            raise VerificationError(f"{step.name}: {part.name} writes {sorted(meeting)}, which other parts use")
+        _verify_group(part, progress)
 
 
 def _verify_group(group: Group, progress: _Progress) -> None:

@@ -5,7 +5,6 @@ Takes the bodies that the C++ printer takes, merged by the same `merge`. Nothing
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,15 +18,16 @@ from stator.inductor.codegen.index_printer import is_size, magnitudes
 from stator.inductor.codegen.kernel import Kernel, KernelValue, Store, merge
 from stator.inductor.loops.vocabulary import ATOMIC_STORES
 from stator.inductor.program.steps import KernelSource
-from stator.inductor.schedule.groups import Group
-from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.inductor.schedule.groups import Combination, Group
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, ceil_div, product
 from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, as_expr
 from stator.shapes.simplify import add_loop
 
 from .blocks import Blocks, choose_blocks
 from .expressions import TritonIndexPrinter, print_value
-from .prelude import HEAD, HELPERS, helpers_for, joint_name
-from .types import identity, literal, number, pointer_type, type_name
+from .modules import NUMBER, PrintedPart, pointer_names, print_combination, print_module
+from .prelude import HELPERS, joint_name
+from .types import identity, literal, number, type_name
 
 _DEFAULT = Options()
 _EARLY_ELEMENTS = 16  # of a buffer for each thread, in registers during reductions
@@ -35,7 +35,7 @@ _X, _R = Symbol("x"), Symbol("r")  # the flattened loops in indices
 
 
 def print_kernel(
-    group: Group,
+    group: Group | Combination,
     buffers: Mapping[str, Buffer],
     options: Options = _DEFAULT,
     knowledge: SizeKnowledge = NUMBERS_ONLY,
@@ -46,33 +46,21 @@ def print_kernel(
 
     Raises CompileError for operations that Triton kernels cannot compute.
     """
+    if isinstance(group, Combination):
+        parts = [_print_part(part, buffers, knowledge, NUMBER) for part in group.parts]
+        return print_combination(group, parts, buffers)
+    return print_module(group, _print_part(group, buffers, knowledge, "tl.program_id(0)"), buffers)
+
+
+def _print_part(group: Group, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge, number: str) -> PrintedPart:
     kernel = merge(group, buffers, knowledge, TritonIndexPrinter)
     if 0 in kernel.sizes[kernel.outer :]:
         raise CompileError("inductor", "a reduction over no elements reached code generation")
-    pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
-    pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
     blocks = choose_blocks(kernel)
-    body = _Emitter(kernel, blocks, pointers, buffers).emit()
-    launch = print_launch(kernel, blocks)
-    sizes = kernel.indices.arguments.names
-    types = {f"in{at}": pointer_type(buffers[name].layout.dtype) for at, name in enumerate(group.reads)}
-    types |= {f"out{at}": pointer_type(buffers[name].layout.dtype) for at, name in enumerate(group.writes)}
-    types |= dict.fromkeys(sizes.values(), "i32")
-    constants = ("XBLOCK", "RBLOCK", "INDEX")
-    parameters = ", ".join([*types, *(f"{name}: tl.constexpr" for name in constants)])
-    function = "\n".join([f"({parameters}):", *_typed(kernel), *body, ""])
-    tail = "\n".join([
-        f"SIGNATURE = {types | dict.fromkeys(constants, 'constexpr')!r}",
-        f"BLOCKS = {{'XBLOCK': {blocks.x_block}, 'RBLOCK': {blocks.r_block}}}",
-        f"WARPS = {blocks.warps}",
-        "\n",
-        *launch,
-        "",
-    ])  # fmt: skip
-    symbol = f"kernel_{hashlib.sha256((function + tail).encode()).hexdigest()[:16]}"
-    fixed = f"(do_not_specialize={list(sizes.values())!r})" if sizes else ""
-    text = f"{HEAD}{helpers_for(function)}\n\n@triton.jit{fixed}\ndef {symbol}{function}\n\n{tail}"
-    return KernelSource(group.name, symbol, text, "triton", tuple(sizes))
+    body = _Emitter(kernel, blocks, pointer_names(group), buffers, number).emit()
+    text = "\n".join([*_typed(kernel), *body])
+    grid, index, names = print_grid(kernel, blocks), _index_type(kernel, blocks), kernel.indices.arguments.names
+    return PrintedPart(text, blocks, grid, programs_of(kernel, blocks), index, names)
 
 
 def _typed(kernel: Kernel) -> Iterator[str]:
@@ -89,8 +77,14 @@ class _Emitter:
     """
 
     def __init__(
-        self, kernel: Kernel, blocks: Blocks, pointers: Mapping[str, str], buffers: Mapping[str, Buffer]
+        self,
+        kernel: Kernel,
+        blocks: Blocks,
+        pointers: Mapping[str, str],
+        buffers: Mapping[str, Buffer],
+        number: str,
     ) -> None:
+        self.number = f"{number}.to(INDEX)"  # of the program
         self.kernel, self.blocks, self.pointers, self.buffers = kernel, blocks, pointers, buffers
         self.lines: list[str] = []
         self.depth = 1
@@ -131,7 +125,7 @@ class _Emitter:
         if self.blocks.r_loops or not self.blocks.x_masked or self.kernel.knowledge.divides(16, size):
             self._run(self.live, self.kernel.stores)
             return
-        position = "place" if self.blocks.programs else "tl.program_id(0).to(INDEX)"
+        position = "place" if self.blocks.programs else self.number
         self.line(f"if ({position} + 1) * XBLOCK <= {self.size(size)}:")
         self.masks_x = False
         with self.indented():
@@ -144,7 +138,7 @@ class _Emitter:
     def _shared_loops(self) -> None:
         blocks = self.blocks
         tile = bool(blocks.r_loops) and not self.has_inner
-        place = "tl.program_id(0).to(INDEX)"
+        place = self.number
         if blocks.programs or tile:
             self.line(f"program = {place}")
             place = self._next_place(block_count(self.kernel, blocks.x_size, "XBLOCK"))
@@ -459,13 +453,20 @@ def block_count(kernel: Kernel, size: ExprLike, block: int | str) -> str:
     return f"(({kernel.text(size)} + {block} - 1) // {block})"
 
 
-def print_launch(kernel: Kernel, blocks: Blocks) -> list[str]:
+def programs_of(kernel: Kernel, blocks: Blocks) -> int | None:
+    """The number of programs; None if it depends on arguments."""
+    counts = [ceil_div(blocks.x_size, blocks.x_block), *(kernel.sizes[at] for at in blocks.programs)]
+    if blocks.r_loops and kernel.outer == len(kernel.loops):
+        counts.append(ceil_div(blocks.r_size, blocks.r_block))
+    number = product(counts)
+    return number if isinstance(number, int) else None
+
+
+def print_grid(kernel: Kernel, blocks: Blocks) -> str:
     grid = block_count(kernel, blocks.x_size, blocks.x_block)
     if blocks.r_loops and kernel.outer == len(kernel.loops):
         grid = f"{grid} * {block_count(kernel, blocks.r_size, blocks.r_block)}"
-    grid = " * ".join([grid, *(kernel.size(at) for at in blocks.programs)])
-    index = _index_type(kernel, blocks)
-    return [f"def launch({', '.join(kernel.indices.arguments.names.values())}):", f"    return ({grid},), {index}"]
+    return " * ".join([grid, *(kernel.size(at) for at in blocks.programs)])
 
 
 def _index_type(kernel: Kernel, blocks: Blocks) -> str:

@@ -1,8 +1,10 @@
 """Lowerings of cat and stack: the loops that compute a part write it straight into its slice of the result.
 
-On devices where a kernel costs more than masked loads, a cat of few parts that loops read is no buffer at all: each
-element is loaded from its part where it is used. Dense networks concatenate growing lists of features. A cat whose parts are the first parts of a later cat becomes a
+Dense networks concatenate growing lists of features. A cat whose parts are the first parts of a later cat becomes a
 slice of the later cat's buffer, so that every part is written only once.
+
+On devices where a kernel costs more than masked loads, a cat of few parts that loops read has no memory at all: each
+element is loaded from its part where it is used.
 """
 
 from __future__ import annotations
