@@ -148,7 +148,7 @@ def _power_of_two(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-def _accesses(kernel: Kernel) -> list[tuple[Expr, int]]:
+def accesses(kernel: Kernel) -> list[tuple[Expr, int]]:
     """(index, positions of the value that is loaded or stored) of all accesses to memory."""
     loads = [(value.args[1], at) for at, value in enumerate(kernel.values) if value.name == "load"]
     return loads + [(store.index, store.value) for store in kernel.stores]
@@ -157,14 +157,14 @@ def _accesses(kernel: Kernel) -> list[tuple[Expr, int]]:
 def _narrowest(kernel: Kernel) -> int:
     """Bytes of the narrowest element that every iteration loads or stores."""
     every = (1 << len(kernel.loops)) - 1
-    found = [kernel.values[at].dtype.itemsize for index, at in _accesses(kernel) if kernel.loops_of(index) == every]
+    found = [kernel.values[at].dtype.itemsize for index, at in accesses(kernel) if kernel.loops_of(index) == every]
     return min(found, default=4)
 
 
 def _crossing_loops(kernel: Kernel) -> tuple[int, int] | None:
     """Two long loops, one contiguous in some buffers, the other in other buffers."""
     fast: set[int] = set()
-    for index, _ in _accesses(kernel):
+    for index, _ in accesses(kernel):
         if len([symbol for symbol in kernel.loops if symbol in index.symbols]) > 1:
             fast.update(at for at in range(kernel.outer) if index.coefficient(kernel.loops[at]) == 1)
     long = sorted(at for at in fast if kernel.typical[at] >= _SHORTEST_SIDE)
@@ -177,7 +177,7 @@ def _neighbours_are_outer(kernel: Kernel) -> bool:
         return False
     shared, inner = kernel.loops[kernel.outer - 1], kernel.loops[-1]
     votes = 0
-    for index, _ in _accesses(kernel):
+    for index, _ in accesses(kernel):
         if shared in index.symbols and inner in index.symbols:
             votes += (index.coefficient(shared) == 1) - (index.coefficient(inner) == 1)
     return votes > 0

@@ -20,18 +20,17 @@ from stator.inductor.loops.vocabulary import ATOMIC_STORES
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import Combination, Group
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, ceil_div, product
-from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, as_expr
-from stator.shapes.simplify import add_loop
+from stator.shapes.expr import Expr, ExprLike, as_expr
 
 from .blocks import Blocks, choose_blocks
 from .expressions import TritonIndexPrinter, print_value
+from .flat_loops import ALIGNED, R, X, along_flat, start_of_row, unaligned_start
 from .modules import NUMBER, PrintedPart, pointer_names, print_combination, print_module
 from .prelude import HELPERS, joint_name
 from .types import identity, literal, number, type_name
 
 _DEFAULT = Options()
 _EARLY_ELEMENTS = 16  # of a buffer for each thread, in registers during reductions
-_X, _R = Symbol("x"), Symbol("r")  # the flattened loops in indices
 
 
 def print_kernel(
@@ -92,7 +91,9 @@ class _Emitter:
         self.x_bits, self.r_bits = (sum(1 << at for at in loops) for loops in (blocks.x_loops, blocks.r_loops))
         self.defined: set[int] = set()
         self.live = kernel.live_values()
-        self.masks_x = blocks.x_masked
+        self.masks_x, self.masks_r = blocks.x_masked, blocks.r_masked
+        self.row_start = None if blocks.persistent or not self.has_inner else unaligned_start(kernel, blocks)
+        self.aligned = False  # r begins at an address that the widest accesses take
 
     # --- statements ---
 
@@ -112,6 +113,8 @@ class _Emitter:
             return self.lines
         if self.blocks.persistent:
             self._r_loops("tl.arange(0, RBLOCK)[None, :].to(INDEX)")
+        if self.row_start is not None:
+            self._whole_blocks(self.row_start)
         self._outside(0)
         for phase in range(self.kernel.phases):
             self._phase(phase)
@@ -159,9 +162,40 @@ class _Emitter:
 
     def _r_loops(self, lanes: str) -> None:
         self.line(f"r = {lanes}")
-        if self.blocks.r_masked:
+        if self.masks_r and self.row_start is None:
             self.line(f"rmask = r < {self.size(self.blocks.r_size)}")
         self._split("r", self.blocks.r_loops)
+
+    def _whole_blocks(self, start: Expr) -> None:
+        """Rows that begin anywhere: `first` is the first element in a row at an aligned address, and the `whole`
+        elements from there on fill blocks without a mask. A last loop runs over the elements before and behind them."""
+        text = f"(-({self.index(start)})) & {ALIGNED - 1}"
+        if self.kernel.loops_of(start) & self.x_bits:
+            text = f"tl.max(tl.max({text}, 1), 0)"  # of one element
+        self.line(f"first = {text}")
+        self.line(f"whole = ({self.size(self.blocks.r_size)} - first) // RBLOCK * RBLOCK")
+
+    def _row_loop(self) -> Iterator[None]:
+        """Give each loop that, with the others, runs over a row."""
+        size, lanes = self.size(self.blocks.r_size), "start + tl.arange(0, RBLOCK)[None, :]"
+        if self.row_start is None:
+            self.line(f"for start in range(0, {size}, RBLOCK):")
+            with self.indented():
+                self._r_loops(f"({lanes}).to(INDEX)")
+                yield
+            return
+        self.line("for start in range(0, whole, RBLOCK):")
+        with self.indented():
+            self.aligned, self.masks_r = True, False
+            self._r_loops(f"(first + {lanes}).to(INDEX)")
+            yield
+        self.line(f"for start in range(whole, {size}, RBLOCK):")
+        with self.indented():
+            self.aligned, self.masks_r = False, True
+            self.line(f"lane = ({lanes}).to(INDEX)")
+            self.line(f"rmask = lane < {size}")
+            self._r_loops("tl.where(lane < whole + first, lane - whole, lane)")
+            yield
 
     def _split(self, flat: str, loops: Sequence[int]) -> None:
         """Split a flattened index into the loops' variables."""
@@ -194,9 +228,7 @@ class _Emitter:
             return
         for position in reduces:
             self._accumulator(position)
-        self.line(f"for start in range(0, {self.size(self.blocks.r_size)}, RBLOCK):")
-        with self.indented():
-            self._r_loops("(start + tl.arange(0, RBLOCK)[None, :]).to(INDEX)")
+        for _ in self._row_loop():
             self._run(needed, stores)
             for position in reduces:
                 self._accumulate(position)
@@ -244,26 +276,12 @@ class _Emitter:
 
     def index(self, index: Expr) -> str:
         blocks = self.blocks
-        index = self._along_flat(index, _X, blocks.x_loops, blocks.x_size)
-        index = self._along_flat(index, _R, blocks.r_loops, blocks.r_size)
-        return self.kernel.indices.index(index)
-
-    def _along_flat(self, index: Expr, flat: Symbol, loops: tuple[int, ...], size: ExprLike) -> Expr:
-        """An index that walks through flattened loops as through one, in terms of that one: without divisions, and
-        contiguous also where the sizes of loops are odd."""
-        kernel = self.kernel
-        symbols = [kernel.loops[at] for at in loops]
-        if len(loops) < 2 or index.symbols.isdisjoint(symbols):
-            return index
-        step: ExprLike | None = index.coefficient(symbols[-1])
-        expected = step
-        for at in reversed(loops):
-            if expected is None or index.coefficient(kernel.loops[at]) != expected:
-                return index
-            expected = expected * kernel.sizes[at]
-        if flat not in kernel.ranges:
-            add_loop(kernel.ranges, flat, size)
-        return index.substitute({**dict.fromkeys(symbols, ZERO), symbols[-1]: flat})
+        flat = along_flat(self.kernel, index, X, blocks.x_loops, blocks.x_size)
+        flat = along_flat(self.kernel, flat, R, blocks.r_loops, blocks.r_size)
+        text = self.kernel.indices.index(flat)
+        if self.aligned and start_of_row(self.kernel, blocks, index) is self.row_start:
+            return f"tl.multiple_of({text}, (1, {ALIGNED}))"
+        return text
 
     def size(self, size: ExprLike) -> str:
         return self.kernel.text(size)
@@ -295,7 +313,7 @@ class _Emitter:
         parts = [extra] if extra else []
         if loops & self.x_bits and self.masks_x:
             parts.append("xmask")
-        if loops & self.r_bits and self.blocks.r_masked:
+        if loops & self.r_bits and self.masks_r:
             parts.append("rmask")
         return " & ".join(parts)
 
@@ -350,7 +368,7 @@ class _Emitter:
         parts = [extra] if extra else []
         if self.masks_x:
             parts.append("xmask")
-        if self._runs_along_r(store) and self.blocks.r_masked:
+        if self._runs_along_r(store) and self.masks_r:
             parts.append("rmask")
         return " & ".join(parts)
 
@@ -361,7 +379,7 @@ class _Emitter:
         kind, source = self.kernel.values[position].args
         dtype = self.dtype(source.position)
         text = f"tl.broadcast_to({self.operand(source.position)}, [XBLOCK, RBLOCK])"
-        if self.blocks.r_masked:
+        if self.masks_r:
             text = f"tl.where(rmask, {text}, {identity(kind, dtype)})"
         if dtype is torch.bool:
             dtype = torch.int32  # shuffles do not support one-bit values
@@ -370,7 +388,7 @@ class _Emitter:
 
     def _flat_position(self) -> str:
         text = "tl.broadcast_to(r, [XBLOCK, RBLOCK])"
-        return f"tl.where(rmask, {text}, -1)" if self.blocks.r_masked else text
+        return f"tl.where(rmask, {text}, -1)" if self.masks_r else text
 
     def _reduce_at_once(self, positions: Sequence[int]) -> None:
         """Reduce whole rows. Reductions of one phase share the exchange between threads."""
