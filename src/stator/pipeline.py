@@ -7,7 +7,7 @@ elsewhere.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -53,7 +53,7 @@ ARENA_SHARE = 0.002
 
 # The language of kernels for each type of device
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
-KERNEL_PRINTERS = {"cpp": cpp.print_kernel, "triton": triton.print_kernel}
+KERNEL_PRINTERS: Mapping[str, Callable[..., KernelSource]] = {"cpp": cpp.print_kernel, "triton": triton.print_kernel}
 
 # Stages that change a graph and its inputs before tracing, and wrap the compiled callable; the outermost first
 WRAPPERS = (aot.carry_numbers, aot.read_lazy_inputs)

@@ -17,7 +17,7 @@ import torch
 from stator.graph.ir.schema import is_random_call
 from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View
 from stator.inductor.schedule.accesses import symbols_needed
-from stator.inductor.schedule.groups import Group, Schedule
+from stator.inductor.schedule.groups import Combination, Group, Schedule
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, ceil_div, product
 from stator.prims.layout import contiguous_strides
 from stator.prims.operators.checks import require_sizes
@@ -216,7 +216,7 @@ _CHECKED = "what is known about sizes"
 
 
 def order_by_sizes(
-    steps: Sequence[Group | Extern],
+    steps: Sequence[Group | Combination | Extern],
     buffers: Mapping[str, Buffer],
     reads: list[frozenset[str]],
     writes: list[frozenset[str]],
@@ -243,7 +243,9 @@ def order_by_sizes(
 _LANES = 16  # channels in a block of oneDNN's layouts
 
 
-def scratch_bytes(step: Group | Extern, buffers: Mapping[str, Buffer], sizes: SizeKnowledge = NUMBERS_ONLY) -> int:
+def scratch_bytes(
+    step: Group | Combination | Extern, buffers: Mapping[str, Buffer], sizes: SizeKnowledge = NUMBERS_ONLY
+) -> int:
     """A rough count of the bytes that a library allocates for itself during a call. Known only for gradients of
     convolutions of contiguous images by kernels of more than one element: copies in oneDNN's layouts."""
     if not isinstance(step, Extern) or step.target is not torch.ops.aten.convolution_backward.default:
