@@ -31,6 +31,7 @@ GRAPHS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "softmax": (lambda x: torch.softmax(x, -1), [torch.empty(4096, 8192, dtype=HALF)]),
     "sum of columns": (lambda x: x.sum(0), [torch.empty(65536, 1024, dtype=HALF)]),
     "odd length": (lambda x: F.gelu(x), [torch.empty(1048573)]),
+    "odd rows": (lambda x: torch.softmax(x, -1), [torch.empty(4096, 50257, dtype=HALF)]),
 }
 
 

@@ -53,5 +53,6 @@ def unaligned_start(kernel: Kernel, blocks: Blocks) -> Expr | None:
         return None
     start = max(starts, key=lambda one: (starts[one], len(one.symbols)))
     divides = kernel.knowledge.divides
-    steps = [start.coefficient(symbol) or 1 for symbol in start.symbols if symbol in (*kernel.loops, X)]
+    coefficients = [start.coefficient(symbol) for symbol in start.symbols if symbol in (*kernel.loops, X)]
+    steps = [1 if step is None else step for step in coefficients]  # None: it varies
     return None if all(divides(ALIGNED, size) for size in (blocks.r_size, *steps)) else start

@@ -107,6 +107,39 @@ def combine_argmin(x, at_x, y, at_y):
     first = (at_y < 0) | ((at_x >= 0) & ((same & (at_x < at_y)) | (~same & ((x < y) | (x != x)))))
     return tl.where(first, x, y), tl.where(first, at_x, at_y)
 """,
+    "append_argmax": """
+@triton.jit
+def append_argmax(x, at_x, y, at_y):  # at_y is behind at_x
+    better = ((y > x) | (y != y)) & (x == x)
+    return tl.where(better, y, x), tl.where(better, at_y, at_x)
+""",
+    "append_argmin": """
+@triton.jit
+def append_argmin(x, at_x, y, at_y):
+    better = ((y < x) | (y != y)) & (x == x)
+    return tl.where(better, y, x), tl.where(better, at_y, at_x)
+""",
+    # The largest element and the sum of exp(element - largest). A sum of 0: there was no element, or only -inf.
+    "append_largest_and_total": """
+@triton.jit
+def append_largest_and_total(largest, total, x):
+    grows = (x > largest) | (x != x)
+    factor = tl.exp(-tl.abs(x - largest))
+    total = tl.fma(tl.where(grows, total, 1.0), factor, tl.where(grows, 1.0, total))
+    return tl.where(grows, x, largest), total
+""",
+    "combine_largest_and_total": """
+@triton.jit
+def combine_largest_and_total(x, total_x, y, total_y):
+    largest = tl.where((x != x) | (x > y), x, y)
+    return largest, total_x * tl.exp(x - largest) + total_y * tl.exp(y - largest)
+""",
+    "finish_largest_and_total": """
+@triton.jit
+def finish_largest_and_total(largest, total):  # the distance of an infinity from itself is NaN
+    infinite = (tl.abs(largest) == float("inf")) | (total == 0)
+    return tl.where(total == 0, float("-inf"), largest), tl.where(infinite, float("nan"), total)
+""",
 }
 
 

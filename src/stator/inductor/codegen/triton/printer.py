@@ -14,17 +14,18 @@ import torch
 from stator.base.config import Options
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
-from stator.inductor.codegen.index_printer import is_size, magnitudes
 from stator.inductor.codegen.kernel import Kernel, KernelValue, Store, merge
 from stator.inductor.loops.vocabulary import ATOMIC_STORES
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import Combination, Group
-from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, ceil_div, product
-from stator.shapes.expr import Expr, ExprLike, as_expr
+from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
+from stator.shapes.expr import Expr, ExprLike
 
 from .blocks import Blocks, choose_blocks
 from .expressions import TritonIndexPrinter, print_value
 from .flat_loops import ALIGNED, R, X, along_flat, start_of_row, unaligned_start
+from .joint_reductions import extrema_with_positions, sums_with_maxima
+from .launch import block_count, index_type, print_grid, programs_of
 from .modules import NUMBER, PrintedPart, pointer_names, print_combination, print_module
 from .prelude import HELPERS, joint_name
 from .types import identity, literal, number, type_name
@@ -58,7 +59,7 @@ def _print_part(group: Group, buffers: Mapping[str, Buffer], knowledge: SizeKnow
     blocks = choose_blocks(kernel)
     body = _Emitter(kernel, blocks, pointer_names(group), buffers, number).emit()
     text = "\n".join([*_typed(kernel), *body])
-    grid, index, names = print_grid(kernel, blocks), _index_type(kernel, blocks), kernel.indices.arguments.names
+    grid, index, names = print_grid(kernel, blocks), index_type(kernel, blocks), kernel.indices.arguments.names
     return PrintedPart(text, blocks, grid, programs_of(kernel, blocks), index, names)
 
 
@@ -210,13 +211,12 @@ class _Emitter:
     def _phase(self, phase: int) -> None:
         """One run over the inner loops: computes the operands of this phase's reductions and stores."""
         kernel = self.kernel
-        reduces = [
-            position
-            for position in self.live
-            if kernel.values[position].name == "reduce"
-            and kernel.values[kernel.values[position].args[1].position].phase == phase
-        ]
-        stores = [store for store in kernel.stores if store.loops & kernel.inner_bits and store.phase == phase]
+        reduces = self._reductions(phase)
+        stores = self._inner_stores(phase)
+        if not reduces and not stores:
+            return
+        extrema = extrema_with_positions(kernel, reduces)
+        reduces = [position for position in reduces if position not in extrema]
         roots = [kernel.values[position].args[1].position for position in reduces]
         for store in stores:
             roots += kernel.store_operands(store)
@@ -225,14 +225,45 @@ class _Emitter:
             early = self._loads_for_later() if phase == 0 else []
             self._run([position for position in {*needed, *early} if position not in self.defined], stores)
             self._reduce_at_once(reduces)
-            return
+        else:
+            self._accumulate_rows(phase, reduces, needed, stores)
+        for position, of_position in extrema.items():
+            self.line(f"a{position} = a{of_position}[:, None]")
+            self._finish(position)
+
+    def _accumulate_rows(self, phase: int, reduces: list[int], needed: list[int], stores: list[Store]) -> None:
+        totals = (
+            {} if self._inner_stores(phase + 1) else sums_with_maxima(self.kernel, reduces, self._reductions(phase + 1))
+        )
         for position in reduces:
-            self._accumulator(position)
+            self._accumulator(position, position in totals)
+        for total in totals.values():
+            self._accumulator(total)
         for _ in self._row_loop():
             self._run(needed, stores)
             for position in reduces:
-                self._accumulate(position)
-        self._complete(reduces)
+                self._accumulate(position, totals.get(position))
+        self._complete([position for position in reduces if position not in totals])
+        for position, total in totals.items():
+            pair = f"a{position}, a{total}"
+            self.line(f"{pair} = tl.reduce(({pair}), 1, combine_largest_and_total)")
+            self.line(f"{pair} = finish_largest_and_total(a{position}[:, None], a{total}[:, None])")
+            self._finish(position)
+            self._finish(total)
+
+    def _reductions(self, phase: int) -> list[int]:
+        """The reductions that a phase has to compute."""
+        values = self.kernel.values
+        return [
+            position
+            for position in self.live
+            if values[position].name == "reduce"
+            and values[values[position].args[1].position].phase == phase
+            and position not in self.defined
+        ]
+
+    def _inner_stores(self, phase: int) -> list[Store]:
+        return [store for store in self.kernel.stores if store.loops & self.kernel.inner_bits and store.phase == phase]
 
     def _loads_for_later(self) -> list[int]:
         """The loads that later phases need, with their indices. Loads do not move over the barriers of a reduction, so
@@ -417,24 +448,29 @@ class _Emitter:
         for kind, (position, text) in zip(kinds, values, strict=True):
             reduced = f"a{position}" if joint else f"tl.reduce({text}, 1, combine_{kind})"
             self.line(f"a{position} = {reduced}[:, None]")
-            self.defined.add(position)
             self._finish(position)
 
-    def _accumulator(self, position: int) -> None:
+    def _accumulator(self, position: int, finite: bool = False) -> None:
+        """finite: the smallest finite number stands for no element, so that distances from it are numbers."""
         kind, source = self.kernel.values[position].args
         dtype = self.dtype(source.position)
-        neutral = identity(kind, dtype)
+        neutral = number(torch.finfo(dtype).min, dtype) if finite else identity(kind, dtype)
         if dtype is torch.bool:
             dtype, neutral = torch.int32, str(int(neutral == "True"))
         self.line(f"a{position} = tl.full([XBLOCK, RBLOCK], {neutral}, {type_name(dtype)})")
         if kind.startswith("arg"):
-            self.line(f"p{position} = tl.full([XBLOCK, RBLOCK], -1, INDEX)")
+            self.line(f"p{position} = tl.broadcast_to(tl.arange(0, RBLOCK)[None, :].to(INDEX), [XBLOCK, RBLOCK])")
 
-    def _accumulate(self, position: int) -> None:
+    def _accumulate(self, position: int, total: int | None = None) -> None:
         kind, text, _ = self._spread(position)
         if kind.startswith("arg"):
             pair = f"a{position}, p{position}"
-            self.line(f"{pair} = combine_{kind}({pair}, {text}, {self._flat_position()})")
+            # the last loop over rows that begin anywhere runs over first elements, too
+            helper = "combine" if self.row_start is not None and not self.aligned else "append"
+            self.line(f"{pair} = {helper}_{kind}({pair}, {text}, {self._flat_position()})")
+        elif total is not None:
+            pair = f"a{position}, a{total}"
+            self.line(f"{pair} = append_largest_and_total({pair}, {text})")
         else:
             self.line(f"a{position} = combine_{kind}(a{position}, {text})")
 
@@ -446,6 +482,7 @@ class _Emitter:
         self._reduce_jointly([(p, f"a{p}") for p in positions if not self._kind(p).startswith("arg")])
 
     def _finish(self, position: int) -> None:
+        self.defined.add(position)
         value = self.kernel.values[position]
         self.line(f"t{position} = a{position}{' != 0' if value.dtype is torch.bool else ''}")
 
@@ -460,55 +497,3 @@ def _closure(kernel: Kernel, roots: Iterable[int]) -> list[int]:
             seen.add(position)
             pending += kernel.operands(kernel.values[position].args)
     return sorted(seen)
-
-
-# ---- the launch: a Python function of the sizes, to the grid and the type of indices ----
-
-_INDEX_LIMIT = 2**31
-
-
-def block_count(kernel: Kernel, size: ExprLike, block: int | str) -> str:
-    return f"(({kernel.text(size)} + {block} - 1) // {block})"
-
-
-def programs_of(kernel: Kernel, blocks: Blocks) -> int | None:
-    """The number of programs; None if it depends on arguments."""
-    counts = [ceil_div(blocks.x_size, blocks.x_block), *(kernel.sizes[at] for at in blocks.programs)]
-    if blocks.r_loops and kernel.outer == len(kernel.loops):
-        counts.append(ceil_div(blocks.r_size, blocks.r_block))
-    number = product(counts)
-    return number if isinstance(number, int) else None
-
-
-def print_grid(kernel: Kernel, blocks: Blocks) -> str:
-    grid = block_count(kernel, blocks.x_size, blocks.x_block)
-    if blocks.r_loops and kernel.outer == len(kernel.loops):
-        grid = f"{grid} * {block_count(kernel, blocks.r_size, blocks.r_block)}"
-    return " * ".join([grid, *(kernel.size(at) for at in blocks.programs)])
-
-
-def _index_type(kernel: Kernel, blocks: Blocks) -> str:
-    """int32 where no number can be too large. What ranges and facts do not prove, the launch finds out."""
-    doubtful: dict[Expr, None] = {}
-    for bound in _bounds(kernel, blocks):
-        if bound.bounds(kernel.ranges)[1] >= _INDEX_LIMIT:
-            if not is_size(bound, kernel.ranges):
-                return "tl.int64"
-            doubtful[bound] = None
-    largest = [
-        one
-        for one in doubtful
-        if not any((other - one).bounds(kernel.ranges)[0] >= 0 for other in doubtful if other is not one)
-    ]
-    if not largest:
-        return "tl.int32"
-    return f"tl.int64 if {' or '.join(f'{kernel.text(bound)} >= {_INDEX_LIMIT}' for bound in largest)} else tl.int32"
-
-
-def _bounds(kernel: Kernel, blocks: Blocks) -> Iterator[Expr]:
-    """Bounds on all numbers that the kernel computes as indices."""
-    yield as_expr(blocks.x_size) + blocks.x_block  # lanes behind the end count, too
-    yield as_expr(blocks.r_size) + blocks.r_block
-    indices = [argument for value in kernel.values for argument in value.args if isinstance(argument, Expr)]
-    for index in (*indices, *(store.index for store in kernel.stores), *kernel.indices.arguments.names):
-        yield from magnitudes(index, kernel.ranges)

@@ -1,0 +1,61 @@
+"""The launch of a kernel: a Python function of its sizes, to the grid and the type of indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stator.inductor.codegen.index_printer import is_size, magnitudes
+from stator.inductor.codegen.kernel import Kernel
+from stator.inductor.sizes import ceil_div, product
+from stator.shapes.expr import Expr, ExprLike, as_expr
+
+from .blocks import Blocks
+
+_INDEX_LIMIT = 2**31
+
+
+def block_count(kernel: Kernel, size: ExprLike, block: int | str) -> str:
+    return f"(({kernel.text(size)} + {block} - 1) // {block})"
+
+
+def programs_of(kernel: Kernel, blocks: Blocks) -> int | None:
+    """The number of programs; None if it depends on arguments."""
+    counts = [ceil_div(blocks.x_size, blocks.x_block), *(kernel.sizes[at] for at in blocks.programs)]
+    if blocks.r_loops and kernel.outer == len(kernel.loops):
+        counts.append(ceil_div(blocks.r_size, blocks.r_block))
+    number = product(counts)
+    return number if isinstance(number, int) else None
+
+
+def print_grid(kernel: Kernel, blocks: Blocks) -> str:
+    grid = block_count(kernel, blocks.x_size, blocks.x_block)
+    if blocks.r_loops and kernel.outer == len(kernel.loops):
+        grid = f"{grid} * {block_count(kernel, blocks.r_size, blocks.r_block)}"
+    return " * ".join([grid, *(kernel.size(at) for at in blocks.programs)])
+
+
+def index_type(kernel: Kernel, blocks: Blocks) -> str:
+    """int32 where no number can be too large. What ranges and facts do not prove, the launch finds out."""
+    doubtful: dict[Expr, None] = {}
+    for bound in _bounds(kernel, blocks):
+        if bound.bounds(kernel.ranges)[1] >= _INDEX_LIMIT:
+            if not is_size(bound, kernel.ranges):
+                return "tl.int64"
+            doubtful[bound] = None
+    largest = [
+        one
+        for one in doubtful
+        if not any((other - one).bounds(kernel.ranges)[0] >= 0 for other in doubtful if other is not one)
+    ]
+    if not largest:
+        return "tl.int32"
+    return f"tl.int64 if {' or '.join(f'{kernel.text(bound)} >= {_INDEX_LIMIT}' for bound in largest)} else tl.int32"
+
+
+def _bounds(kernel: Kernel, blocks: Blocks) -> Iterator[Expr]:
+    """Bounds on all numbers that the kernel computes as indices."""
+    yield as_expr(blocks.x_size) + blocks.x_block  # lanes behind the end count, too
+    yield as_expr(blocks.r_size) + blocks.r_block
+    indices = [argument for value in kernel.values for argument in value.args if isinstance(argument, Expr)]
+    for index in (*indices, *(store.index for store in kernel.stores), *kernel.indices.arguments.names):
+        yield from magnitudes(index, kernel.ranges)

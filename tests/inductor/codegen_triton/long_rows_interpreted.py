@@ -1,0 +1,159 @@
+"""Runs in a process of its own, in Triton's interpreter: reductions along rows that are longer than a block, and that
+begin at any address, compared with eager. Prints failures, then "done"."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import interpreter
+import torch
+import torch.nn.functional as F
+
+import stator
+
+HALF = torch.bfloat16
+
+
+def checked_load_module(source: str, symbol: str) -> Any:
+    """The module with assertions of all alignments that it promises to the compiler."""
+    checked = """
+@triton.jit
+def promised(index, lanes: tl.constexpr):
+    tl.device_assert(tl.min(index, 1) % lanes == 0, "not at a multiple")
+    return index
+
+"""
+    at = source.index("@triton.jit")
+    body = source[at:].replace("tl.multiple_of(", "promised(").replace(", (1, 16))", ", 16)")
+    return load_module(source[:at] + checked + body, symbol)
+
+
+load_module, interpreter.load_module = interpreter.load_module, checked_load_module
+
+
+def log_softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.log_softmax(x, -1)
+
+
+def softmax_in_place(x: torch.Tensor) -> None:
+    x.copy_(torch.softmax(x, -1))
+
+
+def largest_and_total(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The maximum itself is a result, too."""
+    largest = x.amax(-1, keepdim=True)
+    return largest, (x - largest).exp().sum(-1)
+
+
+def total_and_smallest(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The second reduction needs a loop of its own."""
+    distance = x - x.amax(-1, keepdim=True)
+    return distance.exp().sum(-1), distance.amin(-1)
+
+
+def other_distances(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """No softmax: the maximum is another tensor's."""
+    return (x - y.amax(-1, keepdim=True)).exp().sum(-1)
+
+
+def places(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.argmax(-1), x.argmin(-1), *x.max(-1), *x.min(-1)
+
+
+def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight)
+
+
+def sum_of_planes(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (x * y).sum((1, 2)), x.amax((1, 2))
+
+
+def special_rows(count: int, length: int) -> Iterator[torch.Tensor]:
+    """Rows of numbers with infinities and NaN in some places."""
+    inf, nan = math.inf, math.nan
+    cases: list[list[float]] = [
+        [],
+        [-inf],
+        [inf],
+        [inf, inf],
+        [nan],
+        [nan, inf],
+        [-inf, inf],
+        [torch.finfo(torch.float32).min],
+    ]
+    torch.manual_seed(0)
+    for case in cases:
+        row = torch.randn(length) * 3
+        for value in case:
+            row[torch.randint(length, ())] = value
+        yield row
+    yield torch.full((length,), -inf)
+    yield torch.full((length,), torch.finfo(torch.float32).min)
+    for value in (inf, nan, 2.5):
+        row = torch.full((length,), -inf)
+        row[torch.randint(length, (3,))] = value
+        yield row
+    yield torch.where(torch.arange(length) < length // 2, -inf, torch.randn(length))
+
+
+def special(length: int) -> torch.Tensor:
+    return torch.stack([*special_rows(0, length)])
+
+
+def tied(*shape: int) -> torch.Tensor:
+    return torch.randint(3, shape)
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape).to(dtype)
+
+
+PROGRAMS: list[tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]] = [
+    (log_softmax, lambda: [randn(3, 20001, dtype=HALF)]),
+    (log_softmax, lambda: [special(16386)]),
+    (log_softmax, lambda: [randn(2, 16400)]),
+    (softmax_in_place, lambda: [randn(4, 17003, dtype=HALF)]),
+    (largest_and_total, lambda: [special(16387)]),
+    (total_and_smallest, lambda: [randn(3, 20001)]),
+    (other_distances, lambda: [randn(3, 20001), randn(3, 20001) + 9]),
+    (places, lambda: [tied(5, 9001).float()]),
+    (places, lambda: [tied(5, 9001).to(torch.int32)]),
+    (places, lambda: [special(8209)]),
+    (places, lambda: [special(8192)]),
+    (norm, lambda: [randn(3, 16401, dtype=HALF), randn(16401, dtype=HALF)]),
+    (sum_of_planes, lambda: [torch.rand(3, 101, 103), torch.rand(3, 101, 103)]),
+    (sum_of_planes, lambda: [torch.rand(3, 103, 101).transpose(1, 2), torch.rand(3, 103, 101).transpose(1, 2)]),
+    (F.cross_entropy, lambda: [randn(5, 17003, dtype=HALF), torch.tensor([0, 17002, 5, -100, 7])]),
+]
+
+
+def check(function: Callable[..., Any], given: list[torch.Tensor], dynamic: bool) -> None:
+    expected, mine = ([one.clone() for one in given] for _ in range(2))
+    results = [function(*expected), stator.compile(function, dynamic=dynamic)(*mine)]
+    flat = [[*(result if isinstance(result, tuple) else [result])] for result in results]
+    for one, other in zip([*flat[1], *mine], [*flat[0], *expected], strict=True):
+        if one is not None:
+            torch.testing.assert_close(one, other, equal_nan=True)
+
+
+def main() -> None:
+    for (function, make), dynamic in itertools.product(PROGRAMS, (False, True)):
+        if sys.argv[1:] and function.__name__ not in sys.argv[1:]:
+            continue
+        torch.manual_seed(0)
+        given = make()
+        stator.reset()
+        try:
+            check(function, given, dynamic)
+        except Exception as error:
+            shape = [*given[0].shape]
+            print(f"FAILED {function.__name__} of {shape}, dynamic={dynamic}: {type(error).__name__}: {error}")
+    print("done")
+
+
+if __name__ == "__main__":
+    main()
