@@ -83,6 +83,14 @@ def test_models_in_the_interpreter(name: str, mode: str, tmp_path: Path) -> None
     run("models_interpreted.py", mode, name, tmp_path=tmp_path)
 
 
+def test_small_kernels_in_one_launch_in_the_interpreter(tmp_path: Path) -> None:
+    run("combined_interpreted.py", tmp_path=tmp_path)
+
+
+def test_long_rows_in_the_interpreter(tmp_path: Path) -> None:
+    run("long_rows_interpreted.py", tmp_path=tmp_path)
+
+
 def test_operators_at_all_sizes_in_the_interpreter(tmp_path: Path) -> None:
     run("operators_interpreted.py", *QUICK, tmp_path=tmp_path)
 
