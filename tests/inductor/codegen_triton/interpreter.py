@@ -15,7 +15,7 @@ import torch
 import triton.language.extra
 from printed_modules import load_module
 from triton import language as tl
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _get_np_dtype
+from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle, _get_np_dtype
 
 from stator import pipeline
 from stator.inductor import devices
@@ -35,6 +35,24 @@ def cast(builder: InterpreterBuilder, source: TensorHandle, target: tl.dtype) ->
 
 
 InterpreterBuilder.cast_impl = cast
+
+
+def reduce_by_halves(self: ReduceOps, blocks: tuple[tl.core.tensor, ...]) -> list[tl.core.tensor]:
+    """The halves of an axis are combined until one element is left. The interpreter's own loop calls the function for
+    each element."""
+    assert self.axis is not None and not self.keep_dims
+    while blocks[0].shape[self.axis] > 1:
+        halves = [np.split(block.handle.data, 2, self.axis) for block in blocks]
+        sides = [
+            [self.to_tensor(one[side], block.dtype) for one, block in zip(halves, blocks, strict=True)]
+            for side in (0, 1)
+        ]
+        combined = self.combine_fn.fn(*sides[0], *sides[1])
+        blocks = combined if isinstance(combined, tuple) else (combined,)
+    return [self.to_tensor(np.squeeze(block.handle.data, self.axis), block.dtype) for block in blocks]
+
+
+ReduceOps.generic_reduce = reduce_by_halves
 
 
 def on_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
