@@ -47,7 +47,7 @@ SIZES = [(64, 96), (96, 64), (67, 101), (1, 300), (300, 2), (7, 1024), (2, 2)]
 
 @pytest.fixture(autouse=True)
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(devices.TRAITS, "cpu", dataclasses.replace(devices.GPU, two_pass_elements=16))
+    monkeypatch.setitem(devices.TRAITS, "cpu", dataclasses.replace(devices.GPU, two_pass_elements=16, combined_bytes=0))
     monkeypatch.setattr(split_reductions, "_LONG", {False: 16, True: 8})
     monkeypatch.setattr(split_reductions, "_SHORTEST", {False: 8, True: 4})
     monkeypatch.setattr(split_reductions, "_LONGEST_TWICE", {False: 32, True: 32})
