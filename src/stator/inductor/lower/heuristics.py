@@ -68,6 +68,11 @@ def convolution_prefers_channels_last(
     return False
 
 
+def gpu_convolution_prefers_channels_last(groups: int, group_channels: int) -> bool | None:
+    """The same for cuDNN. Tensor cores take channels-last data; what comes in another format is converted."""
+    return True if groups == 1 or group_channels == 1 else None
+
+
 def store_before_reuse(reads: int, operations: int, heavy: bool) -> bool:
     """True if a value with several consumers should be stored. `heavy`: it has an exponential, an indirect load, ..."""
     return heavy or reads > REUSED_MAX_READS or operations > REUSED_MAX_OPERATIONS

@@ -11,7 +11,11 @@ from torch import fx
 
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.fallback import library_results
-from stator.inductor.lower.heuristics import LARGE_PATCH, convolution_prefers_channels_last
+from stator.inductor.lower.heuristics import (
+    LARGE_PATCH,
+    convolution_prefers_channels_last,
+    gpu_convolution_prefers_channels_last,
+)
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Tensor
 from stator.inductor.sizes import SizeKnowledge, Sizes
@@ -20,11 +24,15 @@ from stator.prims.record import TensorMeta
 
 from .library import multiply
 from .onednn import linear_product
-from .patches import cuts_patches, patch_products
+from .patches import cuts_patches, in_format, patch_products
 from .pointwise import elementwise
 from .views import permute, reshape
 
 aten = torch.ops.aten
+
+CPU = torch.device("cpu")
+# Dtypes that cuDNN multiplies in tensor cores, which take channels-last data
+TENSOR_CORE_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 @lowers(aten.convolution.default)
@@ -50,6 +58,8 @@ def _convolution(
     if large and cuts_patches(x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups):
         return patch_products(builder, x, weight, bias, meta.shape[2:])
     shapes = (x.shape, weight.shape, meta.shape)
+    if may_choose_for_gpu(x, meta):
+        return _on_gpu(builder, x, weight, bias, rest)
     if _may_choose(x, meta, transposed):
         wish = prefers_channels_last(builder.sizes, shapes, groups)
         if wish is None:
@@ -67,9 +77,47 @@ def _convolution(
         builder.argument(weight, nodes[1].meta["val"].stride),
         None if bias is None else builder.argument(bias),
     ]
+    return _called(builder, [*args, *rest], promised)
+
+
+def _called(builder: LoweringBuilder, args: Sequence[Any], promised: Sizes) -> Tensor:
+    """The library's result, with the promised strides."""
+    meta: TensorMeta = builder.meta
     result_meta = TensorMeta(meta.shape, promised, meta.dtype, meta.device)
-    result = library_results(builder, aten.convolution.default, [*args, *rest], {}, result_meta)
+    result: Tensor = library_results(builder, aten.convolution.default, args, {}, result_meta)
     result.deviates = not same_strides(meta.shape, promised, meta.stride)
+    return result
+
+
+def _on_gpu(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None, rest: Sequence[Any]) -> Tensor:
+    """Loops add the bias: those that read the result, where there are any, else as many as the library would run."""
+    stride, padding, _, transposed, _, groups = rest
+    shapes = (x.shape, weight.shape, builder.meta.shape)
+    wish = prefers_channels_last(builder.sizes, shapes, groups, builder.meta.device)
+    if wish is None:
+        wish = x.deviates or _feeds_channels_last(builder)
+    strides = channels_last_strides if wish else contiguous_strides
+    if wish and not transposed and is_product(weight, stride, padding, groups) and multiplies_on_gpu(x):
+        result = _rows_times_kernel(builder, x, weight)
+    else:
+        args = [builder.argument(x, strides(x.shape)), builder.argument(weight, strides(weight.shape)), None]
+        result = _called(builder, [*args, *rest], strides(builder.meta.shape))
+    return result if bias is None else _plus_bias(builder, result, bias)
+
+
+def _plus_bias(builder: LoweringBuilder, images: Tensor, bias: Tensor) -> Tensor:
+    return elementwise(builder, lambda ops, y, b: ops.add(y, b), [images, reshape(bias, (1, bias.shape[0], 1, 1))])
+
+
+def _rows_times_kernel(builder: LoweringBuilder, x: Tensor, weight: Tensor) -> Tensor:
+    """[positions, channels] @ [channels, out], for images [N, C, H, W] in NHWC."""
+    batch, channels, height, width = x.shape
+    out = weight.shape[0]
+    images = in_format(builder, x, channels_last_strides(x.shape))
+    rows = reshape(permute(images, (0, 2, 3, 1)), (batch * height * width, channels))
+    product = multiply(builder, rows, permute(reshape(weight, (out, channels)), (1, 0)))
+    result = permute(reshape(product, (batch, height, width, out)), (0, 3, 1, 2))
+    result.deviates = not same_strides(result.shape, channels_last_strides(result.shape), builder.meta.stride)
     return result
 
 
@@ -86,6 +134,7 @@ def is_single_position_product(
     The library spends 50 microseconds preparing the convolution; the product takes 5.
     """
     plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (x, weight))
+    plain = plain or (x.device.type == "cuda" and multiplies_on_gpu(x) and multiplies_on_gpu(weight))
     single = x.rank == 4 and x.shape[2:] == (1, 1) and 0 not in x.shape
     return single and plain and is_product(weight, stride, padding, groups)
 
@@ -148,8 +197,34 @@ def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
     )
 
 
-def prefers_channels_last(sizes: SizeKnowledge, shapes: Sequence[Sizes], groups: int) -> bool | None:
+def may_choose_for_gpu(x: Tensor, meta: TensorMeta) -> bool:
+    """True for images on a GPU whose convolutions cuDNN computes in the format of data and weight. Double precision has
+    one format there, and without cuDNN ATen's own kernels have one."""
+    shapes = (x.shape, meta.shape)
+    return (
+        x.rank == 4
+        and x.device.type == "cuda"
+        and x.dtype in TENSOR_CORE_DTYPES
+        and torch.backends.cudnn.enabled
+        and any(same_strides(meta.shape, meta.stride, of(meta.shape)) for of in (contiguous_strides, channels_last_strides))
+        and all(x.sizes.known(">", size, 0) for shape in shapes for size in shape)
+        and all(x.sizes.hint(size) > 1 for shape in shapes for size in shape[2:])
+        and all(x.sizes.known(">", shape[1], 1) for shape in shapes)
+    )
+
+
+def multiplies_on_gpu(x: Tensor) -> bool:
+    """True if a product may stand for a convolution of this dtype: products and convolutions of float32 round by
+    settings of their own, and cuBLAS refuses what cuDNN computes where torch asks for deterministic algorithms."""
+    return x.dtype in (torch.bfloat16, torch.float16) and not torch.are_deterministic_algorithms_enabled()
+
+
+def prefers_channels_last(
+    sizes: SizeKnowledge, shapes: Sequence[Sizes], groups: int, device: torch.device = CPU
+) -> bool | None:
     x, weight, result = map(sizes.hints, shapes)
+    if device.type == "cuda":
+        return gpu_convolution_prefers_channels_last(groups, weight[1])
     pointwise = groups == 1 and weight[2:] == (1, 1)
     return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), numel(x) + numel(result))
 
@@ -169,7 +244,7 @@ def _passes_on(user: fx.Node, wants: dict[fx.Node, bool], sizes: SizeKnowledge) 
     if user.target is aten.convolution.default:
         x, weight, groups = user.args[0].meta["val"], user.args[1].meta["val"], user.args[8]  # type: ignore[union-attr]
         shapes = (x.shape, weight.shape, user.meta["val"].shape)
-        wish = prefers_channels_last(sizes, shapes, groups)  # type: ignore[arg-type]
+        wish = prefers_channels_last(sizes, shapes, groups, x.device)  # type: ignore[arg-type]
         return wants[user] if wish is None else wish
     if user.target is aten.permute.default and tuple(user.args[1]) == (0, 2, 3, 1):  # type: ignore[arg-type]
         return True

@@ -20,7 +20,13 @@ from stator.prims.layout import channels_last_strides, contiguous_strides, same_
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
 
-from .convolution import is_product, is_single_position_product, prefers_channels_last
+from .convolution import (
+    is_product,
+    is_single_position_product,
+    may_choose_for_gpu,
+    multiplies_on_gpu,
+    prefers_channels_last,
+)
 from .creation import filled, pad_with
 from .library import multiply
 from .patches import cuts_patches, in_format, patch_gradients
@@ -52,15 +58,17 @@ def _convolution_backward(
     wanted: Sequence[bool],
 ) -> Any:
     """Gradients of x [N, C, H, W], of the weight, and of the bias; None for those that are not `wanted`."""
+    rest = [bias_sizes, stride, padding, dilation, transposed, output_padding, groups]
+    if not transposed and is_single_position_product(x, weight, stride, padding, groups):
+        return _of_product(builder, grad, x, weight, wanted)
+    if may_choose_for_gpu(x, builder.node.args[0].meta["val"]):
+        return _on_gpu(builder, grad, x, weight, rest, wanted)
     if transposed or not _is_plain(grad, x, weight):
         return NotImplemented
     if cuts_patches(x, weight, grad.shape[2:], stride, padding, dilation, transposed, groups):
         return patch_gradients(builder, grad, x, weight, wanted)
-    if is_single_position_product(x, weight, stride, padding, groups):
-        return _of_product(builder, grad, x, weight, wanted)
     if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
         return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
-    rest = [bias_sizes, stride, padding, dilation, transposed, output_padding, groups]
     if not wanted[1] or not _is_depthwise(x, weight, groups) or _is_mostly_padding(x, padding):
         return _in_best_format(builder, grad, x, weight, rest, wanted)
     if math.prod(weight.shape[2:]) <= SMALL_DEPTHWISE and not (_is_channels_last(grad) or _is_channels_last(x)):
@@ -133,16 +141,41 @@ def _in_best_format(
     _, stride, padding, _, _, _, groups = rest
     if is_product(weight, stride, padding, groups):
         return _of_product(builder, grad, x, weight, wanted)
-    args = [
-        builder.argument(grad),
-        builder.argument(x),
-        builder.argument(weight, builder.node.args[2].meta["val"].stride),
-    ]
+    return _called(builder, grad, x, builder.argument(weight, builder.node.args[2].meta["val"].stride), rest, wanted)
+
+
+def _on_gpu(
+    builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
+) -> Any:
+    """NHWC where it is faster, or there already and no slower."""
+    _, stride, padding, _, transposed, _, groups = rest
+    wish = prefers_channels_last(builder.sizes, (x.shape, weight.shape, grad.shape), groups, x.device)
+    if wish is False or (wish is None and not (x.deviates or grad.deviates)):
+        return NotImplemented
+    grad = in_format(builder, grad, channels_last_strides(grad.shape))
+    x = in_format(builder, x, channels_last_strides(x.shape))
+    if not transposed and is_product(weight, stride, padding, groups) and multiplies_on_gpu(x):
+        return _of_product(builder, grad, x, weight, wanted)
+    found: list[Any] = [None, None, None]
+    if wanted[0] or wanted[1]:
+        kernel = builder.argument(weight, channels_last_strides(weight.shape))
+        found = _called(builder, grad, x, kernel, rest, [*wanted[:2], False])
+    if wanted[2]:
+        found[2] = _of_bias(builder, grad)
+    return found
+
+
+def _called(
+    builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Any, rest: Sequence[Any], wanted: Sequence[bool]
+) -> list[Any]:
+    """The library's gradients, in NHWC."""
+    args = [builder.argument(grad), builder.argument(x), weight]
     promised = [
-        meta if meta is None or not index_wanted or len(meta.shape) == 1 else _channels_last_meta(meta)
-        for meta, index_wanted in zip(builder.meta, wanted, strict=True)
+        None if not flag else meta if len(meta.shape) == 1 else _channels_last_meta(meta)
+        for meta, flag in zip(builder.meta, wanted, strict=True)
     ]
-    found = library_results(builder, aten.convolution_backward.default, [*args, *rest, list(wanted)], {}, promised)
+    target = aten.convolution_backward.default
+    found: list[Any] = library_results(builder, target, [*args, *rest, list(wanted)], {}, promised)
     for result, meta in zip(found, builder.meta, strict=True):
         if result is not None:
             result.deviates = not same_strides(meta.shape, result.strides, meta.stride)

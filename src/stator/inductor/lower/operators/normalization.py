@@ -134,7 +134,11 @@ def _native_batch_norm(
     return _batch_norm_inference(builder, x, weight, bias, mean, variance, momentum, eps)
 
 
-def runs_within_channels(x: Tensor) -> bool:
+def computes_per_element(x: Tensor) -> bool:
+    """True if loops over x compute values of channels themselves: where the innermost loop stays within a channel and
+    computes them once, and on a GPU, where a kernel that stores them costs more than the arithmetic."""
+    if x.device.type != "cpu":
+        return True
     run = x.sizes.hint(product(x.shape[2:]))
     return x.rank > 2 and x.sizes.hint(x.strides[1]) > 1 and run >= MIN_CHANNEL_RUN
 
@@ -150,10 +154,7 @@ def _batch_norm_inference(
     momentum: float,
     eps: float,
 ) -> Any:
-    """`x * scale + shift` with a scale and a shift per channel, rounded once, as in eager.
-
-    Scale and shift are stored before, unless the innermost loop stays within a channel and computes them once per loop.
-    """
+    """`x * scale + shift` with a scale and a shift per channel, rounded once, as in eager."""
     working = computation_dtype(x.dtype)
     per_channel = (1, -1, *([1] * (x.rank - 2)))
     mean, variance = cast(builder, mean, working), cast(builder, variance, working)
@@ -170,7 +171,7 @@ def _batch_norm_inference(
     factors = [variance] if weight is None else [variance, weight]
     scale = elementwise(builder, inverse_deviation, factors)  # type: ignore[arg-type]
     shift = elementwise(builder, negative_shift, [mean, scale, *([bias] if bias is not None else [])])  # type: ignore
-    if not runs_within_channels(x):
+    if not computes_per_element(x):
         builder.store_together([scale, shift])
     out = elementwise(
         builder,

@@ -16,7 +16,7 @@ from stator.inductor.lower.tensor import Index, Tensor
 from stator.prims.type_promotion import computation_dtype, is_integral
 from stator.shapes.expr import Expr
 
-from .normalization import runs_within_channels
+from .normalization import computes_per_element
 from .pointwise import cast, elementwise
 from .reductions import element_count, has_elements, stored_for_rereading
 from .views import reshape
@@ -238,7 +238,7 @@ def _through_statistics(
         [along, rstd],
     )
     average = elementwise(builder, lambda ops, total: ops.mul(total, _inverse(ops, count, working)), [plain])
-    if not runs_within_channels(x):
+    if not computes_per_element(x):
         builder.store_together([slope, average])
         builder.realize(factor)
 

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
-from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.builder import LoweringBuilder, dense_like
 from stator.inductor.lower.heuristics import MAX_UNROLLED_WINDOW
 from stator.inductor.lower.registry import lowers
-from stator.inductor.lower.tensor import Index, Tensor
+from stator.inductor.lower.tensor import Index, Strides, Tensor
+from stator.prims.layout import same_strides
 from stator.prims.type_promotion import computation_dtype, is_integral
 
 from .creation import within_shape
@@ -56,9 +57,18 @@ def _contributions(
     return places
 
 
-def _along_rows(builder: LoweringBuilder) -> bool:
-    """True if the elements of a row are contiguous, so that vectors go along the rows."""
-    return builder.meta.stride[-1] == 1 and builder.sizes.hint(builder.meta.shape[-1]) > 1
+def _strides(builder: LoweringBuilder, operands: Sequence[Tensor]) -> Strides:
+    """The strides of the result: in the format of an operand that lowering has laid out, else eager's."""
+    laid_out = next((operand for operand in operands if operand.deviates), None)
+    meta = builder.meta
+    return meta.stride if laid_out is None else dense_like(meta.shape, builder.sizes.hints(laid_out.strides))  # type: ignore[no-any-return]
+
+
+def _along_rows(builder: LoweringBuilder, operands: Sequence[Tensor]) -> bool:
+    """True if the elements of a row are contiguous, so that vectors of a CPU go along the rows."""
+    meta = builder.meta
+    on_cpu = meta.device.type == "cpu"
+    return on_cpu and _strides(builder, operands)[-1] == 1 and builder.sizes.hint(meta.shape[-1]) > 1
 
 
 def _where(ops: Any, condition: Ref | None, value: Callable[[], Ref], other: float, dtype: torch.dtype) -> Ref:
@@ -68,7 +78,8 @@ def _where(ops: Any, condition: Ref | None, value: Callable[[], Ref], other: flo
 def _result(builder: LoweringBuilder, inner: Callable[[Any, Index], Ref], operands: Sequence[Tensor]) -> Tensor:
     meta = builder.meta
     result = builder.computed(inner, operands, meta.shape, meta.dtype, meta.device, heavy=True)
-    result.strides, result.deviates = meta.stride, False
+    result.strides = _strides(builder, operands)
+    result.deviates = not same_strides(meta.shape, result.strides, meta.stride)
     return result
 
 
@@ -88,7 +99,7 @@ def _max_pool_backward(
     windows = _covering(steps, [(size - 1) * gap + 1 for size, gap in zip(window, gaps, strict=True)])
     if len(windows) > MAX_UNROLLED_WINDOW or is_integral(grad.dtype) or grad.numel == 0:
         return NotImplemented
-    if _along_rows(builder):  # comparing vectors of 64-bit positions is slower than the library's writes
+    if _along_rows(builder, [grad, places]):  # comparing vectors of 64-bit positions is slower than the library's writes
         return NotImplemented
     working, width = computation_dtype(grad.dtype), x.shape[-1]
     if places.root.resolved() is None:
@@ -124,7 +135,7 @@ def _avg_pool_backward(
     windows = _covering(steps, window)
     if len(windows) > MAX_UNROLLED_WINDOW or is_integral(grad.dtype) or grad.numel == 0:
         return NotImplemented
-    if _along_rows(builder) and steps[1] not in (1, 2):  # other steps need a division per element
+    if _along_rows(builder, [grad]) and steps[1] not in (1, 2):  # other steps need a division per element
         return NotImplemented
     working = computation_dtype(grad.dtype)
     divisor = window_divisor(
