@@ -200,13 +200,13 @@ def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
 def may_choose_for_gpu(x: Tensor, meta: TensorMeta) -> bool:
     """True for images on a GPU whose convolutions cuDNN computes in the format of data and weight. Double precision has
     one format there, and without cuDNN ATen's own kernels have one."""
-    shapes = (x.shape, meta.shape)
+    shapes, formats = (x.shape, meta.shape), (contiguous_strides, channels_last_strides)
     return (
         x.rank == 4
         and x.device.type == "cuda"
         and x.dtype in TENSOR_CORE_DTYPES
         and torch.backends.cudnn.enabled
-        and any(same_strides(meta.shape, meta.stride, of(meta.shape)) for of in (contiguous_strides, channels_last_strides))
+        and any(same_strides(meta.shape, meta.stride, of(meta.shape)) for of in formats)
         and all(x.sizes.known(">", size, 0) for shape in shapes for size in shape)
         and all(x.sizes.hint(size) > 1 for shape in shapes for size in shape[2:])
         and all(x.sizes.known(">", shape[1], 1) for shape in shapes)

@@ -99,7 +99,7 @@ def _max_pool_backward(
     windows = _covering(steps, [(size - 1) * gap + 1 for size, gap in zip(window, gaps, strict=True)])
     if len(windows) > MAX_UNROLLED_WINDOW or is_integral(grad.dtype) or grad.numel == 0:
         return NotImplemented
-    if _along_rows(builder, [grad, places]):  # comparing vectors of 64-bit positions is slower than the library's writes
+    if _along_rows(builder, [grad, places]):  # comparing vectors of 64-bit positions is slower than the library
         return NotImplemented
     working, width = computation_dtype(grad.dtype), x.shape[-1]
     if places.root.resolved() is None:
