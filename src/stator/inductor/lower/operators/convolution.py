@@ -58,7 +58,7 @@ def _convolution(
     if large and cuts_patches(x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups):
         return patch_products(builder, x, weight, bias, meta.shape[2:])
     shapes = (x.shape, weight.shape, meta.shape)
-    if may_choose_for_gpu(x, meta):
+    if may_choose_for_gpu(x, meta.shape):
         return _on_gpu(builder, x, weight, bias, rest)
     if _may_choose(x, meta, transposed):
         wish = prefers_channels_last(builder.sizes, shapes, groups)
@@ -197,16 +197,15 @@ def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
     )
 
 
-def may_choose_for_gpu(x: Tensor, meta: TensorMeta) -> bool:
+def may_choose_for_gpu(x: Tensor, out: Sizes) -> bool:
     """True for images on a GPU whose convolutions cuDNN computes in the format of data and weight. Double precision has
     one format there, and without cuDNN ATen's own kernels have one."""
-    shapes, formats = (x.shape, meta.shape), (contiguous_strides, channels_last_strides)
+    shapes = (x.shape, out)
     return (
         x.rank == 4
         and x.device.type == "cuda"
         and x.dtype in TENSOR_CORE_DTYPES
         and torch.backends.cudnn.enabled
-        and any(same_strides(meta.shape, meta.stride, of(meta.shape)) for of in formats)
         and all(x.sizes.known(">", size, 0) for shape in shapes for size in shape)
         and all(x.sizes.hint(size) > 1 for shape in shapes for size in shape[2:])
         and all(x.sizes.known(">", shape[1], 1) for shape in shapes)

@@ -61,7 +61,7 @@ def _convolution_backward(
     rest = [bias_sizes, stride, padding, dilation, transposed, output_padding, groups]
     if not transposed and is_single_position_product(x, weight, stride, padding, groups):
         return _of_product(builder, grad, x, weight, wanted)
-    if may_choose_for_gpu(x, builder.node.args[0].meta["val"]):
+    if may_choose_for_gpu(x, grad.shape):
         return _on_gpu(builder, grad, x, weight, rest, wanted)
     if transposed or not _is_plain(grad, x, weight):
         return NotImplemented
