@@ -1,0 +1,232 @@
+"""Networks of convolutions, lowered as if their tensors were on a GPU: images and weights lie channels-last from end to
+end, values and gradients are eager's. Needs no GPU: the reference evaluator runs the lowered graphs on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from benchmarks.models import image_case
+from tests.inductor.lowered_evaluator import run
+from torch import fx, nn
+
+import stator
+from stator import pipeline
+from stator.inductor.buffers import Extern, Layout, Loops, Lowered, View
+from stator.inductor.loops.body import LoopBody
+from stator.inductor.lower import lower, verify_lowered
+from stator.inductor.passes import run_passes, with_expressions
+from stator.prims.layout import channels_last_strides, same_strides
+from stator.prims.record import TensorMeta
+
+GPU = torch.device("cuda", 0)
+
+# small variants of models: settings and the size of images
+MODELS: dict[str, tuple[dict[str, Any], int]] = {
+    "resnet50": (dict(layers=(1, 1, 1, 1)), 64),
+    "mobilenetv3_large_100": ({}, 64),
+    "convnext_tiny": (dict(depths=(1, 1, 1, 1), dims=(16, 32, 64, 64)), 64),
+    "densenet121": (dict(block_config=(2, 2, 2), growth_rate=16), 64),
+}
+
+
+class UNet(nn.Module):
+    """Blocks with biases, batch and group norm; pooling, transposed convolutions, concatenations, three results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = _block(3, 16), _block(16, 32), _block(32, 64)
+        self.up, self.up_more = nn.ConvTranspose2d(64, 32, 2, 2), nn.ConvTranspose2d(32, 16, 4, 2, 1)
+        self.four, self.five, self.last = _block(64, 32), _block(32, 16), nn.Conv2d(16, 5, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        one = self.one(x)
+        two = self.two(F.max_pool2d(one, 2))
+        three = self.three(F.avg_pool2d(two, 2))
+        four = self.four(torch.cat([self.up(three), two], 1))
+        five = self.five(torch.cat([self.up_more(four), one], 1))
+        return self.last(five), three, four
+
+
+def _block(channels: int, out: int) -> nn.Sequential:
+    first = nn.Conv2d(channels, out, 3, padding=1), nn.BatchNorm2d(out), nn.ReLU()
+    return nn.Sequential(*first, nn.Conv2d(out, out, 3, padding=1, bias=False), nn.GroupNorm(4, out), nn.SiLU())
+
+
+class OddOnes(nn.Module):
+    """One channel, images of one position, kernels without symmetry, groups, a weight that the program computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dilated, self.wide = nn.Conv2d(1, 8, 3, padding=2, dilation=2), nn.Conv2d(8, 12, (1, 3), padding=(0, 1))
+        self.weight = nn.Parameter(torch.randn(12, 12, 1, 1) / 4)
+        self.grouped, self.narrow = nn.Conv2d(12, 12, 3, 2, groups=3), nn.Conv2d(12, 1, 1)
+        self.single, self.whole = nn.Conv2d(12, 7, 1), nn.Conv2d(12, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = self.wide(F.relu(self.dilated(x)))
+        x = F.conv2d(x, self.weight / self.weight.square().sum((1, 2, 3), keepdim=True).sqrt())
+        means, corner = x.mean((2, 3), keepdim=True), x[:, :, :3, :3]
+        return self.narrow(x), self.grouped(F.pad(x, (1, 2, 0, 1))), self.single(means), self.whole(corner)
+
+
+@dataclasses.dataclass
+class Compiled:
+    """Lowered graphs, in order, with positions of outputs whose layout is free."""
+
+    graphs: list[tuple[Lowered, set[int]]]
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Compiled:
+    torch.manual_seed(0)
+    found = Compiled([])
+
+    def compile_graph(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], **_: Any) -> Callable[..., Any]:
+        graph, sizes = with_expressions(gm)
+        lowered = _lowered_on_gpu(run_passes(graph, False), sizes)
+        verify_lowered(lowered)
+        found.graphs.append((lowered, set(graph.meta.get("free_layouts", ()))))
+        return lambda *values: _evaluated(lowered, values)
+
+    monkeypatch.setattr(pipeline, "compile_graph", compile_graph)
+    return found
+
+
+def _lowered_on_gpu(gm: fx.GraphModule, sizes: Any) -> Lowered:
+    """Lower the graph with all tensors on a GPU."""
+    kept = {node: node.meta["val"] for node in gm.graph.nodes if "val" in node.meta}
+    for node, value in kept.items():
+        node.meta["val"] = _moved(value)
+    try:
+        return lower(gm, False, sizes)
+    finally:
+        for node, value in kept.items():
+            node.meta["val"] = value
+
+
+def _moved(value: Any) -> Any:
+    if isinstance(value, TensorMeta):
+        return dataclasses.replace(value, device=GPU)
+    return type(value)(map(_moved, value)) if type(value) in (tuple, list) else value
+
+
+def _evaluated(lowered: Lowered, values: Sequence[Any]) -> list[Any]:
+    if len(values) == 1 and isinstance(values[0], list):  # inputs that the callee may free
+        values = list(values[0])
+    results = run(lowered, values)
+    copy = torch.empty_strided
+    return [copy(x.shape, x.stride(), dtype=x.dtype).copy_(x) if isinstance(x, torch.Tensor) else x for x in results]
+
+
+def conversions(compiled: Compiled) -> list[str]:
+    """Loops between the ends that read images or weights along one dimension and write them along another."""
+    found = []
+    for lowered, free in compiled.graphs:
+        outputs = [out for at, out in enumerate(lowered.outputs) if at not in free]
+        ends = {*lowered.inputs, *(out.base if isinstance(out, View) else out for out in outputs)}
+        for node in lowered.nodes:
+            if isinstance(node, Loops) and not ends.intersection(node.outputs):
+                found += [
+                    f"{name} in {node.outputs} of {node.origins}" for name in _transposed(node.body) if name not in ends
+                ]
+    return found
+
+
+def _transposed(body: LoopBody) -> list[str]:
+    """Buffers that the body reads with another innermost loop than it writes with."""
+    loads = [(str(op.args[0]), body.indices[op.args[1].position]) for op in body.ops if op.name == "load"]
+    stored = next(body.indices[op.args[1].position] for op in body.ops if op.name == "store")
+    innermost = [var for var in body.vars if stored.coefficient(var) == 1]
+    return [
+        name
+        for name, index in loads
+        for inner in innermost
+        if index.coefficient(inner) not in (0, 1)
+        and any(index.coefficient(var) == 1 and stored.coefficient(var) != 0 for var in body.vars)
+    ]
+
+
+def formats(compiled: Compiled) -> set[str]:
+    """The formats of images that library functions read and write."""
+    found = set()
+    for lowered, _ in compiled.graphs:
+        for node in lowered.nodes:
+            if isinstance(node, Extern):
+                names = [arg for arg in (*node.args, *node.outputs) if isinstance(arg, str | View)]
+                layouts = [arg.layout if isinstance(arg, View) else lowered.buffers[arg].layout for arg in names]
+                found |= {_format(layout) for layout in layouts if len(layout.size) == 4}
+    return found
+
+
+def _format(layout: Layout) -> str:
+    last = same_strides(layout.size, layout.stride, channels_last_strides(layout.size))
+    return "channels last" if last else f"{layout.size} at {layout.stride}"
+
+
+def module_of(name: str) -> tuple[nn.Module, torch.Tensor]:
+    if name == "unet":
+        return UNet(), torch.randn(2, 3, 32, 48)
+    if name == "odd":
+        return OddOnes(), torch.randn(2, 1, 17, 12)
+    settings, side = MODELS[name]
+    case = image_case(name, 2, settings, side)
+    return case.model, case.args[0]
+
+
+def outcome(call: Callable[..., Any], model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Results, then gradients if the model is in training."""
+    x = x.clone().requires_grad_(model.training)
+    with torch.set_grad_enabled(model.training):
+        results = call(x)
+    results = list(results) if isinstance(results, tuple) else [results]
+    if not model.training:
+        return results
+    torch.manual_seed(1)
+    model.zero_grad()
+    sum((result.double() * torch.randn(result.shape)).sum() for result in results).backward()
+    return [one.detach() for one in [*results, x.grad, *(p.grad for p in model.parameters())] if one is not None]
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.double() - other.double()).norm() / (other.double().norm() + 1e-6))
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([one.flatten().double() for one in tensors])
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", [*MODELS, "unet"])
+def test_networks_are_channels_last_between_their_ends(compiled, name, training):
+    model, x = module_of(name)
+    model, x = model.bfloat16().train(training), x.bfloat16()
+    outcome(stator.compile(model), model, x)
+    assert len(compiled.graphs) == 1 + training
+    assert conversions(compiled) == []
+    assert formats(compiled) == {"channels last"}
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["unet", "odd"])
+def test_values_and_layouts_are_eagers(compiled, name, dtype, training, memory_format):
+    model, x = module_of(name)
+    exact_model = module_of(name)[0].double()
+    model = model.to(dtype).to(memory_format=memory_format).train(training)
+    exact_model.load_state_dict(model.state_dict())
+    x = x.to(dtype).to(memory_format=memory_format)
+    exact = outcome(exact_model.train(training), exact_model, x.double())
+    eager = outcome(model, model, x)
+    actual = outcome(stator.compile(model), model, x)
+    for got, want, right in zip(actual, eager, exact, strict=True):
+        assert same_strides(want.shape, got.stride(), want.stride())
+        if dtype is torch.float32:
+            assert distance(got, right) <= 2 * distance(want, right) + torch.finfo(dtype).eps
+    # in bfloat16, gradients before many layers are as far from eager's as both are from the truth
+    assert distance(_joined(actual), _joined(exact)) <= 1.5 * distance(_joined(eager), _joined(exact))
