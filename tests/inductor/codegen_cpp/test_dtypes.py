@@ -1,4 +1,4 @@
-"""Compiled functions on every dtype against eager: arithmetic, comparisons, bits, selection, reductions, reversed order, with tails."""
+"""Compiled functions on every dtype against eager: arithmetic, bits, selection, reductions, reversed order, tails."""
 
 from __future__ import annotations
 
