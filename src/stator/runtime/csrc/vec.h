@@ -1,6 +1,6 @@
-// SIMD values for generated kernels: types, memory, selection, tiles and indices. No header of the system, of C++ or of
-// torch is included, which keeps compilation quick. vec_convert.h holds conversions, vec_math.h elementary functions and
-// horizontal reductions, vec_divide.h division.
+// SIMD values for generated kernels: types, memory, selection and indices. No header of the system, of C++ or of
+// torch is included, which keeps compilation quick. vec_convert.h holds conversions, vec_strided.h strided memory and
+// tiles, vec_math.h elementary functions and horizontal reductions, vec_divide.h division.
 //
 // A vector has LANES float lanes. int64 and double vectors have LANES lanes in two registers. The register type of a
 // value follows from its dtype: float, half and bfloat16 -> vf32; bool -> mask; int8..int32, uint8 -> vi32; int64 ->
@@ -132,20 +132,14 @@ INLINE mask splat(mask x) { return x; }
 #define IOTA 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 #define IOTA_LO 0, 1, 2, 3, 4, 5, 6, 7
 #define IOTA_HI 8, 9, 10, 11, 12, 13, 14, 15
-#define DOWN 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0
-#define DOWN_HALF 7, 6, 5, 4, 3, 2, 1, 0
 #elif LANES == 8
 #define IOTA 0, 1, 2, 3, 4, 5, 6, 7
 #define IOTA_LO 0, 1, 2, 3
 #define IOTA_HI 4, 5, 6, 7
-#define DOWN 7, 6, 5, 4, 3, 2, 1, 0
-#define DOWN_HALF 3, 2, 1, 0
 #else
 #define IOTA 0, 1, 2, 3
 #define IOTA_LO 0, 1
 #define IOTA_HI 2, 3
-#define DOWN 3, 2, 1, 0
-#define DOWN_HALF 1, 0
 #endif
 // first + step * lane
 INLINE vi32 arange_i32(int32_t first, int32_t step) { return first + step * vi32{IOTA}; }
@@ -623,91 +617,7 @@ template <class T> struct scratch {
     ~scratch() { __builtin_free(memory); }
     T &operator[](int64_t at) const { return data[at]; }
 };
-
-INLINE vf32 reversed(vf32 x) { return __builtin_shufflevector(x, x, DOWN); }
-INLINE vi32 reversed(vi32 x) { return __builtin_shufflevector(x, x, DOWN); }
-INLINE vf64 reversed(vf64 x) {
-    return {__builtin_shufflevector(x.hi, x.hi, DOWN_HALF), __builtin_shufflevector(x.lo, x.lo, DOWN_HALF)};
-}
-INLINE vi64 reversed(vi64 x) {
-    return {__builtin_shufflevector(x.hi, x.hi, DOWN_HALF), __builtin_shufflevector(x.lo, x.lo, DOWN_HALF)};
-}
-INLINE mask reversed(mask x) { return {__builtin_shufflevector(x.bits, x.bits, DOWN)}; }
-// LANES values that are `stride` elements apart
-template <class P> INLINE auto load_strided(const P *p, int64_t stride, int n) {
-    if (stride == -1 && n == LANES) return reversed(load(p - (LANES - 1)));
-    decltype(load(p)) r{};
-#pragma GCC unroll 16
-    for (int i = 0; i < n; ++i) set_lane(r, i, load_one(p + i * stride));
-    return r;
-}
-#ifdef SIMD_AVX512
-INLINE vf32 load_strided(const float *p, int64_t stride, int n) {
-    if (stride == -1 && n == LANES) return reversed(load(p - (LANES - 1)));
-    if (stride == 2) {
-        vf32 second = 2 * n - 1 > LANES ? load(p + LANES, 2 * n - 1 - LANES) : vf32{};
-        return __builtin_shuffle(2 * n - 1 > LANES ? load(p) : load(p, 2 * n - 1), second, 2 * vi32{IOTA});
-    }
-    if (stride > 0x7ffffff || stride < -0x7ffffff) return load_strided<float>(p, stride, n);
-    return __builtin_ia32_gathersiv16sf(vf32{}, p, arange_i32(0, (int32_t)stride), bitmask(n), 4);
-}
-#endif
-// only lanes of the mask are read; usually all of them
-template <class P> INLINE auto load_strided(const P *p, int64_t stride, mask m, int n) {
-    if (all(m)) return load_strided(p, stride, n);
-    return gather(p, arange_i64(0, stride), m, n);
-}
-#ifdef SIMD_AVX512
-INLINE vf32 load_strided(const float *p, int64_t stride, mask m, int n) {
-    if (all(m) || stride > 0x7ffffff || stride < -0x7ffffff) return load_strided<float>(p, stride, m, n);
-    return gather(p, arange_i32(0, (int32_t)stride), m, n);
-}
-#endif
-template <class P, class V> INLINE void store_strided(P *p, int64_t stride, V v, int n) {
-#pragma GCC unroll 16
-    for (int i = 0; i < n; ++i) store_one(p + i * stride, lane(v, i));
-}
-// ---- tiles ---------------------------------------------------------------------------------------------------------------------
-// Exchanges rows and columns of LANES vectors: blocks of 1, 2, 4, ... lanes trade places.
-template <class V, int STEP> INLINE void transpose_blocks(V *r) {
-#ifdef __clang__
-    for (int i = 0; i < LANES; ++i)
-        if (!(i & STEP))
-            for (int j = 0; j < LANES; ++j)
-                if (!(j & STEP)) {
-                    auto moved = r[i][j + STEP];
-                    r[i][j + STEP] = r[i + STEP][j];
-                    r[i + STEP][j] = moved;
-                }
-#else
-    const vi32 at = {IOTA};
-    const vi32 first = (at & STEP) != 0 ? LANES + at - STEP : at, second = (at & STEP) != 0 ? LANES + at : at + STEP;
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; ++i)
-        if (!(i & STEP)) {
-            V a = r[i], b = r[i + STEP];
-            r[i] = __builtin_shuffle(a, b, first);
-            r[i + STEP] = __builtin_shuffle(a, b, second);
-        }
-#endif
-}
-// tile[j] = lanes p[j + stride * lane]: n lanes, contiguous along j for m elements
-template <class V, class P> static __attribute__((noinline)) void load_tile(V *tile, const P *p, int64_t stride, int n, int m) {
-    V r[LANES];
-    if (m == LANES && n == LANES) {
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; ++i) r[i] = load(p + i * stride);
-    } else {
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; ++i) r[i] = i < n ? load(p + i * stride, m) : V{};
-    }
-    transpose_blocks<V, 1>(r);
-    transpose_blocks<V, 2>(r);
-    if (LANES >= 8) transpose_blocks<V, 4 % LANES>(r);
-    if (LANES >= 16) transpose_blocks<V, 8 % LANES>(r);
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; ++i) tile[i] = r[i];
-}
+#include "vec_strided.h"
 
 // Adds to an element that other threads may add to, unless this one is alone
 template <class P, class S> INLINE void add_shared(P *p, S v, bool alone) {

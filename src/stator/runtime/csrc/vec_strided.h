@@ -1,0 +1,89 @@
+// Values in memory that do not follow one another: strided and reversed vectors, and tiles of two dimensions. vec.h includes
+// this file after its loads and stores.
+#pragma once
+
+// ---- strided vectors -------------------------------------------------------------------------------------------------------
+// the lanes in the other order
+INLINE vf32 reversed(vf32 x) { return __builtin_shuffle(x, LANES - 1 - vi32{IOTA}); }
+INLINE vi32 reversed(vi32 x) { return __builtin_shuffle(x, LANES - 1 - vi32{IOTA}); }
+INLINE half_f64 reversed(half_f64 x) { return __builtin_shuffle(x, LANES / 2 - 1 - half_i64{IOTA_LO}); }
+INLINE half_i64 reversed(half_i64 x) { return __builtin_shuffle(x, LANES / 2 - 1 - half_i64{IOTA_LO}); }
+INLINE vf64 reversed(vf64 x) { return {reversed(x.hi), reversed(x.lo)}; }
+INLINE vi64 reversed(vi64 x) { return {reversed(x.hi), reversed(x.lo)}; }
+INLINE mask reversed(mask x) { return {reversed(x.bits)}; }
+
+// LANES values that are `stride` elements apart
+template <class P> INLINE auto load_strided(const P *p, int64_t stride, int n) {
+    if (stride == -1 && n == LANES) return reversed(load(p - (LANES - 1)));
+    decltype(load(p)) r{};
+#pragma GCC unroll 16
+    for (int i = 0; i < n; ++i) set_lane(r, i, load_one(p + i * stride));
+    return r;
+}
+#ifdef SIMD_AVX512
+INLINE vf32 load_strided(const float *p, int64_t stride, int n) {
+    if (stride == -1 && n == LANES) return reversed(load(p - (LANES - 1)));
+    if (stride == 2) {
+        vf32 second = 2 * n - 1 > LANES ? load(p + LANES, 2 * n - 1 - LANES) : vf32{};
+        return __builtin_shuffle(2 * n - 1 > LANES ? load(p) : load(p, 2 * n - 1), second, 2 * vi32{IOTA});
+    }
+    if (stride > 0x7ffffff || stride < -0x7ffffff) return load_strided<float>(p, stride, n);
+    return __builtin_ia32_gathersiv16sf(vf32{}, p, arange_i32(0, (int32_t)stride), bitmask(n), 4);
+}
+#endif
+// only lanes of the mask are read; usually all of them
+template <class P> INLINE auto load_strided(const P *p, int64_t stride, mask m, int n) {
+    if (all(m)) return load_strided(p, stride, n);
+    return gather(p, arange_i64(0, stride), m, n);
+}
+#ifdef SIMD_AVX512
+INLINE vf32 load_strided(const float *p, int64_t stride, mask m, int n) {
+    if (all(m) || stride > 0x7ffffff || stride < -0x7ffffff) return load_strided<float>(p, stride, m, n);
+    return gather(p, arange_i32(0, (int32_t)stride), m, n);
+}
+#endif
+template <class P, class V> INLINE void store_strided(P *p, int64_t stride, V v, int n) {
+#pragma GCC unroll 16
+    for (int i = 0; i < n; ++i) store_one(p + i * stride, lane(v, i));
+}
+// ---- tiles ---------------------------------------------------------------------------------------------------------------------
+// Exchanges rows and columns of LANES vectors: blocks of 1, 2, 4, ... lanes trade places.
+template <class V, int STEP> INLINE void transpose_blocks(V *r) {
+#ifdef __clang__
+    for (int i = 0; i < LANES; ++i)
+        if (!(i & STEP))
+            for (int j = 0; j < LANES; ++j)
+                if (!(j & STEP)) {
+                    auto moved = r[i][j + STEP];
+                    r[i][j + STEP] = r[i + STEP][j];
+                    r[i + STEP][j] = moved;
+                }
+#else
+    const vi32 at = {IOTA};
+    const vi32 first = (at & STEP) != 0 ? LANES + at - STEP : at, second = (at & STEP) != 0 ? LANES + at : at + STEP;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i)
+        if (!(i & STEP)) {
+            V a = r[i], b = r[i + STEP];
+            r[i] = __builtin_shuffle(a, b, first);
+            r[i + STEP] = __builtin_shuffle(a, b, second);
+        }
+#endif
+}
+// tile[j] = lanes p[j + stride * lane]: n lanes, contiguous along j for m elements
+template <class V, class P> static __attribute__((noinline)) void load_tile(V *tile, const P *p, int64_t stride, int n, int m) {
+    V r[LANES];
+    if (m == LANES && n == LANES) {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; ++i) r[i] = load(p + i * stride);
+    } else {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; ++i) r[i] = i < n ? load(p + i * stride, m) : V{};
+    }
+    transpose_blocks<V, 1>(r);
+    transpose_blocks<V, 2>(r);
+    if (LANES >= 8) transpose_blocks<V, 4 % LANES>(r);
+    if (LANES >= 16) transpose_blocks<V, 8 % LANES>(r);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i) tile[i] = r[i];
+}
