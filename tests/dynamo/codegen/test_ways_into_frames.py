@@ -215,7 +215,7 @@ WAYS = [
         "        self.n += 1\n"
         "        return y",
         "c = C()\n    c.y, c.log, c.n = x, log, 0\n    for y in c:\n        x = x + y",
-        graphs=7,
+        graphs=6,
     ),
     Way("map", "if True:\n    def f(y, log):BODY\n        return y", "(x,) = map(f, [x], [log])", graphs=4),
 ]
