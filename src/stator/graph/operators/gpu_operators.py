@@ -8,8 +8,10 @@ import torch
 
 from stator.graph.fake.fake_mode import FakeMode, specials
 from stator.prims.layout import same_strides
+from stator.prims.shape_rules.operands import overloads
 
 aten = torch.ops.aten
+_LIBRARY_CTC_LOSS = "_use_cudnn_ctc_loss _use_cudnn_ctc_loss.Tensor _use_miopen_ctc_loss _use_miopen_ctc_loss.Tensor"
 _BILINEAR, _ZEROS, _ALIGNED = 0, 0, True  # what cuDNN's sampler computes
 
 
@@ -37,7 +39,7 @@ def _grid_sampler_backward(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[s
     return mode.dispatch(aten.grid_sampler_2d_backward.default, (gradient, given, grid, *settings), {})
 
 
-@specials.register(aten._use_cudnn_ctc_loss.default, aten._use_cudnn_ctc_loss.Tensor)
-def _use_cudnn_ctc_loss(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Never: what cuDNN saves for the backward has a size of its own choice."""
+@specials.register(*overloads(_LIBRARY_CTC_LOSS))
+def _use_library_for_ctc_loss(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Never: what the library saves for the backward has a size of its own choice."""
     return False
