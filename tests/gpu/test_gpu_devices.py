@@ -482,7 +482,7 @@ def test_a_compiled_program_is_one_kernel_of_ours() -> None:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         compiled(x)
         torch.cuda.synchronize()
-    of_gpu = [event.name for event in profiler.events() if event.device_type is torch.autograd.DeviceType.CUDA]
+    of_gpu = [event.name for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     kernels = [name for name in of_gpu if "emcpy" not in name and "emset" not in name and "Activity" not in name]
     assert len(kernels) == 1 and "at::native" not in kernels[0], kernels
 
