@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,14 +98,6 @@ def efficient_attention(
     )
 
 
-@functools.cache
-def _dimensions_of_cudnn_statistics() -> int:
-    """Of the log-sum-exp: 3 or 4, by the version of torch, whose meta kernel knows it."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
-        given = torch.empty((1, 1, 1, 8), dtype=torch.float16, device="meta")
-        return int(aten._scaled_dot_product_cudnn_attention.default(given, given, given, None, True)[1].dim())
-
-
 @shape_rule(*overloads("_scaled_dot_product_cudnn_attention"), tags=ATTENTION)
 def cudnn_attention(
     query: Any, key: Any, value: Any, attn_bias: Any, compute_log_sumexp: bool, *_args: Any, **_options: Any
@@ -114,7 +105,7 @@ def cudnn_attention(
     """Of GPUs: the output's dimensions are ordered in memory as the query's are."""
     batch, heads, length = tuple(query.shape)[:3]
     shape = (batch, heads, length, value.shape[3])
-    statistics = fresh((batch, heads, length, 1)[: _dimensions_of_cudnn_statistics()], query, torch.float32)
+    statistics = fresh((batch, heads, length, 1), query, torch.float32)
     return (
         fresh(shape, query, stride=preserved_strides(shape, query.stride())),
         statistics if compute_log_sumexp else None,
