@@ -97,7 +97,7 @@ class FakeCapture:
     def settings(self) -> tuple[Any, ...]:
         return self.setting
 
-    def follow(self) -> None:
+    def follow(self, results_are_used: Callable[[], bool]) -> None:
         pass
 
     def reserved_bytes(self) -> int:

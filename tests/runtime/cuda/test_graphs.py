@@ -15,6 +15,7 @@ from fake_capture import FakeCapture
 
 from stator.base import counters, logs
 from stator.runtime.cuda import graphs
+from stator.runtime.cuda.graph_capture import CudaCapture
 from stator.runtime.cuda.graphs import GraphPool, InputDescription, record
 
 CPU = torch.device("cpu")
@@ -494,6 +495,51 @@ def test_threads_do_not_share_memory(world: World) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+class Stream:
+    """Notes whom it waits for."""
+
+    def __init__(self, number: int, waits: list[tuple[int, int]]) -> None:
+        self.number, self.waits = number, waits
+
+    def wait_stream(self, other: Stream) -> None:
+        self.waits.append((self.number, other.number))
+
+
+def test_a_replay_waits_for_all_streams_that_may_read_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for that of the last replay alone: an earlier one may read a result that was dropped since."""
+    capture, waits, used = object.__new__(CudaCapture), [], []
+    capture.device, capture._streams = torch.device("cuda", 0), {}
+    streams = [Stream(number, waits) for number in range(3)]
+
+    def follow(number: int, results_are_used: bool) -> list[tuple[int, int]]:
+        waits.clear()
+        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: number, raising=False)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: streams[number])
+        capture.follow(lambda: used.append(results_are_used) or results_are_used)
+        return sorted(waits)
+
+    assert follow(0, True) == follow(0, True) == []
+    assert len(used) == 1  # one stream alone is quick
+    assert follow(1, True) == [(1, 0)]
+    assert follow(2, True) == [(2, 0), (2, 1)]
+    assert follow(1, False) == [(1, 0), (1, 2)]
+    assert follow(1, True) == []
+    assert follow(2, True) == [(2, 1)]
+
+
+def test_results_are_used_while_somebody_holds_them(world: World) -> None:
+    run = world.program(double)
+    for _ in range(2):
+        run(torch.ones(3))
+    kept = [run(torch.ones(3))]
+    assert world.pool.results_are_used()
+    run = None
+    gc.collect()
+    assert not world.pool.recordings and world.pool.results_are_used()
+    kept.clear()
+    assert not world.pool.results_are_used()
 
 
 def test_counters(world: World) -> None:

@@ -43,8 +43,9 @@ class Capture(Protocol):
     def settings(self) -> tuple[Any, ...]:
         """The program's settings of libraries, which choose kernels by them."""
 
-    def follow(self) -> None:
-        """Let the current stream wait for what the stream of the last replay was given."""
+    def follow(self, results_are_used: Callable[[], bool]) -> None:
+        """Let the current stream, which runs the next replay, wait for what other streams of replays were given: they
+        may still read results that nobody holds any more. `results_are_used`: whether there will be such reads."""
 
     def capture(self, run: Callable[[], Results]) -> tuple[Graph, Results]:
         """Record the work of `run`, without doing it. The results lie in the pool; they have contents after a replay.
@@ -103,7 +104,7 @@ class CudaCapture:
         self.stream = torch.cuda.Stream(device)
         self.pool: Any = None
         self.graphs: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
-        self._last: tuple[int, Any] | None = None  # the stream of the last replay
+        self._streams: dict[int, Any] = {}  # of replays whose results may still be read
         self._bytes = 0
 
     def is_capturing(self) -> bool:
@@ -112,14 +113,18 @@ class CudaCapture:
     def settings(self) -> tuple[Any, ...]:
         return tuple([read() for read in _SETTINGS])
 
-    def follow(self) -> None:
+    def follow(self, results_are_used: Callable[[], bool]) -> None:
         number: int = torch._C._cuda_getCurrentRawStream(self.device.index)  # type: ignore[attr-defined]
-        if self._last is not None and self._last[0] == number:
+        if len(self._streams) == 1 and number in self._streams:
             return
         current = torch.cuda.current_stream(self.device)
-        if self._last is not None:
-            current.wait_stream(self._last[1])
-        self._last = number, current
+        others = [stream for other, stream in self._streams.items() if other != number]
+        # asked first: what a stream is given after that, it is given for a result that is still held
+        if not results_are_used():
+            self._streams.clear()
+        self._streams[number] = current
+        for stream in others:
+            current.wait_stream(stream)
 
     def capture(self, run: Callable[[], Results]) -> tuple[Graph, Results]:
         try:

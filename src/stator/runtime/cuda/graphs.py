@@ -52,10 +52,16 @@ class GraphPool:
         self.context = below_autograd()
         self.recordings: dict[Recording, weakref.ref[RecordedProgram]] = {}
         self._leaving: list[Recording] = []
+        self._left: list[ResultStorage] = []  # results that outlive their recordings
 
     def results_at(self) -> set[int]:
         """The addresses of results that callers may hold."""
         return {tensor.data_ptr() for one in self.recordings for storage in one.handed for tensor in storage.tensors}
+
+    def results_are_used(self) -> bool:
+        """Whether callers hold any result."""
+        self._left = [one for one in self._left if one.is_used()]
+        return bool(self._left) or any(one.used() for one in list(self.recordings))
 
     def add(self, recording: Recording, program: RecordedProgram) -> None:
         """Note for each earlier recording the new results that its replays may write to."""
@@ -75,6 +81,7 @@ class GraphPool:
         while self._leaving and not self.capturing:
             recording = self._leaving.pop()
             self.recordings.pop(recording, None)
+            self._left = [*[one for one in self._left if one.is_used()], *recording.used()]
             recording.release()
 
 
@@ -164,7 +171,7 @@ class RecordedProgram:
             ready = self._record(inputs, key)
         if ready is None:
             return None
-        self.pool.capture.follow()
+        self.pool.capture.follow(self.pool.results_are_used)
         counters.count("cuda_graphs:replayed")
         return ready.replay(inputs)
 
