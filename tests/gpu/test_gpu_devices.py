@@ -138,6 +138,11 @@ def scalar_argument_of_the_cpu(x, scale):
     return x * scale + scale, torch.where(x > 0, x, scale), torch.maximum(x, scale), scale * 2
 
 
+@program(on_device(30), lambda: torch.tensor(2.5))
+def scalar_bound_of_the_cpu(x, bound):
+    return (x * 2).clamp(max=bound)
+
+
 @program(on_device(30, dtype=torch.bfloat16), lambda: torch.tensor(1.1, dtype=torch.float64))
 def double_scalar_of_the_cpu_and_halves(x, scale):
     return x * scale, scale - x, x.addcmul(x, x), torch.add(x, scale, alpha=2)

@@ -66,3 +66,10 @@ def test_layouts_of_factors() -> None:
 def test_the_absolute_value_of_booleans() -> None:
     (result,) = traced(lambda x: (x.abs(),), torch.ones(3, dtype=torch.bool))[1]
     assert result.dtype is torch.bool
+
+
+def test_bounds_on_the_cpu_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="same device"):
+        traced(lambda x: (x.clamp(max=torch.tensor(2.0)),), torch.ones(3))
+    (result,) = traced(lambda x: (torch.maximum(x, torch.tensor(2.0)),), torch.ones(3))[1]
+    assert result.device == GPU

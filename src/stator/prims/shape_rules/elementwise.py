@@ -227,8 +227,11 @@ def div_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> Tens
 def clamp(self: Any, min: Any = None, max: Any = None) -> TensorMeta:
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
-    dtype = common_dtype((self, min, max))
     tensors = [bound for bound in (min, max) if hasattr(bound, "stride")]
+    # unlike most operators, it takes no number of the CPU beside a tensor of a GPU
+    if other := next((bound.device for bound in tensors if bound.device != self.device), None):
+        raise RuntimeError(f"Expected all tensors to be on the same device, but found {self.device} and {other}!")
+    dtype = common_dtype((self, min, max))
     check_range(dtype, min, max)
     return elementwise((self, *tensors), dtype, dtype) if tensors else unary_meta(self, dtype)
 
