@@ -190,6 +190,7 @@ class CacheMiss:
         self.failures = 0
         self.made_for: dict[int, NotedOwner] = {}  # by the id of a version
         self.changing: Counter[Source] = Counter()  # sources that changed, with the number of changes
+        self.left: dict[Source, set[str]] = {}  # the numbers at these sources before they changed
         self.changed_at: Counter[UserPlace] = Counter()  # lines that relied on contents that changed, with their number
         self.met: set[Source] = set()  # sources of tensors of earlier versions
         self.lost: list[Any] = []  # guards of the first versions that were dropped because an object of theirs died
@@ -217,6 +218,7 @@ class CacheMiss:
         self.made_for.clear()
         self.given_up.clear()
         self.changing.clear()
+        self.left.clear()
         self.changed_at.clear()
         self.met.clear()
         self.lost.clear()
@@ -304,7 +306,7 @@ class CacheMiss:
             if failure is not None:
                 reasons.append((failure[0], describe_failure(version.detail, failure)))
                 numbers = changed_numbers(version.detail, failure, function, values)
-                changed |= numbers
+                changed |= {source for source, number in numbers.items() if self._is_new(source, number)}
                 if numbers:
                     places |= places_of_changed_contents(version.detail, function, values)
                 own = self._was_made_for(owner, version) or not owner.receives(self.receiver)
@@ -317,6 +319,14 @@ class CacheMiss:
         self.changing.update(changed)
         self.changed_at.update(places)
         return [reason for _, reason in sorted(reasons, key=lambda pair: -pair[0])]
+
+    def _is_new(self, source: Source, number: Any) -> bool:
+        """Whether a number that a version relied on tells of another change. A number to which later versions return
+        is one change, however often another guard fails beside it."""
+        known = self.left.setdefault(source, set())
+        is_new = repr(number) not in known
+        known.add(repr(number))
+        return is_new
 
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
         def install(frame: CompiledFrame, assumptions: CaptureAssumptions) -> Any:

@@ -33,13 +33,14 @@ def _is_on_contents(source: Source) -> bool:
 
 def changed_numbers(
     guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
-) -> set[Source]:
+) -> dict[Source, Any]:
     """The sources at which a version with failed guards relied on another number of equal type, or on another length
-    of a container; empty if the version was made for other objects. `failure` is the result of GuardTree.explain."""
+    of a container, and what it relied on; empty if the version was made for other objects. `failure` is the result of
+    GuardTree.explain."""
     if failure[0] < 0 or guards[failure[0]].kind in _OF_OTHER_OBJECTS:
-        return set()
+        return {}
     return {
-        length_source(guard.source) if guard.kind is GuardKind.LENGTH else _place(guard.source)
+        length_source(guard.source) if guard.kind is GuardKind.LENGTH else _place(guard.source): guard.expected
         for guard in guards
         if _is_on_number(guard) and _fails(guard, function, values)
     }

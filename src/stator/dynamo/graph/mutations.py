@@ -76,7 +76,7 @@ class MutationLog:
             self._note("attribute", value, name)
 
     def replace(self, value: Value, name: str, old: Any, new: Any) -> None:
-        if isinstance(old, Value):
+        if isinstance(old, TensorValue) or (type(old) is SourcedConstant and type(old.peek()) is int):
             _, first, _ = self._replaced.get((id(value), name), (value, old, None))
             self._replaced[id(value), name] = value, first, new
 
@@ -87,7 +87,7 @@ class MutationLog:
                 layouts = _known_layout(first), _known_layout(last)
                 if None not in layouts and layouts[0] != layouts[1]:
                     yield StateChange(first.source, *layouts)  # type: ignore[arg-type]
-            elif type(first) is SourcedConstant and first.guarded and type(first.value) is int:
+            elif type(first) is SourcedConstant and first.guarded:
                 counted = type(last) is SymbolicNumber or (type(last) is ConstantValue and last.value != first.value)
                 if counted and last.python_type(None) is int:
                     yield StateChange(first.source)

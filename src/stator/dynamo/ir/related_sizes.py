@@ -35,16 +35,23 @@ class StateChange:
 
 def related_sizes(sizes: InputSizes, guards: Sequence[Guard], changes: Iterable[StateChange]) -> set[Source]:
     """The sources of constants of a capture with these guards, which made these changes, that are to be symbols."""
-    if sizes.dynamic is not None or sizes.fixed:
+    if sizes.dynamic is False or sizes.fixed:
         return set()
+    changes = list(changes)
+    found = {source for change in changes for source in _of_state(change)}
+    if sizes.dynamic is None:
+        found.update(_of_tensors(sizes, guards, changes))
+    return found - set(sizes.changed) - set(sizes.constants)
+
+
+def _of_tensors(sizes: InputSizes, guards: Sequence[Guard], changes: Sequence[StateChange]) -> set[Source]:
     found = set(_equal_to_new(sizes, guards))
-    for change in changes:
-        found.update(_of_state(change))
-        if not sizes.met and change.new is not None:
+    for change in changes if not sizes.met else ():
+        if change.new is not None:
             found.update(_of_growth(change.new[0], guards))
     if any(type(source) is SizeSource for source in sizes.changed):
         found.update(_of_arguments(sizes.lengths, guards))
-    return found - set(sizes.changed) - set(sizes.constants)
+    return found
 
 
 def _equal_to_new(sizes: InputSizes, guards: Sequence[Guard]) -> Iterator[Source]:
