@@ -76,6 +76,8 @@ class FrameCompiler:
         self._knows_sizes: WeakSet[CodeType] = WeakSet()
         # codes whose graphs the backend cannot compile with symbols for sizes, and why
         self._keeps_sizes: WeakKeyDictionary[CodeType, str] = WeakKeyDictionary()
+        # by user code: loops whose number of turns changes, and whether capture unrolls them
+        self._loops: WeakKeyDictionary[CodeType, dict[int, bool]] = WeakKeyDictionary()
         self._places: Counter[CodeType] = Counter()  # resume points by code
         self._unsteady: set[UserPlace] = set()  # lines that relied on contents that changed often
         self._joined: dict[tuple[int, int], Any] = {}  # by the ids of the outer and the inner continuation
@@ -193,6 +195,7 @@ class FrameCompiler:
             says_compiling=told,
             fixed_sizes=self._keeps_sizes.get(code, ""),
             known_sizes=code in self._knows_sizes,
+            unrolled={(code, at): unrolled for code, loops in self._loops.items() for at, unrolled in loops.items()},
         )
 
     def _module_among(self, bound: Mapping[str, Any]) -> Any:
@@ -233,6 +236,8 @@ class FrameCompiler:
         counters.count("frames")
         if not assumptions.says_compiling:
             self._fails_when_compiling.add(user_code(captured.code))
+        for (code, at), unrolled in assumptions.unrolled.items():
+            self._loops.setdefault(code, {})[at] = unrolled
         exit_ = captured.exit
         if not isinstance(exit_, Break):
             return

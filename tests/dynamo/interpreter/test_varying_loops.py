@@ -12,6 +12,8 @@ from torch import nn
 
 import stator
 from stator.base import counters
+from stator.dynamo import frame_compiler
+from stator.dynamo.capture import capture
 
 COUNTS = (3, 5, 7, 1, 0, 4, 9, 2, 8, 6)
 
@@ -253,6 +255,33 @@ def test_a_loop_whose_body_needs_its_number_is_unrolled() -> None:
         x = torch.randn(2, 4)
         torch.testing.assert_close(compiled(x, count), through(x, count))
         assert (counters.counts["graph_breaks"], counters.counts["dynamo.compiled_frames"]) == (breaks, versions + 1)
+
+
+@pytest.mark.fixed_sizes
+def test_the_answer_of_a_trial_serves_later_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the body of a loop needs its number is found out once, by a capture that starts again."""
+    captures = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        captures.append(args)
+        return capture(*args, **kwargs)
+
+    monkeypatch.setattr(frame_compiler, "capture", counted)
+    layers = [nn.Linear(4, 4) for _ in range(6)]
+
+    def through(x: torch.Tensor, count: int) -> torch.Tensor:
+        for at in range(count):
+            x = layers[at](x)
+        return x
+
+    compiled = stator.compile(through, backend="eager")
+    made = []
+    for count in (2, 4, 6, 5):
+        captures.clear()
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(compiled(x, count), through(x, count))
+        made.append(len(captures))
+    assert made == [1, 2, 1, 1]
 
 
 def test_a_whole_graph_unrolls_its_loops() -> None:

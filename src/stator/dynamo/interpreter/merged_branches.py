@@ -20,6 +20,7 @@ from stator.dynamo.values.symbolic_numbers import (
 )
 from stator.prims.layout import always_equal, always_true
 from stator.shapes.conditions import Comparison
+from stator.shapes.expr import Expr
 from stator.shapes.sym_node import to_sym_int
 
 from .frame import Frame
@@ -37,17 +38,20 @@ def merge_branches(frame: Frame, value: Value, jump: Instruction) -> bool:
     sizes. The frame then continues where they meet. `value`: the condition, which the caller took off the stack."""
     if type(value) is not SymbolicNumber or type(value.origin) is not FromSizes or not value.origin.has_example:
         return False
-    if frame.now != jump.index or truth_for_all_sizes(value) is not None:
+    if frame.now != jump.index or not jump.opname.startswith("POP_JUMP_") or truth_for_all_sizes(value) is not None:
         return False
     margin = _margin(value)
     if margin is None:
         return False
-    before: State = list(frame.stack), dict(frame.locals)
-    now, pc = frame.now, frame.pc
-    merged = _merged(frame, jump, margin, before)
-    frame.stack[:], frame.locals = merged or before
-    frame.now, frame.pc = now, frame.pc if merged else pc
-    return merged is not None
+    names, now, pc = frame.locals, frame.now, frame.pc
+    merged = _merged(frame, jump, margin, (list(frame.stack), names))
+    frame.now, frame.locals = now, names
+    if merged is None:
+        frame.pc = pc
+        return False
+    frame.stack[:] = merged[0]
+    names.update(merged[1])
+    return True
 
 
 def _margin(value: SymbolicNumber) -> Any:
@@ -56,7 +60,8 @@ def _margin(value: SymbolicNumber) -> Any:
     if type(condition) is bool or not isinstance(condition.node.value, Comparison):
         return None
     comparison, environment = condition.node.value, condition.node.environment
-    return to_sym_int(environment, comparison.expr) if comparison.relation == ">=" else None
+    whole = comparison.relation == ">=" and isinstance(comparison.expr, Expr)
+    return to_sym_int(environment, comparison.expr) if whole else None
 
 
 def _merged(frame: Frame, jump: Instruction, margin: Any, before: State) -> State | None:
@@ -66,6 +71,7 @@ def _merged(frame: Frame, jump: Instruction, margin: Any, before: State) -> Stat
     meeting, there = frame.pc, before
     if behind is not None and meeting != jump.target.index:
         there = _run(frame, jump.target.index, meeting, before)  # type: ignore[assignment]
+    frame.stack[:] = before[0]
     if behind is None or there is None or frame.pc != meeting or len(behind[0]) != len(there[0]):
         return None
     jumps_if_true = "_IF_TRUE" in jump.opname

@@ -71,15 +71,15 @@ class InputSizes:
         strides: dict[int, Any] = {}
         for dim in _innermost_first(tensor.stride()):
             inner = extents[dim]
-            own = StrideSource(source, dim)
-            if inner is None or own in self.changed:
-                strides[dim] = self._stride(own, tensor.stride(dim))
+            own, stride = StrideSource(source, dim), tensor.stride(dim)
+            if inner is None or self._is_free_stride(own, stride):
+                strides[dim] = self._stride(own, stride)
             else:
                 strides[dim] = shape[inner] * strides[inner]
-        stride = tuple(strides[dim] for dim in range(len(shape)))
-        if all(type(number) is int for number in (*shape, *stride)):
+        found = tuple(strides[dim] for dim in range(len(shape)))
+        if all(type(number) is int for number in (*shape, *found)):
             return None
-        return TensorMeta(shape, stride, tensor.dtype, tensor.device, tensor.storage_offset())
+        return TensorMeta(shape, found, tensor.dtype, tensor.device, tensor.storage_offset())
 
     def _size(self, source: SizeSource, size: int, mark: SizeMark | None) -> Any:
         if mark is not None and mark.low == size == mark.high:  # the only size that calls promise
@@ -98,10 +98,13 @@ class InputSizes:
         return to_sym_int(self.environment, self._symbol(source, size, mark)) if free else size
 
     def _stride(self, source: StrideSource, stride: int) -> Any:
-        """A stride that does not follow from sizes."""
-        free = stride >= _SEVERAL and self.dynamic is not False and source in self.changed
-        free = free and source not in self.constants
+        """A stride that does not follow from sizes, or did not in every call."""
+        free = self._is_free_stride(source, stride)
         return to_sym_int(self.environment, self._symbol(source, stride, low=_SEVERAL)) if free else stride
+
+    def _is_free_stride(self, source: StrideSource, stride: int) -> bool:
+        free = stride >= _SEVERAL and self.dynamic is not False and source in self.changed
+        return free and source not in self.constants
 
     def _is_free(self, source: SizeSource) -> bool:
         """Whether a size without a mark is a symbol. Where sizes change, a leading dimension is likely a batch, whose

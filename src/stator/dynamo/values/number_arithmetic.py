@@ -43,6 +43,7 @@ from .symbolic_numbers import (
 from .tensors.tensor import TensorValue
 
 _COMPARISONS = frozenset((operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge))
+_ORDER = _COMPARISONS - {operator.eq, operator.ne}  # the answer leaves many values
 _OPERATORS = frozenset((*ARITHMETIC.values(), *_COMPARISONS))
 _EXACT = 2**53  # whole numbers up to here are floats
 
@@ -53,7 +54,7 @@ def computed(context: CaptureContext, function: Any, args: list[Value]) -> Value
     if not origins:
         return None
     if origins == {FromInput}:
-        symbols = function in _COMPARISONS and all(_may_be_size(context, arg) for arg in args)
+        symbols = function in _ORDER and all(_may_be_size(context, arg) for arg in args)
         return (_of_sizes if symbols else _of_inputs)(context, function, args)
     if function is divmod and len(args) == 2:
         parts = [computed(context, one, args) for one in (operator.floordiv, operator.mod)]
