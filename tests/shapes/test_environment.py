@@ -143,6 +143,31 @@ def test_an_extremum_is_compared_by_its_arguments() -> None:
     assert environment.ranges[b][0] == 3
 
 
+def test_terms_that_all_arguments_have_stand_beside_a_minimum() -> None:
+    a, b = Symbol("a"), Symbol("b")
+    assert Min.of(a + 3, a + b) == a + Min.of(b, 3)
+    assert Max.of(2 * a * b + 1, 2 * a * b - b) - 2 * a * b == Max.of(1, -b)
+
+
+def test_a_minimum_is_zero_where_its_other_argument_is() -> None:
+    """min(a, 4) is 0 where a is 0; and min(a, -1) never."""
+    a = Symbol("a")
+    assert compare("==", Min.of(a, 4), 0) == compare("==", a, 0)
+    assert compare("!=", Max.of(a, -4), 0) == compare("!=", a, 0)
+    assert compare("==", Min.of(a, -1), 0) is False
+    assert compare("!=", Max.of(a, 1), 0) is True
+
+
+def test_an_equation_narrows_ranges_by_earlier_inequalities() -> None:
+    environment = Environment(locate=iter(("sum", "one")).__next__)
+    a, b = environment.symbol("a", 24), environment.symbol("b", 1, 1)
+    assert environment.decide(compare(">=", a + b, 25))
+    assert environment.decide(compare("==", b, 1))
+    assert environment.ranges[a][0] == 24
+    assert environment.narrowed[a, "low"].origin == "sum"  # the fact that bounds the symbol, not the newest one
+    assert environment.simplify(Min.of(a, 24)).constant == 24
+
+
 def test_a_fact_makes_the_environment_forget_results() -> None:
     environment, (a, b) = sizes(a=6, b=4)
     asked: list[bool] = []

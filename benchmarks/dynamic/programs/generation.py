@@ -59,7 +59,7 @@ _generation = partial(
     few=_FEW,
     modes=("inference",),
     alone=False,
-    compilations=4,  # the first prompt, with constant sizes; other prompts; prompts of one token; the next token
+    compilations=2,  # prompts, and the next token
     unit=lambda size: size[0] * (size[2] if len(size) > 2 else _NEW),
 )
 
@@ -87,8 +87,8 @@ def _llama() -> nn.Module:
     )
 
 
-# prompts with a mask, without, and the next token of each; the first prompt's sizes are constants
-_padded = partial(_generation, inputs=_padded_prompts, few=_FEW_PADDED, compilations=5)
+# prompts with a mask, without, and the next token of each
+_padded = partial(_generation, inputs=_padded_prompts, few=_FEW_PADDED, compilations=4)
 
 
 @_generation(attach=partial(_generate, do_sample=False))
@@ -116,16 +116,18 @@ def llama_padded() -> nn.Module:
     return _llama()
 
 
-# one row has no padding: the next token has one version all the same, because generate makes its mask
+# one row has no padding: the next token has one version all the same, because generate makes its mask. The cache does
+# not grow, so the first prompt's sizes are constants. A masked prompt of one token takes a branch of its own.
 @_padded(
     attach=partial(_generate, do_sample=False, cache_implementation="static"),
     few=(*_FEW_PADDED, (1, 11, 9), (1, 1, 9), (5, 40, 9)),
+    compilations=5,
 )
 def llama_static_cache() -> nn.Module:
     return _llama()
 
 
-@_padded(attach=partial(_generate, do_sample=False), sizes=((2, 16), (1, 7), (4, 64), (1, 200)), compilations=6)
+@_padded(attach=partial(_generate, do_sample=False), sizes=((2, 16), (1, 7), (4, 64), (1, 200)), compilations=5)
 def mistral_sliding_window() -> nn.Module:
     """The cache of a window of 24 tokens is full after some steps."""
     import_torchvision()
@@ -144,12 +146,12 @@ def mistral_sliding_window() -> nn.Module:
     )
 
 
-# three of the decoder (the first token, for constant and other sizes, and the next), and three of the encoder: the
-# first prompt, others, prompts of one token
+# two of the decoder (the first token and the next), and three of the encoder: the first prompt, others, prompts of one
+# token
 @_padded(
     attach=partial(_generate, do_sample=False),
     few=((2, 6, 9), (1, 11, 9), (3, 17, 9), (1, 1, 9), (2, 1, 5)),
-    compilations=6,
+    compilations=5,
 )
 def t5_greedy() -> nn.Module:
     import_torchvision()
@@ -172,7 +174,7 @@ def _sounds(batch: int, new: int = _NEW) -> Inputs:
     few=((2, 6), (3, 9), (1, 5), (4, 12)),
     modes=("inference",),
     alone=False,
-    compilations=5,  # three of the decoder: the first token, for constant and other sizes, and the next
+    compilations=4,  # two of the decoder: the first token, and the next
     attach=partial(_generate, do_sample=False),
     unit=lambda size: size[0] * (size[1] if len(size) > 1 else _NEW),
 )
