@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tests.differential import Counts
 
@@ -43,6 +44,7 @@ def keep(state, x):
     return x * 2
 
 
+@pytest.mark.fixed_sizes
 def test_state_of_one_size_makes_no_symbols() -> None:
     compiled, counts = stator.compile(keep, backend="eager"), Counts()
     state = Keep()
