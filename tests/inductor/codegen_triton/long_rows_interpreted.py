@@ -71,6 +71,30 @@ def sum_of_planes(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (x * y).sum((1, 2)), x.amax((1, 2))
 
 
+def moments(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.var_mean(x, -1)
+
+
+def moments_of_columns(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.var_mean(x, 0)
+
+
+def two_norms(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Moments of two tensors in one run, which a run over the rows follows."""
+    return F.layer_norm(x, x.shape[-1:]) + F.layer_norm(y, y.shape[-1:])
+
+
+def softmax_of_columns(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, 0)
+
+
+def far_from_zero(*shape: int) -> torch.Tensor:
+    """The first elements are far from the others, and all are far from zero."""
+    x = torch.randn(shape) + 1000
+    x[..., :40] += 300
+    return x
+
+
 def special_rows(length: int) -> Iterator[torch.Tensor]:
     """Rows of numbers with infinities and NaN in some places."""
     inf, nan = math.inf, math.nan
@@ -126,6 +150,11 @@ PROGRAMS: list[tuple[Callable[..., Any], Callable[[], list[torch.Tensor]], bool]
     (norm, lambda: [randn(2, 16401, dtype=HALF), randn(16401, dtype=HALF)], True),
     (sum_of_planes, lambda: [torch.rand(3, 101, 103), torch.rand(3, 101, 103)], True),
     (sum_of_planes, lambda: [torch.rand(3, 103, 101).transpose(1, 2), torch.rand(3, 103, 101).transpose(1, 2)], False),
+    (moments, lambda: [far_from_zero(3, 20001)], True),
+    (moments, lambda: [special(16387)[:7:3]], False),
+    (moments_of_columns, lambda: [far_from_zero(70, 3000).t().contiguous()], True),
+    (two_norms, lambda: [randn(2, 17001), far_from_zero(2, 17001)], True),
+    (softmax_of_columns, lambda: [randn(2000, 40)], False),
     (F.cross_entropy, lambda: [randn(5, 17003, dtype=HALF), torch.tensor([0, 17002, 5, -100, 7])], False),
 ]
 

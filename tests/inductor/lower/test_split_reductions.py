@@ -50,7 +50,6 @@ def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(devices.TRAITS, "cpu", dataclasses.replace(devices.GPU, two_pass_elements=16, combined_bytes=0))
     monkeypatch.setattr(split_reductions, "_LONG", {False: 16, True: 8})
     monkeypatch.setattr(split_reductions, "_SHORTEST", {False: 8, True: 4})
-    monkeypatch.setattr(split_reductions, "_LONGEST_TWICE", {False: 32, True: 32})
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)

@@ -17,10 +17,11 @@ from stator.inductor.sizes import SizeKnowledge, Sizes, ceil_div, product
 from stator.shapes.expr import Expr, ExprLike, Symbol
 
 # By whether neighbouring elements lie in other rows. The shortest row that is split: reducing a shorter one takes less
-# time than a second kernel. The shortest part of a row, and the longest part of one that is read twice, as variances
-# are: it stays in registers.
+# time than a second kernel. The shortest part of a row.
 _LONG = {False: 32768, True: 1024}
-_SHORTEST, _LONGEST_TWICE = {False: 4096, True: 64}, {False: 8192, True: 256}
+_SHORTEST = {False: 4096, True: 64}
+# Rows across neighbours that a fused kernel keeps in registers, if there are so many for each program
+_KEPT, _ROWS_EACH = 4096, 8
 _LANES = 64  # rows that a program reduces together if neighbours lie in other rows
 _ALIGNED = 16  # elements: parts that start at multiples keep wide loads
 
@@ -90,15 +91,17 @@ def _plan(body: LoopBody, sizes: SizeKnowledge, traits: DeviceTraits) -> _Split 
     parts = min(traits.programs // max(programs, 1), row // _SHORTEST[across])
     if 4 * programs >= traits.programs or parts < 2 or row < _LONG[across]:
         return None
-    twice = any(op.name == "welford" for op in body.ops)
-    target = min(-(-row // parts), _LONGEST_TWICE[across] if twice else row)
+    if across and row <= _KEPT and results >= _ROWS_EACH * traits.programs:
+        return None
+    target = -(-row // parts)
+    variance = any(op.name == "welford" for op in body.ops)
     inside = 1
     for at in reversed(range(len(body.reduction_ranges))):
         size = body.reduction_ranges[at]
         if inside * sizes.hint(size) > target:
             aligned = inside == 1 and not across
             split = _pieces(at, size, max(target / inside, 1), aligned, sizes)
-            return None if twice and not split.whole else split
+            return None if variance and not split.whole else split
         inside *= sizes.hint(size)
     return None
 

@@ -9,6 +9,8 @@ from stator.inductor.codegen.kernel import Kernel
 from stator.inductor.sizes import product
 from stator.shapes.expr import Expr, ExprLike
 
+from .joint_reductions import joint_phases
+
 _WAVE = 264  # programs that occupy a large GPU: two for each multiprocessor
 _BYTES = 32  # of one buffer for a thread: two loads of 16 bytes are in flight
 _THREADS = 128
@@ -19,9 +21,12 @@ _TILE = 64  # elements along each side of a tile: whole lines of the cache on bo
 _SHORTEST_SIDE = 16
 _LANES, _FEWEST_LANES = 64, 16  # rows that a program reduces together if neighbours lie in other rows
 _STEP = 4096  # elements of a step along rows that do not fit in registers
+_JOINT_STEP = 2048  # where accumulators of joint reductions take registers, too
 _SHORTEST_STEP = 128  # of loops whose rows may be longer than those of the example
 # Elements of a block in registers, by how many buffers it loads at most
 _PERSISTENT = ((3, 16384), (6, 8192), (1 << 30, 4096))
+_COLUMNS = 32768  # of a block in registers that has long rows of one buffer: sectors of 32 bytes in each
+ALIGNED = 16  # elements: 16 bytes of the narrowest
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ def _flat_blocks(kernel: Kernel, shared: tuple[int, ...]) -> Blocks:
 def _loads_by_row(kernel: Kernel) -> bool:
     """True if some loads are equal in all of a long row: programs of one row have them as scalars. Rows start at whole
     16 bytes."""
-    if kernel.outer < 2 or kernel.typical[-1] < _ROW or not kernel.knowledge.divides(16, kernel.sizes[-1]):
+    if kernel.outer < 2 or kernel.typical[-1] < _ROW or not kernel.knowledge.divides(ALIGNED, kernel.sizes[-1]):
         return False
     last = 1 << (kernel.outer - 1)
     return any(value.name == "load" and value.loops and not value.loops & last for value in kernel.values)
@@ -99,6 +104,9 @@ def _row_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...])
         programs, shared = shared[:-1], shared[-1:]  # rows of a block are neighbours in memory
     most_x = knowledge.bounded(product([kernel.sizes[at] for at in shared]))[1]
     fewest = _FEWEST_LANES if across else 1
+    once = kernel.phases - joint_phases(kernel) == 1 < kernel.phases  # one run over a row that is looped over
+    if across and kernel.phases > 1 and not once and loads == 1 and most_r * fewest > room and _narrowest(kernel) == 4:
+        fewest, room = _FEWEST_LANES // 2, _COLUMNS
     persistent = most_r * fewest <= room and (across or kernel.phases > 1 or most_r <= _STEP)
     if persistent:
         r_block = _power_of_two(int(most_r))
@@ -106,13 +114,13 @@ def _row_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...])
     elif across:
         x_block, r_block = _LANES, _STEP // _LANES
     else:
-        step = 2 * _STEP if kernel.phases > 1 else _STEP
+        step = _JOINT_STEP if once else 2 * _STEP if kernel.phases > 1 else _STEP
         r_block = min(max(_power_of_two(row), _SHORTEST_STEP), step)
         x_block = max(2048 // r_block, 1)
     x_block = _block(most_x, _shrunk(x_block, rows, min(max(fewest, _SMALLEST // r_block), x_block)))
     elements = x_block * r_block
     warps = min(max(elements // (32 * _PER_THREAD), 4), 32)
-    if not persistent and kernel.phases > 1 and elements >= _STEP:
+    if not persistent and kernel.phases > 1 and elements >= _JOINT_STEP and not (across and once):
         warps = min(2 * warps, 32)  # fewer rows at a time: a later phase finds its row in the second-level cache
     return _blocks(kernel, programs, shared, inner, x_block, r_block, persistent, warps)
 

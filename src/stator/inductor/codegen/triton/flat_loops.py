@@ -8,10 +8,9 @@ from stator.inductor.codegen.kernel import Kernel
 from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, as_expr
 from stator.shapes.simplify import add_loop
 
-from .blocks import Blocks, accesses
+from .blocks import ALIGNED, Blocks, accesses
 
 X, R = Symbol("x"), Symbol("r")  # the flattened loops in indices
-ALIGNED = 16  # elements: 16 bytes of the narrowest
 
 
 def along_flat(kernel: Kernel, index: Expr, flat: Symbol, loops: tuple[int, ...], size: ExprLike) -> Expr:
@@ -45,7 +44,7 @@ def start_of_row(kernel: Kernel, blocks: Blocks, index: Expr) -> Expr | None:
 def unaligned_start(kernel: Kernel, blocks: Blocks) -> Expr | None:
     """Where rows that are looped over begin, if most accesses begin there, and wide accesses need more than a mask for
     the last block: the rows begin or end anywhere. None for other kernels, and where a program has several rows."""
-    if blocks.x_block != 1:
+    if blocks.persistent or blocks.x_block != 1 or kernel.outer == len(kernel.loops):
         return None
     found = [start_of_row(kernel, blocks, index) for index, _ in accesses(kernel)]
     starts = Counter([start for start in found if start is not None])

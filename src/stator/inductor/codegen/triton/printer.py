@@ -21,10 +21,10 @@ from stator.inductor.schedule.groups import Combination, Group
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike
 
-from .blocks import Blocks, choose_blocks
+from .blocks import ALIGNED, Blocks, choose_blocks
 from .expressions import TritonIndexPrinter, print_value
-from .flat_loops import ALIGNED, R, X, along_flat, start_of_row, unaligned_start
-from .joint_reductions import extrema_with_positions, sums_with_maxima
+from .flat_loops import R, X, along_flat, start_of_row, unaligned_start
+from .joint_reductions import Moments, extrema_with_positions, next_phase_at_once, reductions
 from .launch import block_count, index_type, print_grid, programs_of
 from .modules import NUMBER, PrintedPart, pointer_names, print_combination, print_module
 from .prelude import HELPERS, joint_name
@@ -93,8 +93,9 @@ class _Emitter:
         self.defined: set[int] = set()
         self.live = kernel.live_values()
         self.masks_x, self.masks_r = blocks.x_masked, blocks.r_masked
-        self.row_start = None if blocks.persistent or not self.has_inner else unaligned_start(kernel, blocks)
+        self.row_start = unaligned_start(kernel, blocks)
         self.aligned = False  # r begins at an address that the widest accesses take
+        self.pending: list[Moments] = []  # sums around the mean that follow from sums around another number
 
     # --- statements ---
 
@@ -113,7 +114,7 @@ class _Emitter:
             self._pointwise()
             return self.lines
         if self.blocks.persistent:
-            self._r_loops("tl.arange(0, RBLOCK)[None, :].to(INDEX)")
+            self._r_loops("tl.arange(0, RBLOCK)[None, :].to(INDEX)", self.masks_r)
         if self.row_start is not None:
             self._whole_blocks(self.row_start)
         self._outside(0)
@@ -152,7 +153,7 @@ class _Emitter:
         self._split("x", blocks.x_loops)
         if tile:
             place = self._next_place(block_count(self.kernel, blocks.r_size, "RBLOCK"))
-            self._r_loops(f"{place} * RBLOCK + tl.arange(0, RBLOCK)[None, :]")
+            self._r_loops(f"{place} * RBLOCK + tl.arange(0, RBLOCK)[None, :]", self.masks_r)
         self._split("program", blocks.programs)
 
     def _next_place(self, count: str) -> str:
@@ -161,9 +162,9 @@ class _Emitter:
         self.line(f"program = program // {count}")
         return "place"
 
-    def _r_loops(self, lanes: str) -> None:
+    def _r_loops(self, lanes: str, masked: bool) -> None:
         self.line(f"r = {lanes}")
-        if self.masks_r and self.row_start is None:
+        if masked:
             self.line(f"rmask = r < {self.size(self.blocks.r_size)}")
         self._split("r", self.blocks.r_loops)
 
@@ -182,20 +183,20 @@ class _Emitter:
         if self.row_start is None:
             self.line(f"for start in range(0, {size}, RBLOCK):")
             with self.indented():
-                self._r_loops(f"({lanes}).to(INDEX)")
+                self._r_loops(f"({lanes}).to(INDEX)", self.masks_r)
                 yield
             return
         self.line("for start in range(0, whole, RBLOCK):")
         with self.indented():
             self.aligned, self.masks_r = True, False
-            self._r_loops(f"(first + {lanes}).to(INDEX)")
+            self._r_loops(f"(first + {lanes}).to(INDEX)", False)
             yield
         self.line(f"for start in range(whole, {size}, RBLOCK):")
         with self.indented():
             self.aligned, self.masks_r = False, True
             self.line(f"lane = ({lanes}).to(INDEX)")
             self.line(f"rmask = lane < {size}")
-            self._r_loops("tl.where(lane < whole + first, lane - whole, lane)")
+            self._r_loops("tl.where(lane < whole + first, lane - whole, lane)", False)
             yield
 
     def _split(self, flat: str, loops: Sequence[int]) -> None:
@@ -211,8 +212,9 @@ class _Emitter:
     def _phase(self, phase: int) -> None:
         """One run over the inner loops: computes the operands of this phase's reductions and stores."""
         kernel = self.kernel
-        reduces = self._reductions(phase)
-        stores = self._inner_stores(phase)
+        self._around_means()
+        reduces = [position for position in reductions(kernel, phase) if position not in self.defined]
+        stores = [store for store in kernel.stores if store.loops & kernel.inner_bits and store.phase == phase]
         if not reduces and not stores:
             return
         extrema = extrema_with_positions(kernel, reduces)
@@ -220,7 +222,7 @@ class _Emitter:
         roots = [kernel.values[position].args[1].position for position in reduces]
         for store in stores:
             roots += kernel.store_operands(store)
-        needed = [p for p in _closure(kernel, roots) if kernel.values[p].loops & kernel.inner_bits]
+        needed = self._inner_closure(roots)
         if self.blocks.persistent:
             early = self._loads_for_later() if phase == 0 else []
             self._run([position for position in {*needed, *early} if position not in self.defined], stores)
@@ -231,19 +233,30 @@ class _Emitter:
             self.line(f"a{position} = a{of_position}[:, None]")
             self._finish(position)
 
+    def _inner_closure(self, roots: Iterable[int]) -> list[int]:
+        values = self.kernel.values
+        return [p for p in _closure(self.kernel, roots) if values[p].loops & self.kernel.inner_bits]
+
     def _accumulate_rows(self, phase: int, reduces: list[int], needed: list[int], stores: list[Store]) -> None:
-        totals = (
-            {} if self._inner_stores(phase + 1) else sums_with_maxima(self.kernel, reduces, self._reductions(phase + 1))
-        )
+        behind = next_phase_at_once(self.kernel, phase)
+        totals = behind.exponentials if behind else {}
+        moments = {one.total: one for one in behind.moments} if behind else {}
+        if moments:
+            self._around_first_means([*moments])
         for position in reduces:
             self._accumulator(position, position in totals)
-        for total in totals.values():
-            self._accumulator(total)
+        for position in (*totals.values(), *(one.squares for one in moments.values() if one.squares is not None)):
+            self._accumulator(position)
         for _ in self._row_loop():
             self._run(needed, stores)
             for position in reduces:
-                self._accumulate(position, totals.get(position))
-        self._complete([position for position in reduces if position not in totals])
+                if position in moments:
+                    self._accumulate_moments(moments[position])
+                else:
+                    self._accumulate(position, totals.get(position))
+        for one in moments.values():
+            self._complete_moments(one)
+        self._complete([position for position in reduces if position not in totals and position not in moments])
         for position, total in totals.items():
             pair = f"a{position}, a{total}"
             self.line(f"{pair} = tl.reduce(({pair}), 1, combine_largest_and_total)")
@@ -251,19 +264,61 @@ class _Emitter:
             self._finish(position)
             self._finish(total)
 
-    def _reductions(self, phase: int) -> list[int]:
-        """The reductions that a phase has to compute."""
-        values = self.kernel.values
-        return [
-            position
-            for position in self.live
-            if values[position].name == "reduce"
-            and values[values[position].args[1].position].phase == phase
-            and position not in self.defined
-        ]
+    # --- moments in one run ---
 
-    def _inner_stores(self, phase: int) -> list[Store]:
-        return [store for store in self.kernel.stores if store.loops & self.kernel.inner_bits and store.phase == phase]
+    def _around_first_means(self, totals: Sequence[int]) -> None:
+        """The means of the first elements of rows, as `first_mean`s."""
+        kernel, blocks = self.kernel, self.blocks
+        masked = self.masks_r
+        self.masks_r = kernel.knowledge.bounded(blocks.r_size)[0] < blocks.r_block
+        self._r_loops("tl.arange(0, RBLOCK)[None, :].to(INDEX)", self.masks_r)
+        self._run(self._inner_closure([kernel.values[total].args[1].position for total in totals]), [])
+        for total in totals:
+            text, name = self._spread(total)[1], type_name(self.dtype(total))
+            count = f"tl.minimum(RBLOCK, {self.size(blocks.r_size)})" if self.masks_r else "RBLOCK"
+            count = f"({count}).to({name})" if self.masks_r else f"tl.full([], RBLOCK, {name})"
+            self.line(f"first_mean{total} = tl.reduce({text}, 1, combine_sum)[:, None] / {count}")
+        self.masks_r = masked
+
+    def _accumulate_moments(self, one: Moments) -> None:
+        source = self.kernel.values[one.total].args[1].position
+        text = f"tl.broadcast_to({self.operand(source)} - first_mean{one.total}, [XBLOCK, RBLOCK])"
+        if self.masks_r:
+            text = f"tl.where(rmask, {text}, 0.0)"
+        self.line(f"distance = {text}")
+        self.line(f"a{one.total} += distance")
+        if one.squares is not None:
+            self.line(f"a{one.squares} += distance * distance")
+
+    def _complete_moments(self, one: Moments) -> None:
+        total, squares = f"a{one.total}", f"a{one.squares}"
+        if one.squares is None:
+            self.line(f"{total} = tl.reduce({total}, 1, combine_sum)")
+        else:
+            self.line(f"{total}, {squares} = tl.reduce(({total}, {squares}), 1, combine_sum_and_sum)")
+        self.line(f"distances{one.total} = {total}[:, None]")
+        self.line(f"{total} = first_mean{one.total} * {self._row_size(one)} + distances{one.total}")
+        self._finish(one.total)
+        self.pending.append(one)
+
+    def _around_means(self) -> None:
+        """Sums around means, which are known now, from those around the first means."""
+        for one in self.pending:
+            count, distances = self._row_size(one), f"distances{one.total}"
+            self.line(f"between = {self.operand(one.mean)} - first_mean{one.total}")
+            self.line(f"a{one.deviations} = {distances} - between * {count}")
+            self._finish(one.deviations)
+            if one.squares is not None:
+                rest = f"between * (2.0 * {distances} - between * {count})"
+                self.line(f"a{one.squares} = a{one.squares}[:, None] - {rest}")
+                self._finish(one.squares)
+        self.pending.clear()
+
+    def _row_size(self, one: Moments) -> str:
+        size, dtype = self.blocks.r_size, self.dtype(one.total)
+        if isinstance(size, int):
+            return literal(size, dtype)
+        return f"({self.size(size)}).to({type_name(dtype)})"
 
     def _loads_for_later(self) -> list[int]:
         """The loads that later phases need, with their indices. Loads do not move over the barriers of a reduction, so
@@ -272,7 +327,7 @@ class _Emitter:
         loads = [p for p in self.live if kernel.values[p].name == "load" and kernel.values[p].phase == 0]
         if blocks.x_block * blocks.r_block > _EARLY_ELEMENTS * 32 * blocks.warps:
             return []
-        return [p for p in _closure(kernel, loads) if kernel.values[p].loops & kernel.inner_bits]
+        return self._inner_closure(loads)
 
     def _outside(self, phase: int) -> None:
         """Values and stores outside of the inner loops that need exactly this many complete phases."""
