@@ -88,6 +88,12 @@ def softmax_of_columns(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, 0)
 
 
+def one_of_each_row(x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The gradient of a cross entropy: sums of rows that are zero but in one place, or everywhere."""
+    chosen = torch.where(torch.arange(x.shape[1]) == places[:, None], x[:, :1], 0).to(HALF).float()
+    return chosen - x.exp() * chosen.sum(-1, keepdim=True), chosen.sum(-1)
+
+
 def far_from_zero(*shape: int) -> torch.Tensor:
     """The first elements are far from the others, and all are far from zero."""
     x = torch.randn(shape) + 1000
@@ -155,6 +161,7 @@ PROGRAMS: list[tuple[Callable[..., Any], Callable[[], list[torch.Tensor]], bool]
     (moments_of_columns, lambda: [far_from_zero(70, 3000).t().contiguous()], True),
     (two_norms, lambda: [randn(2, 17001), far_from_zero(2, 17001)], True),
     (softmax_of_columns, lambda: [randn(2000, 40)], False),
+    (one_of_each_row, lambda: [randn(5, 9001), torch.tensor([0, 9000, -1, 9001, 77])], True),
     (F.cross_entropy, lambda: [randn(5, 17003, dtype=HALF), torch.tensor([0, 17002, 5, -100, 7])], False),
 ]
 

@@ -18,7 +18,7 @@ from stator.inductor.buffers import Buffer
 from stator.inductor.loops.body import IndexRef, LoopBody, Ref
 from stator.inductor.schedule.groups import Group
 from stator.inductor.sizes import SizeKnowledge, Sizes, product
-from stator.shapes.expr import Expr, ExprLike, Symbol
+from stator.shapes.expr import Expr, ExprLike, Symbol, as_expr
 from stator.shapes.simplify import add_loop
 
 from .index_printer import IndexPrinter
@@ -209,6 +209,8 @@ class _Merger:
         # repr distinguishes 0.0 from -0.0 and 1 from True, and makes NaN equal to itself
         key = (name, tuple([arg if isinstance(arg, Ref | Expr) else repr(arg) for arg in args]), dtype)
         found = self.numbers.get(key)
+        if found is None and name == "reduce" and args[0] == "sum":
+            found = self._sum_of_one(args[1].position, dtype)
         if found is not None:
             return found
         kernel = self.kernel
@@ -225,6 +227,45 @@ class _Merger:
         self.numbers[key] = len(kernel.values)
         kernel.values.append(KernelValue(name, args, dtype, loops, phase))
         return len(kernel.values) - 1
+
+    def _sum_of_one(self, summand: int, dtype: torch.dtype) -> int | None:
+        """The sum over a loop of which at most one iteration, whose number is known before, gives something else than
+        0: the value of that iteration. The gradient of a cross entropy has such sums."""
+        kernel, casts = self.kernel, []
+        value = kernel.values[summand]
+        if value.dtype is not dtype or len(kernel.loops) != kernel.outer + 1:
+            return None
+        while value.name == "to_dtype":
+            casts.append(value.dtype)
+            value = kernel.values[value.args[0].position]
+        if value.name != "where":
+            return None
+        condition, chosen, other = (kernel.values[ref.position] for ref in value.args)
+        number = self._chosen_iteration(condition)
+        if number is None or chosen.loops & kernel.inner_bits or other.name != "constant" or other.args[0] != 0:
+            return None
+        count = kernel.sizes[-1]
+        kind = "index_value" if isinstance(count, Expr) else "constant"
+        limits = [(kind, count), ("constant", 0)]
+        behind, first = (Ref(self.value(name, (limit, torch.int64), torch.int64)) for name, limit in limits)
+        inside = [self.value("lt", (number, behind), torch.bool), self.value("ge", (number, first), torch.bool)]
+        valid = self.value("bitwise_and", tuple(map(Ref, inside)), torch.bool)
+        found = self.value("where", (Ref(valid), *value.args[1:]), value.dtype)
+        for cast in reversed(casts):
+            found = self.value("to_dtype", (Ref(found), cast), cast)
+        return found
+
+    def _chosen_iteration(self, condition: KernelValue) -> Ref | None:
+        """The number of the iteration of the innermost loop for which the condition holds."""
+        loop = self.kernel.loops[-1]
+        if condition.name != "eq":
+            return None
+        for this, number in (condition.args, condition.args[::-1]):
+            place, wanted = (self.kernel.values[ref.position] for ref in (this, number))
+            is_place = place.name == "index_value" and as_expr(place.args[0]) == as_expr(loop)
+            if is_place and wanted.dtype is torch.int64 and not wanted.loops & self.kernel.inner_bits:
+                return number  # type: ignore[no-any-return]
+        return None
 
     def _load(self, args: tuple[Any, ...], dtype: torch.dtype) -> int:
         buffer, index, mask, other = args
