@@ -384,3 +384,16 @@ def test_no_access_outside_of_memory(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr[:2000]
     result = subprocess.run([str(tmp_path / "all")], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr[:3000]
+
+
+def test_the_sum_of_a_row_that_has_one_element_is_that_element() -> None:
+    """Also where no iteration is the wanted one, and through a rounding."""
+
+    def one_of_each_row(x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        chosen = torch.where(torch.arange(x.shape[1]) == places[:, None], x[:, :1], 0).bfloat16().float()
+        return chosen - x * chosen.sum(-1, keepdim=True), chosen.sum(-1)
+
+    given = torch.randn(5, 901), torch.tensor([0, 900, -1, 901, 77])
+    for dynamic in (False, True):
+        found = stator.compile(one_of_each_row, dynamic=dynamic)(*given)
+        torch.testing.assert_close(found, one_of_each_row(*given))
