@@ -31,6 +31,8 @@ GRAPHS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "softmax": (lambda x: torch.softmax(x, -1), [torch.empty(4096, 8192, dtype=HALF)]),
     "sum of columns": (lambda x: x.sum(0), [torch.empty(65536, 1024, dtype=HALF)]),
     "odd length": (lambda x: F.gelu(x), [torch.empty(1048573)]),
+    "softmax of columns": (lambda x: torch.softmax(x, 0), [torch.empty(4096, 16384)]),
+    "variance of columns": (lambda x: torch.var_mean(x, 0), [torch.empty(131072, 1024)]),
     "odd rows": (lambda x: torch.softmax(x, -1), [torch.empty(4096, 50257, dtype=HALF)]),
 }
 
@@ -43,7 +45,9 @@ def main() -> None:
         lowered = lower(run_passes(graph, False), False, sizes)
         source = print_kernel(schedule(lowered).steps[0], lowered.buffers, knowledge=sizes)  # type: ignore[arg-type]
         ptx = ptx_of(source, 90)
-        wide = "ld.global.v4.b32" in ptx and (name == "sum of columns" or "st.global.v4.b32" in ptx)
+        wide = "ld.global.v4.b32" in ptx and (
+            name in ("sum of columns", "variance of columns") or "st.global.v4.b32" in ptx
+        )
         if not wide or ".local" in ptx:
             print(f"FAILED {name}:\n{source.source}")
     print("done")
