@@ -289,7 +289,7 @@ class _GraphLowering:
     def follow_eager(self, result: Any, meta: Any) -> None:
         """Give unevaluated results eager's layout, unless lowering chose a layout upstream."""
         if isinstance(result, Tensor):
-            if isinstance(result.source, Computed) and not result.deviates:
+            if not result.deviates and (isinstance(result.source, Computed) or result.planned() is None):
                 result.strides = meta.stride
         elif isinstance(result, list | tuple):
             for part, part_meta in zip(result, meta, strict=True):
