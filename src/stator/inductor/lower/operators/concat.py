@@ -21,7 +21,7 @@ from stator.inductor.devices import traits_of
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder, dense_like
 from stator.inductor.lower.registry import lowers
-from stator.inductor.lower.tensor import Index, Tensor, cloned
+from stator.inductor.lower.tensor import Index, Strides, Tensor, cloned
 from stator.prims.layout import same_strides, wrap_dim
 
 from .creation import filled
@@ -96,7 +96,11 @@ def _selected(builder: LoweringBuilder, parts: Sequence[Tensor], dim: int) -> Te
         assert found is not None
         return found
 
-    return builder.computed(inner, parts, builder.meta.shape, builder.meta.dtype, builder.meta.device)
+    meta = builder.meta
+    result = builder.computed(inner, parts, meta.shape, meta.dtype, meta.device)
+    result.strides = _strides(builder, parts, meta)
+    result.deviates = not same_strides(meta.shape, result.strides, meta.stride)
+    return result
 
 
 def _joined(builder: LoweringBuilder, parts: Sequence[Tensor], dim: int) -> Tensor:
@@ -120,12 +124,17 @@ def _joined_in_place(builder: LoweringBuilder, parts: Sequence[Tensor], dim: int
 
 
 def _result(builder: LoweringBuilder, parts: Sequence[Tensor], meta: Any) -> Tensor:
-    """Uninitialised memory for the whole result, in the layout of a part with a layout that lowering chose."""
-    deviating = next((part for part in parts if part.deviates and part.numel != 0), None)
-    strides = meta.stride if deviating is None else dense_like(meta.shape, builder.sizes.hints(deviating.strides))
+    """Uninitialised memory for the whole result."""
+    strides = _strides(builder, parts, meta)
     target = builder.new_buffer(meta.shape, strides, meta.dtype, meta.device)
     target.deviates = not same_strides(meta.shape, strides, meta.stride)
     return target
+
+
+def _strides(builder: LoweringBuilder, parts: Sequence[Tensor], meta: Any) -> Strides:
+    """The layout of a part with a layout that lowering chose, else eager's."""
+    deviating = next((part for part in parts if part.deviates and part.numel != 0), None)
+    return meta.stride if deviating is None else dense_like(meta.shape, builder.sizes.hints(deviating.strides))  # type: ignore[no-any-return]
 
 
 def _write(builder: LoweringBuilder, target: Tensor, parts: Sequence[Tensor], dim: int, start: Any) -> None:

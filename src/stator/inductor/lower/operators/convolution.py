@@ -30,9 +30,8 @@ from .views import permute, reshape
 
 aten = torch.ops.aten
 
-CPU = torch.device("cpu")
-# Dtypes that cuDNN multiplies in tensor cores, which take channels-last data
-TENSOR_CORE_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+# Dtypes that cuDNN computes in both formats
+GPU_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 @lowers(aten.convolution.default)
@@ -92,10 +91,9 @@ def _called(builder: LoweringBuilder, args: Sequence[Any], promised: Sizes) -> T
 def _on_gpu(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None, rest: Sequence[Any]) -> Tensor:
     """Loops add the bias: those that read the result, where there are any, else as many as the library would run."""
     stride, padding, _, transposed, _, groups = rest
-    shapes = (x.shape, weight.shape, builder.meta.shape)
-    wish = prefers_channels_last(builder.sizes, shapes, groups, builder.meta.device)
+    wish = gpu_convolution_prefers_channels_last(groups, builder.sizes.hint(weight.shape[1]), in_tensor_cores(x.dtype))
     if wish is None:
-        wish = x.deviates or _feeds_channels_last(builder)
+        wish = is_channels_last(x) or _feeds_channels_last(builder)
     strides = channels_last_strides if wish else contiguous_strides
     if wish and not transposed and is_product(weight, stride, padding, groups) and multiplies_on_gpu(x):
         result = _rows_times_kernel(builder, x, weight)
@@ -204,7 +202,7 @@ def may_choose_for_gpu(x: Tensor, out: Sizes) -> bool:
     return (
         x.rank == 4
         and x.device.type == "cuda"
-        and x.dtype in TENSOR_CORE_DTYPES
+        and x.dtype in GPU_DTYPES
         and torch.backends.cudnn.enabled
         and all(x.sizes.known(">", size, 0) for shape in shapes for size in shape)
         and all(x.sizes.hint(size) > 1 for shape in shapes for size in shape[2:])
@@ -218,12 +216,22 @@ def multiplies_on_gpu(x: Tensor) -> bool:
     return x.dtype in (torch.bfloat16, torch.float16) and not torch.are_deterministic_algorithms_enabled()
 
 
-def prefers_channels_last(
-    sizes: SizeKnowledge, shapes: Sequence[Sizes], groups: int, device: torch.device = CPU
-) -> bool | None:
+def in_tensor_cores(dtype: torch.dtype) -> bool:
+    """True if cuDNN multiplies in tensor cores, which take channels-last data."""
+    if dtype is not torch.float32:
+        return True
+    precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+    tf32: bool = torch.backends.cudnn.allow_tf32 if precision is None else precision("cuda", "conv") == "tf32"
+    return tf32
+
+
+def is_channels_last(x: Tensor) -> bool:
+    planned = x.planned()
+    return planned is not None and same_strides(x.shape, planned[0], channels_last_strides(x.shape))
+
+
+def prefers_channels_last(sizes: SizeKnowledge, shapes: Sequence[Sizes], groups: int) -> bool | None:
     x, weight, result = map(sizes.hints, shapes)
-    if device.type == "cuda":
-        return gpu_convolution_prefers_channels_last(groups, weight[1])
     pointwise = groups == 1 and weight[2:] == (1, 1)
     return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), numel(x) + numel(result))
 
@@ -242,8 +250,11 @@ def _passes_on(user: fx.Node, wants: dict[fx.Node, bool], sizes: SizeKnowledge) 
     """True if this user wants its argument in NHWC, for itself or for nodes behind it."""
     if user.target is aten.convolution.default:
         x, weight, groups = user.args[0].meta["val"], user.args[1].meta["val"], user.args[8]  # type: ignore[union-attr]
-        shapes = (x.shape, weight.shape, user.meta["val"].shape)
-        wish = prefers_channels_last(sizes, shapes, groups, x.device)  # type: ignore[arg-type]
+        if x.device.type == "cuda":
+            channels = sizes.hint(weight.shape[1])
+            wish = gpu_convolution_prefers_channels_last(groups, channels, in_tensor_cores(x.dtype))  # type: ignore[arg-type]
+        else:
+            wish = prefers_channels_last(sizes, (x.shape, weight.shape, user.meta["val"].shape), groups)  # type: ignore[arg-type]
         return wants[user] if wish is None else wish
     if user.target is aten.permute.default and tuple(user.args[1]) == (0, 2, 3, 1):  # type: ignore[arg-type]
         return True

@@ -13,7 +13,7 @@ import torch
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder, linear
 from stator.inductor.lower.fallback import library_results
-from stator.inductor.lower.heuristics import MAX_ACCUMULATORS, SMALL_DEPTHWISE
+from stator.inductor.lower.heuristics import MAX_ACCUMULATORS, SMALL_DEPTHWISE, gpu_convolution_prefers_channels_last
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Stored, Tensor
 from stator.prims.layout import channels_last_strides, contiguous_strides, same_strides
@@ -21,6 +21,8 @@ from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
 
 from .convolution import (
+    in_tensor_cores,
+    is_channels_last,
     is_product,
     is_single_position_product,
     may_choose_for_gpu,
@@ -71,7 +73,7 @@ def _convolution_backward(
         return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
     if not wanted[1] or not _is_depthwise(x, weight, groups) or _is_mostly_padding(x, padding):
         return _in_best_format(builder, grad, x, weight, rest, wanted)
-    if math.prod(weight.shape[2:]) <= SMALL_DEPTHWISE and not (_is_channels_last(grad) or _is_channels_last(x)):
+    if math.prod(weight.shape[2:]) <= SMALL_DEPTHWISE and not (is_channels_last(grad) or is_channels_last(x)):
         return NotImplemented
     grad = in_format(builder, grad, channels_last_strides(grad.shape))
     x = in_format(builder, x, channels_last_strides(x.shape))
@@ -106,7 +108,7 @@ def _of_thinned(
     bias_sizes, stride, *tail = rest
     metas: Sequence[TensorMeta | None] = builder.meta
     height, width = grad.shape[2:]
-    strides = channels_last_strides if _is_channels_last(grad) and _is_channels_last(x) else contiguous_strides
+    strides = channels_last_strides if is_channels_last(grad) and is_channels_last(x) else contiguous_strides
     seen = slice_dim(slice_dim(x, 2, 0, height, stride[0]), 3, 0, width, stride[1])
     args = [
         builder.argument(grad, strides(grad.shape)),
@@ -149,8 +151,8 @@ def _on_gpu(
 ) -> Any:
     """NHWC where it is faster, or there already and no slower."""
     _, stride, padding, _, transposed, _, groups = rest
-    wish = prefers_channels_last(builder.sizes, (x.shape, weight.shape, grad.shape), groups, x.device)
-    if wish is False or (wish is None and not (x.deviates or grad.deviates)):
+    wish = gpu_convolution_prefers_channels_last(groups, builder.sizes.hint(weight.shape[1]), in_tensor_cores(x.dtype))
+    if wish is False or (wish is None and not (is_channels_last(x) or is_channels_last(grad))):
         return NotImplemented
     grad = in_format(builder, grad, channels_last_strides(grad.shape))
     x = in_format(builder, x, channels_last_strides(x.shape))
@@ -202,11 +204,6 @@ def _of_product(builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tenso
     if wanted[2]:
         found[2] = _of_bias(builder, grad)
     return found
-
-
-def _is_channels_last(x: Tensor) -> bool:
-    planned = x.planned()
-    return planned is not None and same_strides(x.shape, planned[0], channels_last_strides(x.shape))
 
 
 def _by_library(builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any]) -> Tensor:
