@@ -18,6 +18,7 @@ from stator.prims.operators.recurrent_layer import run_layer, run_layer_backward
 
 from . import launch
 from .arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
+from .cuda.products import direct_product
 from .matrix_products import linear_product, product_of_sizes
 from .ownership import memory_reuser
 from .placement import Piece
@@ -121,11 +122,11 @@ class Binder:
         """Return a callable for an operator of `OF_SIZES`, for tensors of these sizes."""
         return OF_SIZES[name](*sizes)
 
-    def operator_into(self, name: str) -> Callable[..., Any]:
-        """Return a callable for the operator that takes `out=`."""
-        if name in DIRECT and hasattr(_FUNCTIONS, DIRECT[name]):
-            return getattr(_FUNCTIONS, DIRECT[name])
-        return _out_variant(_overload(name))
+    def operator_into(self, name: str, device: str = "cpu") -> Callable[..., Any]:
+        """Return a callable for the operator that takes `out=`, a tensor of this device."""
+        known = name in DIRECT and hasattr(_FUNCTIONS, DIRECT[name])
+        usual = getattr(_FUNCTIONS, DIRECT[name]) if known else _out_variant(_overload(name))
+        return direct_product(name, usual, torch.device(device))
 
     def template(self, size: Size, stride: Size, dtype: torch.dtype, device: str) -> torch.Tensor:
         """Make a tensor of this layout without memory; `torch.empty_like` of it is the quickest way to a fresh

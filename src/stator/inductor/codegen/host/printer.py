@@ -541,9 +541,11 @@ def _target(printer: _Printer, extern: Extern) -> str:
         if not printer.is_late(*[length for size in given for length in size]):
             text = f"rt.operator_of_sizes({name!r}, {', '.join(map(printer.plain_sizes, given))})"
             return printer.bind_at_sizes(text, name.split(".")[1], text)
-    finder = "operator_into" if extern.style == "out" else "operator"
-    prefix = name.split(".")[1] + ("_into" if extern.style == "out" else "")
-    return printer.bind((finder, name), prefix, f"rt.{finder}({name!r})")
+    if extern.style != "out":
+        return printer.bind(("operator", name), name.split(".")[1], f"rt.operator({name!r})")
+    devices = [printer.program.buffers[output].layout.device for output in extern.outputs if output is not None]
+    text = repr(name) if devices[0] == CPU else f"{name!r}, {str(devices[0])!r}"
+    return printer.bind(("operator into", text), name.split(".")[1] + "_into", f"rt.operator_into({text})")
 
 
 def _defaults(extern: Extern) -> dict[str, Any]:

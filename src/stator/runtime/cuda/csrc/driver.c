@@ -138,6 +138,8 @@ static PyMethodDef methods[] = {
      PyDoc_STR("open_driver(path, stream_library) -> whether that library of torch, if loaded, tells current streams")},
     {"load_function", load_function, METH_VARARGS,
      PyDoc_STR("load_function(image, name, shared, device) -> address: load machine code on a device")},
+    {"open_products", stator_cuda_open_products, METH_O,
+     PyDoc_STR("open_products(path) -> whether this library, if torch has loaded it, multiplies as cuBLASLt does")},
     {"install", stator_cuda_install, METH_VARARGS,
      PyDoc_STR("install(layout_tuple_or_None, Tensor, data_ptr, get_device, current_stream)")},
     {NULL, NULL, 0, NULL},
@@ -153,8 +155,10 @@ static struct PyModuleDef module_definition = {
 
 PyMODINIT_FUNC PyInit__cuda(void)
 {
-    PyObject *module = PyType_Ready(&StatorCudaKernelType) < 0 ? NULL : PyModule_Create(&module_definition);
-    if (module && PyModule_AddObjectRef(module, "Kernel", (PyObject *)&StatorCudaKernelType) < 0) {
+    int ready = PyType_Ready(&StatorCudaKernelType) == 0 && PyType_Ready(&StatorProductType) == 0;
+    PyObject *module = ready ? PyModule_Create(&module_definition) : NULL;
+    if (module && (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&StatorCudaKernelType) < 0
+                   || PyModule_AddObjectRef(module, "Product", (PyObject *)&StatorProductType) < 0)) {
         Py_CLEAR(module);
     }
     return module;

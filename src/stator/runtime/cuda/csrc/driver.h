@@ -2,9 +2,7 @@
 #ifndef STATOR_CUDA_DRIVER_H
 #define STATOR_CUDA_DRIVER_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
+#include "tensor_impl.h"
 
 typedef int CudaResult;
 
@@ -27,7 +25,8 @@ typedef struct {
 } CudaDriver;
 
 extern CudaDriver stator_cuda;
-extern PyTypeObject StatorCudaKernelType;
+extern PyTypeObject StatorCudaKernelType, StatorProductType;
+extern StatorTensorLayout stator_cuda_layout; /* kernel.c */
 
 /* The primary context of a device, or NULL with an exception. */
 void *stator_cuda_context(int device);
@@ -35,6 +34,12 @@ void *stator_cuda_context(int device);
 /* Raise a RuntimeError that says what failed for which kernel. Returns NULL. */
 void *stator_cuda_error(CudaResult code, char const *doing, PyObject *kernel);
 
+int stator_cuda_is_tensor(PyObject *object);
+
+/* The current stream of a device. -1: an exception. */
+int stator_cuda_stream(int device, void **stream);
+
+PyObject *stator_cuda_open_products(PyObject *module, PyObject *path); /* products.c */
 PyObject *stator_cuda_install(PyObject *module, PyObject *args); /* kernel.c: what launches need of torch */
 
 #endif

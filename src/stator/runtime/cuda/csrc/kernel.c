@@ -8,7 +8,7 @@
 #define SCRATCH_PARAMETERS 2 /* Triton's kernels end in pointers to scratch memory, which no kernel here uses */
 #define ALIGNMENT 16         /* bytes; promised of all tensors to the compiler of a kernel's aligned variant */
 
-static StatorTensorLayout layout;
+StatorTensorLayout stator_cuda_layout;
 static PyTypeObject *tensor_type;  /* torch.Tensor */
 static PyObject *data_ptr;         /* torch.Tensor.data_ptr */
 static PyObject *get_device;       /* torch.Tensor.get_device: the index of the device, -1 for a CPU */
@@ -34,6 +34,11 @@ typedef struct {
     uint16_t code;       /* of the device, as TensorImpl holds it: type, index */
 } Kernel;
 
+int stator_cuda_is_tensor(PyObject *object)
+{
+    return Py_TYPE(object) == tensor_type || PyType_IsSubtype(Py_TYPE(object), tensor_type);
+}
+
 static PyObject *other_device(Kernel *self, Py_ssize_t position, PyObject *tensor)
 {
     PyObject *device = PyObject_GetAttrString(tensor, "device");
@@ -48,16 +53,16 @@ static PyObject *other_device(Kernel *self, Py_ssize_t position, PyObject *tenso
 /* -1: an exception. */
 static int read_address(Kernel *self, Py_ssize_t position, PyObject *tensor, void **address)
 {
-    if (Py_TYPE(tensor) != tensor_type && !PyType_IsSubtype(Py_TYPE(tensor), tensor_type)) {
+    if (!stator_cuda_is_tensor(tensor)) {
         PyErr_Format(PyExc_TypeError, "argument %zd of kernel %U must be a tensor, not %.100s", position, self->name,
                      Py_TYPE(tensor)->tp_name);
         return -1;
     }
     int known, here;
-    if (layout.valid) {
-        char const *impl = stator_tensor_impl(&layout, tensor);
-        here = impl && stator_tensor_device(&layout, impl) == self->code;
-        known = stator_address_by_offset(&layout, tensor, address);
+    if (stator_cuda_layout.valid) {
+        char const *impl = stator_tensor_impl(&stator_cuda_layout, tensor);
+        here = impl && stator_tensor_device(&stator_cuda_layout, impl) == self->code;
+        known = stator_address_by_offset(&stator_cuda_layout, tensor, address);
     } else {
         PyObject *index = PyObject_CallOneArg(get_device, tensor);
         here = index && PyLong_AsLong(index) == (int8_t)(self->code >> 8);
@@ -93,16 +98,16 @@ static int load_variant(Kernel *self, int aligned)
     return 0;
 }
 
-static int find_stream(Kernel *self, void **stream)
+int stator_cuda_stream(int device, void **stream)
 {
     if (stator_cuda.current_stream) {
-        if (stator_cuda.current_stream(self->device, stream)) {
-            PyErr_Format(PyExc_RuntimeError, "torch knows no current stream of CUDA device %d", self->device);
+        if (stator_cuda.current_stream(device, stream)) {
+            PyErr_Format(PyExc_RuntimeError, "torch knows no current stream of CUDA device %d", device);
             return -1;
         }
         return 0;
     }
-    PyObject *number = PyObject_CallFunction(current_stream, "i", self->device);
+    PyObject *number = PyObject_CallFunction(current_stream, "i", device);
     *stream = number ? PyLong_AsVoidPtr(number) : NULL;
     Py_XDECREF(number);
     return PyErr_Occurred() ? -1 : 0;
@@ -150,7 +155,7 @@ static PyObject *launch_on(Kernel *self, PyObject *const *args, void **addresses
         parameters[self->count + self->size_count + i] = &nothing;
     }
     int aligned = bits % ALIGNMENT == 0;
-    if ((!self->variants[aligned].function && load_variant(self, aligned) < 0) || find_stream(self, &stream) < 0) {
+    if ((!self->variants[aligned].function && load_variant(self, aligned) < 0) || stator_cuda_stream(self->device, &stream) < 0) {
         return NULL;
     }
     CudaResult code = launch(self, &self->variants[aligned], stream, parameters);
@@ -272,8 +277,8 @@ PyObject *stator_cuda_install(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO!OOO", &offsets, &PyType_Type, &tensor, &data_ptr_, &get_device_, &current_stream_)) {
         return NULL;
     }
-    layout.valid = 0;
-    if (offsets != Py_None && stator_layout_install(&layout, offsets) < 0) {
+    stator_cuda_layout.valid = 0;
+    if (offsets != Py_None && stator_layout_install(&stator_cuda_layout, offsets) < 0) {
         return NULL;
     }
     Py_XSETREF(tensor_type, (PyTypeObject *)Py_NewRef(tensor));
