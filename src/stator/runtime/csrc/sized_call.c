@@ -248,14 +248,16 @@ typedef struct {
     char direct;         /* by torch_c */
 } Allocation;
 
-/* A fresh tensor on the CPU of the template's layout; NULL, perhaps without an exception. */
+/* A fresh tensor of the template's layout and device; NULL, perhaps without an exception. */
 static PyObject *allocate(PyObject *template)
 {
     char const *impl = stator_tensor_impl(&stator_layout, template);
+    uint16_t device = impl ? stator_tensor_device(&stator_layout, impl) : 0; /* type, index */
     void *tensor = NULL;
     if (!impl || torch_c.empty_strided(stator_tensor_ndim(&stator_layout, impl), stator_tensor_sizes(&stator_layout, impl),
                                        stator_tensor_strides(&stator_layout, impl),
-                                       stator_tensor_dtype(&stator_layout, impl), 0, 0, &tensor)) {
+                                       stator_tensor_dtype(&stator_layout, impl), device & 0xff, (int8_t)(device >> 8),
+                                       &tensor)) {
         return NULL;
     }
     PyObject *result = torch_c.wrap(tensor);
@@ -285,7 +287,7 @@ static int are_alike(PyObject *one, PyObject *other)
 static int can_allocate(Allocation const *self)
 {
     char const *impl = stator_layout.valid && torch_c.wrap ? stator_tensor_impl(&stator_layout, self->template) : NULL;
-    if (!impl || (stator_tensor_device(&stator_layout, impl) & 0xff) != 0) { /* the type of the device: the CPU is 0 */
+    if (!impl) {
         return 0;
     }
     PyObject *usual = PyObject_Vectorcall(self->empty_like, &self->template, 1, NULL);
