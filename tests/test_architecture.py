@@ -205,7 +205,7 @@ NATIVE_ORDER = (
     *("guard_memo", "guard_build"),
     *("hook_chain", "cache", "own_code_exit", "continuation", "entry", "frame_hook"),
     *("tensor_address", "tensor_lists", "sized_call", "launch"),
-    *("driver", "kernel", "products"),
+    *("driver", "kernel", "products", "segment"),
 )
 NATIVE_PARTS = [path for path in NATIVE_FILES if not path.name.startswith("vec")]
 INCLUDE = re.compile(r'^#include ["<](.*?)\.h[">]', re.MULTILINE)

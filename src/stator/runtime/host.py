@@ -19,6 +19,7 @@ from stator.prims.operators.recurrent_layer import run_layer, run_layer_backward
 from . import launch
 from .arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
 from .cuda.products import direct_product
+from .cuda.segments import Step, make_segment
 from .matrix_products import linear_product, product_of_sizes
 from .ownership import memory_reuser
 from .placement import Piece
@@ -127,6 +128,10 @@ class Binder:
         known = name in DIRECT and hasattr(_FUNCTIONS, DIRECT[name])
         usual = getattr(_FUNCTIONS, DIRECT[name]) if known else _out_variant(_overload(name))
         return direct_product(name, usual, torch.device(device))
+
+    def segment(self, device: str, count: int, steps: Sequence[Step]) -> Callable[..., None]:
+        """Return a callable that runs launches and products, none of which allocates, on `count` tensors of a GPU."""
+        return make_segment(torch.device(device), count, steps)
 
     def template(self, size: Size, stride: Size, dtype: torch.dtype, device: str) -> torch.Tensor:
         """Make a tensor of this layout without memory; `torch.empty_like` of it is the quickest way to a fresh

@@ -13,7 +13,7 @@ from stator.runtime.tensor_impl import calibrate
 from . import driver
 
 # Operators that write into `out`: how many dimensions their matrices have, and whether a bias comes first
-_OPERATORS = {"aten.mm.out": (2, False), "aten.addmm.out": (2, True), "aten.bmm.out": (3, False)}
+DIRECT_PRODUCTS = {"aten.mm.out": (2, False), "aten.addmm.out": (2, True), "aten.bmm.out": (3, False)}
 _LIBRARIES = ("libcublasLt.so.13", "libcublasLt.so.12")
 
 
@@ -24,7 +24,7 @@ def direct_product(name: str, usual: Callable[..., Any], device: torch.device) -
     dtypes, layouts and devices, and what it refuses. Returns `usual` itself for other operators, and where torch's
     settings choose how products are computed.
     """
-    if name not in _OPERATORS or device.type != "cuda" or device.index is None or _are_settings_special():
+    if name not in DIRECT_PRODUCTS or device.type != "cuda" or device.index is None or _are_settings_special():
         return usual
     extension = driver.open_driver()
     return make_product(extension, name, usual, device) if _has_library(extension) else usual
@@ -33,7 +33,7 @@ def direct_product(name: str, usual: Callable[..., Any], device: torch.device) -
 def make_product(extension: Any, name: str, usual: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
     """Return the product of a C extension whose library is open."""
     allocate = functools.partial(torch.empty, dtype=torch.uint8, device=device)
-    return extension.Product(usual, *_OPERATORS[name], device.index or 0, driver.device_code(device), allocate)
+    return extension.Product(usual, *DIRECT_PRODUCTS[name], device.index or 0, driver.device_code(device), allocate)
 
 
 @functools.cache
@@ -54,4 +54,4 @@ _USUAL_BACKENDS = tuple(
     getattr(torch._C._BlasBackend, name) for name in ("Default", "Cublas") if hasattr(torch._C._BlasBackend, name)
 )
 
-__all__ = ["direct_product", "make_product"]
+__all__ = ["DIRECT_PRODUCTS", "direct_product", "make_product"]

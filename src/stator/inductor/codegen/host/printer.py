@@ -21,6 +21,7 @@ from stator.inductor.program.aliases import layout_bytes, may_alias_arguments
 from stator.inductor.program.arena import ArenaLayout, plan_arena
 from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared
 from stator.prims.devices import CPU
+from stator.runtime.cuda.products import DIRECT_PRODUCTS
 from stator.runtime.host import OF_SIZES
 from stator.shapes.conditions import Comparison, Conjunction, Disjunction
 from stator.shapes.expr import Expr, Symbol
@@ -28,6 +29,7 @@ from stator.shapes.floats import FloatExpr
 
 from .literals import NotLiteral, literal, sequence_text
 from .names import Names
+from .segments import Check, DeviceStep, join_segments, segment_texts
 
 # A kernel with no more memory than this runs for less time than releasing the interpreter lock takes
 SMALL_KERNEL_BYTES = 64 << 10
@@ -163,7 +165,7 @@ class _Printer:
         ]
 
     def _body(self) -> list[str]:
-        lines = list(self.lines)
+        lines = join_segments(self.lines, self._segment)
         result = lines.pop()  # the return comes after memory is freed
         if self.checks:
             lines.append("unchecked = repaired")  # true unless empty
@@ -180,6 +182,24 @@ class _Printer:
             take = ["try:", f"    block = {pool}.pop()", "except IndexError:", "    block = Block()"]
             lines = [*find, *take, *lines, f"{pool}.append(block)"]
         return [*self.size_lines, *lines, result]
+
+    def _segment(self, steps: Sequence[DeviceStep]) -> str:
+        """The line that runs several steps of a device by one call."""
+        text, tensors = segment_texts(steps)
+        segment = self.bind_at_sizes(("segment", id(steps[0])), "segment", text)  # each line remembers its own tensors
+        return f"{segment}({', '.join(tensors)})"
+
+    def is_settled(self, *values: Any) -> bool:
+        """True if these are tensors, at addresses that seldom change: those of the arena, parameters, constants."""
+        for value in values:
+            if not isinstance(value, View) and not (isinstance(value, str) and value in self.program.buffers):
+                return False
+            base = self.buffer(value.base if isinstance(value, View) else value)
+            layout = value.layout if isinstance(value, View) else base.layout
+            kept = base.name in self.placed or base.name in self.program.static_inputs or base.kind == "constant"
+            if not kept or self.is_late(*layout.size, *layout.stride, layout.offset):
+                return False
+        return True
 
     # --- sizes ---
 
@@ -448,7 +468,10 @@ def _launch(printer: _Printer, step: Launch) -> None:
         small = ", small=True" if device == CPU and touched <= SMALL_KERNEL_BYTES else ""
         text = f"rt.kernel({which}{small})"
         kernel = printer.bind(("kernel", text), "kernel", text)
-    printer.lines.append(f"{kernel}({', '.join([printer.variable(name) for name in step.args])})")
+    tensors = [printer.variable(name) for name in step.args]
+    line = f"{kernel}({', '.join(tensors)})"
+    settled = device != CPU and not printer.is_late(*step.sizes) and printer.is_settled(*step.args)
+    printer.lines.append(DeviceStep.of(line, str(device), kernel, tensors) if settled else line)
     if printer.lent:
         printer.lines.append(f"del {', '.join(printer.lent)}")
         printer.lent.clear()
@@ -470,13 +493,19 @@ def _call(printer: _Printer, step: Call) -> None:
         if len(outputs) != 1:
             raise VerificationError(f"{extern.name} writes into {len(outputs)} outputs; only one can be passed as out=")
         arguments.append(f"out={printer.variable(outputs[0])}")
-    call = f"{_target(printer, extern)}({', '.join(arguments)})"
+    target = _target(printer, extern)
+    call = f"{target}({', '.join(arguments)})"
+    if extern.style == "out":
+        printer.checks = True
+        layout, tensors = printer.program.buffers[outputs[0]].layout, [*arguments[:-1], printer.variable(outputs[0])]
+        direct = str(extern.target) in DIRECT_PRODUCTS and len(arguments) == len(extern.args) + 1
+        if direct and layout.device != CPU and printer.is_settled(*extern.args, outputs[0]):
+            call = DeviceStep.of(call, str(layout.device), target, tensors, ("out",))
+        check = f"if unchecked: check_size({tensors[-1]}, {outputs[0]!r}, {printer.sizes(layout.size)})"
+        printer.lines += [call, Check(check)]
+        return
     if extern.style != "returns":
         printer.lines.append(call)
-        if extern.style == "out":
-            printer.checks = True
-            size = printer.sizes(printer.program.buffers[outputs[0]].layout.size)
-            printer.lines.append(f"if unchecked: check_size({printer.variable(outputs[0])}, {outputs[0]!r}, {size})")
         return
     outputs = [name for name in extern.outputs if name is not None]
     names = [printer.variables[name] if name is not None else "_" for name in extern.outputs]

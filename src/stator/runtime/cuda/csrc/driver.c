@@ -6,13 +6,12 @@
 #include <stddef.h>
 #include <string.h>
 
-#define MOST_DEVICES 64
 #define SHARED_WITHOUT_CONSENT (48 << 10) /* bytes of dynamic shared memory that every function may use */
 #define MAX_DYNAMIC_SHARED_SIZE 8         /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
 #define CAPTURE_MODE_RELAXED 2            /* CU_STREAM_CAPTURE_MODE_RELAXED */
 
 CudaDriver stator_cuda;
-static void *contexts[MOST_DEVICES];
+static void *contexts[STATOR_MOST_DEVICES];
 
 static struct {
     char const *name;
@@ -31,6 +30,14 @@ static struct {
     {"cuModuleGetFunction", offsetof(CudaDriver, function)},
     {"cuFuncSetAttribute", offsetof(CudaDriver, set_attribute)},
     {"cuLaunchKernel", offsetof(CudaDriver, launch)},
+    {"cuStreamCreate", offsetof(CudaDriver, create_stream)},
+    {"cuStreamBeginCapture_v2", offsetof(CudaDriver, begin_capture)},
+    {"cuStreamEndCapture", offsetof(CudaDriver, end_capture)},
+    {"cuStreamIsCapturing", offsetof(CudaDriver, is_capturing)},
+    {"cuGraphInstantiateWithFlags", offsetof(CudaDriver, instantiate)},
+    {"cuGraphLaunch", offsetof(CudaDriver, launch_graph)},
+    {"cuGraphDestroy", offsetof(CudaDriver, destroy_graph)},
+    {"cuGraphExecDestroy", offsetof(CudaDriver, destroy_exec)},
 };
 
 void *stator_cuda_error(CudaResult code, char const *doing, PyObject *kernel)
@@ -82,7 +89,7 @@ void *stator_cuda_context(int device)
         PyErr_SetString(PyExc_RuntimeError, "stator.runtime._cuda.open_driver was not called");
         return NULL;
     }
-    if (device < 0 || device >= MOST_DEVICES) {
+    if (device < 0 || device >= STATOR_MOST_DEVICES) {
         return PyErr_Format(PyExc_ValueError, "there is no CUDA device %d", device);
     }
     if (!contexts[device]) { /* never released: torch uses it as long as the process lives */
@@ -155,10 +162,12 @@ static struct PyModuleDef module_definition = {
 
 PyMODINIT_FUNC PyInit__cuda(void)
 {
-    int ready = PyType_Ready(&StatorCudaKernelType) == 0 && PyType_Ready(&StatorProductType) == 0;
+    int ready = PyType_Ready(&StatorCudaKernelType) == 0 && PyType_Ready(&StatorProductType) == 0
+                && PyType_Ready(&StatorSegmentType) == 0;
     PyObject *module = ready ? PyModule_Create(&module_definition) : NULL;
     if (module && (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&StatorCudaKernelType) < 0
-                   || PyModule_AddObjectRef(module, "Product", (PyObject *)&StatorProductType) < 0)) {
+                   || PyModule_AddObjectRef(module, "Product", (PyObject *)&StatorProductType) < 0
+                   || PyModule_AddObjectRef(module, "Segment", (PyObject *)&StatorSegmentType) < 0)) {
         Py_CLEAR(module);
     }
     return module;

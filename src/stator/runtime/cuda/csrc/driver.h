@@ -4,6 +4,8 @@
 
 #include "tensor_impl.h"
 
+#define STATOR_MOST_DEVICES 64
+
 typedef int CudaResult;
 
 typedef struct {
@@ -21,11 +23,19 @@ typedef struct {
     CudaResult (*set_attribute)(void *, int, int);
     CudaResult (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
                          void **);
+    CudaResult (*create_stream)(void **, unsigned);
+    CudaResult (*begin_capture)(void *, int);
+    CudaResult (*end_capture)(void *, void **);
+    CudaResult (*is_capturing)(void *, int *);
+    CudaResult (*instantiate)(void **, void *, unsigned long long);
+    CudaResult (*launch_graph)(void *, void *);
+    CudaResult (*destroy_graph)(void *);
+    CudaResult (*destroy_exec)(void *);
     int (*current_stream)(int32_t device, void **stream); /* of torch; NULL: only its Python function tells */
 } CudaDriver;
 
 extern CudaDriver stator_cuda;
-extern PyTypeObject StatorCudaKernelType, StatorProductType;
+extern PyTypeObject StatorCudaKernelType, StatorProductType, StatorSegmentType;
 extern StatorTensorLayout stator_cuda_layout; /* kernel.c */
 
 /* The primary context of a device, or NULL with an exception. */
@@ -36,7 +46,11 @@ void *stator_cuda_error(CudaResult code, char const *doing, PyObject *kernel);
 
 int stator_cuda_is_tensor(PyObject *object);
 
-/* The current stream of a device. -1: an exception. */
+/* The stream of a segment that this thread records, or NULL: then nothing may be launched that is not recorded. */
+void *stator_cuda_recording_stream(void);
+void stator_cuda_fail_recording(void);
+
+/* The stream to launch on: the current one of a device, or the one that is recorded. -1: an exception. */
 int stator_cuda_stream(int device, void **stream);
 
 PyObject *stator_cuda_open_products(PyObject *module, PyObject *path); /* products.c */

@@ -100,6 +100,9 @@ static int load_variant(Kernel *self, int aligned)
 
 int stator_cuda_stream(int device, void **stream)
 {
+    if ((*stream = stator_cuda_recording_stream())) {
+        return 0;
+    }
     if (stator_cuda.current_stream) {
         if (stator_cuda.current_stream(device, stream)) {
             PyErr_Format(PyExc_RuntimeError, "torch knows no current stream of CUDA device %d", device);

@@ -29,7 +29,6 @@
 #define MOST_ALIGNMENT 256
 #define SLOTS 1024 /* of plans; a power of two */
 #define PROBES 8
-#define MOST_DEVICES 64
 #define CAPTURE_MODE_RELAXED 2
 
 typedef struct {
@@ -76,7 +75,7 @@ static struct {
     {"cublasLtMatmul", offsetof(__typeof__(blas), multiply)},
 };
 
-static void *handles[MOST_DEVICES];
+static void *handles[STATOR_MOST_DEVICES];
 static StatorTensorLayout const *const layout = &stator_cuda_layout;
 
 /* A matrix, or a batch of them, as cuBLAS sees it: `step` elements from one row or column to the next. */
@@ -348,8 +347,8 @@ static int multiply(Product const *self, Shape const *shape, void *const *addres
     float const one = 1, zero = 0;
     int first = self->has_bias, code = 1;
     Plan *plan = plan_for(shape, addresses[0]);
-    if (!plan || !plan->works) {
-        return 1;
+    if (!plan || !plan->works || (plan->choice.workspace && stator_cuda_recording_stream())) {
+        return 1; /* a recording would keep the address of memory that is freed */
     }
     PyObject *workspace = NULL;
     void *memory = NULL, *desc = plan->desc;
@@ -413,6 +412,10 @@ static PyObject *Product_call(PyObject *callable, PyObject *const *args, size_t 
             return code < 0 ? NULL : Py_NewRef(args[2 + self->has_bias]);
         }
     }
+    if (stator_cuda_recording_stream()) { /* ATen would not launch on the stream that is recorded */
+        stator_cuda_fail_recording();
+        Py_RETURN_NONE;
+    }
     return PyObject_Vectorcall(self->usual, args, nargsf, kwnames);
 }
 
@@ -425,7 +428,7 @@ static PyObject *Product_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OipiHO", names, &usual, &rank, &has_bias, &device, &code, &allocate)) {
         return NULL;
     }
-    if (!blas.multiply || rank < 2 || rank > 3 || device < 0 || device >= MOST_DEVICES) {
+    if (!blas.multiply || rank < 2 || rank > 3 || device < 0 || device >= STATOR_MOST_DEVICES) {
         PyErr_SetString(PyExc_ValueError, "there are products of matrices and their batches, after open_products was called");
         return NULL;
     }
