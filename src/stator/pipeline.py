@@ -82,11 +82,12 @@ def inductor_backend(
     options = options or Options()
     _prepare_compiler(gm, example_inputs)
     compile_with: aot.CompileGraph = partial(compile_graph, options=options, predict=observe is not None)
-    rewrite = None if options.exact_random else aot.functionalize_random
+    rewrite: aot.Rewrite | None = partial(_rewrite, exact_random=options.exact_random)
     keep: aot.Keep = can_lower
     if options.exact_rounding:  # keep operators whole: most of them call ATen
         compile_with = partial(compile_exactly, options=options, predict=observe is not None)
         keep = aot.keep_all
+        rewrite = None if options.exact_random else aot.functionalize_random
     if observe is not None:
         compile_with = _observed(compile_with, observe)
     return _ahead_of_time(
@@ -98,6 +99,13 @@ def inductor_backend(
         memory_budget=options.memory_budget,
         leave_small=_note_left,
     )
+
+
+def _rewrite(gm: fx.GraphModule, exact_random: bool) -> None:
+    """Rewrite a functional graph, of a forward or with its backward."""
+    if not exact_random:
+        aot.functionalize_random(gm)
+    aot.fuse_attention(gm)
 
 
 def why_left_to_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:

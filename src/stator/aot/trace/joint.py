@@ -47,7 +47,7 @@ class Joint:
 
     graph: placeholders are the primals (tensor inputs, then captured tensors), then symbolic ints, then the tangents;
         the output is a flat tuple of `value_count` forward values, then the gradients. Nodes of the backward have
-        meta["backward"].
+        meta["backward"], placeholders that require grad meta["requires_grad"].
     primal_count: the number of placeholders that are primals.
     value_count: the number of forward values: user outputs, bases of aliased outputs, contents of mutated inputs.
     differentiable: positions of the forward values that autograd can differentiate.
@@ -151,6 +151,8 @@ def trace_joint(
                 for index, tensor in enumerate(captured)
             }
         tracer.requiring = frozenset(index for index, primal in enumerate(primals) if primal.requires_grad)
+        for index in tracer.requiring:
+            tracer.input_nodes[index].meta["requires_grad"] = True
         numbers = add_numbers(tracer, leaves, names)
         if placed:
             stack.enter_context(owned_tensors_replaced(function, placed))

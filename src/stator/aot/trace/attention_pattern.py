@@ -1,0 +1,254 @@
+"""Finds attention written by hand in a functional ATen graph: softmax(Q K^T * scale + bias) V, and its gradients.
+
+The search starts at a softmax and walks outward, to the product of its scores and to the product that reads its
+weights. Every value in between has to have the readers of this form alone: a program that looks at scores or weights,
+drops weights at random, or overwrites scores (masked_fill) is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.prims.record import TensorMeta
+
+aten = torch.ops.aten
+_VIEWS = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.default))
+_PRODUCTS_BY_NUMBER = frozenset((aten.mul.Tensor, aten.mul.Scalar))
+_QUOTIENTS = frozenset((aten.div.Tensor, aten.div.Scalar))
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """A tensor that is added to scores of `rank` dimensions, times `factor`."""
+
+    node: fx.Node
+    factor: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The product of queries and keys, and what is done to it: scores = product * factor + sum of biases.
+
+    sizes: (batch, heads) where the scores have four dimensions, else None.
+    """
+
+    product: fx.Node
+    factor: float
+    biases: tuple[Bias, ...]
+    sizes: tuple[Any, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """The products that compute gradients from `tangent`, the gradient of the attention's result; None where a program
+    needs none. Each is a batch of matrices. keys: of the transposed keys."""
+
+    tangent: fx.Node
+    queries: fx.Node | None
+    keys: fx.Node | None
+    values: fx.Node | None
+
+    @property
+    def products(self) -> list[fx.Node]:
+        return [node for node in (self.queries, self.keys, self.values) if node is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """result: the product of weights and values, a batch of matrices. gradients: None if no gradient is computed."""
+
+    scores: Scores
+    softmax: fx.Node
+    result: fx.Node
+    gradients: Gradients | None
+
+
+def find_attention(softmax: fx.Node) -> Attention | None:
+    """The attention around a node `_softmax`, or None."""
+    source, dim = softmax.args[0], softmax.args[1]
+    meta = meta_of(softmax)
+    if meta is None or len(meta.shape) not in (3, 4) or dim not in (-1, len(meta.shape) - 1):
+        return None
+    scores = _scores(source, softmax)
+    if scores is None:
+        return None
+    readers = _readers_of_weights(softmax)
+    if readers is None:
+        return None
+    result, turned, differentiated = readers
+    if _dtype(result) is not _dtype(scores.product):
+        return None
+    if differentiated is None and turned is None:
+        return Attention(scores, softmax, result, None)
+    gradients = _gradients(scores, result, differentiated, turned)
+    return None if gradients is None else Attention(scores, softmax, result, gradients)
+
+
+def meta_of(node: Any) -> TensorMeta | None:
+    meta = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return meta if isinstance(meta, TensorMeta) else None
+
+
+def _dtype(node: Any) -> torch.dtype | None:
+    meta = meta_of(node)
+    return None if meta is None else meta.dtype
+
+
+# ---- forward --------------------------------------------------------------------------------------------------------
+
+
+def _scores(node: Any, reader: fx.Node) -> Scores | None:
+    """What `node`, which `reader` alone may read, adds to and makes of a product of matrices."""
+    if not isinstance(node, fx.Node) or list(node.users) != [reader]:
+        return None
+    if node.target is aten.bmm.default:
+        return Scores(node, 1.0, (), None)
+    if node.target is aten.add.Tensor and not node.kwargs and len(node.args) == 2:
+        return _with_bias(node)
+    factor = step_factor(node)
+    inner = None if factor is None else _scores(node.args[0], node)
+    if factor is None or inner is None:
+        return None
+    biases = tuple([replace(bias, factor=bias.factor * factor) for bias in inner.biases])
+    shape = node.meta["val"].shape
+    sizes = (shape[0], shape[1]) if len(shape) == 4 else inner.sizes
+    if inner.sizes not in (None, sizes):
+        return None
+    return replace(inner, factor=inner.factor * factor, biases=biases, sizes=sizes)
+
+
+def _with_bias(total: fx.Node) -> Scores | None:
+    for part, bias in (total.args, reversed(total.args)):
+        shape, of_bias = meta_of(part), meta_of(bias)
+        if not isinstance(bias, fx.Node) or shape is None or of_bias is None or part is bias or shape.shape != total.meta["val"].shape:
+            continue
+        inner = _scores(part, total)
+        if inner is not None:
+            return replace(inner, biases=(*inner.biases, Bias(bias, 1.0, len(shape.shape))))
+    return None
+
+
+def step_factor(node: fx.Node) -> float | None:
+    """The number by which a node multiplies its first argument: 1 for views of equal matrices, and for casts between
+    the dtypes of products and float32. None for other nodes."""
+    source, meta = meta_of(node.args[0]) if node.args else None, meta_of(node)
+    if source is None or meta is None:
+        return None
+    if node.target in _VIEWS:
+        ranks = {len(meta.shape), len(source.shape)}
+        return 1.0 if ranks <= {3, 4} and source.shape[-2:] == meta.shape[-2:] else None
+    if node.target is aten._to_copy.default:
+        return 1.0 if set(node.kwargs) == {"dtype"} and meta.dtype in FLOATS and source.dtype in FLOATS else None
+    number = node.args[1] if len(node.args) == 2 and not node.kwargs else None
+    if type(number) not in (int, float) or source.dtype is not meta.dtype:
+        return None
+    if node.target in _PRODUCTS_BY_NUMBER:
+        return float(number)  # type: ignore[arg-type]
+    return 1.0 / number if node.target in _QUOTIENTS and number else None  # type: ignore[operator]
+
+
+FLOATS = frozenset((torch.float32, torch.bfloat16, torch.float16))
+
+
+def _readers_of_weights(softmax: fx.Node) -> tuple[fx.Node, fx.Node | None, fx.Node | None] | None:
+    """The product of weights and values; the transposed weights and the gradient of the softmax, where there are."""
+    node, differentiated = softmax, None
+    others = list(softmax.users)
+    for user in softmax.users:
+        if user.target is aten._softmax_backward_data.default and user.args[1] is softmax and differentiated is None:
+            differentiated = user
+            others.remove(user)
+    while len(others) == 1 and step_factor(others[0]) == 1.0:
+        (node,) = others
+        others = list(node.users)
+    product = [one for one in others if one.target is aten.bmm.default and one.args[0] is node is not one.args[1]]
+    turned = [one for one in others if one.target is aten.transpose.int]
+    if len(product) != 1 or len(turned) > 1 or len(others) != len(product) + len(turned):
+        return None
+    return product[0], next(iter(turned), None), differentiated
+
+
+# ---- backward -------------------------------------------------------------------------------------------------------
+
+
+def _gradients(
+    scores: Scores, result: fx.Node, differentiated: fx.Node | None, turned: fx.Node | None
+) -> Gradients | None:
+    """differentiated: the gradient of the scores behind the softmax. turned: the transposed weights."""
+    tangents: list[Any] = []
+    values = of_queries = of_keys = None
+    if turned is not None:
+        values = _sole_reader(turned)
+        if values is None or values.target is not aten.bmm.default or values.args[0] is not turned:
+            return None
+        if not _is_transposed(turned, result.args[0]):
+            return None
+        tangents.append(values.args[1])
+    if differentiated is not None:
+        of_weights = _behind_steps(differentiated.args[0], differentiated)
+        if of_weights is None or not _is_transposed(of_weights.args[1], result.args[1]):
+            return None
+        tangents.append(of_weights.args[0])
+        products = _gradients_of_product(differentiated, scores)
+        if products is None:
+            return None
+        of_queries, of_keys = products
+    first = tangents[0]
+    if any(one is not first for one in tangents) or _dtype(first) is not _dtype(result):
+        return None
+    return Gradients(first, of_queries, of_keys, values)
+
+
+def _sole_reader(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _behind_steps(node: Any, reader: fx.Node) -> fx.Node | None:
+    """The product of matrices that `node` shows, as other matrices or in another dtype."""
+    while isinstance(node, fx.Node) and list(node.users) == [reader]:
+        if node.target is aten.bmm.default:
+            return node
+        if step_factor(node) != 1.0:
+            return None
+        node, reader = node.args[0], node
+    return None
+
+
+def _gradients_of_product(node: fx.Node, scores: Scores) -> tuple[fx.Node | None, fx.Node | None] | None:
+    """The products with keys and with queries that read the gradient of the scores, `node`."""
+    factor = 1.0
+    while (reader := _sole_reader(node)) is not None and (step := step_factor(reader)) is not None:
+        node, factor = reader, factor * step
+    if abs(factor - scores.factor) > 1e-12 * abs(scores.factor):
+        return None
+    queries, keys = scores.product.args
+    of_queries = of_keys = None
+    for user in node.users:
+        if user.target is not aten.bmm.default or user.args[0] is user.args[1]:
+            return None
+        if user.args[0] is node and of_queries is None and _is_transposed(user.args[1], keys):
+            of_queries = user
+        elif user.args[1] is node and of_keys is None and _is_transposed(user.args[0], queries):
+            of_keys = user
+        else:
+            return None
+    return of_queries, of_keys
+
+
+def _is_transposed(node: Any, source: Any) -> bool:
+    return (
+        isinstance(node, fx.Node)
+        and node.target is aten.transpose.int
+        and node.args[0] is source
+        and set(node.args[1:]) in ({1, 2}, {-1, -2})
+    )
+
+
+def softmaxes(graph: fx.Graph) -> Iterator[fx.Node]:
+    yield from [node for node in graph.nodes if node.target is aten._softmax.default]

@@ -1,0 +1,288 @@
+"""Rewrites attention that is written by hand to the fused kernels that ATen chooses for scaled_dot_product_attention.
+
+This rewrites a whole joint or inference graph, so that a backward is rewritten together with its forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.aot.runtime.eager import keep_all
+from stator.base import counters
+from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.functionalization.functionalize import FunctionalTracer
+from stator.graph.ir.cleanup import remove_dead, same_layout
+from stator.graph.ir.memory import fixed_memory
+from stator.prims.record import TensorMeta, record
+
+from .attention_pattern import FLOATS, Attention, find_attention, meta_of, softmaxes
+
+aten = torch.ops.aten
+_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+
+
+def fuse_attention(gm: fx.GraphModule) -> fx.GraphModule:
+    """Replace attention by fused kernels, in place, where these are at least as exact and faster; returns `gm`.
+
+    Every node needs meta["val"]; placeholders that require grad have meta["requires_grad"]. Equal forwards are
+    rewritten equally, and get equal names, whichever gradients the graph computes.
+    """
+    found = [one for softmax in softmaxes(gm.graph) if (one := find_attention(softmax)) is not None]
+    if not found:
+        return gm
+    rewriter = _Rewriter(gm.graph)
+    fused = sum([rewriter.fuse(one) for one in found])
+    if fused:
+        counters.count("fused_attention", fused)
+        remove_dead(gm.graph)
+        gm.recompile()
+    return gm
+
+
+# The least number of keys with which a fused kernel on a CPU is faster than products and a softmax, by dtype.
+_LEAST_KEYS = {torch.float32: 256, torch.bfloat16: 64, torch.float16: 64}
+
+
+def _pays(meta: TensorMeta, keys: int) -> bool:
+    """meta: of the queries."""
+    if meta.device.type == "cuda":
+        return meta.dtype in (torch.float16, torch.bfloat16)
+    return meta.device.type == "cpu" and keys >= _LEAST_KEYS[meta.dtype]
+
+
+class _Rewriter:
+    """Rewrites the nodes of one graph."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.tracer = FunctionalTracer(keep_all)
+        self.tracer.graph = graph
+        self.fixed = fixed_memory(graph)
+        self.differentiated = _descendants_of_differentiated(graph)
+
+    def fuse(self, found: Attention) -> bool:
+        """Replace one attention; False if it stays as it is."""
+        plan = self._operands(found)
+        if plan is None:
+            return False
+        before = found.result.prev
+        tracked = found.result in self.differentiated
+        with self.graph.inserting_before(found.result):
+            made = self._attend(found, *plan, tracked)
+        if made is None:
+            node = found.result.prev
+            while node is not before:
+                node, unused = node.prev, node
+                self.graph.erase_node(unused)
+            return False
+        attended, differentiated = made
+        self._inherit(before, found.result)
+        if found.gradients is not None:
+            self._differentiate(found, attended, differentiated)
+        self._replace(found.result, self.tracer.current(attended))
+        return True
+
+    # ---- operands ---------------------------------------------------------------------------------------------------
+
+    def _operands(self, found: Attention) -> tuple[fx.Node, tuple[fx.Node, bool], fx.Node] | None:
+        """Queries, transposed keys and values as the program has them before it makes batches of matrices of them."""
+        scores, weighted = found.scores.product.args, found.result.args
+        metas = [meta_of(one) for one in (scores[0], scores[1], weighted[1])]
+        if any(meta is None or meta.dtype not in FLOATS for meta in metas):
+            return None
+        queries, keys, values = metas
+        assert queries is not None and keys is not None and values is not None
+        numbers = (*queries.shape, *keys.shape, *values.shape)
+        if any(type(number) is not int or number == 0 for number in numbers) or values.shape[2] != queries.shape[2]:
+            return None
+        if any(not self._is_usable(bias.node, queries) for bias in found.scores.biases):
+            return None
+        if not _pays(queries, keys.shape[2]):
+            return None
+        sizes = found.scores.sizes or (1, queries.shape[0])
+        return _source(scores[0], sizes), _rows(scores[1], sizes), _source(weighted[1], sizes)
+
+    def _is_usable(self, bias: fx.Node, queries: TensorMeta) -> bool:
+        """Kernels compute no gradient of a bias, and want its dtype equal."""
+        meta = meta_of(bias)
+        return meta is not None and meta.dtype is queries.dtype and bias not in self.differentiated
+
+    # ---- recording --------------------------------------------------------------------------------------------------
+
+    def _fake(self, node: fx.Node) -> FakeTensor:
+        meta = node.meta["val"]
+        return self.tracer.bind(self.tracer.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device)), node)
+
+    def _recording(self, tracked: bool) -> ExitStack:
+        stack = ExitStack()
+        stack.enter_context(torch._C._InferenceMode(False))
+        stack.enter_context(torch.set_grad_enabled(tracked))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if not tracked:
+            stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        stack.enter_context(self.tracer)
+        return stack
+
+    def _attend(
+        self, found: Attention, queries: fx.Node, keys: tuple[fx.Node, bool], values: fx.Node, tracked: bool
+    ) -> tuple[FakeTensor, tuple[FakeTensor, ...]] | None:
+        """Record the attention: its result, and queries, keys and values as autograd knows them. None if ATen would
+        not choose a fused kernel."""
+        sizes = found.scores.sizes or (1, found.result.meta["val"].shape[0])
+        before = found.result.prev
+        with self._recording(tracked=False):
+            query = _matrices(self._fake(queries), sizes)
+            query = aten.add.Tensor(query, aten.mul.Tensor(query, 0.0))  # a row with an infinity attends to NaN
+            key = self._fake(keys[0])
+            key = _matrices(key.transpose(-1, -2) if keys[1] else key, sizes)
+            operands = tuple([_rows_contiguous(one) for one in (query, key, _matrices(self._fake(values), sizes))])
+            bias = self._bias(found, sizes)
+        if tracked:
+            operands = tuple([self._fake(self.tracer.current(one)).requires_grad_(True) for one in operands])
+        with self._recording(tracked):
+            attended = torch.nn.functional.scaled_dot_product_attention(
+                *operands, attn_mask=bias, scale=found.scores.factor
+            )
+        node, kernels = self.tracer.current(attended), 0
+        while node is not before:
+            kernels += isinstance(node.target, torch._ops.OpOverload) and "attention" in record(node.target).tags
+            node = node.prev
+        return (attended, operands) if kernels == 1 else None
+
+    def _bias(self, found: Attention, sizes: tuple[int, int]) -> FakeTensor | None:
+        """The sum of the biases, of four dimensions. Fused kernels give zeros where a row of scores has only minus
+        infinities, softmax gives NaN: such rows of the bias become NaN."""
+        total: Any = None
+        for bias in found.scores.biases:
+            one = _four_dimensions(self._fake(bias.node), bias.rank, sizes)
+            one = one if bias.factor == 1 else aten.mul.Tensor(one, bias.factor)
+            total = one if total is None else aten.add.Tensor(total, one)
+        if total is None:
+            return None
+        hidden = aten.eq.Scalar(aten.amax.default(total, [-1], True), -torch.inf)
+        return _rows_contiguous(aten.where.ScalarSelf(hidden, torch.nan, total))  # type: ignore[no-any-return]
+
+    def _differentiate(self, found: Attention, attended: FakeTensor, operands: Sequence[FakeTensor]) -> None:
+        gradients = found.gradients
+        assert gradients is not None
+        readers = [*gradients.tangent.users]
+        first = next(node for node in self.graph.nodes if node in readers and node.meta.get("backward"))
+        before = first.prev
+        sizes = tuple(attended.shape[:2])
+        with self.graph.inserting_before(first):
+            with self._recording(tracked=True):
+                tangent = _matrices(self._fake(_source(gradients.tangent, sizes)), sizes)
+                of_query, of_key, of_value = torch.autograd.grad([attended], list(operands), [tangent])
+            with self._recording(tracked=False):
+                of_key = of_key.transpose(-1, -2)
+        nodes = [self.tracer.current(one) for one in (of_query, of_key, of_value)]
+        self._inherit(before, first)
+        for old, new in zip((gradients.queries, gradients.keys, gradients.values), nodes, strict=True):
+            if old is not None:
+                self._replace(old, new)
+
+    def _inherit(self, before: fx.Node, node: fx.Node) -> None:
+        """Give new nodes the meta of `node`, and names derived from its name."""
+        inherited = {name: value for name, value in node.meta.items() if name != "val"}
+        made = before.next
+        while made is not node:
+            made.meta.update(inherited)
+            made._rename(f"{node.name}_by_{made.name.rstrip('0123456789').rstrip('_')}")
+            made = made.next
+
+    # ---- results ----------------------------------------------------------------------------------------------------
+
+    def _replace(self, old: fx.Node, new: fx.Node) -> None:
+        """Let the readers of a batch of matrices read `new`, which has four dimensions and may have another layout."""
+        if old in self.fixed:  # the program's result may be written to, while a backward still needs the kernel's
+            with self.graph.inserting_before(old), self._recording(tracked=False):
+                new = self.tracer.current(self._fake(new).clone())
+        for user in list(old.users):
+            if user.target in _VIEWS and user.meta["val"].shape == new.meta["val"].shape:
+                self._substitute(user, new)
+        if old.users:
+            with self.graph.inserting_before(old), self._recording(tracked=False):
+                matrices = self.tracer.current(self._fake(new).reshape(old.meta["val"].shape))
+            self._substitute(old, matrices)
+        else:
+            self.graph.erase_node(old)
+
+    def _substitute(self, old: fx.Node, new: fx.Node) -> None:
+        """Let the readers of `old` read `new`, which has an equal shape: in another layout, where a copy of it ends."""
+        meta = old.meta["val"]
+        if not same_layout(new.meta["val"], meta):
+            self._skip_copies(old, new)
+            with self.graph.inserting_before(old), self._recording(tracked=False):
+                new = self.tracer.current(self.tracer.laid_out(self._fake(new), meta)) if old.users else new
+        old.replace_all_uses_with(new, propagate_meta=False)
+        self.graph.erase_node(old)
+
+    def _skip_copies(self, old: fx.Node, new: fx.Node) -> None:
+        """Where readers of `old` copy it to the layout that `new` has, behind permutations, let them read `new`."""
+        for user in list(old.users):
+            if user.target is aten.clone.default and user not in self.fixed:
+                if same_layout(new.meta["val"], user.meta["val"]):
+                    user.replace_all_uses_with(new, propagate_meta=False)
+                    self.graph.erase_node(user)
+            elif user.target in (aten.transpose.int, aten.permute.default):
+                with self.graph.inserting_before(user), self._recording(tracked=False):
+                    permuted = self.tracer.current(user.target(self._fake(new), *user.args[1:]))
+                self._skip_copies(user, permuted)
+                if not user.users:
+                    self.graph.erase_node(user)
+
+
+def _descendants_of_differentiated(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes through which gradients may flow: what is computed from placeholders that require grad."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.meta.get("requires_grad") or any(used in found for used in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _source(node: Any, sizes: tuple[int, int]) -> fx.Node:
+    """The value with dimensions (batch, heads) that a batch of matrices shows, or the matrices; not its copies."""
+    while True:
+        inner = node.args[0] if node.args else None
+        meta, of_inner = meta_of(node), meta_of(inner)
+        if meta is None or of_inner is None or of_inner.dtype is not meta.dtype:
+            return node  # type: ignore[no-any-return]
+        shows = node.target in _VIEWS and of_inner.shape == (*sizes, *meta.shape[-2:])
+        if not shows and node.target is not aten.clone.default:
+            return node  # type: ignore[no-any-return]
+        node = inner
+
+
+def _rows(keys: fx.Node, sizes: tuple[int, int]) -> tuple[fx.Node, bool]:
+    """The keys of a product, and whether they are transposed there."""
+    node = _source(keys, sizes)
+    rank = len(node.meta["val"].shape)
+    if node.target is aten.transpose.int and {dim % rank for dim in node.args[1:]} == {rank - 1, rank - 2}:  # type: ignore
+        return _source(node.args[0], sizes), False
+    return node, True
+
+
+def _matrices(tensor: FakeTensor, sizes: tuple[int, int]) -> Any:
+    return tensor if tensor.dim() == 4 else tensor.view(*sizes, *tensor.shape[1:])
+
+
+def _rows_contiguous(tensor: Any) -> Any:
+    """Kernels read contiguous rows."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _four_dimensions(bias: Any, rank: int, sizes: tuple[int, int]) -> Any:
+    """A bias of scores with `rank` dimensions, as one of scores with dimensions (batch, heads, queries, keys)."""
+    while bias.dim() < rank:
+        bias = bias.unsqueeze(0)
+    if rank == 4:
+        return bias
+    return bias.unsqueeze(0) if bias.shape[0] == 1 else bias.reshape(*sizes, *bias.shape[1:])
