@@ -79,15 +79,12 @@ def find_attention(softmax: fx.Node) -> Attention | None:
     if scores is None:
         return None
     readers = _readers_of_weights(softmax)
-    if readers is None:
+    if readers is None or _dtype(readers.result) is not _dtype(scores.product):
         return None
-    result, turned, differentiated = readers
-    if _dtype(result) is not _dtype(scores.product):
-        return None
-    if differentiated is None and turned is None:
-        return Attention(scores, softmax, result, None)
-    gradients = _gradients(scores, result, differentiated, turned)
-    return None if gradients is None else Attention(scores, softmax, result, gradients)
+    if readers.turned is None and readers.of_scores is None:
+        return Attention(scores, softmax, readers.result, None)
+    gradients = _gradients(scores, readers)
+    return None if gradients is None else Attention(scores, softmax, readers.result, gradients)
 
 
 def meta_of(node: Any) -> TensorMeta | None:
@@ -144,7 +141,7 @@ def step_factor(node: fx.Node) -> float | None:
         ranks = {len(meta.shape), len(source.shape)}
         return 1.0 if ranks <= {3, 4} and source.shape[-2:] == meta.shape[-2:] else None
     if node.target is aten._to_copy.default:
-        return 1.0 if set(node.kwargs) == {"dtype"} and meta.dtype in FLOATS and source.dtype in FLOATS else None
+        return 1.0 if _is_cast(node) and meta.dtype in FLOATS and source.dtype in FLOATS else None
     number = node.args[1] if len(node.args) == 2 and not node.kwargs else None
     if type(number) not in (int, float) or source.dtype is not meta.dtype:
         return None
@@ -153,17 +150,38 @@ def step_factor(node: fx.Node) -> float | None:
     return 1.0 / number if node.target in _QUOTIENTS and number else None  # type: ignore[operator]
 
 
+def _is_cast(node: fx.Node) -> bool:
+    source, meta = meta_of(node.args[0]), meta_of(node)
+    plain = node.target is aten._to_copy.default and set(node.kwargs) <= {"dtype", "layout", "device"}
+    return plain and source is not None and meta is not None and source.device == meta.device
+
+
 FLOATS = frozenset((torch.float32, torch.bfloat16, torch.float16))
 
 
-def _readers_of_weights(softmax: fx.Node) -> tuple[fx.Node, fx.Node | None, fx.Node | None] | None:
-    """The product of weights and values; the transposed weights and the gradient of the softmax, where there are."""
-    node, differentiated = softmax, None
-    others = list(softmax.users)
-    for user in softmax.users:
-        if user.target is aten._softmax_backward_data.default and user.args[1] is softmax and differentiated is None:
-            differentiated = user
-            others.remove(user)
+@dataclass(frozen=True, slots=True)
+class _WeightReaders:
+    """result: the product with values. turned: the transposed weights, which the gradient of the values reads.
+    of_weights, of_scores: the gradients in front of and behind the derivative of the softmax, and a reader of the
+    first."""
+
+    result: fx.Node
+    turned: fx.Node | None
+    of_weights: Any = None
+    of_scores: fx.Node | None = None
+    reader: fx.Node | None = None
+
+
+def _readers_of_weights(softmax: fx.Node) -> _WeightReaders | None:
+    others = [user for user in softmax.users if user.target is not aten.mul.Tensor]
+    derivative = [user for user in softmax.users if user.target is aten.mul.Tensor]
+    widened = [user for user in others if _is_cast(user) and all(one.target is aten.mul.Tensor for one in user.users)]
+    weights = softmax
+    if widened and not derivative and len(widened) == 1:
+        (weights,) = widened
+        others.remove(weights)
+        derivative = list(weights.users)
+    node = softmax
     while len(others) == 1 and step_factor(others[0]) == 1.0:
         (node,) = others
         others = list(node.users)
@@ -171,36 +189,67 @@ def _readers_of_weights(softmax: fx.Node) -> tuple[fx.Node, fx.Node | None, fx.N
     turned = [one for one in others if one.target is aten.transpose.int]
     if len(product) != 1 or len(turned) > 1 or len(others) != len(product) + len(turned):
         return None
-    return product[0], next(iter(turned), None), differentiated
+    found = _WeightReaders(product[0], next(iter(turned), None))
+    return _with_derivative(found, weights, derivative) if derivative else found
+
+
+def _with_derivative(found: _WeightReaders, weights: fx.Node, products: list[fx.Node]) -> _WeightReaders | None:
+    """The derivative of softmax: g * w - w * sum(g * w), of which `products` are the two that read the weights w."""
+    if len(products) != 2 or any(one.kwargs for one in products):
+        return None
+    for weighted, scaled in (products, products[::-1]):
+        total, difference = _other(scaled, weights), _sole_reader(scaled)
+        gradient = _other(weighted, weights)
+        if (
+            isinstance(total, fx.Node)
+            and total.target is aten.sum.dim_IntList
+            and _sums_rows(total, weighted)
+            and list(total.users) == [scaled]
+            and difference is not None
+            and difference.target is aten.sub.Tensor
+            and difference.args == (weighted, scaled)
+            and not difference.kwargs
+            and set(weighted.users) == {total, difference}
+        ):
+            return replace(found, of_weights=gradient, of_scores=difference, reader=weighted)
+    return None
+
+
+def _other(product: fx.Node, factor: fx.Node) -> Any:
+    """The other factor of a product; None for a square."""
+    one, other = product.args
+    return other if one is factor is not other else one if other is factor is not one else None
+
+
+def _sums_rows(total: fx.Node, source: fx.Node) -> bool:
+    rank = len(source.meta["val"].shape)
+    return total.args in ((source, [-1], True), (source, [rank - 1], True)) and not total.kwargs
 
 
 # ---- backward -------------------------------------------------------------------------------------------------------
 
 
-def _gradients(
-    scores: Scores, result: fx.Node, differentiated: fx.Node | None, turned: fx.Node | None
-) -> Gradients | None:
-    """differentiated: the gradient of the scores behind the softmax. turned: the transposed weights."""
+def _gradients(scores: Scores, readers: _WeightReaders) -> Gradients | None:
     tangents: list[Any] = []
     values = of_queries = of_keys = None
-    if turned is not None:
-        values = _sole_reader(turned)
-        if values is None or values.target is not aten.bmm.default or values.args[0] is not turned:
+    if readers.turned is not None:
+        values = _sole_reader(readers.turned)
+        if values is None or values.target is not aten.bmm.default or values.args[0] is not readers.turned:
             return None
-        if not _is_transposed(turned, result.args[0]):
+        if not _is_transposed(readers.turned, readers.result.args[0]):
             return None
         tangents.append(values.args[1])
-    if differentiated is not None:
-        of_weights = _behind_steps(differentiated.args[0], differentiated)
-        if of_weights is None or not _is_transposed(of_weights.args[1], result.args[1]):
+    if readers.of_scores is not None and readers.reader is not None:
+        product = _behind_steps(readers.of_weights, readers.reader)
+        if product is None or not _is_transposed(product.args[1], readers.result.args[1]):
             return None
-        tangents.append(of_weights.args[0])
-        products = _gradients_of_product(differentiated, scores)
+        tangents.append(product.args[0])
+        products = _gradients_of_product(readers.of_scores, scores)
         if products is None:
             return None
         of_queries, of_keys = products
     first = tangents[0]
-    if any(one is not first for one in tangents) or _dtype(first) is not _dtype(result):
+    if any(one is not first for one in tangents) or _dtype(first) is not _dtype(readers.result):
         return None
     return Gradients(first, of_queries, of_keys, values)
 
