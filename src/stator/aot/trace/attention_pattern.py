@@ -121,13 +121,14 @@ def _scores(node: Any, reader: fx.Node) -> Scores | None:
 
 
 def _with_bias(total: fx.Node) -> Scores | None:
+    shape = total.meta["val"].shape
     for part, bias in (total.args, reversed(total.args)):
-        shape, of_bias = meta_of(part), meta_of(bias)
-        if not isinstance(bias, fx.Node) or shape is None or of_bias is None or part is bias or shape.shape != total.meta["val"].shape:
+        of_part = meta_of(part)
+        if not isinstance(bias, fx.Node) or of_part is None or of_part.shape != shape or part is bias:
             continue
         inner = _scores(part, total)
         if inner is not None:
-            return replace(inner, biases=(*inner.biases, Bias(bias, 1.0, len(shape.shape))))
+            return replace(inner, biases=(*inner.biases, Bias(bias, 1.0, len(shape))))
     return None
 
 
@@ -143,11 +144,11 @@ def step_factor(node: fx.Node) -> float | None:
     if node.target is aten._to_copy.default:
         return 1.0 if _is_cast(node) and meta.dtype in FLOATS and source.dtype in FLOATS else None
     number = node.args[1] if len(node.args) == 2 and not node.kwargs else None
-    if type(number) not in (int, float) or source.dtype is not meta.dtype:
+    if not isinstance(number, int | float) or isinstance(number, bool) or source.dtype is not meta.dtype:
         return None
     if node.target in _PRODUCTS_BY_NUMBER:
-        return float(number)  # type: ignore[arg-type]
-    return 1.0 / number if node.target in _QUOTIENTS and number else None  # type: ignore[operator]
+        return float(number)
+    return 1.0 / number if node.target in _QUOTIENTS and number else None
 
 
 def _is_cast(node: fx.Node) -> bool:

@@ -5,6 +5,7 @@ This rewrites a whole joint or inference graph, so that a backward is rewritten 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -14,9 +15,8 @@ from torch import fx
 
 from stator.aot.runtime.eager import keep_all
 from stator.base import counters
-from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.functionalization.functionalize import FunctionalTracer
-from stator.graph.ir.cleanup import remove_dead, same_layout
+from stator.graph.ir.cleanup import clean_up, same_layout
 from stator.graph.ir.memory import fixed_memory
 from stator.prims.record import TensorMeta, record
 
@@ -39,20 +39,25 @@ def fuse_attention(gm: fx.GraphModule) -> fx.GraphModule:
     fused = sum([rewriter.fuse(one) for one in found])
     if fused:
         counters.count("fused_attention", fused)
-        remove_dead(gm.graph)
+        clean_up(gm.graph, copies_of_inputs=bool(rewriter.differentiated))  # attention layers share a bias
         gm.recompile()
     return gm
 
 
-# The least number of keys with which a fused kernel on a CPU is faster than products and a softmax, by dtype.
-_LEAST_KEYS = {torch.float32: 256, torch.bfloat16: 64, torch.float16: 64}
+# Fused kernels on CPUs are faster than products and a softmax from so many queries and keys on, by dtype.
+_LEAST_ROWS = {torch.float32: 768, torch.bfloat16: 64, torch.float16: 64}
 
 
-def _pays(meta: TensorMeta, keys: int) -> bool:
-    """meta: of the queries."""
-    if meta.device.type == "cuda":
-        return meta.dtype in (torch.float16, torch.bfloat16)
-    return meta.device.type == "cpu" and keys >= _LEAST_KEYS[meta.dtype]
+def _pays(found: Attention, queries: TensorMeta, keys: TensorMeta, tracked: bool) -> bool:
+    """Whether a fused kernel is faster, by measurements (docs/kernels.md). Legality is decided elsewhere."""
+    dtype, device = queries.dtype, queries.device.type
+    if device == "cuda":
+        return dtype is not torch.float32
+    if device != "cpu" or (tracked and dtype is not torch.float32):
+        return False
+    scores = math.prod(found.scores.product.meta["val"].shape)
+    reads_much = any(4 * math.prod(bias.node.meta["val"].shape) > scores for bias in found.scores.biases)
+    return not reads_much and min(queries.shape[1], keys.shape[2]) >= _LEAST_ROWS[dtype]
 
 
 class _Rewriter:
@@ -102,7 +107,7 @@ class _Rewriter:
             return None
         if any(not self._is_usable(bias.node, queries) for bias in found.scores.biases):
             return None
-        if not _pays(queries, keys.shape[2]):
+        if not _pays(found, queries, keys, found.result in self.differentiated):
             return None
         sizes = found.scores.sizes or (1, queries.shape[0])
         return _source(scores[0], sizes), _rows(scores[1], sizes), _source(weighted[1], sizes)
@@ -114,7 +119,7 @@ class _Rewriter:
 
     # ---- recording --------------------------------------------------------------------------------------------------
 
-    def _fake(self, node: fx.Node) -> FakeTensor:
+    def _fake(self, node: Any) -> Any:
         meta = node.meta["val"]
         return self.tracer.bind(self.tracer.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device)), node)
 
@@ -132,7 +137,7 @@ class _Rewriter:
 
     def _attend(
         self, found: Attention, queries: fx.Node, keys: tuple[fx.Node, bool], values: fx.Node, tracked: bool
-    ) -> tuple[FakeTensor, tuple[FakeTensor, ...]] | None:
+    ) -> tuple[Any, tuple[Any, ...]] | None:
         """Record the attention: its result, and queries, keys and values as autograd knows them. None if ATen would
         not choose a fused kernel."""
         sizes = found.scores.sizes or (1, found.result.meta["val"].shape[0])
@@ -147,8 +152,8 @@ class _Rewriter:
         if tracked:
             operands = tuple([self._fake(self.tracer.current(one)).requires_grad_(True) for one in operands])
         with self._recording(tracked):
-            attended = torch.nn.functional.scaled_dot_product_attention(
-                *operands, attn_mask=bias, scale=found.scores.factor
+            attended: Any = torch.nn.functional.scaled_dot_product_attention(
+                operands[0], operands[1], operands[2], bias, scale=found.scores.factor
             )
         node, kernels = self.tracer.current(attended), 0
         while node is not before:
@@ -156,7 +161,7 @@ class _Rewriter:
             node = node.prev
         return (attended, operands) if kernels == 1 else None
 
-    def _bias(self, found: Attention, sizes: tuple[int, int]) -> FakeTensor | None:
+    def _bias(self, found: Attention, sizes: tuple[int, int]) -> Any:
         """The sum of the biases, of four dimensions. Fused kernels give zeros where a row of scores has only minus
         infinities, softmax gives NaN: such rows of the bias become NaN."""
         total: Any = None
@@ -167,22 +172,22 @@ class _Rewriter:
         if total is None:
             return None
         hidden = aten.eq.Scalar(aten.amax.default(total, [-1], True), -torch.inf)
-        return _rows_contiguous(aten.where.ScalarSelf(hidden, torch.nan, total))  # type: ignore[no-any-return]
+        return _rows_contiguous(aten.where.ScalarSelf(hidden, torch.nan, total))
 
-    def _differentiate(self, found: Attention, attended: FakeTensor, operands: Sequence[FakeTensor]) -> None:
+    def _differentiate(self, found: Attention, attended: Any, operands: Sequence[Any]) -> None:
         gradients = found.gradients
         assert gradients is not None
         readers = [*gradients.tangent.users]
         first = next(node for node in self.graph.nodes if node in readers and node.meta.get("backward"))
         before = first.prev
-        sizes = tuple(attended.shape[:2])
+        sizes = attended.shape[0], attended.shape[1]
         with self.graph.inserting_before(first):
             with self._recording(tracked=True):
                 tangent = _matrices(self._fake(_source(gradients.tangent, sizes)), sizes)
                 of_query, of_key, of_value = torch.autograd.grad([attended], list(operands), [tangent])
             with self._recording(tracked=False):
-                of_key = of_key.transpose(-1, -2)
-        nodes = [self.tracer.current(one) for one in (of_query, of_key, of_value)]
+                made: tuple[Any, ...] = of_query, of_key.transpose(-1, -2), of_value
+        nodes = [self.tracer.current(one) for one in made]
         self._inherit(before, first)
         for old, new in zip((gradients.queries, gradients.keys, gradients.values), nodes, strict=True):
             if old is not None:
@@ -261,7 +266,7 @@ def _source(node: Any, sizes: tuple[int, int]) -> fx.Node:
         node = inner
 
 
-def _rows(keys: fx.Node, sizes: tuple[int, int]) -> tuple[fx.Node, bool]:
+def _rows(keys: Any, sizes: tuple[int, int]) -> tuple[fx.Node, bool]:
     """The keys of a product, and whether they are transposed there."""
     node = _source(keys, sizes)
     rank = len(node.meta["val"].shape)
@@ -270,7 +275,7 @@ def _rows(keys: fx.Node, sizes: tuple[int, int]) -> tuple[fx.Node, bool]:
     return node, True
 
 
-def _matrices(tensor: FakeTensor, sizes: tuple[int, int]) -> Any:
+def _matrices(tensor: Any, sizes: tuple[int, int]) -> Any:
     return tensor if tensor.dim() == 4 else tensor.view(*sizes, *tensor.shape[1:])
 
 

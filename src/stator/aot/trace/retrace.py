@@ -126,8 +126,8 @@ class RetraceableProgram:
                 by=by,
                 unknown=self.unknown,
             )
-        if self.rewrite is not None:
-            self.rewrite(joint.graph)
+            if self.rewrite is not None:
+                self.rewrite(joint.graph)
         if self.known is not None:
             self.known.use(joint.graph.graph)
         return joint
