@@ -17,7 +17,16 @@ from torch import fx
 from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten
-_VIEWS = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.default))
+_RESHAPES = frozenset(
+    (
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.unsqueeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+    )
+)
 _PRODUCTS_BY_NUMBER = frozenset((aten.mul.Tensor, aten.mul.Scalar))
 _QUOTIENTS = frozenset((aten.div.Tensor, aten.div.Scalar))
 
@@ -35,10 +44,13 @@ class Bias:
 class Scores:
     """The product of queries and keys, and what is done to it: scores = product * factor + sum of biases.
 
-    sizes: (batch, heads) where the scores have four dimensions, else None.
+    product: of batches of matrices, `queries` and the transposed `keys`. sizes: (batch, heads) where the scores have
+    four dimensions, else None.
     """
 
     product: fx.Node
+    queries: fx.Node
+    keys: fx.Node
     factor: float
     biases: tuple[Bias, ...]
     sizes: tuple[Any, Any] | None
@@ -53,10 +65,6 @@ class Gradients:
     queries: fx.Node | None
     keys: fx.Node | None
     values: fx.Node | None
-
-    @property
-    def products(self) -> list[fx.Node]:
-        return [node for node in (self.queries, self.keys, self.values) if node is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +84,12 @@ def find_attention(softmax: fx.Node) -> Attention | None:
     if meta is None or len(meta.shape) not in (3, 4) or dim not in (-1, len(meta.shape) - 1):
         return None
     scores = _scores(source, softmax)
-    if scores is None:
+    if scores is None or not _shows(softmax, scores.product):
         return None
     readers = _readers_of_weights(softmax)
     if readers is None or _dtype(readers.result) is not _dtype(scores.product):
+        return None
+    if not _shows(readers.result.args[0], scores.product):
         return None
     if readers.turned is None and readers.of_scores is None:
         return Attention(scores, softmax, readers.result, None)
@@ -90,6 +100,11 @@ def find_attention(softmax: fx.Node) -> Attention | None:
 def meta_of(node: Any) -> TensorMeta | None:
     meta = node.meta.get("val") if isinstance(node, fx.Node) else None
     return meta if isinstance(meta, TensorMeta) else None
+
+
+def _shows(node: Any, product: fx.Node) -> bool:
+    """Whether the last two dimensions are those of a batch of matrices."""
+    return bool(node.meta["val"].shape[-2:] == product.meta["val"].shape[-2:])
 
 
 def _dtype(node: Any) -> torch.dtype | None:
@@ -105,7 +120,10 @@ def _scores(node: Any, reader: fx.Node) -> Scores | None:
     if not isinstance(node, fx.Node) or list(node.users) != [reader]:
         return None
     if node.target is aten.bmm.default:
-        return Scores(node, 1.0, (), None)
+        queries, keys = node.args
+        return Scores(node, queries, keys, 1.0, (), None)  # type: ignore[arg-type]
+    if node.target is aten.baddbmm.default:
+        return _sum_with_product(node)
     if node.target is aten.add.Tensor and not node.kwargs and len(node.args) == 2:
         return _with_bias(node)
     factor = step_factor(node)
@@ -114,10 +132,19 @@ def _scores(node: Any, reader: fx.Node) -> Scores | None:
         return None
     biases = tuple([replace(bias, factor=bias.factor * factor) for bias in inner.biases])
     shape = node.meta["val"].shape
-    sizes = (shape[0], shape[1]) if len(shape) == 4 else inner.sizes
+    sizes = (shape[0], shape[1]) if len(shape) == 4 and _shows(node, inner.product) else inner.sizes
     if inner.sizes not in (None, sizes):
         return None
     return replace(inner, factor=inner.factor * factor, biases=biases, sizes=sizes)
+
+
+def _sum_with_product(node: fx.Node) -> Scores | None:
+    bias, queries, keys = node.args[:3]
+    beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
+    if len(node.args) != 3 or not isinstance(beta, int | float) or not isinstance(alpha, int | float):
+        return None
+    biases = (Bias(bias, float(beta), 3),) if beta else ()  # type: ignore[arg-type]
+    return Scores(node, queries, keys, float(alpha), biases, None)  # type: ignore[arg-type]
 
 
 def _with_bias(total: fx.Node) -> Scores | None:
@@ -127,20 +154,42 @@ def _with_bias(total: fx.Node) -> Scores | None:
         if not isinstance(bias, fx.Node) or of_part is None or of_part.shape != shape or part is bias:
             continue
         inner = _scores(part, total)
-        if inner is not None:
+        if inner is not None and _shows(total, inner.product):
             return replace(inner, biases=(*inner.biases, Bias(bias, 1.0, len(shape))))
     return None
 
 
+KEPT, TURNED = "kept", "turned"
+
+
+def order_of(node: fx.Node) -> str | None:
+    """The order of the elements of a view: KEPT, or TURNED where the last two dimensions change places, both apart from
+    dimensions of size one. None for other orders, and other nodes."""
+    if node.target in _RESHAPES:
+        return KEPT
+    source = meta_of(node.args[0]) if node.args else None
+    if source is None or node.target not in (aten.permute.default, aten.transpose.int):
+        return None
+    dims = list(range(len(source.shape)))
+    if node.target is aten.permute.default:
+        dims = [int(dim) % len(dims) for dim in node.args[1]]  # type: ignore
+    else:
+        one, other = [int(dim) % len(dims) for dim in node.args[1:]]  # type: ignore
+        dims[one], dims[other] = other, one
+    moved = [dim for dim in dims if source.shape[dim] != 1]
+    if moved == sorted(moved):
+        return KEPT
+    return TURNED if [*moved[:-2], *moved[:-3:-1]] == sorted(moved) else None
+
+
 def step_factor(node: fx.Node) -> float | None:
-    """The number by which a node multiplies its first argument: 1 for views of equal matrices, and for casts between
-    the dtypes of products and float32. None for other nodes."""
+    """The number by which a node multiplies its first argument: 1 where it shows equal elements in equal order, and
+    for casts between the dtypes of products and float32. None for other nodes."""
     source, meta = meta_of(node.args[0]) if node.args else None, meta_of(node)
     if source is None or meta is None:
         return None
-    if node.target in _VIEWS:
-        ranks = {len(meta.shape), len(source.shape)}
-        return 1.0 if ranks <= {3, 4} and source.shape[-2:] == meta.shape[-2:] else None
+    if order_of(node) is KEPT:
+        return 1.0
     if node.target is aten._to_copy.default:
         return 1.0 if _is_cast(node) and meta.dtype in FLOATS and source.dtype in FLOATS else None
     number = node.args[1] if len(node.args) == 2 and not node.kwargs else None
@@ -277,7 +326,7 @@ def _gradients_of_product(node: fx.Node, scores: Scores) -> tuple[fx.Node | None
         node, factor = reader, factor * step
     if abs(factor - scores.factor) > 1e-12 * abs(scores.factor):
         return None
-    queries, keys = scores.product.args
+    queries, keys = scores.queries, scores.keys
     of_queries = of_keys = None
     for user in node.users:
         if user.target is not aten.bmm.default or user.args[0] is user.args[1]:

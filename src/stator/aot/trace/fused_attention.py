@@ -20,10 +20,9 @@ from stator.graph.ir.cleanup import clean_up, same_layout
 from stator.graph.ir.memory import fixed_memory
 from stator.prims.record import TensorMeta, record
 
-from .attention_pattern import FLOATS, Attention, find_attention, meta_of, softmaxes
+from .attention_pattern import FLOATS, KEPT, TURNED, Attention, find_attention, meta_of, order_of, softmaxes
 
 aten = torch.ops.aten
-_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
 
 def fuse_attention(gm: fx.GraphModule) -> fx.GraphModule:
@@ -96,8 +95,8 @@ class _Rewriter:
 
     def _operands(self, found: Attention) -> tuple[fx.Node, tuple[fx.Node, bool], fx.Node] | None:
         """Queries, transposed keys and values as the program has them before it makes batches of matrices of them."""
-        scores, weighted = found.scores.product.args, found.result.args
-        metas = [meta_of(one) for one in (scores[0], scores[1], weighted[1])]
+        scores, weighted = found.scores, found.result.args[1]
+        metas = [meta_of(one) for one in (scores.queries, scores.keys, weighted)]
         if any(meta is None or meta.dtype not in FLOATS for meta in metas):
             return None
         queries, keys, values = metas
@@ -105,12 +104,13 @@ class _Rewriter:
         numbers = (*queries.shape, *keys.shape, *values.shape)
         if any(type(number) is not int or number == 0 for number in numbers) or values.shape[2] != queries.shape[2]:
             return None
-        if any(not self._is_usable(bias.node, queries) for bias in found.scores.biases):
+        if any(bias.rank > 4 or not self._is_usable(bias.node, queries) for bias in found.scores.biases):
             return None
         if not _pays(found, queries, keys, found.result in self.differentiated):
             return None
-        sizes = found.scores.sizes or (1, queries.shape[0])
-        return _source(scores[0], sizes), _rows(scores[1], sizes), _source(weighted[1], sizes)
+        sizes = _sizes(found)
+        shapes = (*sizes, *queries.shape[1:]), (*sizes, *values.shape[1:])
+        return _source(scores.queries, shapes[0]), _rows(scores.keys, sizes), _source(weighted, shapes[1])
 
     def _is_usable(self, bias: fx.Node, queries: TensorMeta) -> bool:
         """Kernels compute no gradient of a bias, and want its dtype equal."""
@@ -140,14 +140,17 @@ class _Rewriter:
     ) -> tuple[Any, tuple[Any, ...]] | None:
         """Record the attention: its result, and queries, keys and values as autograd knows them. None if ATen would
         not choose a fused kernel."""
-        sizes = found.scores.sizes or (1, found.result.meta["val"].shape[0])
-        before = found.result.prev
+        sizes, before = _sizes(found), found.result.prev
+        count, width = found.result.args[1].meta["val"].shape[-2:]  # type: ignore[union-attr]
         with self._recording(tracked=False):
-            query = _matrices(self._fake(queries), sizes)
+            query = _reshaped(self._fake(queries), (*sizes, found.result.meta["val"].shape[1], width))
             query = aten.add.Tensor(query, aten.mul.Tensor(query, 0.0))  # a row with an infinity attends to NaN
-            key = self._fake(keys[0])
-            key = _matrices(key.transpose(-1, -2) if keys[1] else key, sizes)
-            operands = tuple([_rows_contiguous(one) for one in (query, key, _matrices(self._fake(values), sizes))])
+            if keys[1]:
+                key = _reshaped(self._fake(keys[0]), (*sizes, width, count)).transpose(-1, -2)
+            else:
+                key = _reshaped(self._fake(keys[0]), (*sizes, count, width))
+            value = _reshaped(self._fake(values), (*sizes, count, width))
+            operands = tuple([_rows_contiguous(one) for one in (query, key, value)])
             bias = self._bias(found, sizes)
         if tracked:
             operands = tuple([self._fake(self.tracer.current(one)).requires_grad_(True) for one in operands])
@@ -180,10 +183,10 @@ class _Rewriter:
         readers = [*gradients.tangent.users]
         first = next(node for node in self.graph.nodes if node in readers and node.meta.get("backward"))
         before = first.prev
-        sizes = attended.shape[0], attended.shape[1]
+        shape = tuple(attended.shape)
         with self.graph.inserting_before(first):
             with self._recording(tracked=True):
-                tangent = _matrices(self._fake(_source(gradients.tangent, sizes)), sizes)
+                tangent = _reshaped(self._fake(_source(gradients.tangent, shape)), shape)
                 of_query, of_key, of_value = torch.autograd.grad([attended], list(operands), [tangent])
             with self._recording(tracked=False):
                 made: tuple[Any, ...] = of_query, of_key.transpose(-1, -2), of_value
@@ -209,15 +212,25 @@ class _Rewriter:
         if old in self.fixed:  # the program's result may be written to, while a backward still needs the kernel's
             with self.graph.inserting_before(old), self._recording(tracked=False):
                 new = self.tracer.current(self._fake(new).clone())
-        for user in list(old.users):
-            if user.target in _VIEWS and user.meta["val"].shape == new.meta["val"].shape:
-                self._substitute(user, new)
+        self._replace_shown(old, new)
         if old.users:
             with self.graph.inserting_before(old), self._recording(tracked=False):
                 matrices = self.tracer.current(self._fake(new).reshape(old.meta["val"].shape))
             self._substitute(old, matrices)
         else:
             self.graph.erase_node(old)
+
+    def _replace_shown(self, old: fx.Node, new: fx.Node) -> None:
+        """Let `new` be read where `old` is shown in its shape."""
+        for user in list(old.users):
+            if order_of(user) is not KEPT:
+                continue
+            if user.meta["val"].shape == new.meta["val"].shape:
+                self._substitute(user, new)
+            else:
+                self._replace_shown(user, new)
+                if not user.users:
+                    self.graph.erase_node(user)
 
     def _substitute(self, old: fx.Node, new: fx.Node) -> None:
         """Let the readers of `old` read `new`, which has an equal shape: in another layout, where a copy of it ends."""
@@ -253,30 +266,34 @@ def _descendants_of_differentiated(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
-def _source(node: Any, sizes: tuple[int, int]) -> fx.Node:
-    """The value with dimensions (batch, heads) that a batch of matrices shows, or the matrices; not its copies."""
-    while True:
-        inner = node.args[0] if node.args else None
-        meta, of_inner = meta_of(node), meta_of(inner)
-        if meta is None or of_inner is None or of_inner.dtype is not meta.dtype:
-            return node  # type: ignore[no-any-return]
-        shows = node.target in _VIEWS and of_inner.shape == (*sizes, *meta.shape[-2:])
-        if not shows and node.target is not aten.clone.default:
-            return node  # type: ignore[no-any-return]
-        node = inner
+def _sizes(found: Attention) -> tuple[int, int]:
+    """(batch, heads)"""
+    return found.scores.sizes or (1, found.result.meta["val"].shape[0])
+
+
+def _source(node: Any, shape: tuple[int, ...]) -> fx.Node:
+    """The first value of this shape whose elements `node` shows in equal order, or `node`; copies are skipped."""
+    found = node
+    while order_of(node) is KEPT or node.target is aten.clone.default:
+        node = node.args[0]
+        if node.meta["val"].shape == shape:
+            found = node
+    return found  # type: ignore[no-any-return]
 
 
 def _rows(keys: Any, sizes: tuple[int, int]) -> tuple[fx.Node, bool]:
     """The keys of a product, and whether they are transposed there."""
-    node = _source(keys, sizes)
-    rank = len(node.meta["val"].shape)
-    if node.target is aten.transpose.int and {dim % rank for dim in node.args[1:]} == {rank - 1, rank - 2}:  # type: ignore
-        return _source(node.args[0], sizes), False
-    return node, True
+    width, count = keys.meta["val"].shape[-2:]
+    node = keys
+    while order_of(node) is KEPT or node.target is aten.clone.default:
+        node = node.args[0]
+    if order_of(node) is TURNED and [size for size in node.meta["val"].shape if size != 1][-2:] == [width, count]:
+        return _source(node.args[0], (*sizes, count, width)), False
+    return _source(keys, (*sizes, width, count)), True
 
 
-def _matrices(tensor: Any, sizes: tuple[int, int]) -> Any:
-    return tensor if tensor.dim() == 4 else tensor.view(*sizes, *tensor.shape[1:])
+def _reshaped(tensor: Any, shape: tuple[int, ...]) -> Any:
+    return tensor if tuple(tensor.shape) == shape else tensor.reshape(shape)
 
 
 def _rows_contiguous(tensor: Any) -> Any:
