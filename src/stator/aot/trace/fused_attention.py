@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.aot.partition.forward_backward_sets import ancestors, must_run
 from stator.aot.runtime.eager import keep_all
 from stator.base import counters
 from stator.graph.functionalization.functionalize import FunctionalTracer
@@ -104,18 +105,22 @@ class _Rewriter:
         numbers = (*queries.shape, *keys.shape, *values.shape)
         if any(type(number) is not int or number == 0 for number in numbers) or values.shape[2] != queries.shape[2]:
             return None
-        if any(bias.rank > 4 or not self._is_usable(bias.node, queries) for bias in found.scores.biases):
+        tracked = found.result in self.differentiated
+        if not _pays(found, queries, keys, tracked):
             return None
-        if not _pays(found, queries, keys, found.result in self.differentiated):
+        if any(bias.rank > 4 or not self._is_usable(bias.node, queries, tracked) for bias in found.scores.biases):
             return None
         sizes = _sizes(found)
         shapes = (*sizes, *queries.shape[1:]), (*sizes, *values.shape[1:])
         return _source(scores.queries, shapes[0]), _rows(scores.keys, sizes), _source(weighted, shapes[1])
 
-    def _is_usable(self, bias: fx.Node, queries: TensorMeta) -> bool:
-        """Kernels compute no gradient of a bias, and want its dtype equal."""
+    def _is_usable(self, bias: fx.Node, queries: TensorMeta, tracked: bool) -> bool:
+        """Kernels compute no gradient of a bias, and want its dtype equal. A backward computes weights from the
+        logarithm of their sum, which is lost beside a large bias: a row that hides all keys would count too much."""
         meta = meta_of(bias)
-        return meta is not None and meta.dtype is queries.dtype and bias not in self.differentiated
+        if meta is None or meta.dtype is not queries.dtype or bias in self.differentiated:
+            return False
+        return not tracked or _shows_each_row(bias)
 
     # ---- recording --------------------------------------------------------------------------------------------------
 
@@ -264,6 +269,23 @@ def _descendants_of_differentiated(graph: fx.Graph) -> set[fx.Node]:
         if node.meta.get("requires_grad") or any(used in found for used in node.all_input_nodes):
             found.add(node)
     return found
+
+
+_SMALL_BIAS = 1024.0
+
+
+def _shows_each_row(bias: fx.Node) -> bool:
+    """Whether a bias is computed from no input, and is small for a key of each row."""
+    needed = ancestors([bias])
+    values: dict[fx.Node, Any] = {}
+    for node in bias.graph.nodes:
+        if node not in needed:
+            continue
+        if not isinstance(node.target, torch._ops.OpOverload) or must_run(node) or "empty" in str(node.target):
+            return False
+        args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        values[node] = node.target(*args, **kwargs)
+    return bool((values[bias].amax(-1).abs() < _SMALL_BIAS).all())
 
 
 def _sizes(found: Attention) -> tuple[int, int]:
