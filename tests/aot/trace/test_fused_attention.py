@@ -332,10 +332,10 @@ def test_a_bias_of_another_dtype_stays() -> None:
     def mixed(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
         return ((query @ key.transpose(-1, -2)).float() + bias).softmax(-1).to(value.dtype) @ value
 
-    given = [one.transpose(1, 2) for one in operands(torch.bfloat16)]
+    query, key, value = (one.transpose(1, 2) for one in operands(torch.bfloat16))
     before = counters.counts["fused_attention"]
     with torch.no_grad():
-        stator.compile(mixed)(*given, biases()["heads"])
+        stator.compile(mixed)(query, key, value, biases()["heads"])
     assert counters.counts["fused_attention"] == before
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.aot.partition.forward_backward_sets import ancestors, must_run
 from stator.aot.runtime.eager import keep_all
 from stator.base import counters
 from stator.graph.functionalization.functionalize import FunctionalTracer
 from stator.graph.ir.cleanup import clean_up, same_layout
 from stator.graph.ir.memory import fixed_memory
+from stator.graph.ir.schema import is_random_call
 from stator.prims.record import TensorMeta, record
 
 from .attention_pattern import FLOATS, KEPT, TURNED, Attention, find_attention, meta_of, order_of, softmaxes
@@ -276,16 +276,22 @@ _SMALL_BIAS = 1024.0
 
 def _shows_each_row(bias: fx.Node) -> bool:
     """Whether a bias is computed from no input, and is small for a key of each row."""
-    needed = ancestors([bias])
-    values: dict[fx.Node, Any] = {}
-    for node in bias.graph.nodes:
-        if node not in needed:
-            continue
-        if not isinstance(node.target, torch._ops.OpOverload) or must_run(node) or "empty" in str(node.target):
-            return False
-        args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
-        values[node] = node.target(*args, **kwargs)
-    return bool((values[bias].amax(-1).abs() < _SMALL_BIAS).all())
+    value = _value(bias, {})
+    return value is not None and bool((value.amax(-1).abs() < _SMALL_BIAS).all())
+
+
+def _value(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    """The value of a node that depends on no input; None for other nodes."""
+    if node in known:
+        return known[node]
+    target = node.target
+    value = None
+    if isinstance(target, torch._ops.OpOverload) and not is_random_call(target, node.args, node.kwargs):
+        sources = {source: _value(source, known) for source in node.all_input_nodes}
+        if "empty" not in str(target) and all(one is not None for one in sources.values()):
+            value = target(*fx.map_arg(node.args, sources.__getitem__), **fx.map_arg(node.kwargs, sources.__getitem__))
+    known[node] = value
+    return value
 
 
 def _sizes(found: Attention) -> tuple[int, int]:
