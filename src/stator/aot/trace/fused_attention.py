@@ -276,22 +276,20 @@ _SMALL_BIAS = 1024.0
 
 def _shows_each_row(bias: fx.Node) -> bool:
     """Whether a bias is computed from no input, and is small for a key of each row."""
-    value = _value(bias, {})
-    return value is not None and bool((value.amax(-1).abs() < _SMALL_BIAS).all())
-
-
-def _value(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    """The value of a node that depends on no input; None for other nodes."""
-    if node in known:
-        return known[node]
-    target = node.target
-    value = None
-    if isinstance(target, torch._ops.OpOverload) and not is_random_call(target, node.args, node.kwargs):
-        sources = {source: _value(source, known) for source in node.all_input_nodes}
-        if "empty" not in str(target) and all(one is not None for one in sources.values()):
-            value = target(*fx.map_arg(node.args, sources.__getitem__), **fx.map_arg(node.kwargs, sources.__getitem__))
-    known[node] = value
-    return value
+    needed = {bias}
+    for node in reversed(bias.graph.nodes):
+        if node not in needed:
+            continue
+        known = isinstance(node.target, torch._ops.OpOverload) and "empty" not in str(node.target)
+        if not known or is_random_call(node.target, node.args, node.kwargs):
+            return False
+        needed.update(node.all_input_nodes)
+    values: dict[fx.Node, Any] = {}
+    for node in bias.graph.nodes:
+        if node in needed:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = node.target(*args, **kwargs)
+    return bool((values[bias].amax(-1).abs() < _SMALL_BIAS).all())
 
 
 def _sizes(found: Attention) -> tuple[int, int]:
