@@ -44,18 +44,23 @@ def fuse_attention(gm: fx.GraphModule) -> fx.GraphModule:
     return gm
 
 
-# Fused kernels on CPUs are faster than products and a softmax from so many queries and keys on, by dtype.
+# Fused kernels are faster than products and a softmax from so many queries and keys on, on CPUs; on GPUs from so many
+# scores on.
 _LEAST_ROWS = {torch.float32: 768, torch.bfloat16: 64, torch.float16: 64}
+_LEAST_SCORES = 1 << 21
 
 
 def _pays(found: Attention, queries: TensorMeta, keys: TensorMeta, tracked: bool) -> bool:
-    """Whether a fused kernel is faster, by measurements (docs/kernels.md). Legality is decided elsewhere."""
+    """Whether a fused kernel is faster, by measurements (docs/kernels.md, docs/gpu.md). Legality is decided elsewhere.
+
+    tracked: whether gradients may flow through the attention.
+    """
     dtype, device = queries.dtype, queries.device.type
+    scores = math.prod(found.scores.product.meta["val"].shape)
     if device == "cuda":
-        return dtype is not torch.float32
+        return dtype is not torch.float32 and not tracked and scores >= _LEAST_SCORES
     if device != "cpu" or (tracked and dtype is not torch.float32):
         return False
-    scores = math.prod(found.scores.product.meta["val"].shape)
     reads_much = any(4 * math.prod(bias.node.meta["val"].shape) > scores for bias in found.scores.biases)
     return not reads_much and min(queries.shape[1], keys.shape[2]) >= _LEAST_ROWS[dtype]
 
