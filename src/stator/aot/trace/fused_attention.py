@@ -6,6 +6,7 @@ This rewrites a whole joint or inference graph, so that a backward is rewritten 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -91,10 +92,12 @@ class _Rewriter:
                 self.graph.erase_node(unused)
             return False
         attended, differentiated = made
+        with self.graph.inserting_before(found.result):
+            result = self._with_lost_nan(self.tracer.current(attended))
         self._inherit(before, found.result)
         if found.gradients is not None:
             self._differentiate(found, attended, differentiated)
-        self._replace(found.result, self.tracer.current(attended))
+        self._replace(found.result, result)
         return True
 
     # ---- operands ---------------------------------------------------------------------------------------------------
@@ -173,6 +176,19 @@ class _Rewriter:
             kernels += isinstance(node.target, torch._ops.OpOverload) and "attention" in record(node.target).tags
             node = node.prev
         return (attended, operands) if kernels == 1 else None
+
+    def _with_lost_nan(self, attended: fx.Node) -> fx.Node:
+        """For half floats, kernels of CPUs give zeros in a row with a score of infinity, where softmax gives NaN. The
+        logarithm of the row's sum is infinite there."""
+        kernel = attended.args[0]
+        if not isinstance(kernel, fx.Node) or kernel.target is not _KERNEL_OF_CPUS or _is_single(attended):
+            return attended
+        logarithms = self.graph.call_function(operator.getitem, (kernel, 1))
+        logarithms.meta["val"] = kernel.meta["val"][1]
+        with self._recording(tracked=False):
+            result = self._fake(attended)
+            lost = aten.mul.Tensor(self._fake(logarithms), 0.0).unsqueeze(-1).to(result.dtype)
+            return self.tracer.current(aten.add.Tensor(result, lost))
 
     def _bias(self, found: Attention, sizes: tuple[int, int]) -> Any:
         """The sum of the biases, of four dimensions. Fused kernels give zeros where a row of scores has only minus
@@ -274,6 +290,13 @@ def _descendants_of_differentiated(graph: fx.Graph) -> set[fx.Node]:
         if node.meta.get("requires_grad") or any(used in found for used in node.all_input_nodes):
             found.add(node)
     return found
+
+
+_KERNEL_OF_CPUS = aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+def _is_single(node: fx.Node) -> bool:
+    return node.meta["val"].dtype is torch.float32  # type: ignore[no-any-return]
 
 
 _SMALL_BIAS = 1024.0
