@@ -47,7 +47,7 @@ def fuse_attention(gm: fx.GraphModule) -> fx.GraphModule:
 
 # Fused kernels are faster than products and a softmax from so many queries and keys on, on CPUs; on GPUs from so many
 # scores on.
-_LEAST_ROWS = {torch.float32: 768, torch.bfloat16: 64, torch.float16: 64}
+_LEAST_ROWS = {torch.float32: 768, torch.bfloat16: 64, torch.float16: 256}
 _LEAST_SCORES = 1 << 21
 
 
