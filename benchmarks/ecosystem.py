@@ -57,7 +57,7 @@ def generate(compile_: Compile) -> Run:
     model = _gpt2().eval()
     model.forward = compile_(model.forward)
     prompt = torch.randint(2, 1000, (1, 16))
-    return lambda: model.generate(prompt, max_new_tokens=16, do_sample=False, cache_implementation="static")
+    return lambda: model.generate(prompt, max_new_tokens=16, do_sample=False)
 
 
 def accelerate(compile_: Compile) -> Run:
@@ -192,7 +192,7 @@ def torchao(compile_: Compile) -> Run:
 
 PROGRAMS: dict[str, tuple[str, Callable[[Compile], Run]]] = {
     "transformers, Trainer": ("steps of BERT, 4 layers of 256", trainer),
-    "transformers, generate": ("16 tokens of GPT-2, 4 layers of 256, static cache", generate),
+    "transformers, generate": ("16 tokens of GPT-2, 4 layers of 256", generate),
     "accelerate": ("steps of a transformer encoder, 2 layers of 128", accelerate),
     "Lightning": ("an epoch of an autoencoder", lightning),
     "timm": ("a step of convnext_atto, 96 x 96", timm),

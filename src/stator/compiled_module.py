@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from stator.dynamo.cache.entry import call_from_slot
 from stator.dynamo.callables import ORIGINAL, compiled_call, original_of
 from stator.dynamo.frame_compiler import FrameCompiler
 
@@ -121,6 +122,11 @@ class _Class:
         object.__dict__["__class__"].__set__(instance, _compiled_class(type(original)))
 
 
+def _call_original(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """What other compilers read in place of the call of a compiled module."""
+    return self._stator_original(*args, **kwargs)
+
+
 # Weak values: a generated class refers to the user's class, so only its instances may keep it alive.
 _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
@@ -161,6 +167,5 @@ def _make_class(cls: type) -> type:
     if cls.__eq__ is object.__eq__ and cls.__hash__ is object.__hash__:
         body |= {"__eq__": _equals, "__hash__": _hash}
     made = type(cls)(cls.__name__, (_SlottedModule if is_plain else CompiledModule, cls), body)
-    # The slot's descriptor on the class binds a call directly to the entry.
-    setattr(made, "__call__", getattr(made, _CALL))  # noqa: B010
+    setattr(made, "__call__", call_from_slot(getattr(made, _CALL), _call_original))  # noqa: B010
     return made

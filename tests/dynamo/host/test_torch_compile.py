@@ -85,6 +85,23 @@ def test_ours_inside_theirs(function, monkeypatch):
     assert not [node for node in nodes if STATOR_FOLDER in node.stack_trace]
 
 
+def test_a_compiled_module_inside_theirs_is_one_graph_with_its_hooks():
+    """Also as a part of another module, with gradients."""
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh())
+    seen = []
+    module.register_forward_hook(lambda *_: seen.append(1))
+    ours = stator.compile(module, backend="eager")
+    x = torch.randn(2, 3, requires_grad=True)
+    for outer in (lambda x: ours(x) + 1, ours, torch.nn.Sequential(ours, torch.nn.ReLU())):
+        torch._dynamo.reset()
+        theirs = torch.compile(outer, backend="eager", fullgraph=True)
+        torch.testing.assert_close(theirs(x), outer(x), rtol=0, atol=0)
+        (found,) = torch.autograd.grad(theirs(x).sum(), x)
+        (expected,) = torch.autograd.grad(outer(x).sum(), x)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert len(seen) == 12
+
+
 def test_the_hook_leaves_what_torch_compile_generated_alone():
     theirs = torch.compile(breaking, backend="eager")
     theirs(X)

@@ -138,6 +138,11 @@ for _kind in (
 skip_files(os.path.join(TORCH_FOLDER, "_dynamo") + os.sep, with_callees=True)
 
 
+def call_from_slot(slot: Any, shown: FunctionType) -> Any:
+    """`__call__` for a class whose instances hold their callable in a slot. The class itself shows a function."""
+    return slot if _native is None else _native.CallSlot(slot, shown)
+
+
 def is_entry(value: object) -> bool:
     return _native is not None and type(value) is _native.Entry
 

@@ -277,7 +277,73 @@ static PyTypeObject EntryType = {
     .tp_weaklistoffset = offsetof(Entry, weakrefs),
 };
 
+/* ---- calling instances ---- */
+
+/* `__call__` of a class whose instances hold their callable in a slot: instances find the callable, and the class shows
+ * a function, so that code that reads classes (as torch.compile) finds what it understands. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *slot;     /* the slot's descriptor */
+    PyObject *function; /* shown by the class */
+} CallSlot;
+
+static PyObject *call_slot_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *slot, *function;
+    if (!PyArg_ParseTuple(args, "OO:CallSlot", &slot, &function)) {
+        return NULL;
+    }
+    if (!Py_TYPE(slot)->tp_descr_get) {
+        PyErr_SetString(PyExc_TypeError, "a descriptor is expected");
+        return NULL;
+    }
+    CallSlot *self = (CallSlot *)type->tp_alloc(type, 0);
+    if (self) {
+        self->slot = Py_NewRef(slot);
+        self->function = Py_NewRef(function);
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *call_slot_get(PyObject *self, PyObject *object, PyObject *type)
+{
+    PyObject *slot = ((CallSlot *)self)->slot;
+    return object ? Py_TYPE(slot)->tp_descr_get(slot, object, type) : Py_NewRef(((CallSlot *)self)->function);
+}
+
+static int call_slot_traverse(CallSlot *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->slot);
+    Py_VISIT(self->function);
+    return 0;
+}
+
+static int call_slot_clear(CallSlot *self)
+{
+    Py_CLEAR(self->slot);
+    Py_CLEAR(self->function);
+    return 0;
+}
+
+static void call_slot_dealloc(CallSlot *self)
+{
+    PyObject_GC_UnTrack(self);
+    call_slot_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyTypeObject CallSlotType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.CallSlot",
+    .tp_basicsize = sizeof(CallSlot),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = call_slot_new,
+    .tp_dealloc = (destructor)call_slot_dealloc,
+    .tp_traverse = (traverseproc)call_slot_traverse,
+    .tp_clear = (inquiry)call_slot_clear,
+    .tp_descr_get = call_slot_get,
+};
+
 int stator_entry_add_to(PyObject *module)
 {
-    return PyModule_AddType(module, &EntryType);
+    return PyModule_AddType(module, &EntryType) < 0 || PyModule_AddType(module, &CallSlotType) < 0 ? -1 : 0;
 }
