@@ -19,7 +19,7 @@ typedef struct { void (*run)(void const *, uint64_t); char content[256]; } Work;
 typedef struct { Work works[64]; int count; } Graph;
 static Graph *captured;
 static uint64_t captured_stream;
-int fake_graphs, fake_graph_launches, fake_capturing, fake_refuse_graphs;
+int fake_graphs, fake_graph_launches, fake_capturing, fake_refuse_graphs, fake_fail_graphs;
 
 int fake_depth(void) { return depth; }
 /* Whether the work was put off into the graph of a stream that is captured. */
@@ -59,6 +59,9 @@ int cuGraphInstantiateWithFlags(Graph **exec, Graph *graph, unsigned long long f
 }
 int cuGraphLaunch(Graph *exec, uint64_t stream)
 {
+    if (fake_fail_graphs) {
+        return 700;
+    }
     ++fake_graph_launches;
     for (int i = 0; i < exec->count; ++i) {
         exec->works[i].run(exec->works[i].content, stream);

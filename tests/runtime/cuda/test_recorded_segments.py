@@ -170,6 +170,17 @@ def test_a_driver_that_makes_no_graphs(world: World) -> None:
     assert world.replays() == 0
 
 
+def test_a_graph_that_cannot_be_launched_raises(world: World) -> None:
+    segment, tensors = world.chain(), matrices(7)
+    for _ in range(3):
+        check(segment, tensors)
+    world.fake.set("fail_graphs", 1)
+    with pytest.raises(RuntimeError, match="launching a graph that starts with kernel steps failed: made to fail"):
+        segment(*tensors)
+    world.fake.set("fail_graphs", 0)
+    check(segment, tensors)
+
+
 def test_functions_of_python_are_steps_too(world: World) -> None:
     seen: list[tuple[int, ...]] = []
     segment = world.segment(2, (lambda a, b: seen.append((a, b)), (1, 0), ()), (lambda a: seen.append((a,)), (0,), ()))

@@ -19,8 +19,7 @@ def make_segment(device: torch.device, count: int, steps: Sequence[Step]) -> Cal
     It runs them one by one until a call finds all tensors at the addresses of the call before. It then records them as
     a CUDA graph, which it launches whenever the addresses are these again. It raises what the steps raise.
     """
-    name = f"{len(steps)} steps"
-    return driver.open_driver().Segment(name, device.index or 0, count, tuple(steps))
+    return driver.open_driver().Segment(repr(steps[0][0]), device.index or 0, count, tuple(steps))
 
 
 __all__ = ["Step", "make_segment"]

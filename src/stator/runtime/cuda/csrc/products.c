@@ -323,15 +323,15 @@ static Plan *plan_for(Shape const *shape, void *bias)
         }
     }
     Plan **place = empty ? empty : idle;
-    void *handle = place ? handle_of((int)shape->device) : NULL;
-    Plan *plan = handle ? PyMem_Calloc(1, sizeof *plan) : NULL;
+    Plan *plan = place ? PyMem_Calloc(1, sizeof *plan) : NULL;
     if (!plan) {
         return NULL;
     }
     int mode = CAPTURE_MODE_RELAXED; /* the library may load code, also while a CUDA graph is captured */
     plan->shape = *shape;
     stator_cuda.exchange_capture_mode(&mode);
-    plan->works = choose(plan, bias, handle);
+    void *handle = handle_of((int)shape->device);
+    plan->works = handle && choose(plan, bias, handle);
     stator_cuda.exchange_capture_mode(&mode);
     if (*place) {
         free_plan(*place);

@@ -163,7 +163,7 @@ static int run(Segment *self, PyObject *const *args, void **addresses, void *str
             code = stator_cuda.launch_graph(found->graph, stream);
             Py_END_ALLOW_THREADS
             found->launching = 0;
-            return code ? (stator_cuda_error(code, "launching the graph of", PyTuple_GET_ITEM(self->held, 0)), -1) : 0;
+            return code ? (stator_cuda_error(code, "launching a graph that starts with", PyTuple_GET_ITEM(self->held, 0)), -1) : 0;
         }
     }
     if (run_steps(self, args) < 0) {
