@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -126,6 +127,7 @@ def test_compiled_programs_call_the_library(monkeypatch: pytest.MonkeyPatch) -> 
     x = torch.randn(32, 64, device=DEVICE).bfloat16()
     compiled = stator.compile(layer)
     with torch.no_grad():
+        exact = copy.deepcopy(layer).double()(x.double())
         for _ in range(3):
-            torch.testing.assert_close(compiled(x), layer(x))
+            assert error(compiled(x), exact) <= 1.2 * error(layer(x), exact)
     assert made and {*made} <= {*USUAL}

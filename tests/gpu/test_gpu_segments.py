@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from tests.gpu.device import DEVICE, only_cuda
 
 import stator
-from stator.runtime.cuda import driver
+from stator.runtime.cuda import driver, segments
 
 pytestmark = only_cuda
 
@@ -71,8 +71,6 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         def Segment(self, *args: Any) -> Any:
             made.append(usual(*args))
             return made[-1]
-
-    from stator.runtime.cuda import segments
 
     noted = Noted()
     monkeypatch.setattr(segments.driver, "open_driver", lambda: noted)
