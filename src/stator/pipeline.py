@@ -39,6 +39,7 @@ from stator.inductor.program.steps import KernelSource, Launch, Program
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.groups import Schedule
 from stator.inductor.schedule.printer import print_schedule
+from stator.inductor.schedule.products import fuse_products
 from stator.inductor.schedule.verifier import verify_schedule
 from stator.runtime import cuda
 from stator.runtime.cuda import graphs
@@ -201,6 +202,7 @@ def compile_graph(
         verify_lowered(lowered)
     with counters.timed("schedule"):
         scheduled = schedule(lowered, options)
+        scheduled, lowered = _with_product_kernels(scheduled, lowered, options)
         if "part" in gm.meta:
             freed = set(lowered.inputs) - _held(gm, lowered.inputs) if gm.meta.get("boxed") else ()
             scheduled = order_for_memory(lowered, scheduled, freed)
@@ -259,6 +261,14 @@ def _compile_part(gm: fx.GraphModule, options: Options) -> Compiled:
 
 
 _NO_PARAMETER = torch.empty(0)
+
+
+def _with_product_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> tuple[Schedule, Lowered]:
+    """Compute products in kernels of our own where these win, unless eager's bits are asked for."""
+    if options.exact_rounding or not options.fusion:
+        return scheduled, lowered
+    rule = partial(triton.choose_tile, lowered=lowered)
+    return fuse_products(scheduled, lowered, triton.Tuner(lowered) if options.mode == "max-autotune" else rule)
 
 
 def _show_schedule(scheduled: Schedule) -> None:

@@ -22,6 +22,7 @@ ARTIFACTS = {
     "schedule": "the fused groups",
     "code": "the generated source",
     "cuda_graphs": "what is recorded as a CUDA graph, and what is not",
+    "autotune": "what max-autotune timed, and what it chose",
     "timing": "seconds spent in each stage",
 }
 

@@ -17,6 +17,7 @@ class DeviceTraits:
     lazy_parts: a concatenation of so many parts, or fewer, is selected from its parts where it is used; 0: never.
     small_read: reading a buffer of fewer elements for each element of a result costs nothing beside storing the result.
     combined_bytes: a kernel that moves no more may be launched together with others; 0: never.
+    products: matrix products can be kernels of ours.
     lazy_gather: a gather of less than one in so many elements computes these alone, not all; 0: never.
     """
 
@@ -29,6 +30,7 @@ class DeviceTraits:
     lazy_parts: int
     combined_bytes: int
     small_read: float
+    products: bool = False
 
 
 # Threads share one long reduction. Rows: the second-level cache; columns: sixteen rows are in flight in lanes.
@@ -57,6 +59,7 @@ GPU = DeviceTraits(
     lazy_parts=4,
     combined_bytes=8 << 20,
     small_read=1 / 16,
+    products=True,
 )
 
 TRAITS = {"cpu": CPU}

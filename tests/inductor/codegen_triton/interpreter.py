@@ -37,6 +37,18 @@ def cast(builder: InterpreterBuilder, source: TensorHandle, target: tl.dtype) ->
 InterpreterBuilder.cast_impl = cast
 
 
+def dot(
+    builder: InterpreterBuilder, a: TensorHandle, b: TensorHandle, total: TensorHandle, *options: Any
+) -> TensorHandle:
+    """Products with sums in the total's dtype: the interpreter's own takes the bits of bfloat16 for integers."""
+    sides = [cast(builder, side, tl.float32) if side.dtype.scalar == tl.bfloat16 else side for side in (a, b)]
+    found = np.matmul(*[side.data for side in sides], dtype=total.data.dtype) + total.data
+    return TensorHandle(found, total.dtype.scalar)
+
+
+InterpreterBuilder.create_dot = dot
+
+
 def reduce_by_halves(self: ReduceOps, blocks: tuple[tl.core.tensor, ...]) -> list[tl.core.tensor]:
     """The halves of an axis are combined until one element is left. The interpreter's own loop calls the function for
     each element."""

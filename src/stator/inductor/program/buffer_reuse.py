@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from stator.inductor.buffers import Buffer
 from stator.inductor.loops.body import IndexRef, LoopBody, Op
-from stator.inductor.schedule.groups import Group
+from stator.inductor.schedule.groups import Group, ProductGroup
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 
 from .aliases import layout_bytes, may_alias_arguments
@@ -76,6 +76,8 @@ def may_overwrite(group: Group, old: Buffer, new: Buffer, sizes: SizeKnowledge =
     declared not to alias, and a compiler may then read `old` again behind a store if it still needs the value.
     """
     if group.writes != (new.name,) or not _same_memory(old, new):
+        return False
+    if isinstance(group, ProductGroup) and old.name in group.products.operands:
         return False
     index = loops = None
     stored = False

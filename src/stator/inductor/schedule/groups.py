@@ -6,7 +6,68 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from stator.inductor.buffers import Extern, Loops
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """A side of a batch of products: element (batch, row, column) lies in `buffer` at `offset`, plus the three indices
+    times `strides`."""
+
+    buffer: str
+    offset: Any
+    strides: tuple[Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPart:
+    """Products with one left side and equally many columns, computed tile by tile, and the loops that follow.
+
+    The first members of `epilogue` load the sums of products, in float32, from `sums`, names without memory. Each
+    member loops over (batch, rows, columns).
+    """
+
+    rights: tuple[Matrices, ...]
+    sums: tuple[str, ...]
+    columns: Any
+    epilogue: tuple[Loops, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How programs share the work: each computes rows x columns of a result, in steps of `depth`. split: programs that
+    share the depth; each stores sums of its own, which the loops behind add up."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    split: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Matrix products of one left side that run in one launch. Programs are divided between the parts.
+
+    steps: the library calls and groups that this launch replaces, by parts.
+    """
+
+    left: Matrices
+    batch: Any
+    rows: Any
+    depth: Any
+    dtype: torch.dtype  # of all sides
+    parts: tuple[ProductPart, ...]
+    steps: tuple[tuple[Group | Extern, ...], ...]
+    tile: Tile | None = None
+
+    @property
+    def operands(self) -> frozenset[str]:
+        """The buffers that programs read in other places than they write."""
+        return frozenset([self.left.buffer, *(right.buffer for part in self.parts for right in part.rights)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +88,14 @@ class Group:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     inner_ranges: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductGroup(Group):
+    """Matrix products, and the loop nodes that read their sums: the members of all parts, in order. Members of
+    different parts loop over different numbers of columns, so `ranges` is empty."""
+
+    products: Products
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stator.inductor.buffers import Extern
 from stator.inductor.loops.printer import print_body
 
-from .groups import Combination, Group, Schedule
+from .groups import Combination, Group, ProductGroup, Products, Schedule
 
 
 def print_schedule(schedule: Schedule) -> str:
@@ -36,7 +36,19 @@ def _group(group: Group) -> str:
     lines = [head, f"  reads {', '.join(group.reads)}", f"  writes {', '.join(group.writes)}"]
     if group.internal:
         lines.append(f"  internal {', '.join(sorted(group.internal))}")
+    if isinstance(group, ProductGroup):
+        lines += _products(group.products)
     for member in group.members:
         lines.append(f"  # {', '.join(member.outputs)} from {', '.join(member.origins) or 'unknown'}")
         lines.append(print_body(member.body, "  "))
     return "\n".join(lines)
+
+
+def _products(products: Products) -> list[str]:
+    """The products of a group, before the loops that read their sums."""
+    shape = f"{products.batch} x {products.rows} x {products.depth}"
+    lines = [f"  products of {products.left.buffer} ({shape}), {products.tile}"]
+    for part in products.parts:
+        for name, right in zip(part.sums, part.rights, strict=True):
+            lines.append(f"  {name}: by {right.buffer}, {part.columns} columns")
+    return lines

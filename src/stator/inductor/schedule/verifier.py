@@ -7,7 +7,7 @@ from stator.inductor.buffers import Extern, Loops, Lowered
 from stator.shapes.expr import Expr
 
 from .accesses import extern_reads, extern_writes, names_in, summarize
-from .groups import Combination, Group, Schedule
+from .groups import Combination, Group, ProductGroup, Schedule
 
 
 def verify_schedule(schedule: Schedule, lowered: Lowered) -> None:
@@ -78,7 +78,31 @@ def _verify_combination(step: Combination, progress: _Progress) -> None:
         _verify_group(part, progress)
 
 
+def _verify_products(group: ProductGroup, progress: _Progress) -> None:
+    """The sides are complete, and each part's members loop over that part's elements."""
+    products = group.products
+    for call in [step for steps in products.steps for step in steps if isinstance(step, Extern)]:
+        progress.require(group.name, call, extern_reads(call) - extern_writes(call))
+    reads = {*products.operands}
+    writes: set[str] = set()
+    for part in products.parts:
+        for member in part.epilogue:
+            facts = summarize(member)
+            if member.body.ranges != (products.batch, products.rows, part.columns) or facts.reduces:
+                raise VerificationError(f"{group.name}: a member loops over {member.body.ranges}")
+            needed = facts.reads - writes - {*part.sums}
+            progress.require(group.name, member, needed)
+            reads |= needed
+            writes |= facts.writes
+            progress.record(facts.writes)
+    if reads != set(group.reads) or writes != set(group.writes) | group.internal:
+        raise VerificationError(f"{group.name}: its members read {sorted(reads)} and write {sorted(writes)}")
+
+
 def _verify_group(group: Group, progress: _Progress) -> None:
+    if isinstance(group, ProductGroup):
+        _verify_products(group, progress)
+        return
     written: dict[str, set[Expr]] = {}
     shared = len(group.ranges)
     reads: set[str] = set()

@@ -12,7 +12,6 @@ from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import Combination, Group
 from stator.shapes.expr import Expr
 
-from .blocks import Blocks
 from .prelude import HEAD, helpers_for
 from .types import pointer_type
 
@@ -22,15 +21,18 @@ NUMBER = "number"  # the argument of a part that is the program's number among t
 
 @dataclass(frozen=True, slots=True)
 class PrintedPart:
-    """The statements of a group. grid: the text of the number of programs; programs: the number, where no size is an
-    argument. index: the text of the type of indices. sizes: the names of size arguments by their values."""
+    """The statements of a group. blocks: values of the kernel's constants. grid: the text of the number of programs;
+    programs: the number, where no size is an argument. index: the text of the type of indices. sizes: the names of size
+    arguments by their values. stages: of the compiler's pipeline, by default its own."""
 
     text: str
-    blocks: Blocks
+    blocks: Mapping[str, int]
+    warps: int
     grid: str
     programs: int | None
     index: str
     sizes: Mapping[Expr, str]
+    stages: int | None = None
 
 
 def pointer_names(group: Group | Combination) -> dict[str, str]:
@@ -42,10 +44,10 @@ def print_module(group: Group, part: PrintedPart, buffers: Mapping[str, Buffer])
     """A kernel of one group."""
     sizes = tuple(part.sizes.values())
     types = _pointer_types(group, buffers) | dict.fromkeys(sizes, "i32")
-    blocks = {"XBLOCK": part.blocks.x_block, "RBLOCK": part.blocks.r_block}
     fixed = f"(do_not_specialize={list(sizes)!r})" if sizes else ""
     launch = f"def launch({', '.join(sizes)}):\n    return ({part.grid},), {part.index}\n"
-    return _module(group.name, "", fixed, part.text, types, blocks, part.blocks.warps, launch, tuple(part.sizes))
+    shape = _shape(part.blocks, part.warps, part.stages)
+    return _module(group.name, "", fixed, part.text, types, part.blocks, shape, launch, tuple(part.sizes))
 
 
 def print_combination(
@@ -54,12 +56,14 @@ def print_combination(
     """A kernel whose first programs run the first part, the next programs the second, and so on. Parts of equal text
     are one piece of code that chooses its pointers."""
     pointers = pointer_names(combination)
-    kinds: dict[tuple[str, int, int], _Kind] = {}
+    kinds: dict[tuple[str, tuple[int, ...], int], _Kind] = {}
     for group, part in zip(combination.parts, parts, strict=True):
         assert part.programs is not None and not part.sizes
         own = ", ".join([*pointer_names(group).values(), *(f"{name}: tl.constexpr" for name in CONSTANTS)])
         text = f"({NUMBER}, {own}):\n{part.text}\n"
-        kind = kinds.setdefault((text, part.blocks.x_block, part.programs), _Kind(f"part{len(kinds)}", part, []))
+        kind = kinds.setdefault(
+            (text, tuple(part.blocks.values()), part.programs), _Kind(f"part{len(kinds)}", part, [])
+        )
         kind.pointers.append([pointers[name] for name in (*group.reads, *group.writes)])
     functions = "".join(f"\n\n@triton.jit\ndef {kind.name}{key[0]}" for key, kind in kinds.items())
     lines = ["    program = tl.program_id(0)"]
@@ -72,8 +76,8 @@ def print_combination(
     types = _pointer_types(combination, buffers)
     index = "tl.int64" if any("int64" in part.index for part in parts) else "tl.int32"
     launch = f"def launch():\n    return ({first},), {index}\n"
-    warps = max(part.blocks.warps for part in parts)
-    return _module(combination.name, functions, "", "\n".join(lines), types, {}, warps, launch, ())
+    shape = _shape({}, max(part.warps for part in parts), None)
+    return _module(combination.name, functions, "", "\n".join(lines), types, {}, shape, launch, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +110,18 @@ class _Kind:
                         chosen = name
                 if chosen != name:
                     lines.append(f"{name} = {chosen}")
-        blocks = self.part.blocks
-        constants = f"{blocks.x_block}, {blocks.r_block}, INDEX"
+        constants = ", ".join([*map(str, self.part.blocks.values()), "INDEX"])
         return [*lines, f"{self.name}({number}, {', '.join(arguments)}, {constants})"]
 
 
 def _pointer_types(group: Group | Combination, buffers: Mapping[str, Buffer]) -> dict[str, str]:
     return {pointer: pointer_type(buffers[name].layout.dtype) for name, pointer in pointer_names(group).items()}
+
+
+def _shape(blocks: Mapping[str, int], warps: int, stages: int | None) -> list[str]:
+    """Statements that tell what the kernel is compiled with."""
+    pipeline = [] if stages is None else [f"STAGES = {stages}"]
+    return [f"BLOCKS = {dict(blocks)!r}", f"WARPS = {warps}", *pipeline]
 
 
 def _module(
@@ -121,8 +130,8 @@ def _module(
     fixed: str,
     text: str,
     types: dict[str, str],
-    blocks: dict[str, int],
-    warps: int,
+    blocks: Mapping[str, int],
+    shape: Sequence[str],
     launch: str,
     sizes: tuple[Expr, ...],
 ) -> KernelSource:
@@ -131,8 +140,7 @@ def _module(
     function = f"({parameters}):\n{text}\n"
     tail = "\n".join([
         f"SIGNATURE = {types | dict.fromkeys(constants, 'constexpr')!r}",
-        f"BLOCKS = {blocks!r}",
-        f"WARPS = {warps}",
+        *shape,
         "\n",
         launch,
     ])  # fmt: skip

@@ -17,7 +17,7 @@ from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.kernel import Kernel, KernelValue, Store, merge
 from stator.inductor.loops.vocabulary import ATOMIC_STORES
 from stator.inductor.program.steps import KernelSource
-from stator.inductor.schedule.groups import Combination, Group
+from stator.inductor.schedule.groups import Combination, Group, ProductGroup
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike
 
@@ -25,9 +25,10 @@ from .blocks import ALIGNED, Blocks, choose_blocks
 from .expressions import TritonIndexPrinter, print_value
 from .flat_loops import R, X, along_flat, start_of_row, unaligned_start
 from .joint_reductions import Moments, extrema_with_positions, next_phase_at_once, reductions
-from .launch import block_count, index_type, print_grid, programs_of
+from .launch import block_count, index_type, lanes_of, print_grid, programs_of, typed_sizes
 from .modules import NUMBER, PrintedPart, pointer_names, print_combination, print_module
 from .prelude import HELPERS, joint_name
+from .products import print_products
 from .types import identity, literal, number, type_name
 
 _DEFAULT = Options()
@@ -49,6 +50,8 @@ def print_kernel(
     if isinstance(group, Combination):
         parts = [_print_part(part, buffers, knowledge, NUMBER) for part in group.parts]
         return print_combination(group, parts, buffers)
+    if isinstance(group, ProductGroup):
+        return print_module(group, print_products(group, buffers, knowledge), buffers)
     return print_module(group, _print_part(group, buffers, knowledge, "tl.program_id(0)"), buffers)
 
 
@@ -58,16 +61,11 @@ def _print_part(group: Group, buffers: Mapping[str, Buffer], knowledge: SizeKnow
         raise CompileError("inductor", "a reduction over no elements reached code generation")
     blocks = choose_blocks(kernel)
     body = _Emitter(kernel, blocks, pointer_names(group), buffers, number).emit()
-    text = "\n".join([*_typed(kernel), *body])
-    grid, index, names = print_grid(kernel, blocks), index_type(kernel, blocks), kernel.indices.arguments.names
-    return PrintedPart(text, blocks, grid, programs_of(kernel, blocks), index, names)
-
-
-def _typed(kernel: Kernel) -> Iterator[str]:
-    """Statements that give size arguments the type of indices, and tell the compiler what is known about them."""
-    for size, name in kernel.indices.arguments.names.items():
-        text = f"{name}.to(INDEX)"
-        yield f"    {name} = {f'tl.multiple_of({text}, 16)' if kernel.knowledge.divides(16, size) else text}"
+    text = "\n".join([*typed_sizes(kernel), *body])
+    index = index_type([kernel], lanes_of(blocks))
+    constants = {"XBLOCK": blocks.x_block, "RBLOCK": blocks.r_block}
+    sizes, programs = kernel.indices.arguments.names, programs_of(kernel, blocks)
+    return PrintedPart(text, constants, blocks.warps, print_grid(kernel, blocks), programs, index, sizes)
 
 
 class _Emitter:

@@ -1,0 +1,291 @@
+"""Prints matrix products with the loops that follow them as one Triton kernel.
+
+A program computes a tile of the result of one part: the sums of products in float32, in steps along the depth, then the
+values of the epilogue for each element of the tile. Programs are divided between the parts by columns. Nothing here
+decides which products are worth a kernel, or on tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from stator.inductor.buffers import Buffer
+from stator.inductor.codegen.kernel import Kernel, KernelValue, Store, merge
+from stator.inductor.schedule.groups import Group, Matrices, ProductGroup, ProductPart
+from stator.inductor.sizes import SizeKnowledge
+from stator.shapes.expr import Expr, ExprLike, as_expr
+
+from .expressions import TritonIndexPrinter, print_value
+from .launch import block_count, index_type, typed_sizes
+from .modules import PrintedPart, pointer_names
+from .types import literal
+
+_ROWS, _COLUMNS = 2, 4  # bits of the loops of a kernel: batch, rows, columns
+_NEIGHBOURS = 8  # rows of tiles whose programs run one after the other: together they read a side from the second cache
+
+
+def print_products(group: ProductGroup, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge) -> PrintedPart:
+    """The statements of a group. Raises CompileError for operations that Triton kernels cannot compute."""
+    products = group.products
+    assert products.tile is not None
+    kernels: list[Kernel] = []
+    for part in products.parts:
+        ranges = (products.batch, products.rows, part.columns)
+        alone = Group(group.name, part.epilogue, ranges, group.internal, group.reads, group.writes)
+        kernel = merge(alone, buffers, knowledge, TritonIndexPrinter)
+        if kernels:
+            kernel.indices.arguments = kernels[0].indices.arguments
+        kernels.append(kernel)
+    printer = _Printer(group, kernels, buffers)
+    body = printer.print()
+    tile = products.tile
+    blocks = {"ROWS": tile.rows, "COLUMNS": tile.columns, "DEPTH": tile.depth}
+    grid = " * ".join([printer.row_tiles, printer.starts[-1], kernels[0].text(products.batch)])
+    index, sizes = index_type(kernels, printer.lanes()), kernels[0].indices.arguments.names
+    text = "\n".join([*typed_sizes(kernels[0]), *body])
+    return PrintedPart(text, blocks, tile.warps, grid, None, index, sizes, tile.stages)
+
+
+class _Printer:
+    def __init__(self, group: ProductGroup, kernels: list[Kernel], buffers: Mapping[str, Buffer]) -> None:
+        self.products = products = group.products
+        self.kernels, self.buffers = kernels, buffers
+        assert products.tile is not None
+        self.tile = products.tile
+        self.pointers = pointer_names(group)
+        self.first, self.knowledge = kernels[0], kernels[0].knowledge
+        self.text = self.first.text
+        self.lines: list[str] = []
+        self.depth = 1
+        divides = self.knowledge.divides
+        self.masks_rows = not divides(self.tile.rows, products.rows)
+        self.masks_columns = any(not divides(self.tile.columns, part.columns) for part in products.parts)
+        self.masks_depth = not divides(self.tile.depth, products.depth)
+        self.row_tiles = self._tiles([products.rows], self.tile.rows)
+        columns = [part.columns for part in products.parts]
+        # by part: the tiles of all parts before it; then the tiles of all parts
+        self.starts = [self._tiles(columns[:at], self.tile.columns) for at in range(len(columns) + 1)]
+
+    def _tiles(self, sizes: Sequence[ExprLike], block: int) -> str:
+        """How many blocks cover these sizes."""
+        known = sum(-(-size // block) for size in sizes if isinstance(size, int))
+        counts = [block_count(self.first, size, block) for size in sizes if not isinstance(size, int)]
+        return f"({' + '.join([*counts, str(known)])})" if counts else str(known)
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    @contextmanager
+    def indented(self) -> Iterator[None]:
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def print(self) -> list[str]:
+        self._place()
+        self._choose_part()
+        self._loops()
+        self._sums()
+        for at in range(len(self.products.parts)):
+            with self._only_in(at):
+                _Epilogue(self, at).print()
+        return self.lines
+
+    def lanes(self) -> Iterator[Expr]:
+        """Bounds on the places of the sides' elements."""
+        products, tile = self.products, self.tile
+        rows, depth = as_expr(products.rows) + tile.rows, as_expr(products.depth) + tile.depth
+        yield from (rows, depth, as_expr(products.batch))
+        yield _end(products.left, products.batch, rows, depth)
+        for part in products.parts:
+            columns = as_expr(part.columns) + tile.columns
+            yield columns
+            for right in part.rights:
+                yield _end(right, products.batch, depth, columns)
+
+    def _place(self) -> None:
+        """The tile of a program. Neighbouring programs share columns of the right side, in few rows of tiles."""
+        self.line("program = tl.program_id(0).to(INDEX)")
+        if self.products.batch != 1:
+            self.line(f"tiles = {self.row_tiles} * {self.starts[-1]}")
+            self.line("x0 = program // tiles")
+            self.line("program = program % tiles")
+        rows = -(-self.knowledge.hint(self.products.rows) // self.tile.rows)
+        if rows <= _NEIGHBOURS:
+            self.line(f"row = program % {self.row_tiles}")
+            self.line(f"column = program // {self.row_tiles}")
+            return
+        self.line(f"band = {_NEIGHBOURS} * {self.starts[-1]}")
+        self.line(f"top = program // band * {_NEIGHBOURS}")
+        self.line(f"height = tl.minimum({self.row_tiles} - top, {_NEIGHBOURS})")
+        self.line("row = top + program % band % height")
+        self.line("column = program % band // height")
+
+    def _choose_part(self) -> None:
+        """The right sides of the part that a program works for, and the place of its first column in that."""
+        parts = self.products.parts
+        self.line("part_column = column")
+        self._rights(parts[0])
+        if self.masks_columns:
+            self.line(f"columns = tl.full([], {self.text(parts[0].columns)}, INDEX)")
+        for at in range(len(parts) - 1, 0, -1):
+            self.line(f"{'if' if at == len(parts) - 1 else 'elif'} column >= {self.starts[at]}:")
+            with self.indented():
+                self.line(f"part_column = column - {self.starts[at]}")
+                self._rights(parts[at])
+                if self.masks_columns:
+                    self.line(f"columns = tl.full([], {self.text(parts[at].columns)}, INDEX)")
+
+    def _rights(self, part: ProductPart) -> None:
+        for at, right in enumerate(part.rights):
+            self.line(f"right{at} = {self._start(right)}")
+
+    def _start(self, side: Matrices) -> str:
+        pointer = self.pointers[side.buffer]
+        return pointer if side.offset == 0 else f"{pointer} + {self.text(side.offset)}"
+
+    @contextmanager
+    def _only_in(self, at: int) -> Iterator[None]:
+        """The statements of one part, of those that a kernel has."""
+        parts = len(self.products.parts)
+        if parts == 1:
+            yield
+            return
+        above = [] if at == 0 else [f"(column >= {self.starts[at]})"]
+        below = [] if at == parts - 1 else [f"(column < {self.starts[at + 1]})"]
+        self.line(f"if {' & '.join([*above, *below])}:")
+        with self.indented():
+            yield
+
+    # --- the sums ---
+
+    def _loops(self) -> None:
+        self.line("x1 = (row * ROWS + tl.arange(0, ROWS))[:, None]")
+        self.line("x2 = (part_column * COLUMNS + tl.arange(0, COLUMNS))[None, :]")
+        if self.masks_rows:
+            self.line(f"in_rows = x1 < {self.text(self.products.rows)}")
+        if self.masks_columns:
+            self.line("in_columns = x2 < columns")
+
+    def _sums(self) -> None:
+        """A lane behind the last row or column reads the first one, so that no mask makes accesses narrow; where
+        neighbours in memory lie along rows or columns, a mask is better."""
+        products, text = self.products, self.text
+        part = products.parts[0]
+        left, right = products.left.strides, part.rights[0].strides
+        masks_left = self.masks_rows and left[1] == 1
+        masks_right = self.masks_columns and right[2] == 1
+        rows = "tl.where(in_rows, x1, 0)" if self.masks_rows and not masks_left else "x1"
+        columns = "tl.where(in_columns, x2, 0)" if self.masks_columns and not masks_right else "x2"
+        self.line("k = tl.arange(0, DEPTH).to(INDEX)")
+        place = f"{rows} * {text(left[1])} + k[None, :] * {text(left[2])}"
+        self.line(f"left = {self._start(products.left)} + {self._batch(left)}{place}")
+        self.line(f"offsets = {self._batch(right)}k[:, None] * {text(right[1])} + {columns} * {text(right[2])}")
+        for at in range(len(part.rights)):
+            self.line(f"right{at} += offsets")
+            self.line(f"sum{at} = tl.zeros([ROWS, COLUMNS], tl.float32)")
+        self.line(f"for start in range(0, {text(products.depth)}, DEPTH):")
+        with self.indented():
+            rest = f"< {text(products.depth)} - start" if self.masks_depth else ""
+            masks = [f"k[None, :] {rest}" if rest else "", "in_rows" if masks_left else ""]
+            self.line(f"a = {_load('left', *masks)}")
+            masks = [f"k[:, None] {rest}" if rest else "", "in_columns" if masks_right else ""]
+            for at in range(len(part.rights)):
+                self.line(f"b{at} = {_load(f'right{at}', *masks)}")
+            for at in range(len(part.rights)):
+                self.line(f"sum{at} = tl.dot(a, b{at}, sum{at})")
+            self.line(f"left += DEPTH * {text(left[2])}")
+            for at in range(len(part.rights)):
+                self.line(f"right{at} += DEPTH * {text(right[1])}")
+
+    def _batch(self, strides: tuple[Any, Any, Any]) -> str:
+        return "" if self.products.batch == 1 or strides[0] == 0 else f"x0 * {self.text(strides[0])} + "
+
+
+def _load(pointers: str, *masks: str) -> str:
+    mask = " & ".join(f"({mask})" for mask in masks if mask)
+    return f"tl.load({pointers}, mask={mask}, other=0.0)" if mask else f"tl.load({pointers})"
+
+
+def _end(side: Matrices, batch: ExprLike, rows: ExprLike, columns: ExprLike) -> Expr:
+    """A bound on the places of elements."""
+    total = as_expr(side.offset)
+    for size, stride in zip((batch, rows, columns), side.strides, strict=True):
+        total = total + size * stride
+    return total
+
+
+class _Epilogue:
+    """The values and stores of one part. Prints operands for the handlers of operations."""
+
+    def __init__(self, printer: _Printer, part: int) -> None:
+        self.printer, self.kernel = printer, printer.kernels[part]
+        self.sums = {name: f"sum{at}" for at, name in enumerate(printer.products.parts[part].sums)}
+
+    def print(self) -> None:
+        kernel = self.kernel
+        pending = sorted(kernel.stores, key=lambda store: store.at)
+        for position in kernel.live_values():
+            while pending and pending[0].at <= position:
+                self._store(pending.pop(0))
+            if kernel.values[position].name != "constant":
+                self.printer.line(f"t{position} = {self._value(position)}")
+        for store in pending:
+            self._store(store)
+
+    def _value(self, position: int) -> str:
+        unrounded = self._unrounded(position)
+        return print_value(self, self.kernel.values[position]) if unrounded is None else self.operand(unrounded)
+
+    def _unrounded(self, position: int) -> int | None:
+        """The sums in float32, with a bias, where a value is what a product was rounded to, in float32 again."""
+        values = self.kernel.values
+        value = values[position]
+        if value.name != "to_dtype" or value.dtype is not torch.float32:
+            return None
+        rounded = values[value.args[0].position]
+        if rounded.name != "to_dtype" or rounded.dtype is not self.printer.products.dtype:
+            return None
+        source = rounded.args[0].position
+        parts = [source, *self.kernel.operands(values[source].args)] if values[source].name == "add" else [source]
+        sums = any(values[at].name == "load" and values[at].args[0] in self.sums for at in parts)
+        return source if sums and values[source].dtype is torch.float32 else None
+
+    # --- what handlers of operations ask ---
+
+    def operand(self, position: int) -> str:
+        value = self.kernel.values[position]
+        return literal(value.args[0], value.dtype) if value.name == "constant" else f"t{position}"
+
+    def dtype(self, position: int) -> torch.dtype:
+        return self.kernel.values[position].dtype
+
+    def index(self, index: Expr) -> str:
+        return self.kernel.indices.index(index)
+
+    def size(self, size: ExprLike) -> str:
+        return self.kernel.text(size)
+
+    def load(self, value: KernelValue) -> str:
+        buffer, index, *_ = value.args
+        if buffer in self.sums:
+            return self.sums[buffer]
+        mask = self._mask(value.loops)
+        address = f"{self.printer.pointers[buffer]} + {self.index(index)}"
+        return f"tl.load({address}, {mask}, other=0)" if mask else f"tl.load({address})"
+
+    def _mask(self, loops: int) -> str:
+        rows = ["in_rows"] if self.printer.masks_rows and loops & _ROWS else []
+        return " & ".join(rows + (["in_columns"] if self.printer.masks_columns and loops & _COLUMNS else []))
+
+    def _store(self, store: Store) -> None:
+        """A store has a lane for each element of the tile, also along loops of one iteration."""
+        missing = ~self.kernel.loops_of(store.index)
+        lanes = (" + x1 * 0" if missing & _ROWS else "") + (" + x2 * 0" if missing & _COLUMNS else "")
+        address = f"{self.printer.pointers[store.buffer]} + {self.index(store.index)}{lanes}"
+        mask = self._mask(_ROWS | _COLUMNS)
+        self.printer.line(f"tl.store({address}, {self.operand(store.value)}{', ' + mask if mask else ''})")
