@@ -161,6 +161,7 @@ class _Tensors:
         sizes = {name: self._elements(buffer) * buffer.layout.dtype.itemsize for name, buffer in buffers.items()}
         total = sum(sizes[name] for name in reads)
         self.copies = max(2, min(_MOST_COPIES, _SPREAD_BYTES // max(total, 1)))
+        self.generator = torch.Generator(next(iter(buffers.values())).layout.device)
         self.memory = {
             name: [self._fresh(buffer) for _ in range(self.copies if name in reads else 1)]
             for name, buffer in buffers.items()
@@ -174,7 +175,9 @@ class _Tensors:
     def _fresh(self, buffer: Buffer) -> torch.Tensor:
         layout = buffer.layout
         if layout.dtype.is_floating_point:
-            return torch.randn(self._elements(buffer), device=layout.device).to(layout.dtype)
+            # not from the generator of the user's random numbers
+            values = torch.empty(self._elements(buffer), device=layout.device).normal_(generator=self.generator)
+            return values.to(layout.dtype)
         return torch.zeros(self._elements(buffer), dtype=layout.dtype, device=layout.device)
 
     def flat(self, name: str, copy: int) -> torch.Tensor:
