@@ -142,10 +142,80 @@ def check_sizes() -> None:
             print(f"FAILED {rows} rows of one kernel: {error}")
 
 
+def residual_in_place(x: Any, kept: Any, one: Any, other: Any) -> Any:
+    first = x @ one + kept
+    kept.add_(x @ other)
+    return first, torch.relu(kept)
+
+
+def side_in_place(x: Any, kept: Any, one: Any, other: Any) -> Any:
+    x.copy_(torch.relu(x @ one))
+    return x @ other, torch.tanh(x @ one) + kept
+
+
+def side_after_its_reader(x: Any, kept: Any, one: Any, other: Any) -> Any:
+    first = torch.relu(x @ one)
+    x.mul_(x @ other)
+    return first + kept
+
+
+def result_behind_itself(x: Any, kept: Any, one: Any, other: Any) -> Any:
+    kept.copy_((kept.t() + x @ one) * (x @ other))
+    return kept @ one
+
+
+def check_mutations() -> None:
+    """Programs that write where others still read."""
+    for function in (residual_in_place, side_in_place, side_after_its_reader, result_behind_itself):
+        for seed in range(3):
+            with_random_tiles(random.Random(seed))
+            tensors = [torch.randn(48, 48).mul(0.3).half() for _ in range(4)]
+            exact = [tensor.double() for tensor in tensors]
+            launches.clear()
+            stator.reset()
+            found = stator.compile(function, options={"verify": True}, fullgraph=True)(*tensors)
+            expected = function(*exact)
+            for result, one in zip([*flat(found), *tensors], [*flat(expected), *exact], strict=True):
+                error = float((result.double() - one).norm() / one.norm())
+                if not error < 3 * TOLERANCES[torch.float16]:
+                    print(f"FAILED {function.__name__}: {error}")
+            if not launches:
+                print(f"FAILED {function.__name__}: no launch")
+
+
+def check_gradients() -> None:
+    """Training steps, with products of gradients. Graphs of smaller tensors would be left to eager."""
+    for seed in range(3):
+        with_random_tiles(random.Random(seed))
+        torch.manual_seed(seed)
+        x, up, bias, down = [torch.randn(*sizes) * 0.3 for sizes in ((133, 96), (140, 96), (140,), (96, 140))]
+
+        def step(x: Any, up: Any, bias: Any, down: Any) -> Any:
+            hidden = torch.nn.functional.gelu(torch.nn.functional.linear(x, up, bias))
+            return torch.nn.functional.linear(hidden, down) + x
+
+        def gradients(function: Any, dtype: torch.dtype) -> list[torch.Tensor]:
+            given = [tensor.half().to(dtype).requires_grad_() for tensor in (x, up, bias, down)]
+            result = function(*given)
+            return [result, *torch.autograd.grad(result.double().square().sum(), given)]
+
+        launches.clear()
+        stator.reset()
+        with torch.enable_grad():
+            found = gradients(stator.compile(step, options={"verify": True}), torch.float16)
+            exact = gradients(step, torch.float64)
+        errors = [float((a.double() - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True)]
+        if not max(errors) < 3 * TOLERANCES[torch.float16] or len(launches) < 4:
+            print(f"FAILED gradients: {errors}, {len(launches)} launches")
+
+
 def main() -> None:
     with torch.no_grad():
         for seed in range(int(sys.argv[1]), int(sys.argv[2])):
             check(seed)
+        stator.reset()
+        check_mutations()
+        check_gradients()
         stator.reset()
         launches.clear()
         check_sizes()

@@ -48,7 +48,7 @@ class Tuner:
     def __call__(self, group: ProductGroup, may_share_depth: bool) -> Tile | None:
         products = group.products
         device = self.buffers[products.left.buffer].layout.device
-        if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing():
             return choose_tile(group, may_share_depth, lowered=self.lowered)
         tiles = candidates(group, may_share_depth, lowered=self.lowered)
         key = self._key(group, tiles, device)
