@@ -63,8 +63,9 @@ def _programs(tile: Tile, rows: int, columns: int) -> int:
 def _shared(depth: object, rows: int, columns: int) -> Tile | None:
     """Tiles for a product whose depth programs share, if that fills the device."""
     for tile in (_SQUARE, _NARROW):
-        split = next((one for one in _SPLITS if one * _programs(tile, rows, columns) >= _WAVE), None)
-        if split is not None and _divides(split, depth):
+        programs = _programs(tile, rows, columns)
+        split = next((one for one in _SPLITS if one * programs >= _WAVE and _divides(one, depth)), None)
+        if split is not None:
             return replace(tile, split=split)
     return None
 
