@@ -1,10 +1,11 @@
-"""Choices of `max-autotune` between the library and tiles, with times that the tests invent."""
+"""Choices between the library and tiles: by the rule, and by timing, with times that the tests invent."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from all_sizes import symbolic_fakes
 
 from stator.graph.tracing.tracer import trace
 from stator.inductor import devices
-from stator.inductor.codegen.triton import tuning
+from stator.inductor.codegen.triton import choose_tile, tuning
 from stator.inductor.lower import can_lower, lower
 from stator.inductor.passes import run_passes, with_expressions
 from stator.inductor.program.steps import KernelSource
@@ -76,15 +77,56 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeDevice:
     return made
 
 
-def chosen(rows: int = ROWS) -> list[Tile | None]:
-    """The tiles of the launches of a product that is normalized, whose depth programs may share."""
-    tensors = [torch.empty(sizes, dtype=torch.bfloat16) for sizes in ((rows, DEPTH), (DEPTH, COLUMNS))]
-    fakes = symbolic_fakes(tensors, [(), ()], Environment())
-    traced = trace(lambda x, weight: F.layer_norm(x @ weight, (COLUMNS,)), fakes, keep=can_lower)
-    graph, sizes = with_expressions(traced.graph)
+def product(rows: int, depth: int, columns: int) -> list[torch.Tensor]:
+    return [torch.empty(sizes, dtype=torch.bfloat16) for sizes in ((rows, depth), (depth, columns))]
+
+
+def normalized(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Programs may share the depth."""
+    return F.layer_norm(x @ weight, weight.shape[1:])
+
+
+def launched(
+    function: Callable[..., Any], tensors: list[torch.Tensor], choose: Callable[..., Any], rows: str | None = None
+) -> list[Tile | None]:
+    """The tiles of the launches of a function. rows: the name of the first size, where that is not known."""
+    fakes = symbolic_fakes(tensors, [(rows,), *[()] * (len(tensors) - 1)], Environment())
+    graph, sizes = with_expressions(trace(function, fakes, keep=can_lower).graph)
     lowered = lower(run_passes(graph, False), False, sizes)
-    steps = fuse_products(schedule(lowered), lowered, tuning.Tuner(lowered))[0].steps
+    steps = fuse_products(schedule(lowered), lowered, choose(lowered))[0].steps
     return [step.products.tile for step in steps if isinstance(step, ProductGroup)]
+
+
+def chosen(rows: int = ROWS) -> list[Tile | None]:
+    return launched(normalized, product(rows, DEPTH, COLUMNS), tuning.Tuner)
+
+
+def by_rule(function: Callable[..., Any], tensors: list[torch.Tensor], rows: str | None = None) -> list[Tile | None]:
+    return launched(function, tensors, lambda lowered: partial(choose_tile, lowered=lowered), rows)
+
+
+@pytest.mark.parametrize("rows", (1, 16, 64, 128, 256))
+def test_the_rule_shares_a_great_depth(rows: int, device: FakeDevice) -> None:
+    (tile,) = by_rule(normalized, product(rows, 3072, 768))
+    assert tile is not None and tile.split > 1
+    assert not by_rule(torch.matmul, product(rows, 3072, 768))
+
+
+def test_the_rule_leaves_what_was_not_timed_to_the_library(device: FakeDevice) -> None:
+    assert len(by_rule(torch.matmul, product(128, 768, 768))) == 1
+    assert not by_rule(torch.matmul, product(128, 768, 768), rows="rows")
+    assert not by_rule(torch.matmul, product(2048, 768, 768))
+    assert not by_rule(torch.matmul, product(128, 768, 4096))
+    assert not by_rule(torch.matmul, product(128, 772, 768))  # rows of the left side that start anywhere
+    assert not by_rule(
+        lambda x, weight: x.t() @ weight, [torch.empty(768, columns).bfloat16() for columns in (128, 768)]
+    )
+
+
+def test_the_rule_is_for_tables_of_odd_length_alone(device: FakeDevice) -> None:
+    for columns, number in ((32000, 0), (30522, 1), (50257, 1)):
+        tensors = [torch.empty(sizes, dtype=torch.bfloat16) for sizes in ((128, 768), (columns, 768))]
+        assert len(by_rule(lambda x, words: x @ words.t(), tensors)) == number
 
 
 def test_a_tile_must_be_clearly_quicker_than_the_library(device: FakeDevice) -> None:
@@ -96,19 +138,19 @@ def test_a_tile_must_be_clearly_quicker_than_the_library(device: FakeDevice) -> 
 
 
 def test_the_quickest_tile_is_chosen_and_kept(device: FakeDevice) -> None:
-    device.times = lambda text: 5.0 if "'ROWS': 128" in text else 9.0
+    device.times = lambda text: 5.0 if "'COLUMNS': 128" in text else 9.0
     (tile,) = chosen()
-    assert tile is not None and tile.rows == 128 and tile.split == 1
+    assert tile is not None and tile.columns == 128 and tile.split == 1
     assert len(device.texts) > 4 and device.texts[0] == ""
     device.texts.clear()
     assert chosen() == [tile] and not device.texts
 
 
 def test_tiles_that_a_device_refuses_are_left_out(device: FakeDevice) -> None:
-    device.refuses = lambda text: "'ROWS': 128" in text
-    device.times = lambda text: 5.0 if "'ROWS': 128" in text else 9.0 if text else 10.0
+    device.refuses = lambda text: "'COLUMNS': 128" in text
+    device.times = lambda text: 5.0 if "'COLUMNS': 128" in text else 9.0 if text else 10.0
     (tile,) = chosen()
-    assert tile is not None and tile.rows == 64
+    assert tile is not None and tile.columns < 128
 
 
 def test_each_share_of_the_depth_has_sums_of_its_own(device: FakeDevice) -> None:

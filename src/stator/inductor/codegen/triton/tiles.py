@@ -1,6 +1,7 @@
 """Decides which matrix products are kernels of ours, and on which tiles, from their sizes. Prints nothing.
 
-The numbers come from timings on an H100, beside cuBLAS, with weights in memory. They decide about speed alone.
+The numbers come from timings on an H100, of bfloat16 products beside cuBLAS, with weights that are not in the cache
+(docs/gpu.md). They decide about speed alone. Sizes beyond those that were timed are left to the library.
 """
 
 from __future__ import annotations
@@ -14,41 +15,70 @@ from stator.inductor.schedule.groups import Group, ProductGroup, Tile
 
 _SHARED = 220 << 10  # bytes of shared memory that a program may have for its sides
 MOST = 8  # tiles that timing compares
-_MANY_COLUMNS = 8192
-_WAVE = 96  # programs that keep the device busy, where each reads its part of the weights once
-_LEAST_DEPTH = 384  # of programs that share it: below, they end before loads are on their way
-# By the most rows of a product: tiles that were among the best there
-_FEW = (Tile(16, 32, 256, 4, 4), Tile(16, 16, 256, 4, 4), Tile(16, 64, 128, 4, 4), Tile(16, 32, 128, 4, 5))
-_SQUARE, _NARROW = Tile(64, 64, 64, 4, 6), Tile(64, 32, 128, 4, 4)
-_SOME = (_SQUARE, _NARROW, Tile(64, 32, 64, 4, 6), Tile(64, 64, 128, 4, 3), Tile(128, 64, 64, 4, 4))
-_TABLE = Tile(64, 128, 64, 4, 4)  # of words, which has many columns
-_MANY = (Tile(128, 128, 64, 8, 4), Tile(128, 64, 64, 4, 4), Tile(64, 128, 64, 4, 4), Tile(128, 256, 64, 8, 3))
-_SPLITS = (2, 3, 4)
+_FEW_ROWS = 16  # the fewest that tensor cores multiply
+_SQUARE, _NARROW, _SLIM = Tile(64, 64, 64, 4, 6), Tile(64, 32, 128, 4, 4), Tile(64, 32, 64, 4, 6)
+_WIDE = Tile(64, 128, 64, 4, 4)
+_FLAT, _DEEP_FLAT, _SMALL_FLAT = Tile(16, 32, 128, 4, 5), Tile(16, 32, 256, 4, 4), Tile(16, 16, 256, 4, 4)
+# What timing compares, by the rows of a product. Tiles for shared depth come first.
+_FEW = (_DEEP_FLAT, _SMALL_FLAT, _FLAT, Tile(16, 64, 128, 4, 4))
+_SOME = (_SQUARE, _NARROW, _SLIM, Tile(64, 64, 128, 4, 3), _WIDE)
+_MANY = (Tile(128, 128, 64, 8, 3), _WIDE, Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 4, 4), Tile(128, 256, 64, 8, 3))
+_SPLITS = (4, 3, 2)
+
+# Bounds of what was timed
+_MOST_DEPTH = 1024  # that one program adds up: the library shares a greater depth, too
+_MOST_SHARED_DEPTH = 4096
+_MOST_COLUMNS, _MOST_PLAIN_COLUMNS, _MOST_COLUMNS_OF_MANY_ROWS = 6144, 1024, 3072
+_TABLE = 8192  # more columns are a table of words
+_LEAST_PROGRAMS = 24
+_MULTIPROCESSORS = 132
+_BUSY = 96  # programs that keep the device busy, where each reads its part of the weights once
+_LEAST_SHARE = 384  # of the depth: programs with less end before loads are on their way
 
 
 def choose_tile(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered) -> Tile | None:
-    """The tile of a launch for these products; None where the library is as quick.
-
-    A launch wins what it saves: launches of products beside it, the loops behind it, or the idle half of the device.
-    """
+    """The tile of a launch for these products; None where the library is as quick, or where sizes are not known."""
     products = group.products
-    rows, columns = lowered.sizes.hints([products.rows, products.parts[0].columns])
-    if products.batch != 1 or not 16 < rows <= 128 or not _is_measured(lowered.buffers[group.writes[0]].layout.device):
+    batch, rows, depth, *columns = sizes = [
+        products.batch,
+        products.rows,
+        products.depth,
+        *(part.columns for part in products.parts),
+    ]
+    if not all(isinstance(size, int) for size in sizes) or not _is_measured(group, lowered):
         return None
-    if columns > _MANY_COLUMNS:
+    total = sum(columns) * len(products.parts[0].rights)
+    alone = len(products.parts) == 1 and len(products.parts[0].rights) == 1
+    if batch != 1:
+        tile = _NARROW if alone and _has_epilogue(group) and rows <= 128 and max(depth, total) <= 128 else None
+    elif alone and total > _TABLE:
         # the library has no wide accesses to a result whose rows start anywhere
-        return None if columns % 8 == 0 else _TABLE
-    if may_share_depth:
-        return _shared(products.depth, rows, columns)
-    if sum(len(part.rights) for part in products.parts) == 1 and not _has_epilogue(group):
+        return _WIDE if total % 8 and _FEW_ROWS < rows <= 128 and depth <= _MOST_DEPTH else None
+    elif total > _MOST_COLUMNS:
         return None
-    programs = sum(_programs(_SQUARE, rows, lowered.sizes.hint(part.columns)) for part in products.parts)
-    return _SQUARE if programs >= _WAVE // 2 else _NARROW
+    elif may_share_depth and (shared := _shared(depth, rows, total)) is not None:
+        return shared
+    elif depth > _MOST_DEPTH:
+        return None
+    elif len(products.parts) > 1:
+        tile = _side_by_side(rows, columns)
+    else:
+        tile = _alone(rows, total, not alone or _has_epilogue(group))
+    if tile is None or batch * sum(_programs(tile, rows, one) for one in columns) < _LEAST_PROGRAMS:
+        return None
+    return tile
 
 
-def _is_measured(device: torch.device) -> bool:
-    """True for devices with the numbers of this file. Tests run kernels for these on the CPU."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) == (9, 0)
+def _is_measured(group: ProductGroup, lowered: Lowered) -> bool:
+    """True for the device that the numbers of this file are of (tests run kernels for it on the CPU), and for sides
+    that programs read 16 bytes at a time, the left one along the depth."""
+    products = group.products
+    device = lowered.buffers[products.left.buffer].layout.device
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) != (9, 0):
+        return False
+    sides = [products.left, *(right for part in products.parts for right in part.rights)]
+    steps = [step for side in sides for step in (side.offset, *side.strides) if step != 1]
+    return products.left.strides[2] == 1 and all(lowered.sizes.divides(8, step) for step in steps)
 
 
 def _has_epilogue(group: ProductGroup) -> bool:
@@ -60,33 +90,54 @@ def _programs(tile: Tile, rows: int, columns: int) -> int:
     return -(-rows // tile.rows) * -(-columns // tile.columns)
 
 
-def _shared(depth: object, rows: int, columns: int) -> Tile | None:
-    """Tiles for a product whose depth programs share, if that fills the device."""
-    for tile in (_SQUARE, _NARROW):
+def _side_by_side(rows: int, columns: list[int]) -> Tile | None:
+    """One launch instead of several: the narrow tile if all programs run at one time, else a larger one."""
+    if rows <= _FEW_ROWS:
+        return _FLAT
+    if rows <= 128:
+        at_once = sum(_programs(_NARROW, rows, one) for one in columns) <= _MULTIPROCESSORS
+        return _NARROW if at_once else _SQUARE
+    return _WIDE if rows <= 512 and sum(columns) <= _MOST_COLUMNS_OF_MANY_ROWS else None
+
+
+def _alone(rows: int, columns: int, has_epilogue: bool) -> Tile | None:
+    """Small tiles, for more programs than the library has, or for an epilogue in few registers."""
+    if has_epilogue:
+        return _FLAT if rows <= _FEW_ROWS else _SLIM if rows <= 128 else None
+    if columns > _MOST_PLAIN_COLUMNS or not _FEW_ROWS <= rows <= 256:
+        return None
+    return _FLAT if rows == _FEW_ROWS else _NARROW
+
+
+def _shared(depth: int, rows: int, columns: int) -> Tile | None:
+    """The tile and the fewest programs for each of its sums that keep the device busy."""
+    if rows > 256 or depth > _MOST_SHARED_DEPTH or (rows > 128 and depth <= _MOST_DEPTH):
+        return None
+    for tile in (_DEEP_FLAT, _SMALL_FLAT) if rows <= _FEW_ROWS else (_SQUARE, _NARROW):
         programs = _programs(tile, rows, columns)
-        split = next((one for one in _SPLITS if one * programs >= _WAVE and _divides(one, depth)), None)
-        if split is not None:
+        split = next((one for one in reversed(_SPLITS) if one * programs >= _BUSY and _divides(one, depth)), None)
+        if split is not None and programs < _BUSY:
             return replace(tile, split=split)
     return None
+
+
+def _divides(split: int, depth: object) -> bool:
+    return isinstance(depth, int) and depth % (64 * split) == 0 and depth // split >= _LEAST_SHARE
 
 
 def candidates(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered) -> list[Tile]:
     """The tiles worth timing, at most eight: the rule's own first."""
     products = group.products
     rows, columns = lowered.sizes.hints([products.rows, products.parts[0].columns])
-    usual = _FEW if rows <= 16 else _MANY if rows > 256 or columns > _MANY_COLUMNS else _SOME
+    usual = _FEW if rows <= _FEW_ROWS else _MANY if rows > 256 or columns > _TABLE else _SOME
     chosen = choose_tile(group, may_share_depth, lowered=lowered)
     found = {} if chosen is None else {chosen: None}
-    for tile in usual:
-        found.setdefault(tile)
     for split in _SPLITS if may_share_depth else ():
         if _divides(split, products.depth):
             found.setdefault(replace(usual[0], split=split))
+    for tile in usual:
+        found.setdefault(tile)
     return [tile for tile in found if _fits(tile, len(products.parts[0].rights))][:MOST]
-
-
-def _divides(split: int, depth: object) -> bool:
-    return isinstance(depth, int) and depth % (64 * split) == 0 and depth // split >= _LEAST_DEPTH
 
 
 def _fits(tile: Tile, rights: int) -> bool:
