@@ -138,7 +138,7 @@ for _kind in (
 skip_files(os.path.join(TORCH_FOLDER, "_dynamo") + os.sep, with_callees=True)
 
 
-def call_from_slot(slot: Any, shown: FunctionType) -> Any:
+def call_from_slot(slot: Any, shown: Callable[..., Any]) -> Any:
     """`__call__` for a class whose instances hold their callable in a slot. The class itself shows a function."""
     return slot if _native is None else _native.CallSlot(slot, shown)
 
