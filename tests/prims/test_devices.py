@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import stator.prims  # noqa: F401  (fills the records)
+from stator.graph.fake.fake_mode import FakeMode
 from stator.prims.devices import as_device
-from stator.prims.record import records
+from stator.prims.record import TensorMeta, records
 
 aten = torch.ops.aten
 ELSEWHERE = "xpu" if torch.cuda.is_available() else "cuda"  # a kind of device that is not here
@@ -37,3 +38,18 @@ def test_factories_give_devices_with_an_index(operator: torch._ops.OpOverload) -
     rule = records[operator].shape
     assert rule is not None
     assert rule((2,), device=torch.device(ELSEWHERE)).device == torch.device(ELSEWHERE, 0)
+
+
+@pytest.mark.parametrize("operator", [aten.pixel_shuffle.default, aten.pixel_unshuffle.default])
+@pytest.mark.parametrize(("device", "kept"), [("cpu", True), ("cuda", False)])
+def test_only_cpus_shuffle_pixels_within_channels_last(
+    operator: torch._ops.OpOverload, device: str, kept: bool
+) -> None:
+    x = torch.zeros(2, 8, 4, 6).to(memory_format=torch.channels_last)
+    mode = FakeMode()
+    fake = mode.make(TensorMeta(tuple(x.shape), x.stride(), x.dtype, as_device(device), 0))
+    with mode:
+        found = operator(fake, 2)
+    expected = operator(x, 2)
+    assert found.shape == expected.shape
+    assert found.stride() == (expected if kept else expected.contiguous()).stride()

@@ -74,6 +74,22 @@ class OddOnes(nn.Module):
         return self.narrow(x), self.grouped(F.pad(x, (1, 2, 0, 1))), self.single(means), self.whole(corner)
 
 
+class Grouped(nn.Module):
+    """Groups between products, as in ResNeXt and RegNet. Smooth: where a ReLU is near zero, a rounding moves the whole
+    gradient, and a GPU rounds a convolution twice, before its bias is added and after, as eager does there."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (
+            nn.Conv2d(3, 48, 1),
+            nn.Conv2d(48, 48, 3, 1, 1, groups=48 // width),
+            nn.Conv2d(48, 8, 1),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.three(F.silu(self.two(F.silu(self.one(x)))))
+
+
 @dataclasses.dataclass
 class Compiled:
     """Lowered graphs, in order, with positions of outputs whose layout is free."""
@@ -171,6 +187,8 @@ def _format(layout: Layout) -> str:
 def module_of(name: str) -> tuple[nn.Module, torch.Tensor]:
     if name == "unet":
         return UNet(), torch.randn(2, 3, 32, 48)
+    if name.startswith("groups of "):
+        return Grouped(int(name.removeprefix("groups of "))), torch.randn(2, 3, 10, 12)
     if name == "odd":
         return OddOnes(), torch.randn(2, 1, 17, 12)
     settings, side = MODELS[name]
@@ -214,7 +232,7 @@ def test_networks_are_channels_last_between_their_ends(compiled, name, training)
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["unet", "odd"])
+@pytest.mark.parametrize("name", ["unet", "odd", "groups of 1", "groups of 24"])
 def test_values_and_layouts_are_eagers(compiled, name, dtype, training, memory_format):
     model, x = module_of(name)
     exact_model = module_of(name)[0].double()
@@ -230,3 +248,26 @@ def test_values_and_layouts_are_eagers(compiled, name, dtype, training, memory_f
             assert distance(got, right) <= 2 * distance(want, right) + torch.finfo(dtype).eps
     # in bfloat16, gradients before many layers are as far from eager's as both are from the truth
     assert distance(_joined(actual), _joined(exact)) <= 1.5 * distance(_joined(eager), _joined(exact))
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize(("width", "channels_last"), [(1, True), (4, True), (24, False)])
+def test_wide_groups_run_in_nchw_between_channels_last_products(compiled, width, channels_last, training):
+    model, x = Grouped(width).bfloat16().train(training), torch.randn(2, 3, 10, 12).bfloat16()
+    outcome(stator.compile(model), model, x)
+    calls = [node for lowered, _ in compiled.graphs for node in lowered.nodes if isinstance(node, Extern)]
+    assert sum("convolution" in call.name for call in calls) == 1 + training
+    assert (formats(compiled) == {"channels last"}) is channels_last
+    assert all(_is_fused(lowered) for lowered, _ in compiled.graphs), "conversions are parts of other loops"
+
+
+def _is_fused(lowered: Lowered) -> bool:
+    """True if no loops only copy images from one computed buffer to another."""
+    for node in lowered.nodes:
+        if isinstance(node, Loops) and {op.name for op in node.body.ops} == {"load", "store"}:
+            sources = {str(op.args[0]) for op in node.body.ops if op.name == "load"}
+            if not sources.intersection(lowered.inputs) and not set(node.outputs).intersection(
+                map(str, lowered.outputs)
+            ):
+                return False
+    return True

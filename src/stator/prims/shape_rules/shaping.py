@@ -241,7 +241,7 @@ def pixel_shuffle(self: Any, upscale_factor: Any) -> TensorMeta:
             f"input.size(-3)={channels} is not divisible by {area}"
         )
     shape = (*batch, channels // area, height * upscale_factor, width * upscale_factor)
-    return fresh(shape, self, stride=suggested_strides(tuple(self.shape), self.stride(), shape))
+    return fresh(shape, self, stride=_shuffled_strides(self, shape))
 
 
 @shape_rule(*overloads("pixel_unshuffle"), tags=INDEX)
@@ -253,7 +253,14 @@ def pixel_unshuffle(self: Any, downscale_factor: Any) -> TensorMeta:
     shape = (*batch, channels * area, height // downscale_factor, width // downscale_factor)
     if downscale_factor == 1 and 0 in shape:  # a clone
         return fresh(shape, self, stride=preserved_strides(tuple(shape), self.stride()))
-    return fresh(shape, self, stride=suggested_strides(tuple(self.shape), self.stride(), shape))
+    return fresh(shape, self, stride=_shuffled_strides(self, shape))
+
+
+def _shuffled_strides(self: Any, shape: Sizes) -> Sizes:
+    """The kernels of CPUs keep the format channels-last; GPUs copy a permuted view to rows."""
+    if self.device.type == "cuda":
+        return contiguous_strides(shape)
+    return suggested_strides(tuple(self.shape), self.stride(), shape)
 
 
 @shape_rule(*overloads("channel_shuffle native_channel_shuffle"), tags=INDEX)
