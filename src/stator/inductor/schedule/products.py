@@ -241,9 +241,9 @@ class _ProductFusion:
                 at += 1
                 continue
             one, other = self.steps[at], self.steps[found]
-            if self._may_move(found, at) and not _depends(other, one):
+            if self._may_move(found, at) and not self._depends(other, one):
                 place, gone = at, found
-            elif self._may_move(at, found) and not _depends(other, one):
+            elif self._may_move(at, found) and not self._depends(other, one):
                 place, gone = found, at
             else:
                 at += 1
@@ -261,9 +261,18 @@ class _ProductFusion:
         return (
             _key(first) == _key(second)
             and len(first.parts) + len(second.parts) <= MOST_PARTS
-            and not _depends(two, one)
+            and not self._depends(two, one)
             and (self._may_move(other, at) or self._may_move(at, other))
         )
+
+    def _depends(self, step: Group | Extern, earlier: Group | Extern) -> bool:
+        """True if the two steps must not run at one time."""
+        assert isinstance(step, Group) and isinstance(earlier, Group)
+        reads, writes, before, written = (
+            {memory_owner(name, self.buffers) for name in names}
+            for names in (step.reads, step.writes, earlier.reads, earlier.writes)
+        )
+        return bool(written & (reads | writes)) or bool(writes & before)
 
     def _combined(self, name: str, parts: Sequence[tuple[ProductGroup, int]]) -> ProductGroup:
         first = parts[0][0].products
@@ -290,11 +299,6 @@ def _key(products: Products) -> Any:
     part = products.parts[0]
     rights = [right.strides for right in part.rights]
     return products.left, products.batch, products.rows, products.depth, products.dtype, rights
-
-
-def _depends(step: Group | Extern, earlier: Group | Extern) -> bool:
-    assert isinstance(step, Group) and isinstance(earlier, Group)
-    return bool(set(earlier.writes) & {*step.reads, *step.writes}) or bool(set(step.writes) & set(earlier.reads))
 
 
 def _named(name: str, products: Products, internal: frozenset[str]) -> ProductGroup:
