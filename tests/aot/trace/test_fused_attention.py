@@ -213,6 +213,7 @@ def test_rows_with_the_least_number_attend_equally(grad: bool) -> None:
 
 
 @pytest.mark.fixed_sizes
+@pytest.mark.each_pair
 @pytest.mark.parametrize("special", [math.nan, INFINITY, -INFINITY])
 @pytest.mark.parametrize("which", [0, 1, 2, 3])
 @pytest.mark.parametrize("sign", [0, 1])
