@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.differential import Counts
 from torch import fx
 
 import stator
@@ -553,3 +554,19 @@ def test_a_size_that_a_new_tensor_has_to_have_is_a_symbol_with_it():
     calls = [(torch.randn(1, 1), torch.ones(4, 16), None)]
     calls += [(torch.randn(1, 1), torch.ones(2, n), torch.randn(2, n)) for n in (16, 32, 40)]
     assert len(compilations(masked, calls).made) == 2
+
+
+def keep_the_last_rows(kept: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    kept.copy_(x[:, :, -4:])
+    return kept.view(kept.shape[0], -1) * 2
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_batch_of_one_writes_a_slice_as_larger_batches_do(backend: str) -> None:
+    """The slice's strides differ from those of the tensor that it is written to, which matters from two on."""
+    compiled, counts = stator.compile(keep_the_last_rows, dynamic=True, backend=backend), Counts()
+    for batch, rows in ((1, 7), (2, 9), (3, 5), (1, 6)):
+        x, kept, expected = torch.randn(batch, 3, rows, 2), torch.zeros(batch, 3, 4, 2), torch.zeros(batch, 3, 4, 2)
+        assert torch.equal(compiled(kept, x), keep_the_last_rows(expected, x))
+        assert torch.equal(kept, expected)
+    assert counts.compilations == 1

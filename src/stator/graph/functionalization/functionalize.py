@@ -34,6 +34,8 @@ from stator.graph.ir.size_bindings import environment_of
 from stator.graph.ir.traced import Geometry, NewLayout, ViewStep
 from stator.prims.layout import equal_sizes, is_dense, same_strides
 from stator.prims.record import TensorMeta
+from stator.shapes.environment import assume_several
+from stator.shapes.sym_node import to_expression
 
 from .functional_variants import fresh_results, synthesized_twin
 from .unknown_sizes import UnknownSizeRecorder
@@ -250,8 +252,11 @@ class FunctionalTracer(FakeMode):
         self.write(target, value)
 
     def laid_out(self, value: FakeTensor, meta: TensorMeta) -> FakeTensor:
-        """Give `value` the strides of `meta`: later views depend on them."""
-        if same_strides(meta.shape, value.meta.stride, meta.stride):
+        """Give `value` the strides of `meta`: later views depend on them. A size that is 1 in the example counts as
+        one of several: a copy too many is right for all sizes."""
+        with assume_several(list(map(to_expression, meta.shape))):
+            equal = same_strides(meta.shape, value.meta.stride, meta.stride)
+        if equal:
             return value
         if not is_dense(meta.shape, meta.stride):
             empty = self.apply(
