@@ -47,7 +47,8 @@ def test_attention_in_half_floats(
     with torch.no_grad():
         found, eager = stator.compile(attend)(query, key, value, bias), attend(query, key, value, bias)
         truth = attend(query.double(), key.double(), value.double(), None if bias is None else bias.double())
-    assert counters.counts["fused_attention"] > before
+    fused = counters.counts["fused_attention"] > before
+    assert fused or (width == 20 and bias is not None)  # ATen has no fused kernel for a bias with rows of 40 bytes
     assert torch.equal(found.isnan(), truth.isnan())
     shown = ~eager.isnan() & ~truth.isnan()
     assert (found - truth)[shown].abs().mean() <= (eager - truth)[shown].abs().mean()
