@@ -283,18 +283,17 @@ static int are_alike(PyObject *one, PyObject *other)
            && stator_tensor_storage_offset(&stator_layout, impl) == stator_tensor_storage_offset(&stator_layout, like);
 }
 
-/* Whether `allocate` makes tensors like those of `empty_like`, found by experiment. -1: an exception. */
+/* Whether `allocate` makes tensors like the template, found by experiment. -1: an exception. The memory is free again
+ * before the program's own allocation, which would otherwise raise the peak. */
 static int can_allocate(Allocation const *self)
 {
     char const *impl = stator_layout.valid && torch_c.wrap ? stator_tensor_impl(&stator_layout, self->template) : NULL;
     if (!impl) {
         return 0;
     }
-    PyObject *usual = PyObject_Vectorcall(self->empty_like, &self->template, 1, NULL);
-    PyObject *made = usual ? allocate(self->template) : NULL;
-    int alike = made ? are_alike(made, usual) : PyErr_Occurred() ? -1 : 0;
+    PyObject *made = allocate(self->template);
+    int alike = made ? are_alike(made, self->template) : PyErr_Occurred() ? -1 : 0;
     Py_XDECREF(made);
-    Py_XDECREF(usual);
     return alike;
 }
 
