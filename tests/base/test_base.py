@@ -75,7 +75,7 @@ def test_a_place_is_only_added_once() -> None:
 
 
 def test_unknown_log_artifact_lists_the_known() -> None:
-    with pytest.raises(UsageError, match="known: all, bytecode, code"):
+    with pytest.raises(UsageError, match="known: all, autotune, bytecode, code"):
         logs.enable("grpah")
 
 

@@ -45,6 +45,7 @@ from .dynamic_sources import (
     changed_members,
     changed_numbers,
     changed_sizes,
+    is_on_contents,
     members,
     places_of_changed_contents,
     tensors,
@@ -323,6 +324,8 @@ class CacheMiss:
     def _is_new(self, source: Source, number: Any) -> bool:
         """Whether a number that a version relied on tells of another change. A number to which later versions return
         is one change, however often another guard fails beside it."""
+        if is_on_contents(source):  # each data may have its own answers
+            return True
         known = self.left.setdefault(source, set())
         is_new = repr(number) not in known
         known.add(repr(number))

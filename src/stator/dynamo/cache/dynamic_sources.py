@@ -27,7 +27,8 @@ def contents_source(source: Source) -> Source:
     return CallSource(contents, (source,))
 
 
-def _is_on_contents(source: Source) -> bool:
+def is_on_contents(source: Source) -> bool:
+    """Whether a source is what a tensor's contents tell."""
     return type(source) is CallSource and (source.function is contents or type(source.function) is DataFact)
 
 
@@ -50,7 +51,7 @@ def places_of_changed_contents(
     guards: Sequence[Guard], function: FunctionType, values: tuple[object, ...]
 ) -> set[UserPlace]:
     """The lines that relied on other contents of tensors."""
-    relying = [guard for guard in guards if guard.kind is GuardKind.EQUALS and _is_on_contents(guard.source)]
+    relying = [guard for guard in guards if guard.kind is GuardKind.EQUALS and is_on_contents(guard.source)]
     return {guard.place for guard in relying if guard.place is not None and _fails(guard, function, values)}
 
 
@@ -118,7 +119,7 @@ def _is_on_number(guard: Guard) -> bool:
         return True
     if guard.kind is not GuardKind.EQUALS:
         return False
-    if _is_on_contents(guard.source):
+    if is_on_contents(guard.source):
         return True
     if type(guard.expected) not in (int, float):
         return False
