@@ -37,6 +37,8 @@ MOST_COPIED_BYTES = 16 << 20
 MOST_ALTERNATES = 2  # recordings for equal inputs, which take turns
 MOST_EVASIONS = 2  # recordings made anew because a replay would overwrite large results in use
 MOST_FAILURES = 2  # captures that may fail
+# A program that is recorded so often, for so few replays each, would rather run as it is
+MOST_WASTED, LEAST_REPLAYS = 32, 2
 
 Key = tuple[Any, ...]
 WarmResult = tuple[int, int, StorageWeakRef]  # position, bytes, storage
@@ -119,7 +121,7 @@ class RecordedProgram:
         self.call, self.description, self.pool, self.name = call, description, pool, name
         self.boxed = description.boxed
         self.stopped = False
-        self.failures = self.evasions = 0
+        self.failures = self.evasions = self.captures = self.replays = 0
         self.warm: dict[Key, list[WarmResult]] = {}  # by sizes: results of a first call
         self.seen: dict[int, SeenStorage] = {}  # inputs when they were looked at last
         self.moves: Counter[int] = Counter()
@@ -173,6 +175,7 @@ class RecordedProgram:
             return None
         self.pool.capture.follow(self.pool.results_are_used)
         counters.count("cuda_graphs:replayed")
+        self.replays += 1
         return ready.replay(inputs)
 
     def _find(self, inputs: Sequence[Any], key: Key) -> list[Recording]:
@@ -233,6 +236,10 @@ class RecordedProgram:
             self._drop(one)
         if len(self.recordings) >= MOST_RECORDINGS:
             self._stop(f"it was recorded {MOST_RECORDINGS} times, for other sizes or addresses each")
+            return None
+        self.captures += 1
+        if self.captures > MOST_WASTED and self.replays < LEAST_REPLAYS * self.captures:
+            self._stop(f"it was recorded {MOST_WASTED} times for {self.replays} calls")
             return None
         alive = [(at, size) for at, size, storage in self.warm[key] if not storage.expired()]
         if sum(size for _, size in alive) <= MOST_COPIED_BYTES:
