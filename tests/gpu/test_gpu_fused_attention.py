@@ -50,5 +50,6 @@ def test_attention_in_half_floats(
     fused = counters.counts["fused_attention"] > before
     assert fused or (width == 20 and bias is not None)  # ATen has no fused kernel for a bias with rows of 40 bytes
     assert torch.equal(found.isnan(), truth.isnan())
-    shown = ~eager.isnan() & ~truth.isnan()
-    assert (found - truth)[shown].abs().mean() <= (eager - truth)[shown].abs().mean()
+    if fused:  # which spares a rounding; other programs round as eager does
+        shown = ~eager.isnan() & ~truth.isnan()
+        assert (found - truth)[shown].abs().mean() <= (eager - truth)[shown].abs().mean()
