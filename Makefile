@@ -17,7 +17,7 @@ endef
 demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
 	$(BIN)/python benchmarks/demo.py
 
-test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, 13 to 21 minutes on 2 cores
+test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, 6 to 10 minutes on 2 cores
 	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses auto --maxprocesses 16 --dist worksteal
 
 test-dynamic: $(VENV)/.dev $(VENV)/.models  ## the quick tests with symbols for all sizes of inputs
