@@ -43,11 +43,15 @@ def merge_branches(frame: Frame, value: Value, jump: Instruction) -> bool:
     margin = _margin(value)
     if margin is None:
         return False
-    names, now, pc = frame.locals, frame.now, frame.pc
-    merged = _merged(frame, jump, margin, (list(frame.stack), names))
-    frame.now, frame.locals = now, names
+    stack, names, now, pc = list(frame.stack), frame.locals, frame.now, frame.pc
+    merged = None
+    try:
+        merged = _merged(frame, jump, margin, (stack, names))
+    finally:  # a branch that cannot be captured breaks the graph at the jump
+        frame.now, frame.locals = now, names
+        if merged is None:
+            frame.stack[:], frame.pc = stack, pc
     if merged is None:
-        frame.pc = pc
         return False
     frame.stack[:] = merged[0]
     names.update(merged[1])
