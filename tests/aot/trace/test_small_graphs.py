@@ -38,6 +38,17 @@ def recurrent(x: torch.Tensor) -> torch.Tensor:
     return LSTM(x.view(-1, 2, 2))[0]  # type: ignore[no-any-return]
 
 
+FACTOR = torch.ones(100, 2)
+
+
+def joined_products(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x.view(100, -1) @ FACTOR, FACTOR])
+
+
+def joined_sums(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x + 1, x])
+
+
 @pytest.mark.fixed_sizes
 @pytest.mark.parametrize(
     ("function", "size", "left"),
@@ -49,6 +60,8 @@ def recurrent(x: torch.Tensor) -> torch.Tensor:
         (shifted_thrice, 4, 0),  # an operator of a number costs more
         (product, 4, 1),
         (product, 10000, 1),  # nothing to fuse
+        (joined_products, 10000, 1),  # nor with the copy
+        (joined_sums, 10000, 0),
         (recurrent, 400, 1),  # the first states are filled with zeros, which fuses with nothing
     ],
 )

@@ -5,7 +5,7 @@ operator by operator and as a compiled step. What computing costs is in costs.py
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any
@@ -17,7 +17,7 @@ from stator.graph.ir.memory import memory_root
 from stator.graph.ir.schema import op_info
 from stator.graph.ir.size_bindings import has_symbols
 
-from .costs import bytes_of, is_library_call
+from .costs import MOVES, bytes_of, is_library_call
 from .forward_backward_sets import JointGraph, ancestors, is_backward
 from .partition import Partition
 
@@ -80,10 +80,7 @@ def too_small(joint: JointGraph, parts: Partition, links: int, groups: int) -> s
     backward = sum(map(is_backward, nodes))
     if len(nodes) - backward <= 1 and backward <= 1:
         return "one operator in the forward, and one at most in the backward"
-    # a fill, which reads nothing, fuses with no library call
-    loops = [
-        is_backward(one) for one in nodes if one.all_input_nodes and not _is_view(one) and not is_library_call(one)
-    ]
+    loops = list(map(is_backward, _fusible(nodes)))
     nothing_to_fuse = loops in ([], [True])  # one in the backward: a sum of gradients
     if not nothing_to_fuse and has_symbols(joint.graph.graph):
         return None  # other calls may bring more data
@@ -97,6 +94,17 @@ def too_small(joint: JointGraph, parts: Partition, links: int, groups: int) -> s
         f"calls of its operators take about {by_operators[0]:.0f} us in the forward and {by_operators[1]:.0f} us in "
         f"the backward, those of a compiled step {as_step[0]:.0f} us and {as_step[1]:.0f} us"
     )
+
+
+def _fusible(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """Loops that may fuse with others. A fill, which reads nothing, and a copy of what library calls made fuse with
+    none."""
+    loops = {one for one in nodes if one.all_input_nodes and not _is_view(one) and not is_library_call(one)}
+
+    def reads_loops(node: fx.Node) -> bool:
+        return any(memory_root(source) in loops for source in node.all_input_nodes)
+
+    return [one for one in nodes if one in loops and (not _moves(one) or reads_loops(one))]
 
 
 def gains(calls: Calls) -> bool:
@@ -167,6 +175,10 @@ def _kind(node: fx.Node) -> str:
 def _is_view(node: fx.Node) -> bool:
     """Whether the node computes nothing: a view, or an item of an operator's results."""
     return not isinstance(node.target, OpOverload) or memory_root(node) is not node
+
+
+def _moves(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and op_info(node.target).name in MOVES
 
 
 def _library_calls(graph: fx.Graph) -> int:
