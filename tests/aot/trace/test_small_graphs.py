@@ -34,6 +34,13 @@ def product(x: torch.Tensor) -> torch.Tensor:
 LSTM = torch.nn.LSTM(2, 3)
 
 
+GRU = torch.nn.GRU(2, 3)
+
+
+def by_steps(x: torch.Tensor) -> torch.Tensor:
+    return GRU(x.view(-1, 2, 2))[0]  # type: ignore[no-any-return]
+
+
 def recurrent(x: torch.Tensor) -> torch.Tensor:
     return LSTM(x.view(-1, 2, 2))[0]  # type: ignore[no-any-return]
 
@@ -78,6 +85,16 @@ def test_a_small_graph_is_left_to_eager(
     result.sum().backward()
     function(expected).sum().backward()
     assert torch.equal(x.grad, expected.grad)  # type: ignore[arg-type]
+
+
+def test_layers_that_eager_computes_step_by_step_are_compiled() -> None:
+    stator.reset()
+    before = counters.counts["left_to_eager"]
+    expected, x = (torch.arange(400.0, requires_grad=True) for _ in range(2))
+    stator.compile(by_steps)(x).sum().backward()
+    by_steps(expected).sum().backward()
+    assert counters.counts["left_to_eager"] == before
+    torch.testing.assert_close(x.grad, expected.grad)
 
 
 def results_in_a_chain(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

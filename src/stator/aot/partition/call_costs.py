@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
+import torch
 from torch import fx
 from torch._ops import OpOverload
 
 from stator.graph.ir.memory import memory_root
 from stator.graph.ir.schema import op_info
 from stator.graph.ir.size_bindings import has_symbols
+from stator.prims.operators.recurrent_layer import recurrent_layer
 
 from .costs import MOVES, bytes_of, is_library_call
 from .forward_backward_sets import JointGraph, ancestors, is_backward
@@ -80,6 +82,8 @@ def too_small(joint: JointGraph, parts: Partition, links: int, groups: int) -> s
     backward = sum(map(is_backward, nodes))
     if len(nodes) - backward <= 1 and backward <= 1:
         return "one operator in the forward, and one at most in the backward"
+    if any(map(_is_many_operators_in_eager, nodes)):
+        return None
     loops = list(map(is_backward, _fusible(nodes)))
     nothing_to_fuse = loops in ([], [True])  # one in the backward: a sum of gradients
     if not nothing_to_fuse and has_symbols(joint.graph.graph):
@@ -175,6 +179,14 @@ def _kind(node: fx.Node) -> str:
 def _is_view(node: fx.Node) -> bool:
     """Whether the node computes nothing: a view, or an item of an operator's results."""
     return not isinstance(node.target, OpOverload) or memory_root(node) is not node
+
+
+def _is_many_operators_in_eager(node: fx.Node) -> bool:
+    """Whether eager computes this operator of ours step by step. ATen calls oneDNN for an LSTM, once a layer."""
+    if node.target is not recurrent_layer:
+        return False
+    kind, given = node.args[:2]
+    return kind != "lstm" or given.meta["val"].dtype not in (torch.float32, torch.bfloat16)  # type: ignore[union-attr]
 
 
 def _moves(node: fx.Node) -> bool:
