@@ -38,7 +38,7 @@ MOST_ALTERNATES = 2  # recordings for equal inputs, which take turns
 MOST_EVASIONS = 2  # recordings made anew because a replay would overwrite large results in use
 MOST_FAILURES = 2  # captures that may fail
 # A program that is recorded so often, for so few replays each, would rather run as it is
-MOST_WASTED, LEAST_REPLAYS = 32, 2
+MOST_WASTED, LEAST_REPLAYS = 96, 2
 
 Key = tuple[Any, ...]
 WarmResult = tuple[int, int, StorageWeakRef]  # position, bytes, storage
