@@ -6,7 +6,6 @@ Takes the bodies that the C++ printer takes, merged by the same `merge`. Nothing
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from .launch import block_count, index_type, lanes_of, print_grid, programs_of, 
 from .modules import NUMBER, PrintedPart, pointer_names, print_combination, print_module
 from .prelude import HELPERS, joint_name
 from .products import print_products
+from .statements import Statements
 from .types import identity, literal, number, type_name
 
 _DEFAULT = Options()
@@ -68,7 +68,7 @@ def _print_part(group: Group, buffers: Mapping[str, Buffer], knowledge: SizeKnow
     return PrintedPart(text, constants, blocks.warps, print_grid(kernel, blocks), programs, index, sizes)
 
 
-class _Emitter:
+class _Emitter(Statements):
     """The statements of one kernel. Values that vary with the loops of x are [XBLOCK] or [XBLOCK, 1] blocks; values
     that vary with the loops of r are [1, RBLOCK] or [XBLOCK, RBLOCK] blocks. Triton broadcasts between them. Values
     that vary with neither are scalars.
@@ -84,8 +84,7 @@ class _Emitter:
     ) -> None:
         self.number = f"{number}.to(INDEX)"  # of the program
         self.kernel, self.blocks, self.pointers, self.buffers = kernel, blocks, pointers, buffers
-        self.lines: list[str] = []
-        self.depth = 1
+        super().__init__()
         self.has_inner = kernel.outer < len(kernel.loops)
         self.x_bits, self.r_bits = (sum(1 << at for at in loops) for loops in (blocks.x_loops, blocks.r_loops))
         self.defined: set[int] = set()
@@ -96,15 +95,6 @@ class _Emitter:
         self.pending: list[Moments] = []  # sums around the mean that follow from sums around another number
 
     # --- statements ---
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
-
-    @contextmanager
-    def indented(self) -> Iterator[None]:
-        self.depth += 1
-        yield
-        self.depth -= 1
 
     def emit(self) -> list[str]:
         self._shared_loops()

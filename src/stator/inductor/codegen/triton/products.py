@@ -22,6 +22,7 @@ from stator.shapes.expr import Expr, ExprLike, as_expr
 from .expressions import TritonIndexPrinter, print_value
 from .launch import block_count, index_type, typed_sizes
 from .modules import PrintedPart, pointer_names
+from .statements import Statements
 from .types import literal
 
 _ROWS, _COLUMNS = 2, 4  # bits of the loops of a kernel: batch, rows, columns
@@ -50,7 +51,7 @@ def print_products(group: ProductGroup, buffers: Mapping[str, Buffer], knowledge
     return PrintedPart(text, blocks, tile.warps, grid, None, index, sizes, tile.stages)
 
 
-class _Printer:
+class _Printer(Statements):
     def __init__(self, group: ProductGroup, kernels: list[Kernel], buffers: Mapping[str, Buffer]) -> None:
         self.products = products = group.products
         self.kernels, self.buffers = kernels, buffers
@@ -59,8 +60,7 @@ class _Printer:
         self.pointers = pointer_names(group)
         self.first, self.knowledge = kernels[0], kernels[0].knowledge
         self.text = self.first.text
-        self.lines: list[str] = []
-        self.depth = 1
+        super().__init__()
         divides = self.knowledge.divides
         self.masks_rows = not divides(self.tile.rows, products.rows)
         self.masks_columns = any(not divides(self.tile.columns, part.columns) for part in products.parts)
@@ -75,15 +75,6 @@ class _Printer:
         known = sum(-(-size // block) for size in sizes if isinstance(size, int))
         counts = [block_count(self.first, size, block) for size in sizes if not isinstance(size, int)]
         return f"({' + '.join([*counts, str(known)])})" if counts else str(known)
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
-
-    @contextmanager
-    def indented(self) -> Iterator[None]:
-        self.depth += 1
-        yield
-        self.depth -= 1
 
     def print(self) -> list[str]:
         self._place()
