@@ -33,6 +33,7 @@ if __name__ == "__main__":
 
 from stator.base.errors import UserPlace  # noqa: E402
 from stator.dynamo.bytecode import VERSION, Instruction, decode  # noqa: E402
+from stator.dynamo.bytecode.arithmetic import COMPARISONS  # noqa: E402
 from stator.dynamo.codegen import emit  # noqa: E402
 from stator.dynamo.guards.source import LocalSource  # noqa: E402
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame  # noqa: E402
@@ -66,14 +67,6 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+=": operator.iadd,
     "*=": operator.imul,
     "-=": operator.isub,
-}
-COMPARE = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
 }
 
 
@@ -228,7 +221,7 @@ class Machine:
 
     def op_COMPARE_OP(self, i: Instruction) -> None:
         left, right = self.pops(2)
-        self.stack.append(COMPARE[i.argval](left, right))
+        self.stack.append(COMPARISONS[i.argval](left, right))
 
     def op_BINARY_SUBSCR(self, i: Instruction) -> None:
         container, key = self.pops(2)
