@@ -20,6 +20,7 @@ from tests.differential import Tolerance, assert_same
 from torch import nn
 
 import stator
+from stator.aot.autograd.autograd_step import _MOST_PARTIAL as MOST_SETS
 from stator.aot.autograd.autograd_step import CompiledStep
 from stator.aot.trace.input_groups import BackwardProgress
 from stator.base import counters
@@ -286,6 +287,25 @@ def test_a_tangent_that_comes_late(computed: list[Any]) -> None:
     compare(partly_shared, look)
     assert len(computed) == 2
     assert None not in computed
+
+
+def test_tangents_that_come_late_in_many_orders(computed: list[Any]) -> None:
+    """A step compiles backwards for a few sets of its inputs, and all gradients for other sets."""
+
+    def chain(*given: Any) -> Any:
+        return [(one * 2).exp() for one in given]
+
+    many = [one.detach().requires_grad_() for one in leaves() * 3]
+    compiled = stator.compile(chain, backend="aot_eager", fullgraph=True)
+    for late in range(len(many)):
+        results = compiled(*many)
+        after = in_a_thread(partial(torch.sin, results[late]))
+        (sum(one.sum() for one in results) + after.sum()).backward()
+    for one in many:
+        grown = (one.detach() * 2).exp()
+        assert_same(one.grad, 2 * grown * (len(many) + grown.cos()), CLOSE)
+    assert len({by for by in computed if by is not None}) <= MOST_SETS
+    assert None in computed
 
 
 def test_a_backward_inside_of_another() -> None:

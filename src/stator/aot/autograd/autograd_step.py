@@ -152,9 +152,12 @@ class CompiledStep:
         asked = [
             at for at, (node, _) in zip(self.at_edges, edges, strict=False) if node and will_use(node) is not False
         ]
+        return self._few_of(frozenset(asked))
+
+    def _few_of(self, by: frozenset[int]) -> frozenset[int] | None:
+        """These primals, or None where gradients of enough other sets of primals have been compiled."""
         requests = (*self.backwards, *[key[0] for key in self.second])
         partial_ones = {request.by for request in requests if request.by is not None}
-        by = frozenset(asked)
         return by if by in partial_ones or len(partial_ones) < _MOST_PARTIAL else None
 
     @functools.cached_property
@@ -241,7 +244,7 @@ class CompiledStep:
             if present:
                 by = None
                 if len(able) < len(self.groups):
-                    by = frozenset(primal for at in able for primal in self.groups[at].primals)
+                    by = self._few_of(frozenset(primal for at in able for primal in self.groups[at].primals))
                 request = self.request(present, is_observed(step_node), by)
                 found = (*self.gradients(step_node, request, tangents, last=not state.open), None)
             for at in needed:

@@ -120,7 +120,7 @@ def _tied(
     if node is None:  # nothing requires grad
         return _linked(joint, None, values, primals, shown, numbers=numbers) if joint.links_effects else values
     linked = node.linked = LinkedResults(step.gradients_between)
-    seen = _linked(joint, linked, values, primals, shown, _before_groups(step, holder, primals), numbers)
+    seen = _linked(joint, linked, values, primals, shown, _before_groups(step, holder, primals, values), numbers)
     if step.stops:
         linked.watch({at: seen[at] for at in step.stops})
     if shown or joint.links_effects or joint.groups:
@@ -187,15 +187,19 @@ def _linked(
 _Groups = tuple[torch.Tensor | None, Mapping[int, Sequence[torch.Tensor]]]
 
 
-def _before_groups(step: CompiledStep, holder: torch.Tensor | None, primals: Sequence[torch.Tensor]) -> _Groups:
+def _before_groups(
+    step: CompiledStep, holder: torch.Tensor | None, primals: Sequence[torch.Tensor], values: Sequence[Any]
+) -> _Groups:
     """Makes the nodes of the groups of inputs."""
     if holder is None:
         return None, {}
     places: dict[int, list[torch.Tensor]] = {position: [] for position in step.joint.differentiable}
     nodes, leaves = [], (*primals, dummy_leaf)
+    devices = [values[position].device for position in step.joint.differentiable]
+    device = next((one for one in devices if one.type != "cpu"), devices[0])
     holders = (holder,)
     for index, group in enumerate(step.joint.groups):
-        place = apply_group(holders, index, *[leaves[at] for at in group.primals])
+        place = apply_group(holders, index, device, *[leaves[at] for at in group.primals])
         nodes.append(weakref.ref(place.grad_fn))
         for position in group.positions:
             places[position].append(place)

@@ -7,6 +7,7 @@ are handed over in `BackwardProgress`.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,12 @@ from .autograd_reachability import leaf_places, reachable_places
 with torch._C._InferenceMode(False):
     dummy_leaf = torch.zeros((), device="cpu", requires_grad=True)
     nothing = torch.empty(0, device="cpu")
+
+
+@functools.cache
+def _nothing_on(device: torch.device) -> torch.Tensor:
+    with torch._C._InferenceMode(False), torch._C._DisableTorchDispatch():  # not fake in a user's fake mode
+        return torch.empty(0, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +68,23 @@ class HiddenFromAutograd:
 
 
 class GroupFunction(torch.autograd.Function):
-    """apply(holder, index, *primals of a group): an empty tensor whose node stands before the group.
+    """apply(holder, index, device, *primals of a group): an empty tensor whose node stands before the group.
 
     holder: a tuple of one tensor, whose node is that of the call; the tuple keeps the node alive.
+    device: of the values. The engine has a thread for each device, which runs the node made last first. So the nodes of
+    the groups run behind those of the values. Two threads would start on groups before all tangents have arrived.
     """
 
     @staticmethod
-    def forward(ctx: Any, holder: tuple[torch.Tensor], index: int, *primals: Any) -> Any:
+    def forward(ctx: Any, holder: tuple[torch.Tensor], index: int, device: torch.device, *primals: Any) -> Any:
         ctx.holder, ctx.index = holder, index
         ctx.materialize_grads = False
-        return nothing.detach()  # on the CPU, so that one thread runs the nodes of all groups
+        return _nothing_on(device).detach()
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         step_node: Any = ctx.holder[0].grad_fn
-        return None, None, *step_node.step.gradients_of_group(step_node, ctx.index)
+        return None, None, None, *step_node.step.gradients_of_group(step_node, ctx.index)
 
 
 # skips the handling of functorch and of setup_context
