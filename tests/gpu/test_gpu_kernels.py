@@ -9,12 +9,18 @@ import torch
 from tests.gpu.device import DEVICE, only_cuda
 from tests.gpu.moved import module_of
 
+import stator
 from stator.inductor.codegen.triton import print_kernel
+from stator.inductor.loops.float8 import BYTES
 from stator.inductor.schedule import schedule
 from stator.runtime.cuda.kernels import load_kernels
 
-harness, random_graphs, handwritten = map(
-    module_of, ("inductor/kernel_harness.py", "inductor/random_graphs.py", "inductor/codegen_triton/handwritten.py")
+harness, random_graphs, handwritten, float8 = map(
+    module_of,
+    (
+        *("inductor/kernel_harness.py", "inductor/random_graphs.py"),
+        *("inductor/codegen_triton/handwritten.py", "inductor/loops/test_float8.py"),
+    ),
 )
 pytestmark = only_cuda
 
@@ -40,6 +46,15 @@ def check(graph: Any) -> None:
 @pytest.mark.parametrize("name", handwritten.GRAPHS)
 def test_handwritten_graph(name: str) -> None:
     check(handwritten.GRAPHS[name]())
+
+
+@pytest.mark.parametrize("dtype", BYTES, ids=str)
+def test_8_bit_floats(dtype: torch.dtype) -> None:
+    """As eager converts them on the same device, bit by bit."""
+    numbers = float8.numbers(torch.float32).to(DEVICE)
+    narrow, expected = stator.compile(lambda x: x.to(dtype), fullgraph=True)(numbers), numbers.to(dtype)
+    float8.assert_same_bits(narrow, expected)
+    float8.assert_same_bits(stator.compile(lambda x: x.float(), fullgraph=True)(expected), expected.float())
 
 
 @pytest.mark.parametrize("seed", range(40))

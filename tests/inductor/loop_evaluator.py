@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import LoopBody, Op
+from stator.inductor.loops.float8 import is_float8
 from stator.inductor.loops.printer import after_reduction
 from stator.inductor.loops.vocabulary import ELEMENTWISE
 from stator.prims.operators.random import bits_at
@@ -68,7 +69,8 @@ class _Grid:
             return memory.new_empty([*grid, *([1] * (len(self.sizes) - len(grid)))])
         at = self._index_at(index)
         if mask is None:
-            return memory[_checked(at, memory.numel(), buffer)]
+            at = _checked(at, memory.numel(), buffer)
+            return memory.view(torch.uint8)[at].view(memory.dtype) if is_float8(memory.dtype) else memory[at]
         keep = self.values[mask.position]  # type: ignore[union-attr]
         at, keep = torch.broadcast_tensors(at, keep)
         _checked(at[keep], memory.numel(), buffer)
@@ -93,6 +95,8 @@ class _Grid:
         at = _checked(at, memory.numel(), buffer)
         if stored.dtype is not memory.dtype:
             raise TypeError(f"stores {stored.dtype} to {buffer} of {memory.dtype}")
+        if is_float8(memory.dtype):  # torch has no indexing of some 8-bit floats
+            memory, stored = memory.view(torch.uint8), stored.view(torch.uint8)
         if mode is None:
             memory[at] = stored
         elif mode == "last":

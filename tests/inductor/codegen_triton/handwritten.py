@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kernel_harness import Graph
 
+from stator.inductor.loops.float8 import BYTES
 from stator.inductor.loops.vocabulary import ELEMENTWISE, ITERATIVE, REDUCTIONS, VOCABULARY
 
 F32, F64, I32, I64, BOOL = torch.float32, torch.float64, torch.int32, torch.int64, torch.bool
@@ -288,3 +289,26 @@ def _(made: Graph) -> None:
 
     made.node(outs, body, size)
     made.outputs = outs
+
+
+@graph("8-bit floats, to the last bit")
+def _(made: Graph) -> None:
+    """Stored, and read again by another node; numbers of all sizes, at and beside the halves between two."""
+    high = torch.arange(0, 2**16, 37).mul(2**16)
+    patterns = torch.cat([high, high + 1, high + 2**15, high + 2**15 - 1])
+    given = made.input(patterns.to(I32).view(F32))
+    size = (len(patterns),)
+    for dtype in BYTES:
+        stored, read = made.buffer(size, dtype), made.buffer(size, I32)
+
+        def narrow(ops: Any, index: Any, _: Any, stored: str = stored, dtype: torch.dtype = dtype) -> None:
+            ops.store(stored, index[0], ops.to_dtype(ops.load(given, index[0]), dtype))
+
+        def widen(ops: Any, index: Any, _: Any, stored: str = stored, read: str = read) -> None:
+            number = ops.to_dtype(ops.load(stored, index[0]), F32)
+            bits = ops.where(ops.isnan(number), ops.constant(-1, I32), ops.bitcast(number, I32))
+            ops.store(read, index[0], bits)
+
+        made.node([stored], narrow, size)
+        made.node([read], widen, size)
+        made.outputs += [read]

@@ -17,6 +17,7 @@ from stator.shapes.expr import Expr, ExprLike, Symbol, as_expr
 from stator.shapes.simplify import add_loop, lies_below, simplify
 
 from .body import IndexRef, LoopBody, Op, Ref
+from .float8 import is_float8, narrowed, widened
 from .folding import Number, arithmetic, as_dtype, fold, is_exact_conversion
 from .vocabulary import ELEMENTWISE, NORMAL_DTYPES, REDUCTIONS, STORE_MODES, VOCABULARY, reduction_dtype
 
@@ -95,6 +96,10 @@ class LoopRecorder:
         operation = self.ops[value.position]
         if operation.dtype is dtype:
             return value
+        if is_float8(operation.dtype):
+            return self.to_dtype(widened(self, value), dtype)
+        if is_float8(dtype):
+            return narrowed(self, self.to_dtype(value, torch.float32), dtype)
         if operation.name == "constant":
             number = operation.args[0]
             if operation.dtype is torch.float16 or operation.dtype is torch.bfloat16 or abs(number) < 2**31:  # type: ignore

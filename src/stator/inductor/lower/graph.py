@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ from stator.base.signals import raised_by_signal_handler
 from stator.graph.tracing.functional import trace_operator
 from stator.inductor.buffers import Lowered, View
 from stator.inductor.devices import traits_of
+from stator.inductor.loops.float8 import BYTES
 from stator.inductor.passes.symbolic_sizes import described_graph
 from stator.inductor.sizes import NUMBERS_ONLY, UNKNOWN, SizeKnowledge, product
 from stator.prims.layout import same_strides
@@ -52,6 +53,14 @@ _PLAIN_DTYPES = frozenset(
         torch.bfloat16,
         torch.float32,
         torch.float64,
+    )
+)
+# 8-bit floats are stored and converted; torch has no arithmetic with them
+_STORED_DTYPES = _PLAIN_DTYPES.union(BYTES)
+_CONVERSIONS = frozenset(
+    (
+        *(aten._to_copy.default, aten.clone.default, aten.contiguous.default, aten.copy.default, aten.cat.default),
+        torch.ops.prims.convert_element_type.default,
     )
 )
 
@@ -167,7 +176,8 @@ class _GraphLowering:
     def lower_by(self, lowering: Any, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """The result of a lowering, or of the operator's decomposition; NotImplemented if neither takes the
         arguments."""
-        if _is_plain(args, self.builder.meta):
+        converts = node.target in _CONVERSIONS or node.target in view_targets
+        if _are_among(_STORED_DTYPES if converts else _PLAIN_DTYPES, args, self.builder.meta):
             result = lowering(self.builder, *args, **kwargs)
             return (
                 self.lower_decomposition(node, args, kwargs) if result is NotImplemented and not self.exact else result
@@ -372,17 +382,15 @@ def _takes_floats(target: Any, args: Any, kwargs: Any) -> bool:
     )
 
 
-def _is_plain(args: Sequence[Any], meta: Any) -> bool:
-    """True if loops can compute with these dtypes."""
+def _are_among(dtypes: Collection[torch.dtype], args: Sequence[Any], meta: Any) -> bool:
+    """Whether the tensors among the arguments, and the result, have these dtypes."""
     for item in args:
         if isinstance(item, Tensor):
-            if item.dtype not in _PLAIN_DTYPES:
+            if item.dtype not in dtypes:
                 return False
-        elif isinstance(item, list) and not _is_plain(item, None):
+        elif isinstance(item, list) and not _are_among(dtypes, item, None):
             return False
-    if isinstance(meta, TensorMeta):
-        return meta.dtype in _PLAIN_DTYPES
-    return True
+    return not isinstance(meta, TensorMeta) or meta.dtype in dtypes
 
 
 _HANDLERS = {

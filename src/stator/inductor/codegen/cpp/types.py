@@ -7,6 +7,7 @@ import math
 import torch
 
 from stator.base.errors import CompileError
+from stator.inductor.loops.float8 import BYTES, is_float8
 
 MEMORY = {
     torch.float32: "float",
@@ -19,6 +20,7 @@ MEMORY = {
     torch.int8: "int8_t",
     torch.uint8: "uint8_t",
     torch.bool: "bool",
+    **dict.fromkeys(BYTES, "uint8_t"),
 }
 
 KIND = {
@@ -32,6 +34,7 @@ KIND = {
     torch.int8: "i32",
     torch.uint8: "i32",
     torch.bool: "bool",
+    **dict.fromkeys(BYTES, "i32"),
 }
 
 SCALAR = {"f32": "float", "f64": "double", "i64": "int64_t", "i32": "int32_t", "bool": "bool"}
@@ -57,6 +60,7 @@ def memory_type(dtype: torch.dtype) -> str:
 def literal(value: float | int | bool, dtype: torch.dtype) -> str:
     """A constant in the register type of `dtype`."""
     kind = KIND[dtype]
+    assert not is_float8(dtype) or value == 0  # kernels see bytes
     if kind == "bool":
         return "true" if value else "false"
     if kind == "i32":

@@ -13,6 +13,7 @@ import torch
 from stator.base.errors import CompileError
 from stator.base.registry import Registry
 from stator.inductor.codegen.kernel import KernelValue
+from stator.inductor.loops.float8 import is_float8
 from stator.inductor.loops.vocabulary import ELEMENTWISE
 from stator.shapes.expr import Expr, ExprLike
 
@@ -125,6 +126,8 @@ _BITCASTS = {
 @PRINTERS.register("bitcast")
 def _bitcast(context: CppContext, value: KernelValue, vector: bool) -> str:
     source: Any = context.dtype(value.args[0].position)
+    if is_float8(source) or is_float8(value.dtype):  # the byte
+        return context.operand(value.args[0].position, vector)
     if (source, value.dtype) not in _BITCASTS:
         raise CompileError("inductor", f"generated C++ kernels cannot reinterpret {source} as {value.dtype} yet")
     return f"bitcast_{KIND[value.dtype]}({context.operand(value.args[0].position, vector)})"

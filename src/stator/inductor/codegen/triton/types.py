@@ -7,6 +7,7 @@ import math
 import torch
 
 from stator.base.errors import CompileError
+from stator.inductor.loops.float8 import BYTES, is_float8
 
 # dtype: (name in tl, name in a kernel's signature)
 _NAMES = {
@@ -20,6 +21,7 @@ _NAMES = {
     torch.int8: ("int8", "i8"),
     torch.uint8: ("uint8", "u8"),
     torch.bool: ("int1", "i1"),
+    **dict.fromkeys(BYTES, ("uint8", "u8")),
 }
 
 
@@ -42,6 +44,9 @@ def number(value: float | int | bool, dtype: torch.dtype) -> str:
     """A Python literal of the dtype's kind: float, int or bool."""
     if dtype is torch.bool:
         return str(bool(value))
+    if is_float8(dtype):  # kernels see bytes
+        assert value == 0
+        return "0"
     if not dtype.is_floating_point:
         return str(int(value))
     value = float(value)
