@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(NAMES))
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=["inference", "training"])
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 32], help="of inference; training has 16")
-    parser.add_argument("--modes", nargs="*", default=["default", "reduce-overhead"], help="also max-autotune (peer)")
+    parser.add_argument("--modes", nargs="*", default=["default", "reduce-overhead"], help="also max-autotune")
     parser.add_argument("--peer", action="store_true", help="also measure torch.compile in these modes")
     parser.add_argument("--missing", action="store_true", help="leave out what is kept already, failures included")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing that would not end in this time")

@@ -143,6 +143,6 @@ def _training(case: Case, device: str, *, adam: bool) -> Work:
 
 
 def systems(modes: Sequence[str], peer: bool) -> list[str]:
-    """eager, ours in each mode, the peer's in each mode. stator has no max-autotune of its own."""
-    ours = [f"stator {mode}" for mode in modes if mode != "max-autotune"]
+    """eager, ours in each mode, the peer's in each mode."""
+    ours = [f"stator {mode}" for mode in modes]
     return ["eager", *ours, *(f"torch.compile {mode}" for mode in modes if peer)]

@@ -11,6 +11,7 @@ ORDER = (
     "eager",
     "stator default",
     "stator reduce-overhead",
+    "stator max-autotune",
     "torch.compile default",
     "torch.compile reduce-overhead",
     "torch.compile max-autotune",

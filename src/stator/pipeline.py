@@ -230,7 +230,7 @@ def compile_graph(
     if options.verify:
         verify_program(program)
     call = _load(program, options)
-    return _recorded(call, program, gm) if options.mode == "reduce-overhead" else call
+    return _recorded(call, program, gm) if options.records else call
 
 
 def compile_exactly(
@@ -268,7 +268,7 @@ def _with_product_kernels(scheduled: Schedule, lowered: Lowered, options: Option
     if options.exact_rounding or not options.fusion:
         return scheduled, lowered
     rule = partial(triton.choose_tile, lowered=lowered)
-    return fuse_products(scheduled, lowered, triton.Tuner(lowered) if options.mode == "max-autotune" else rule)
+    return fuse_products(scheduled, lowered, triton.Tuner(lowered) if options.tunes else rule)
 
 
 def _show_schedule(scheduled: Schedule) -> None:
@@ -279,11 +279,13 @@ def _show_schedule(scheduled: Schedule) -> None:
 
 def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> dict[str, KernelSource]:
     printed = {}
+    tuner = triton.BlockTuner(lowered) if options.tunes else None
     for group in scheduled.steps:
         if not isinstance(group, Extern):
             device = lowered.buffers[group.writes[0]].layout.device.type
-            print_kernel = KERNEL_PRINTERS[LANGUAGES.get(device, "cpp")]
-            printed[group.name] = print_kernel(group, lowered.buffers, options, lowered.sizes)
+            language = LANGUAGES.get(device, "cpp")
+            tuned = {"variation": tuner(group)} if tuner and language == "triton" else {}
+            printed[group.name] = KERNEL_PRINTERS[language](group, lowered.buffers, options, lowered.sizes, **tuned)
     return printed
 
 

@@ -112,3 +112,28 @@ def test_choices_by_timing_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for function, tensors in all_cases.items():
         check(function, tensors, mode="max-autotune")
     assert not chosen
+
+
+@only_cuda
+@pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs"])
+def test_blocks_by_timing(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that are no products. Only one of the modes records CUDA graphs."""
+    from stator.inductor.codegen.triton import tuning
+
+    monkeypatch.setenv("STATOR_CACHE_DIR", str(tmp_path))
+    chosen: list[Any] = []
+    timed = tuning.BlockTuner._timed
+    monkeypatch.setattr(tuning.BlockTuner, "_timed", lambda *given: chosen.append(timed(*given)) or chosen[-1])
+
+    def blocks(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        normed = F.layer_norm(x, x.shape[-1:], weight)
+        return F.gelu(normed), normed.softmax(0), normed.t().contiguous().sum(0)
+
+    before = counters.counts["cuda_graphs:recorded"]
+    compiled = stator.compile(blocks, fullgraph=True, mode=mode)
+    given = [torch.randn(3000, 1100, device=DEVICE), torch.randn(1100, device=DEVICE)]
+    for _ in range(4):
+        found, expected = compiled(*given), blocks(*given)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert chosen
+    assert (counters.counts["cuda_graphs:recorded"] > before) == (mode == "max-autotune")

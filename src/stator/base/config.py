@@ -15,7 +15,7 @@ from .errors import UsageError
 # when a frame is compiled.
 keep_empty_graphs: bool = os.environ.get("STATOR_KEEP_EMPTY_GRAPHS", "0") not in ("", "0")
 
-MODES = ("default", "reduce-overhead", "max-autotune")
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,16 @@ class Options:
     memory_budget: float = 1.0
     unknown_sizes: bool = True
     guard_filter_fn: Callable[[Sequence[Any]], Sequence[bool]] | None = None
+
+    @property
+    def records(self) -> bool:
+        """Whether programs on GPUs are recorded as CUDA graphs."""
+        return self.mode in ("reduce-overhead", "max-autotune")
+
+    @property
+    def tunes(self) -> bool:
+        """Whether kernels for GPUs are chosen by timing."""
+        return self.mode.startswith("max-autotune")
 
 
 # options of capture, which mean the same with every backend

@@ -97,6 +97,10 @@ def test_small_kernels_in_one_launch_in_the_interpreter(tmp_path: Path) -> None:
     run("combined_interpreted.py", tmp_path=tmp_path)
 
 
+def test_other_blocks_in_the_interpreter(tmp_path: Path) -> None:
+    run("variations_interpreted.py", tmp_path=tmp_path)
+
+
 def test_long_rows_in_the_interpreter(tmp_path: Path) -> None:
     run("long_rows_interpreted.py", tmp_path=tmp_path)
 

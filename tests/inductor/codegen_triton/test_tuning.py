@@ -1,8 +1,10 @@
-"""Choices between the library and tiles: by the rule, and by timing, with times that the tests invent."""
+"""Choices between the library and tiles, and between blocks: by the rule, and by timing, with times that the tests
+invent."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +22,8 @@ from all_sizes import symbolic_fakes
 
 from stator.graph.tracing.tracer import trace
 from stator.inductor import devices
-from stator.inductor.codegen.triton import choose_tile, tuning
+from stator.inductor.codegen.triton import choose_tile, timing, tuning
+from stator.inductor.codegen.triton.blocks import BY_RULE, Variation
 from stator.inductor.lower import can_lower, lower
 from stator.inductor.passes import run_passes, with_expressions
 from stator.inductor.program.steps import KernelSource
@@ -71,9 +74,9 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeDevice:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(tuning, "triton_version", lambda: "a version")
+    monkeypatch.setattr(timing, "triton_version", lambda: "a version")
     monkeypatch.setattr(cuda, "load_kernels", made.load_kernels)
-    monkeypatch.setattr(tuning, "_time", made.time)
+    monkeypatch.setattr(timing, "time", made.time)
     return made
 
 
@@ -162,3 +165,51 @@ def test_random_numbers_of_the_user_are_not_drawn(device: FakeDevice) -> None:
     before = torch.get_rng_state()
     chosen()
     assert device.texts and torch.equal(torch.get_rng_state(), before)
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x)
+
+
+def variations(function: Callable[..., Any], *tensors: torch.Tensor) -> list[Variation]:
+    """How the blocks of each kernel of a function differ from the rule's."""
+    fakes = symbolic_fakes(list(tensors), [()] * len(tensors), Environment())
+    graph, sizes = with_expressions(trace(function, fakes, keep=can_lower).graph)
+    lowered = lower(run_passes(graph, False), False, sizes)
+    tuner = tuning.BlockTuner(lowered)
+    return [tuner(step) for step in schedule(lowered).steps]  # type: ignore[arg-type]
+
+
+def block_of(text: str, name: str = "XBLOCK") -> int:
+    """The elements of a block along the loops of x or r, from the text of a kernel."""
+    found = re.search(rf"'{name}': (\d+)", text)
+    assert found
+    return int(found[1])
+
+
+def test_the_quickest_blocks_are_chosen_and_kept(device: FakeDevice) -> None:
+    device.times = lambda text: 1e4 / block_of(text)
+    (found,) = variations(gelu, torch.empty(1 << 20))
+    assert found == Variation(x=2, warps=1)
+    device.texts.clear()
+    assert variations(gelu, torch.empty(1 << 20)) == [found] and not device.texts
+    assert variations(gelu, torch.empty(1 << 21)) == [found] and device.texts  # another size
+
+
+def test_other_blocks_must_be_clearly_quicker_than_the_rules(device: FakeDevice) -> None:
+    device.times = lambda text: 10 - 1e-6 * block_of(text)
+    assert variations(gelu, torch.empty(1 << 20)) == [BY_RULE]
+    device.times = lambda text: 1e4 / block_of(text)
+    device.refuses = lambda text: block_of(text) != 1024
+    assert variations(gelu, torch.empty(1 << 22)) == [BY_RULE]
+
+
+def test_small_kernels_have_the_rules_blocks(device: FakeDevice) -> None:
+    assert variations(gelu, torch.empty(1 << 10)) == [BY_RULE] and not device.texts
+
+
+def test_a_row_in_registers_stays_one_block(device: FakeDevice) -> None:
+    """Variations of its length are the same kernel, which is timed once."""
+    variations(lambda x: torch.softmax(x, -1), torch.empty(4096, 1000))
+    assert len(device.texts) == len(set(device.texts))
+    assert {block_of(text, "RBLOCK") for text in device.texts} == {1024}

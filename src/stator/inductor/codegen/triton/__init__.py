@@ -1,6 +1,6 @@
 """Prints groups of loop nodes as Triton kernels: printer.py (kernel), products.py (matrix products), blocks.py and
-tiles.py (plans), expressions.py (values), modules.py (what stands around a kernel)."""
+tiles.py (plans), tuning.py (plans by timing), expressions.py (values), modules.py (what stands around a kernel)."""
 
 from .printer import print_kernel
 from .tiles import choose_tile
-from .tuning import Tuner
+from .tuning import BlockTuner, Tuner

@@ -26,6 +26,7 @@ _SHORTEST_STEP = 128  # of loops whose rows may be longer than those of the exam
 # Elements of a block in registers, by how many buffers it loads at most
 _PERSISTENT = ((3, 16384), (6, 8192), (1 << 30, 4096))
 _COLUMNS = 32768  # of a block in registers that has long rows of one buffer: sectors of 32 bytes in each
+_MOST_ELEMENTS = 1 << 16  # of a block
 ALIGNED = 16  # elements: 16 bytes of the narrowest
 
 
@@ -49,6 +50,44 @@ class Blocks:
     r_masked: bool
     persistent: bool
     warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """How blocks differ from those of the rule: powers of two by which each number is multiplied."""
+
+    x: int = 0
+    r: int = 0
+    warps: int = 0
+
+
+BY_RULE = Variation()
+# What max-autotune tries; those that are impossible for a kernel are other variations again
+VARIATIONS = (
+    *(Variation(x=1), Variation(x=-1), Variation(x=1, warps=1), Variation(x=-1, warps=-1), Variation(x=2, warps=1)),
+    *(Variation(r=1), Variation(r=-1), Variation(r=1, warps=1), Variation(r=-1, warps=-1)),
+    *(Variation(warps=1), Variation(warps=-1), Variation(warps=2)),
+)
+
+
+def varied(kernel: Kernel, blocks: Blocks, variation: Variation) -> Blocks:
+    """Other blocks for the same division into programs. A row in registers stays one block."""
+    if variation == BY_RULE:
+        return blocks
+    most_x, most_r = (kernel.knowledge.bounded(size)[1] for size in (blocks.x_size, blocks.r_size))
+    x_block = _block(most_x, max(_times(blocks.x_block, variation.x), 1))
+    r_block = blocks.r_block
+    if blocks.r_loops and not blocks.persistent:
+        least = ALIGNED if kernel.outer == len(kernel.loops) else _SHORTEST_STEP
+        r_block = _block(most_r, max(_times(r_block, variation.r), min(r_block, least)))
+    if x_block * r_block > _MOST_ELEMENTS:
+        return blocks
+    warps = min(max(_times(blocks.warps, variation.warps), 1), 32)
+    return _blocks(kernel, blocks.programs, blocks.x_loops, blocks.r_loops, x_block, r_block, blocks.persistent, warps)
+
+
+def _times(number: int, power: int) -> int:
+    return number << power if power >= 0 else number >> -power
 
 
 def choose_blocks(kernel: Kernel) -> Blocks:

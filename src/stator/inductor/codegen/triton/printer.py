@@ -20,7 +20,7 @@ from stator.inductor.schedule.groups import Combination, Group, ProductGroup
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike
 
-from .blocks import ALIGNED, Blocks, choose_blocks
+from .blocks import ALIGNED, BY_RULE, Blocks, Variation, choose_blocks, varied
 from .expressions import TritonIndexPrinter, print_value
 from .flat_loops import R, X, along_flat, start_of_row, unaligned_start
 from .joint_reductions import Moments, extrema_with_positions, next_phase_at_once, reductions
@@ -40,10 +40,11 @@ def print_kernel(
     buffers: Mapping[str, Buffer],
     options: Options = _DEFAULT,
     knowledge: SizeKnowledge = NUMBERS_ONLY,
+    variation: Variation = BY_RULE,
 ) -> KernelSource:
     """The text of a module that defines the kernel under `symbol`, SIGNATURE, BLOCKS, WARPS, and `launch`, a function
     of the kernel's sizes that returns the grid and the type of indices. One text serves all sizes, and groups that
-    differ only in names give identical text.
+    differ only in names give identical text. variation: of the blocks of a group of loops.
 
     Raises CompileError for operations that Triton kernels cannot compute.
     """
@@ -52,14 +53,20 @@ def print_kernel(
         return print_combination(group, parts, buffers)
     if isinstance(group, ProductGroup):
         return print_module(group, print_products(group, buffers, knowledge), buffers)
-    return print_module(group, _print_part(group, buffers, knowledge, "tl.program_id(0)"), buffers)
+    return print_module(group, _print_part(group, buffers, knowledge, "tl.program_id(0)", variation), buffers)
 
 
-def _print_part(group: Group, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge, number: str) -> PrintedPart:
+def _print_part(
+    group: Group,
+    buffers: Mapping[str, Buffer],
+    knowledge: SizeKnowledge,
+    number: str,
+    variation: Variation = BY_RULE,
+) -> PrintedPart:
     kernel = merge(group, buffers, knowledge, TritonIndexPrinter)
     if 0 in kernel.sizes[kernel.outer :]:
         raise CompileError("inductor", "a reduction over no elements reached code generation")
-    blocks = choose_blocks(kernel)
+    blocks = varied(kernel, choose_blocks(kernel), variation)
     body = _Emitter(kernel, blocks, pointer_names(group), buffers, number).emit()
     text = "\n".join([*typed_sizes(kernel), *body])
     index = index_type([kernel], lanes_of(blocks))

@@ -1,14 +1,12 @@
-"""Chooses between the library and tiles by timing (`mode="max-autotune"`). Choices are kept in the kernel cache.
+"""Chooses between the library and tiles, and between blocks, by timing (`mode="max-autotune"`). Choices are kept in
+the kernel cache.
 
-Each launch is timed in a CUDA graph over several copies of its tensors, so that neither the host nor the second-level
-cache, where weights of a model would not lie, decides. What is timed is what would run: the library's calls with the
-groups behind them, or the launch.
+What is timed is what would run: the library's calls with the groups behind them, or the launch.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,30 +15,30 @@ import torch
 from stator.base import counters, logs
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer, Extern, Lowered, View
-from stator.inductor.schedule.groups import Group, ProductGroup, Tile
+from stator.inductor.schedule.groups import Combination, Group, ProductGroup, Tile
 from stator.inductor.schedule.shared_depth import with_shared_depth
-from stator.inductor.sizes import SizeKnowledge
-from stator.runtime import cuda
-from stator.runtime.build import current_cache
-from stator.runtime.cuda.machine_code import triton_version
-from stator.runtime.toolchain import digest
 
+from . import timing
+from .blocks import BY_RULE, VARIATIONS, Variation
 from .printer import print_kernel
 from .tiles import candidates, choose_tile
+from .timing import Run, Tensors
 
-_FORMAT = "products-1"  # change it with what is stored, or with how it is timed
-_SPREAD_BYTES = 96 << 20  # all copies of the tensors: twice the second-level cache
-_MOST_COPIES = 32
-_REPLAYS = 5
-_MARGIN = 0.97  # a launch replaces the library only if it is clearly quicker
+# change these with what is stored, or with how it is timed
+_PRODUCTS, _BLOCKS = "products-1", "blocks-1"
+_MARGIN = 0.97  # another choice replaces the library, or the rule's, only if it is clearly quicker
 # Bytes a second at which the loops behind read sums of programs that share the depth
 _SUMS_BANDWIDTH = 3e12
+_LEAST_BYTES = 1 << 20  # that a kernel reads and writes: smaller ones take the time of a launch
 
-Run = Callable[[int], None]  # one run on a copy of the tensors
+
+def may_time() -> bool:
+    """While a CUDA graph is captured, rules decide."""
+    return not torch.cuda.is_current_stream_capturing()
 
 
 class Tuner:
-    """`choose_tile` by timing, for the buffers of one graph. While a CUDA graph is captured, the rule decides."""
+    """`choose_tile` by timing, for the buffers of one graph."""
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered, self.buffers, self.knowledge = lowered, lowered.buffers, lowered.sizes
@@ -48,25 +46,20 @@ class Tuner:
     def __call__(self, group: ProductGroup, may_share_depth: bool) -> Tile | None:
         products = group.products
         device = self.buffers[products.left.buffer].layout.device
-        if torch.cuda.is_current_stream_capturing():
+        if not may_time():
             return choose_tile(group, may_share_depth, lowered=self.lowered)
         tiles = candidates(group, may_share_depth, lowered=self.lowered)
         key = self._key(group, tiles, device)
-        cache = current_cache()
-        stored = cache.find_data(key)
+        stored = timing.stored_choice(key)
         if stored is not None:
-            found = json.loads(stored)["tile"]
-            return None if found is None else Tile(**found)
+            return None if stored["tile"] is None else Tile(**stored["tile"])
         try:
             with counters.timed("autotune"), torch.cuda.device(device):
                 tile = self._timed(group, tiles, device)
         except torch.OutOfMemoryError:
             logs.log("autotune", "no memory is left to time products of %s in: the rule decides", group.name)
             return choose_tile(group, may_share_depth, lowered=self.lowered)
-        try:
-            cache.store_data(key, json.dumps({"tile": None if tile is None else asdict(tile)}).encode())
-        except OSError as problem:
-            logs.warn_once("cache:autotune", f"stator cannot keep choices of kernels in {cache.folder}: {problem}")
+        timing.keep_choice(key, {"tile": None if tile is None else asdict(tile)})
         return tile
 
     def _key(self, group: ProductGroup, tiles: Sequence[Tile], device: torch.device) -> str:
@@ -75,9 +68,8 @@ class Tuner:
             print_kernel(launch, buffers, knowledge=self.knowledge).symbol
             for launch, buffers in self._launches(group, tiles)
         ]
-        machine = [torch.cuda.get_device_name(device), torch.__version__, triton_version()]
         sizes = self.knowledge.hints([group.products.rows, group.products.depth])
-        return digest(json.dumps([_FORMAT, *machine, *sizes, *texts]))
+        return timing.choice_key(device, _PRODUCTS, *sizes, *texts)
 
     def _launches(self, group: ProductGroup, tiles: Sequence[Tile]) -> list[tuple[ProductGroup, dict[str, Buffer]]]:
         launches = []
@@ -97,20 +89,20 @@ class Tuner:
         names = {*group.reads, *(name for step in steps for name in _names(step))}
         buffers = {name: buffer for _, many in launches for name, buffer in many.items()}
         names |= {name for launch, _ in launches for name in (*launch.reads, *launch.writes)}
-        tensors = _Tensors({name: buffers[name] for name in names if name in buffers}, self.knowledge, group.reads)
+        tensors = Tensors({name: buffers[name] for name in names if name in buffers}, self.knowledge, group.reads)
         rows, columns = self.knowledge.hints([group.products.rows, group.products.parts[0].columns])
-        library = _time(self._library(steps, tensors, device), tensors.copies)
+        library = timing.time(self._library(steps, tensors, device), tensors.copies)
         times: list[tuple[float, Tile | None]] = [(library * _MARGIN, None)]
         sources = [print_kernel(launch, many, knowledge=self.knowledge) for launch, many in launches]
-        _compile_together(sources, device)
+        timing.compile_together(sources, device)
         for tile, (launch, _), source in zip(tiles, launches, sources, strict=True):
             try:
-                run = self._launch(source, launch, tensors, device)
+                run = tensors.launch(source, launch, device)
             except (CompileError, RuntimeError) as problem:
                 logs.log("autotune", "this device does not take %s: %s", tile, problem)
                 continue
             behind = 0.0 if tile.split == 1 else 4e6 * rows * columns * tile.split / _SUMS_BANDWIDTH
-            times.append((_time(run, tensors.copies) + behind, tile))
+            times.append((timing.time(run, tensors.copies) + behind, tile))
         best = min(times, key=lambda one: one[0])
         self._report(group, library, times, best)
         return best[1]
@@ -123,21 +115,14 @@ class Tuner:
             listed = ", ".join(f"{time:.2f} {tile}" for time, tile in sorted(times[1:], key=lambda one: one[0]))
             logs.log("autotune", "products %s: %s; us: library %.2f, %s", shape, best[1] or "library", library, listed)
 
-    def _launch(self, source: Any, group: Group, tensors: _Tensors, device: torch.device) -> Run:
-        kernel = cuda.load_kernels([source], device)[source.symbol]
-        names = (*group.reads, *group.writes)
-        launch = kernel.bind(len(names), self.knowledge.hints(source.sizes))
-        arguments = [[tensors.flat(name, copy) for name in names] for copy in range(tensors.copies)]
-        return lambda copy: launch(*arguments[copy])
-
-    def _library(self, steps: Sequence[Group | Extern], tensors: _Tensors, device: torch.device) -> Run:
+    def _library(self, steps: Sequence[Group | Extern], tensors: Tensors, device: torch.device) -> Run:
         runs: list[Run] = []
         for step in steps:
             if isinstance(step, Extern):
                 runs.append(_call(step, tensors))
             else:
                 source = print_kernel(step, self.buffers, knowledge=self.knowledge)
-                runs.append(self._launch(source, step, tensors, device))
+                runs.append(tensors.launch(source, step, device))
 
         def run(copy: int) -> None:
             for one in runs:
@@ -153,46 +138,7 @@ def _names(step: Group | Extern) -> set[str]:
     return {name for name in (*views, *step.outputs) if isinstance(name, str)}
 
 
-class _Tensors:
-    """Memory for buffers: random numbers in floats, zeros in others. What is read exists in several copies."""
-
-    def __init__(self, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge, reads: Sequence[str]) -> None:
-        self.knowledge, self.buffers = knowledge, buffers
-        sizes = {name: self._elements(buffer) * buffer.layout.dtype.itemsize for name, buffer in buffers.items()}
-        total = sum(sizes[name] for name in reads)
-        self.copies = max(2, min(_MOST_COPIES, _SPREAD_BYTES // max(total, 1)))
-        self.generator = torch.Generator(next(iter(buffers.values())).layout.device)
-        self.memory = {
-            name: [self._fresh(buffer) for _ in range(self.copies if name in reads else 1)]
-            for name, buffer in buffers.items()
-        }
-
-    def _elements(self, buffer: Buffer) -> int:
-        layout = buffer.layout
-        sizes, strides = self.knowledge.hints(layout.size), self.knowledge.hints(layout.stride)
-        return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-
-    def _fresh(self, buffer: Buffer) -> torch.Tensor:
-        layout = buffer.layout
-        if layout.dtype.is_floating_point:
-            # not from the generator of the user's random numbers
-            values = torch.empty(self._elements(buffer), device=layout.device).normal_(generator=self.generator)
-            return values.to(layout.dtype)
-        return torch.zeros(self._elements(buffer), dtype=layout.dtype, device=layout.device)
-
-    def flat(self, name: str, copy: int) -> torch.Tensor:
-        copies = self.memory[name]
-        return copies[copy % len(copies)]
-
-    def view(self, argument: str | View, copy: int) -> torch.Tensor:
-        name, layout = (argument.base, argument.layout) if isinstance(argument, View) else (argument, None)
-        offset = 0 if layout is None else self.knowledge.hint(layout.offset)
-        layout = layout or self.buffers[name].layout
-        sizes, strides = self.knowledge.hints(layout.size), self.knowledge.hints(layout.stride)
-        return self.flat(name, copy).as_strided(sizes, strides, offset)
-
-
-def _call(extern: Extern, tensors: _Tensors) -> Run:
+def _call(extern: Extern, tensors: Tensors) -> Run:
     """A call of products: its arguments are tensors."""
     arguments = [[tensors.view(arg, copy) for arg in extern.args] for copy in range(tensors.copies)]
     (output,) = extern.outputs
@@ -205,32 +151,60 @@ def _call(extern: Extern, tensors: _Tensors) -> Run:
     return run
 
 
-def _compile_together(sources: Sequence[Any], device: torch.device) -> None:
-    """Compile in parallel. Loading finds out which of them a device refuses."""
-    try:
-        cuda.load_kernels(sources, device)
-    except (CompileError, RuntimeError) as problem:
-        logs.log("autotune", "a kernel was refused: %s", problem)
+class BlockTuner:
+    """Prints kernels with the blocks that take the least time, for the buffers of one graph."""
 
+    def __init__(self, lowered: Lowered) -> None:
+        self.buffers, self.knowledge = lowered.buffers, lowered.sizes
+        self.known: dict[str, Variation] = {}  # by the symbol of the kernel that the rule makes
 
-def _time(run: Run, copies: int) -> float:
-    """Microseconds of one run: the least of several replays of a graph of one run on each copy."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run(0)  # what libraries set up with their first call must not be captured
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            for copy in range(copies):
-                run(copy)
-        times = []
-        for _ in range(_REPLAYS):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record(stream)
-            graph.replay()
-            end.record(stream)
-            end.synchronize()
-            times.append(1000 * start.elapsed_time(end) / copies)
-    torch.cuda.current_stream().wait_stream(stream)
-    return min(times)
+    def __call__(self, group: Group | Combination) -> Variation:
+        """How the blocks differ from the rule's. Small kernels, products and combinations have the rule's."""
+        if not isinstance(group, Group) or isinstance(group, ProductGroup) or not may_time():
+            return BY_RULE
+        names = dict.fromkeys((*group.reads, *group.writes))
+        tensors = {name: self.buffers[name] for name in names}
+        if sum(timing.size_in_bytes(buffer, self.knowledge) for buffer in tensors.values()) < _LEAST_BYTES:
+            return BY_RULE
+        source = self._printed(group, BY_RULE)
+        if source.symbol not in self.known:
+            self.known[source.symbol] = self._chosen(group, source, tensors)
+        return self.known[source.symbol]
+
+    def _printed(self, group: Group, variation: Variation) -> Any:
+        return print_kernel(group, self.buffers, knowledge=self.knowledge, variation=variation)
+
+    def _chosen(self, group: Group, source: Any, buffers: dict[str, Buffer]) -> Variation:
+        device = self.buffers[group.writes[0]].layout.device
+        key = timing.choice_key(device, _BLOCKS, source.symbol, *self.knowledge.hints(source.sizes))
+        stored = timing.stored_choice(key)
+        if stored is not None:
+            return Variation(**stored)
+        try:
+            with counters.timed("autotune"), torch.cuda.device(device):
+                found = self._timed(group, source, buffers, device)
+        except torch.OutOfMemoryError:
+            logs.log("autotune", "no memory is left to time %s in: the rule decides", group.name)
+            return BY_RULE
+        timing.keep_choice(key, asdict(found))
+        return found
+
+    def _timed(self, group: Group, source: Any, buffers: dict[str, Buffer], device: torch.device) -> Variation:
+        printed = {source.symbol: (BY_RULE, source)}
+        for variation in VARIATIONS:
+            made = self._printed(group, variation)
+            printed.setdefault(made.symbol, (variation, made))
+        timing.compile_together([made for _, made in printed.values()], device)
+        tensors = Tensors(buffers, self.knowledge, group.reads)
+        times: list[tuple[float, Variation]] = []
+        for variation, made in printed.values():
+            try:
+                run = tensors.launch(made, group, device)
+            except (CompileError, RuntimeError) as problem:
+                logs.log("autotune", "this device does not take %s: %s", variation, problem)
+                continue
+            times.append((timing.time(run, tensors.copies) * (1 if variation is BY_RULE else 1 / _MARGIN), variation))
+        if logs.enabled("autotune"):
+            listed = ", ".join(f"{one:.2f} {variation}" for one, variation in sorted(times, key=lambda it: it[0]))
+            logs.log("autotune", "blocks of %s; us: %s", source.symbol, listed)
+        return min(times, key=lambda one: one[0], default=(0.0, BY_RULE))[1]
