@@ -3,27 +3,20 @@ end, values and gradients are eager's. Needs no GPU: the reference evaluator run
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from benchmarks.models import image_case
-from tests.inductor.lowered_evaluator import run
-from torch import fx, nn
+from tests.inductor.lower.as_on_gpu import Compiled, distance, lower_on_gpu, outcome
+from torch import nn
 
 import stator
-from stator import pipeline
 from stator.inductor.buffers import Extern, Layout, Loops, Lowered, View
 from stator.inductor.loops.body import LoopBody
-from stator.inductor.lower import lower, verify_lowered
-from stator.inductor.passes import run_passes, with_expressions
 from stator.prims.layout import channels_last_strides, same_strides
-from stator.prims.record import TensorMeta
-
-GPU = torch.device("cuda", 0)
 
 # small variants of models: settings and the size of images
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
@@ -90,53 +83,9 @@ class Grouped(nn.Module):
         return self.three(F.silu(self.two(F.silu(self.one(x)))))
 
 
-@dataclasses.dataclass
-class Compiled:
-    """Lowered graphs, in order, with positions of outputs whose layout is free."""
-
-    graphs: list[tuple[Lowered, set[int]]]
-
-
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Compiled:
-    torch.manual_seed(0)
-    found = Compiled([])
-
-    def compile_graph(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], **_: Any) -> Callable[..., Any]:
-        graph, sizes = with_expressions(gm)
-        lowered = _lowered_on_gpu(run_passes(graph, False), sizes)
-        verify_lowered(lowered)
-        found.graphs.append((lowered, set(graph.meta.get("free_layouts", ()))))
-        return lambda *values: _evaluated(lowered, values)
-
-    monkeypatch.setattr(pipeline, "compile_graph", compile_graph)
-    return found
-
-
-def _lowered_on_gpu(gm: fx.GraphModule, sizes: Any) -> Lowered:
-    """Lower the graph with all tensors on a GPU."""
-    kept = {node: node.meta["val"] for node in gm.graph.nodes if "val" in node.meta}
-    for node, value in kept.items():
-        node.meta["val"] = _moved(value)
-    try:
-        return lower(gm, False, sizes)
-    finally:
-        for node, value in kept.items():
-            node.meta["val"] = value
-
-
-def _moved(value: Any) -> Any:
-    if isinstance(value, TensorMeta):
-        return dataclasses.replace(value, device=GPU)
-    return type(value)(map(_moved, value)) if type(value) in (tuple, list) else value
-
-
-def _evaluated(lowered: Lowered, values: Sequence[Any]) -> list[Any]:
-    if len(values) == 1 and isinstance(values[0], list):  # inputs that the callee may free
-        values = list(values[0])
-    results = run(lowered, values)
-    copy = torch.empty_strided
-    return [copy(x.shape, x.stride(), dtype=x.dtype).copy_(x) if isinstance(x, torch.Tensor) else x for x in results]
+    return lower_on_gpu(monkeypatch)
 
 
 def conversions(compiled: Compiled) -> list[str]:
@@ -194,24 +143,6 @@ def module_of(name: str) -> tuple[nn.Module, torch.Tensor]:
     settings, side = MODELS[name]
     case = image_case(name, 2, settings, side)
     return case.model, case.args[0]
-
-
-def outcome(call: Callable[..., Any], model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """Results, then gradients if the model is in training."""
-    x = x.clone().requires_grad_(model.training)
-    with torch.set_grad_enabled(model.training):
-        results = call(x)
-    results = list(results) if isinstance(results, tuple) else [results]
-    if not model.training:
-        return results
-    torch.manual_seed(1)
-    model.zero_grad()
-    sum((result.double() * torch.randn(result.shape)).sum() for result in results).backward()
-    return [one.detach() for one in [*results, x.grad, *(p.grad for p in model.parameters())] if one is not None]
-
-
-def distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one.double() - other.double()).norm() / (other.double().norm() + 1e-6))
 
 
 def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
