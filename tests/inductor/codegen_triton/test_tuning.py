@@ -132,6 +132,20 @@ def test_the_rule_is_for_tables_of_odd_length_alone(device: FakeDevice) -> None:
         assert len(by_rule(lambda x, words: x @ words.t(), tensors)) == number
 
 
+def test_the_rule_takes_large_products_with_results_in_odd_rows(device: FakeDevice) -> None:
+    for rows, columns, depth, number in (
+        (2048, 50257, 768, 1),
+        (512, 30522, 4096, 1),
+        (8192, 1001, 1024, 1),
+        (2048, 50264, 768, 0),  # the library has wide accesses
+        (2048, 50260, 768, 0),
+        (2048, 50257, 771, 0),
+        (512, 101, 768, 0),  # little work
+    ):
+        tensors = [torch.empty(sizes, dtype=torch.bfloat16) for sizes in ((rows, depth), (columns, depth))]
+        assert len(by_rule(lambda x, words: x @ words.t(), tensors)) == number
+
+
 def test_a_tile_must_be_clearly_quicker_than_the_library(device: FakeDevice) -> None:
     device.times = lambda text: 9.8 if text else 10.0
     assert chosen() == []

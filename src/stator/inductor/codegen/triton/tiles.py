@@ -18,6 +18,7 @@ MOST = 8  # tiles that timing compares
 _FEW_ROWS = 16  # the fewest that tensor cores multiply
 _SQUARE, _NARROW, _SLIM = Tile(64, 64, 64, 4, 6), Tile(64, 32, 128, 4, 4), Tile(64, 32, 64, 4, 6)
 _WIDE = Tile(64, 128, 64, 4, 4)
+_BROAD = (Tile(128, 256, 64, 8, 4), Tile(128, 128, 64, 4, 4), _WIDE, _SQUARE)
 _FLAT, _DEEP_FLAT, _SMALL_FLAT = Tile(16, 32, 128, 4, 5), Tile(16, 32, 256, 4, 4), Tile(16, 16, 256, 4, 4)
 # What timing compares, by the rows of a product. Tiles for shared depth come first.
 _FEW = (_DEEP_FLAT, _SMALL_FLAT, _FLAT, Tile(16, 64, 128, 4, 4))
@@ -31,6 +32,7 @@ _MOST_SHARED_DEPTH = 4096
 _MOST_COLUMNS, _MOST_PLAIN_COLUMNS, _MOST_COLUMNS_OF_MANY_ROWS = 6144, 1024, 3072
 _TABLE = 8192  # more columns are a table of words
 _LEAST_PROGRAMS = 24
+_LARGE = 1 << 28  # products of two numbers
 _MULTIPROCESSORS = 132
 _BUSY = 96  # programs that keep the device busy, where each reads its part of the weights once
 _LEAST_SHARE = 384  # of the depth: programs with less end before loads are on their way
@@ -51,10 +53,9 @@ def choose_tile(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered)
     alone = len(products.parts) == 1 and len(products.parts[0].rights) == 1
     if batch != 1:
         tile = _NARROW if alone and _has_epilogue(group) and rows <= 128 and max(depth, total) <= 128 else None
-    elif alone and total > _TABLE:
-        # the library has no wide accesses to a result whose rows start anywhere
-        return _WIDE if total % 8 and _FEW_ROWS < rows <= 128 and depth <= _MOST_DEPTH else None
-    elif total > _MOST_COLUMNS:
+    elif alone and total % 8 and rows > _FEW_ROWS and (odd := _in_odd_rows(rows, total, depth)) is not None:
+        return odd
+    elif (alone and total > _TABLE) or total > _MOST_COLUMNS:
         return None
     elif may_share_depth and (shared := _shared(depth, rows, total)) is not None:
         return shared
@@ -107,6 +108,18 @@ def _alone(rows: int, columns: int, has_epilogue: bool) -> Tile | None:
     if columns > _MOST_PLAIN_COLUMNS or not _FEW_ROWS <= rows <= 256:
         return None
     return _FLAT if rows == _FEW_ROWS else _NARROW
+
+
+def _in_odd_rows(rows: int, columns: int, depth: int) -> Tile | None:
+    """The largest tile with enough programs, for a large product whose result has rows that begin anywhere: the library
+    has no wide accesses to these, and takes several times as long."""
+    if rows * columns * depth < _LARGE or depth % 64:
+        return None
+    if rows <= 128:
+        return _WIDE if columns > _TABLE else None
+    if columns % 4 == 0:
+        return None  # accesses of 8 bytes were not timed
+    return next((tile for tile in _BROAD if _programs(tile, rows, columns) >= _BUSY), None)
 
 
 def _shared(depth: int, rows: int, columns: int) -> Tile | None:
