@@ -105,6 +105,10 @@ def test_long_rows_in_the_interpreter(tmp_path: Path) -> None:
     run("long_rows_interpreted.py", tmp_path=tmp_path)
 
 
+def test_rows_with_gaps_in_the_interpreter(tmp_path: Path) -> None:
+    run("aligned_rows_interpreted.py", tmp_path=tmp_path)
+
+
 def test_operators_at_all_sizes_in_the_interpreter(tmp_path: Path) -> None:
     run("operators_interpreted.py", *QUICK, tmp_path=tmp_path)
 

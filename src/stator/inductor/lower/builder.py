@@ -5,7 +5,7 @@ The interface of lowerings. Knows no operator; thresholds are in heuristics.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,9 @@ class LoweringBuilder:
         self.wants_channels_last: dict[Any, bool] | None = None
         self.growing_cats: dict[Any, Any] | None = None
         self.shared_results: dict[Any, Any] = {}
+        # nodes whose values have rows at aligned addresses (aligned_rows.py), and copies of matrices with such rows
+        self.padded: Collection[Any] = ()
+        self.aligned_copies: dict[Any, Tensor] = {}
         self.stored_floats: dict[tuple[FloatExpr, torch.device], Tensor] = {}
         self.meta: Any = None
         self._count = 0
@@ -189,7 +192,7 @@ class LoweringBuilder:
     def materialize(self, tensor: Tensor, strides: Strides | None = None) -> Stored:
         """Store the tensor in a buffer of its own with these strides (its own layout by default)."""
         if strides is None:
-            strides = self.sizes.preserved_strides(tensor.shape, tensor.strides)
+            strides = tensor.own_strides
         target = self.new_buffer(tensor.shape, strides, tensor.dtype, tensor.device)
         self.store(target, tensor)
         tensor.source, tensor.strides = target.source, strides
@@ -379,6 +382,12 @@ class LoweringBuilder:
         name = total.source.buffer
         self.nodes.append(Extern((name,), target, (name, *args), {}, "out", (), (self.origin,)))
         return total
+
+    def product_into(self, target: Any, args: Sequence[Any], place: Tensor) -> None:
+        """Emit a library call that writes into a part of a buffer, which other nodes fill too."""
+        assert isinstance(place.source, Stored)
+        out = {"out": self.reference(place, place.source)}
+        self.nodes.append(Extern((), target, tuple(args), out, "mutates", (place.source.buffer,), (self.origin,)))
 
     def effect(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Emit a library call without a result, such as a check that raises."""

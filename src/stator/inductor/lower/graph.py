@@ -26,6 +26,7 @@ from stator.prims.rule_checks import place_of, raised_at
 from stator.shapes.expr import Expr
 from stator.shapes.floats import FloatExpr
 
+from .aligned_rows import padded_strides, values_to_pad
 from .builder import LoweringBuilder
 from .exact import exact_lowering
 from .fallback import call_library, gives_view, is_read
@@ -96,6 +97,9 @@ class _GraphLowering:
             return self.lower_all()
 
     def lower_all(self) -> Lowered:
+        if not self.exact:
+            free = self.gm.meta.get("free_layouts", ())
+            self.builder.padded = values_to_pad(self.gm.graph, free)
         for node in self.gm.graph.nodes:
             self.place = node.meta.get("place")
             try:
@@ -170,6 +174,8 @@ class _GraphLowering:
             result = call_library(builder, node, args, kwargs)
         _check_results(node, lowering, result)
         self.follow_eager(result, node.meta["val"])
+        if node in builder.padded and isinstance(result, Tensor) and isinstance(result.source, Computed):
+            result.lay_out(padded_strides(result.shape, result.dtype))
         self.values[node] = result
         self.store_if_worthwhile(node, result)
 
@@ -251,10 +257,9 @@ class _GraphLowering:
         value, meta = self.values[node], node.meta["val"]
         if not isinstance(value, Tensor):
             return value
-        if free and value.deviates:
-            planned = value.planned()
-            if planned is not None and self.builder.sizes.is_dense(meta.shape, planned[0]):
-                meta = replace(meta, stride=planned[0])
+        planned = value.planned() if free else None
+        if planned is not None and self.may_keep(value, planned[0]):
+            meta = replace(meta, stride=planned[0])
         self.builder.origin = node.name
         if value.copies:
             value = self.builder.copy(value, meta.stride)
@@ -264,13 +269,20 @@ class _GraphLowering:
             self.store_base(value, meta.stride)
         return self.with_eager_strides(self.builder.argument(value, meta.stride), meta)
 
+    def may_keep(self, value: Tensor, strides: Strides) -> bool:
+        """True if an output that only compiled code reads may have these strides, which lowering chose."""
+        if value.deviates:
+            return self.builder.sizes.is_dense(value.shape, strides)
+        known = value.rank > 1 and all(isinstance(size, int) for size in value.shape)
+        return bool(self.builder.padded) and known and strides == padded_strides(value.shape, value.dtype)
+
     def store_base(self, value: Tensor, strides: Strides) -> None:
         """Store the tensor of which the value is a view with these strides: of `x.flip(1)[:, 1:]` the flipped one.
         Loops would otherwise read the value from a tensor further below, and its own memory would have no gaps."""
         views: list[Viewed] = []
         tensor = value
         while isinstance(tensor.source, Viewed):
-            layout: tuple[Strides, Any] | None = self.builder.sizes.preserved_strides(tensor.shape, tensor.strides), 0
+            layout: tuple[Strides, Any] | None = tensor.own_strides, 0
             for view in reversed(views):
                 layout = None if layout is None else view.relayout(*layout)
             if layout is not None and same_strides(value.shape, layout[0], strides):

@@ -54,10 +54,11 @@ class Viewed:
 
 class Tensor:
     """A value of the graph. `strides` is its present or future layout in memory. `deviates`: this layout is not
-    eager's, because lowering chose a layout upstream that consumers should follow. `sizes` knows about symbolic sizes.
+    eager's, because lowering chose a layout upstream that consumers should follow. `has_gaps`: it is to be stored with
+    gaps between rows, by exactly `strides`. `sizes` knows about symbolic sizes.
     """
 
-    __slots__ = ("deviates", "device", "dtype", "shape", "sizes", "source", "strides")
+    __slots__ = ("deviates", "device", "dtype", "has_gaps", "shape", "sizes", "source", "strides")
 
     def __init__(
         self,
@@ -77,6 +78,16 @@ class Tensor:
             strides = source.strides if isinstance(source, Stored) else contiguous_strides(self.shape)
         self.strides: Strides = strides
         self.deviates = deviates
+        self.has_gaps = False
+
+    def lay_out(self, strides: Strides) -> None:
+        """Have a closure stored with these strides, which may leave gaps."""
+        self.strides, self.has_gaps = strides, True
+
+    @property
+    def own_strides(self) -> Strides:
+        """The strides of memory of its own."""
+        return self.strides if self.has_gaps else self.sizes.preserved_strides(self.shape, self.strides)
 
     @property
     def rank(self) -> int:
@@ -120,7 +131,7 @@ class Tensor:
         if isinstance(source, Viewed):
             base = source.base.planned()
             return None if base is None else source.relayout(*base)
-        return self.sizes.preserved_strides(self.shape, self.strides), 0
+        return self.own_strides, 0
 
     @property
     def copies(self) -> bool:

@@ -570,9 +570,10 @@ def _target(printer: _Printer, extern: Extern) -> str:
         if not printer.is_late(*[length for size in given for length in size]):
             text = f"rt.operator_of_sizes({name!r}, {', '.join(map(printer.plain_sizes, given))})"
             return printer.bind_at_sizes(text, name.split(".")[1], text)
-    if extern.style != "out":
+    into = extern.mutates if "out" in extern.kwargs else extern.outputs if extern.style == "out" else ()
+    devices = [printer.program.buffers[output].layout.device for output in into if output is not None]
+    if not devices:
         return printer.bind(("operator", name), name.split(".")[1], f"rt.operator({name!r})")
-    devices = [printer.program.buffers[output].layout.device for output in extern.outputs if output is not None]
     text = repr(name) if devices[0] == CPU else f"{name!r}, {str(devices[0])!r}"
     return printer.bind(("operator into", text), name.split(".")[1] + "_into", f"rt.operator_into({text})")
 

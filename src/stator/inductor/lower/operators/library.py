@@ -15,56 +15,19 @@ from torch.utils._pytree import tree_leaves
 
 from stator.graph.subgraphs.subgraph_ops import SubgraphKey, run, run_random
 from stator.inductor.buffers import Extern, View
-from stator.inductor.lower.builder import LoweringBuilder, linear
+from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.registry import lowerings, lowers, view_targets
-from stator.inductor.lower.tensor import Index, Stored, Tensor, Viewed
-from stator.inductor.sizes import SizeKnowledge
+from stator.inductor.lower.tensor import Stored, Tensor
 from stator.prims.layout import contiguous_strides, same_strides
 from stator.prims.record import TensorMeta
-from stator.shapes.expr import Symbol
-from stator.shapes.simplify import simplify
 
+from .aligned_products import aligned_product
+from .matrices import blas_matrix
 from .onednn import is_transposed, quicker_product
 from .pointwise import elementwise
 
 aten = torch.ops.aten
-
-
-def blas_matrix(builder: LoweringBuilder, x: Tensor) -> str | View:
-    """A matrix (or a batch of matrices) in a layout for BLAS: one of the last two dimensions has stride one."""
-    planned = x.planned()
-    if planned is not None and _fits_blas(x.sizes, x.shape[-2:], planned[0][-2:]):
-        return builder.argument(x)
-    strides = contiguous_strides(x.shape)
-    if _varies_faster(x, x.rank - 2):
-        # keep a transposed matrix as it is: BLAS takes it just as well
-        strides = (*strides[:-2], 1, x.shape[-2] if x.shape[-2] != 0 else 1)
-    return builder.argument(x, strides)
-
-
-def _varies_faster(x: Tensor, dim: int) -> bool:
-    """True if memory under x is contiguous along `dim`, and not along the last dimension."""
-    symbols = tuple(Symbol(f"i{at}") for at in range(x.rank))
-    ranges = x.sizes.ranges(symbols, x.shape)
-    index: Index = symbols
-    tensor = x
-    while isinstance(tensor.source, Viewed):
-        index = tensor.source.remap(index, ranges)
-        tensor = tensor.source.base
-    strides = tensor.source.strides if isinstance(tensor.source, Stored) else tensor.strides
-    position = simplify(linear(Stored("", strides), index), ranges)
-    return position.coefficient(symbols[dim]) == 1 and position.coefficient(symbols[-1]) != 1
-
-
-def _fits_blas(sizes: SizeKnowledge, shape: Sequence[Any], strides: Sequence[Any]) -> bool:
-    rows, columns = shape
-    down, across = strides
-    return (across == 1 and _at_least(sizes, down, columns)) or (down == 1 and _at_least(sizes, across, rows))
-
-
-def _at_least(sizes: SizeKnowledge, stride: Any, size: Any) -> bool:
-    return sizes.known(">=", stride, size) and sizes.known(">=", stride, 1)
 
 
 def _product(builder: LoweringBuilder, target: Any, args: Sequence[Any], **kwargs: Any) -> Tensor:
@@ -84,7 +47,7 @@ def multiply(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Tensor:
 
 @lowers(aten.mm.default)
 def _mm(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Any:
-    return multiply(builder, a, b)
+    return aligned_product(builder, a, b) or multiply(builder, a, b)
 
 
 @lowers(aten.bmm.default)
@@ -102,9 +65,12 @@ def _addmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta
         found = quicker_product(builder, a, blas_matrix(builder, b), b.shape[1], bias)
         if found is not None:
             return found
+    aligned = aligned_product(builder, a, b, bias) if plain else None
+    if aligned is not None:
+        return aligned
     if to_loops:
         # the loops that read the product also add the bias, which saves writing the bias into the result first
-        return elementwise(builder, lambda ops, x, y: ops.add(x, y), [_mm(builder, a, b), bias])
+        return elementwise(builder, lambda ops, x, y: ops.add(x, y), [multiply(builder, a, b), bias])
     args = [builder.argument(bias), blas_matrix(builder, a), blas_matrix(builder, b)]
     return _product(builder, aten.addmm.out, args, beta=beta, alpha=alpha)
 
