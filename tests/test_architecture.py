@@ -200,7 +200,16 @@ def test_native_files_stay_small(path: Path) -> None:
 
 # a C file or header includes headers of parts that stand before it here, and its own
 NATIVE_ORDER = (
-    *("cpython_compat", "tensor_impl", "native", "dict_states", "state", "switches", "deferred_exceptions"),
+    *(
+        "cpython_compat",
+        "tensor_impl",
+        "native",
+        "dict_states",
+        "state",
+        "switches",
+        "garbage_collection",
+        "deferred_exceptions",
+    ),
     *("current_frame", "binding", "guards", "guard_values", "guard_tensors", "guard_sizes", "guard_tree"),
     *("guard_memo", "guard_build"),
     *("hook_chain", "cache", "own_code_exit", "continuation", "entry", "frame_hook"),

@@ -18,6 +18,7 @@ from stator import aot
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
 from stator.base.errors import StatorError
+from stator.dynamo.host.garbage_collection import full_collections_put_off
 from stator.graph import verifier as graph_verifier
 from stator.graph.subgraphs.subgraph_ops import SubgraphKey, subgraph_of
 from stator.inductor.buffers import Extern, Lowered
@@ -137,7 +138,8 @@ def _observed(compile_functional: aot.CompileGraph, observe: Observe) -> aot.Com
 
 def _counted(compile_functional: aot.CompileGraph, gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Compiled:
     counters.count(f"compiled:{gm.meta.get('part', 'whole')}")
-    return compile_functional(gm, inputs)
+    with full_collections_put_off():  # a backward compiles outside of the compilation of its frame
+        return compile_functional(gm, inputs)
 
 
 def _ahead_of_time(
@@ -278,14 +280,18 @@ def _show_schedule(scheduled: Schedule) -> None:
 
 
 def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> dict[str, KernelSource]:
+    """Print the kernels. Those for GPUs compile from then on, while other stages work."""
     printed = {}
     tuner = triton.BlockTuner(lowered) if options.tunes else None
     for group in scheduled.steps:
         if not isinstance(group, Extern):
-            device = lowered.buffers[group.writes[0]].layout.device.type
-            language = LANGUAGES.get(device, "cpp")
+            device = lowered.buffers[group.writes[0]].layout.device
+            language = LANGUAGES.get(device.type, "cpp")
             tuned = {"variation": tuner(group)} if tuner and language == "triton" else {}
-            printed[group.name] = KERNEL_PRINTERS[language](group, lowered.buffers, options, lowered.sizes, **tuned)
+            print_kernel = KERNEL_PRINTERS[language]
+            printed[group.name] = kernel = print_kernel(group, lowered.buffers, options, lowered.sizes, **tuned)
+            if device.type == "cuda":
+                cuda.start_kernel(kernel, device)
     return printed
 
 

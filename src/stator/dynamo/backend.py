@@ -1,12 +1,15 @@
-"""The settings of a `stator.compile` call, and the call of its backend on a captured graph."""
+"""The settings of a `stator.compile` call, the call of its backend on a captured graph, and what starts before it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
+from types import CodeType
 from typing import Any
 
+import torch
 from torch import fx
 
 from stator.base import counters, dumps, logs
@@ -14,6 +17,7 @@ from stator.base.config import Options
 from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.printer import print_graph
+from stator.runtime import cuda
 
 from .ir.capture_result import CapturedFrame
 
@@ -31,6 +35,30 @@ class Settings:
     options: Options = field(default_factory=Options)
     on_captured: Callable[[CapturedFrame], None] | None = None
     dynamic: bool | None = None
+
+
+def prepare(settings: Settings, code: CodeType, arguments: Mapping[str, Any]) -> None:
+    """Let the process that compiles kernels for GPUs start while a frame is captured, if an argument is on a GPU."""
+    if settings.backend_name == "inductor" and torch.cuda.is_initialized():
+        tensors = list(_tensors_among(arguments.values()))
+        if any(tensor.device.type == "cuda" for tensor in tensors):
+            sizes = [tuple(tensor.shape) for tensor in tensors]
+            cuda.prepare(f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname} {sizes}")
+
+
+def _tensors_among(values: Iterable[Any], depth: int = 6) -> Iterator[torch.Tensor]:
+    """The tensors in arguments and in containers among them, and the first parameter of each module. Looks no deeper
+    than two containers or six modules. Runs no code of the program."""
+    for value in values:
+        kind = type(value)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            yield value
+        elif kind in (tuple, list, dict) and depth >= 3:
+            yield from _tensors_among(value.values() if kind is dict else value, depth - 3)
+        elif issubclass(kind, torch.nn.Module) and depth:
+            own = object.__getattribute__(value, "__dict__")
+            inner = [*own.get("_parameters", {}).values(), *own.get("_modules", {}).values()]
+            yield from islice(_tensors_among(inner, depth - 1), 1)
 
 
 def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Callable[..., Any] | None:

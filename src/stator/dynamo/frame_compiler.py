@@ -18,7 +18,7 @@ from stator.base.errors import CompileError, Unsupported, UserPlace
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.capture_verifier import verify
 
-from .backend import Settings, compile_graph, has_unknown_sizes, refuses_symbols
+from .backend import Settings, compile_graph, has_unknown_sizes, prepare, refuses_symbols
 from .bytecode import decode, instructions_text
 from .cache.compiled_frames import InnerCache, Install, frame_name, make_cache
 from .cache.entry import CompiledFrame, is_entry, make_entry, make_hook_callback
@@ -49,6 +49,7 @@ from .guards.guard import Guard
 from .guards.guard_filter import kept_guards
 from .guards.source import is_in_local_class
 from .host.compile_directives import disabled, frame_disabled_by_torch
+from .host.garbage_collection import full_collections_put_off
 from .host.hook import call_with_hook, skip_frame
 from .host.native_status import native
 from .interpreter.nested_break import user_code
@@ -126,7 +127,8 @@ class FrameCompiler:
         module = self._module_among(bound)
         name = _frame_name(function, module)
         assumptions = self._with_lasting(assumptions, code)
-        with dumps.compilation(name):
+        prepare(settings, code, bound)
+        with dumps.compilation(name), full_collections_put_off():
             dumps.show("bytecode", "00_bytecode.txt", partial(_text_of, code), f"original {name}")
             while True:
                 try:

@@ -6,6 +6,7 @@ The helper is one per process, started early by `prepare` or with the first job.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -31,12 +32,21 @@ _lock = fork_safe_lock()
 _service: _Service | None = None
 
 
+class Job:
+    """A kernel for the helper to compile, and what it answered, see zygote.py: a line of JSON with `error`, or that of
+    a kernel and its cubin."""
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        self.description = description
+        self.result: bytes | None = None
+
+
 class _Ended(Exception):
     """The helper ended before it had answered. The message is what it wrote to its standard error."""
 
 
 class _Service:
-    """The helper process, and the pipes to it."""
+    """The helper process, and the pipes to it. Neither side waits for the other one to read."""
 
     def __init__(self) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
@@ -52,37 +62,58 @@ class _Service:
             start_new_session=True,
             bufsize=0,
         )
+        self.to_helper: int = self.process.stdin.fileno()  # type: ignore[union-attr]
+        self.from_helper: int = self.process.stdout.fileno()  # type: ignore[union-attr]
+        os.set_blocking(self.to_helper, False)
+        self.unsent, self.received = bytearray(), bytearray()
+        self.sent = 0
+        self.jobs: dict[int, Job] = {}  # without result, by number
 
-    def compile(self, jobs: Sequence[dict[str, Any]]) -> list[bytes]:
-        batch = json.dumps(jobs).encode()
-        results: dict[int, bytes] = {}
+    def send(self, job: Job) -> None:
+        """Hand over a job, as far as the helper reads. `receive` hands over the rest."""
+        data = json.dumps(job.description).encode()
+        self.unsent += _LENGTH.pack(len(data)) + data
+        self.jobs[self.sent] = job
+        self.sent += 1
+        with contextlib.suppress(OSError):  # `receive` reports the end of the helper
+            self._write()
+
+    def receive(self) -> None:
+        """Wait for at least one result. Raises _Ended, and CompileError after a long time without results."""
+        waiting, deadline = len(self.jobs), time.monotonic() + TIMEOUT_SECONDS
         try:
-            self._write(_LENGTH.pack(len(batch)) + batch)
-            while len(results) < len(jobs):
-                at, length = _RESULT.unpack(self._read(_RESULT.size))
-                results[at] = self._read(length)
+            while len(self.jobs) == waiting:
+                writes = [self.to_helper] if self.unsent else []
+                seconds = max(0.0, deadline - time.monotonic())
+                readable, writable, _ = select.select([self.from_helper], writes, [], seconds)
+                if not readable and not writable:
+                    message = f"Triton's compiler gave no result within {TIMEOUT_SECONDS} s"
+                    raise CompileError("runtime", message)
+                if writable:
+                    self._write()
+                if readable:
+                    self._read()
         except (OSError, EOFError) as error:
             self.log.seek(0)
             raise _Ended(self.log.read()[-4000:].decode(errors="replace").strip()) from error
-        return [results[at] for at in range(len(jobs))]
 
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self.process.stdin.write(view) :]  # type: ignore[union-attr]
+    def _write(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self.unsent:
+                del self.unsent[: os.write(self.to_helper, self.unsent)]
 
-    def _read(self, length: int) -> bytes:
-        parts = b""
-        descriptor = self.process.stdout.fileno()  # type: ignore[union-attr]
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while len(parts) < length:
-            if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise CompileError("runtime", f"Triton's compiler gave no result within {TIMEOUT_SECONDS} s")
-            part = os.read(descriptor, length - len(parts))
-            if not part:
-                raise EOFError
-            parts += part
-        return parts
+    def _read(self) -> None:
+        part = os.read(self.from_helper, 1 << 20)
+        if not part:
+            raise EOFError
+        self.received += part
+        while len(self.received) >= _RESULT.size:
+            number, length = _RESULT.unpack_from(self.received)
+            end = _RESULT.size + length
+            if len(self.received) < end:
+                break
+            self.jobs.pop(number).result = bytes(self.received[_RESULT.size : end])
+            del self.received[:end]
 
     def close(self, kill: bool = True) -> None:
         for pipe in (self.process.stdin, self.process.stdout, self.log):
@@ -118,23 +149,43 @@ def stop() -> None:
             service.close()
 
 
-def compile_kernels(jobs: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return the result of each job, see zygote.py: a line of JSON with `error`, or that of a kernel and its cubin.
+def submit(description: dict[str, Any]) -> Job:
+    """Hand over a kernel to compile, and return at once. Raises CompileError if the helper cannot be started."""
+    job = Job(description)
+    with _lock:
+        _start().send(job)
+    return job
+
+
+def finish(jobs: Sequence[Job]) -> None:
+    """Wait for the results of jobs. A helper that ends early gets one successor.
 
     Raises CompileError if the helper cannot be started, ends twice, or does not answer.
     """
     with _lock:
         for attempt in (1, 2):
             try:
-                return _start().compile(jobs)
+                _finish(jobs)
+                return
             except _Ended as error:
                 stop()
                 if attempt == 2:
                     raise CompileError("runtime", f"the process that compiles kernels ended early: {error}") from error
-            except BaseException:  # results of this batch may still be on their way
+            except BaseException:  # a helper that gives no answer, or is interrupted, is not asked again
                 stop()
                 raise
-    raise AssertionError("not reached")
+
+
+def _finish(jobs: Sequence[Job]) -> None:
+    if all(job.result is not None for job in jobs):
+        return
+    service = _start()
+    sent = set(map(id, service.jobs.values()))
+    for job in jobs:
+        if job.result is None and id(job) not in sent:  # its helper ended, or is that of a parent process
+            service.send(job)
+    while any(job.result is None for job in jobs):
+        service.receive()
 
 
 def _forget_in_child() -> None:

@@ -15,7 +15,7 @@ from stator.base.locks import fork_safe_lock
 from stator.runtime.build import KernelText
 
 from .driver import device_code, open_driver
-from .machine_code import MachineCode, Variant, compile_variants
+from .machine_code import MachineCode, Variant, compile_variants, start_compiling
 
 _MOST_SIZES = 1024
 _INDEX_TYPES = SimpleNamespace(int32="int32", int64="int64")
@@ -70,6 +70,7 @@ def _load(code: MachineCode, device: int) -> Function:
     return open_driver().load_function(code.cubin, code.symbol, code.shared, device), code.threads, code.shared
 
 
+@functools.lru_cache(_MOST_SIZES)
 def read_module(text: str) -> tuple[int, int, Callable[..., Any]]:
     """Return the numbers of tensors and of sizes, and the function `launch` of a printed module, without Triton.
 
@@ -88,6 +89,13 @@ def read_module(text: str) -> tuple[int, int, Callable[..., Any]]:
     return tensors, len(kinds) - tensors, launch
 
 
+def start_kernel(source: KernelText, device: torch.device) -> None:
+    """Let a kernel compile, which `load_kernels` will be asked for. Returns at once. Raises CompileError if no process
+    can be started that compiles it."""
+    kernel = TritonKernel(source, *_place(device, None))
+    start_compiling(kernel.variant(kernel.narrow, aligned=True))
+
+
 def load_kernels(
     sources: Sequence[KernelText], device: torch.device, capability: int | None = None
 ) -> dict[str, TritonKernel]:
@@ -98,14 +106,20 @@ def load_kernels(
     """
     if not sources:
         return {}
+    place = _place(device, capability)
+    open_driver()
+    kernels = {source.symbol: TritonKernel(source, *place) for source in sources}
+    compile_variants(kernel.variant(kernel.narrow, aligned=True) for kernel in kernels.values())
+    for kernel in kernels.values():
+        kernel.load(kernel.narrow, aligned=True)
+    return kernels
+
+
+def _place(device: torch.device, capability: int | None) -> tuple[torch.device, int]:
+    """The device with its index, and its compute capability."""
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     if capability is None:
         major, minor = torch.cuda.get_device_capability(device)
         capability = 10 * major + minor
-    open_driver()
-    kernels = {source.symbol: TritonKernel(source, device, capability) for source in sources}
-    compile_variants(kernel.variant(kernel.narrow, aligned=True) for kernel in kernels.values())
-    for kernel in kernels.values():
-        kernel.load(kernel.narrow, aligned=True)
-    return kernels
+    return device, capability

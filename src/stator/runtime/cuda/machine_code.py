@@ -9,7 +9,7 @@ import contextlib
 import functools
 import importlib.metadata
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
@@ -21,6 +21,7 @@ from stator.runtime.kernel_cache import KernelCache
 from stator.runtime.toolchain import digest
 
 from . import compile_service
+from .compile_service import Job
 
 _FORMAT = "cuda-1"  # change it with the stored format, or with how kernels are compiled
 # Multiplications and additions round as in eager's operators and in C++ kernels; checks of indices are compiled, which
@@ -55,12 +56,14 @@ class MachineCode:
 
 _lock = fork_safe_lock()
 _known: dict[Variant, MachineCode] = {}
+_started: dict[Variant, Job] = {}
 
 
 def forget_compiled() -> None:
     """Forget all machine code, so that every kernel is looked up on disk again (tests)."""
     with _lock:
         _known.clear()
+        _started.clear()
 
 
 @functools.cache
@@ -90,19 +93,26 @@ def prepare(program: str) -> None:
         compile_service.start()
 
 
+def start_compiling(variant: Variant) -> None:
+    """Let the helper compile a variant that will be wanted, unless it is known or on disk. Returns at once."""
+    with _lock:
+        if variant not in _known and variant not in _started and not _find(variant, current_cache()):
+            _started[variant] = compile_service.submit({**asdict(variant), "options": COMPILER_OPTIONS})
+
+
 def compile_variants(variants: Iterable[Variant]) -> dict[Variant, MachineCode]:
     """Return the machine code of each variant. Raises CompileError for one that does not compile."""
     wanted = list(dict.fromkeys(variants))
     with _lock:
-        missing = [variant for variant in wanted if variant not in _known]
-        if missing:
-            cache = current_cache()
-            missing = [variant for variant in missing if not _find(variant, cache)]
+        for variant in wanted:
+            start_compiling(variant)
+        started = {variant: _started.pop(variant) for variant in wanted if variant in _started}
         counters.count("kernels.wanted", len(wanted))
-        counters.count("kernels.compiled", len(missing))
-        if missing:
+        counters.count("kernels.compiled", len(started))
+        if started:
             with counters.timed("compile_kernels"):
-                _compile(missing, cache)
+                compile_service.finish(list(started.values()))
+                _keep(started)
         return {variant: _known[variant] for variant in wanted}
 
 
@@ -120,17 +130,19 @@ def _parse(data: bytes) -> tuple[Any, str]:
     return (None, fields["error"]) if "error" in fields else (MachineCode(**fields, cubin=cubin), "")
 
 
-def _compile(missing: Sequence[Variant], cache: KernelCache) -> None:
-    results = compile_service.compile_kernels([{**asdict(one), "options": COMPILER_OPTIONS} for one in missing])
+def _keep(finished: Mapping[Variant, Job]) -> None:
+    """Keep machine code in this process and on disk. Raises CompileError for a kernel that was rejected."""
+    cache = current_cache()
     rejected: dict[Variant, str] = {}
     stored: list[tuple[Variant, bytes]] = []
-    for variant, data in zip(missing, results, strict=True):
-        code, error = _parse(data)
+    for variant, job in finished.items():
+        assert job.result is not None
+        code, error = _parse(job.result)
         if code is None:
             rejected[variant] = error
         else:
             _known[variant] = code
-            stored.append((variant, data))
+            stored.append((variant, job.result))
     try:
         for variant, data in stored:
             cache.store_data(_key(variant), data)

@@ -1,8 +1,8 @@
 """The program of the process that compiles Triton kernels: imports Triton once, then forks a child for each kernel.
 
-Runs as a script, apart from stator: it imports nothing but Triton, and never touches a GPU. It reads batches of jobs
-from its standard input and writes a result for each to its standard output (compile_service.py is the other end). It
-ends with its parent, or when nothing has been asked of it for a while.
+Runs as a script, apart from stator: it imports nothing but Triton, and never touches a GPU. It reads jobs from its
+standard input, as they come, and writes a result for each to its standard output, as they end (compile_service.py is
+the other end). It ends with its parent, or when nothing has been asked of it for a while.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import deque
 from typing import Any, NoReturn
 
 from triton import language as tl
@@ -25,8 +25,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 
 IDLE_SECONDS = 600
-_LENGTH = struct.Struct("<Q")  # of a batch
-_RESULT = struct.Struct("<QQ")  # the position of a job in its batch, and the length of its result
+_LENGTH = struct.Struct("<Q")  # of a job
+_RESULT = struct.Struct("<QQ")  # the number of a job, counted from 0, and the length of its result
 _WATCH_SECONDS = 5  # between looks at the parent
 # Triton appends pointers to scratch memory to a kernel's parameters: two from version 3.4, one before
 _MOST_SCRATCH = 2
@@ -117,58 +117,87 @@ def _fork(job: dict[str, Any]) -> tuple[int, int]:
     return reading, child
 
 
-def compile_batch(jobs: list[dict[str, Any]]) -> Iterator[tuple[int, bytes]]:
-    """Compile in as many children as there are usable processors; give the position and the result of each."""
-    workers = len(os.sched_getaffinity(0))
-    waiting = list(enumerate(jobs))[::-1]
-    running: dict[int, tuple[int, int, list[bytes]]] = {}
-    while waiting or running:
-        while waiting and len(running) < workers:
-            at, job = waiting.pop()
+class Server:
+    """Compiles jobs in as many children as there are usable processors. Waits for nothing but for something to do."""
+
+    def __init__(self, jobs: int, results: int) -> None:
+        """jobs, results: descriptors, to read from and to write to."""
+        self.jobs, self.results = jobs, results
+        self.received, self.unsent = bytearray(), bytearray()
+        self.workers = len(os.sched_getaffinity(0))
+        self.waiting: deque[tuple[int, dict[str, Any]]] = deque()
+        self.running: dict[int, tuple[int, int, list[bytes]]] = {}  # number, process and result, by descriptor
+        self.count = 0
+        os.set_blocking(results, False)
+
+    def step(self, seconds: float) -> bool:
+        """Do what can be done, after waiting up to `seconds` for it. Returns False if there was nothing."""
+        while self.waiting and len(self.running) < self.workers:
+            number, job = self.waiting.popleft()
             descriptor, child = _fork(job)
-            running[descriptor] = at, child, []
-        readable = select.select([0, *running], [], [])[0]
-        if 0 in readable:  # nothing is asked while a batch runs: the parent is gone
-            os.killpg(0, signal.SIGKILL)
+            self.running[descriptor] = number, child, []
+        writes = [self.results] if self.unsent else []
+        readable, writable, _ = select.select([self.jobs, *self.running], writes, [], seconds)
         for descriptor in readable:
-            at, child, parts = running[descriptor]
-            if part := os.read(descriptor, 1 << 20):
-                parts.append(part)
-                continue
-            os.close(descriptor)
-            del running[descriptor]
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            if status:
-                parts = [json.dumps({"error": f"the compiling process ended with status {status}"}).encode(), b"\n"]
-            yield at, b"".join(parts)
+            if descriptor == self.jobs:
+                self._read_jobs()
+            else:
+                self._read_result(descriptor)
+        if self.unsent:
+            self._write()
+        return bool(readable or writable)
 
-
-def _read(length: int, parent: int) -> bytes:
-    """Read from standard input. Ends the process when the parent does, or without work."""
-    data, idle = b"", 0
-    while len(data) < length:
-        if not select.select([0], [], [], _WATCH_SECONDS)[0]:
-            idle += _WATCH_SECONDS
-            if os.getppid() != parent or idle >= IDLE_SECONDS:
-                sys.exit()
-            continue
-        part = os.read(0, length - len(data))
+    def _read_jobs(self) -> None:
+        part = os.read(self.jobs, 1 << 20)
         if not part:
-            sys.exit()
-        data += part
-    return data
+            _end()
+        self.received += part
+        while len(self.received) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self.received)[0]
+            if len(self.received) < end:
+                break
+            self.waiting.append((self.count, json.loads(self.received[_LENGTH.size : end])))
+            self.count += 1
+            del self.received[:end]
+
+    def _read_result(self, descriptor: int) -> None:
+        number, child, parts = self.running[descriptor]
+        if part := os.read(descriptor, 1 << 20):
+            parts.append(part)
+            return
+        os.close(descriptor)
+        del self.running[descriptor]
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status:
+            parts = [json.dumps({"error": f"the compiling process ended with status {status}"}).encode(), b"\n"]
+        result = b"".join(parts)
+        self.unsent += _RESULT.pack(number, len(result)) + result
+
+    def _write(self) -> None:
+        try:
+            del self.unsent[: os.write(self.results, self.unsent)]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            _end()
+
+
+def _end() -> NoReturn:
+    """The parent is gone, so nobody wants what the children do."""
+    os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 def main() -> None:
-    parent = int(sys.argv[1])
-    results = os.fdopen(os.dup(1), "wb")
+    parent, idle = int(sys.argv[1]), 0
+    server = Server(0, os.dup(1))
     os.dup2(2, 1)  # nothing but results may reach the parent
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    while True:
-        (length,) = _LENGTH.unpack(_read(_LENGTH.size, parent))
-        for at, result in compile_batch(json.loads(_read(length, parent))):
-            results.write(_RESULT.pack(at, len(result)) + result)
-            results.flush()
+    while idle < IDLE_SECONDS:
+        worked = server.step(_WATCH_SECONDS)
+        idle = 0 if worked or server.running else idle + _WATCH_SECONDS
+        if not worked and os.getppid() != parent:
+            _end()
 
 
 if __name__ == "__main__":
