@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from printed import printed
 
 from stator.base.errors import CompileError
 from stator.runtime.cuda import compile_service, machine_code
-from stator.runtime.cuda.machine_code import Variant, compile_variants
+from stator.runtime.cuda.machine_code import Variant, compile_variants, start_compiling
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
 
@@ -168,6 +169,59 @@ def test_the_helper_ends_with_its_parent(cache: Path) -> None:
         assert started and ends(started)
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_kernel_compiles_before_it_is_wanted_and_once(cache: Path) -> None:
+    compile_service.start()
+    service = compile_service._service
+    assert service is not None
+    before = service.sent
+    for _ in range(2):
+        start_compiling(variant("kernel_g"))
+    assert select.select([service.from_helper], [], [], 60)[0]
+    wanted = [variant("kernel_g"), variant("kernel_h")]
+    assert list(compile_variants(wanted)) == wanted and service.sent - before == 2
+
+
+def test_neither_side_waits_for_the_other_one_to_read(cache: Path) -> None:
+    """Jobs and results fill the pipes between the processes many times."""
+    compile_service.stop()
+    text = "#" + "-" * 50_000 + "\nraise ValueError('x' * 50_000)\n"
+    started = time.monotonic()
+    jobs = [
+        compile_service.submit({"symbol": f"kernel_{at}", "source": text, "index": "int32"}) for at in range(30)
+    ]  # the helper still imports Triton
+    service = compile_service._service
+    assert service is not None and service.unsent and time.monotonic() - started < 5
+    compile_service.finish(jobs[:1])
+    time.sleep(1)  # the other results are more than fits into a pipe
+    compile_service.finish(jobs[::-1])
+    assert all(job.result is not None and b"x" * 50_000 in job.result for job in jobs)
+    assert not service.jobs and not service.unsent and not service.received
+
+
+def test_kernels_of_a_helper_that_died_are_compiled_by_the_next_one(cache: Path) -> None:
+    start_compiling(variant("kernel_i"))
+    before = helper()
+    os.kill(before, signal.SIGKILL)
+    (code,) = compile_variants([variant("kernel_i")]).values()
+    assert code.symbol == "kernel_i" and helper() not in (0, before)
+
+
+def test_a_forked_child_compiles_for_itself_what_its_parent_had_started(cache: Path) -> None:
+    start_compiling(variant("kernel_j"))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            (code,) = compile_variants([variant("kernel_j")]).values()
+            status = code.symbol != "kernel_j"
+        finally:
+            compile_service.stop()
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    (code,) = compile_variants([variant("kernel_j")]).values()
+    assert code.symbol == "kernel_j"
 
 
 def test_threads_share_the_helper(cache: Path) -> None:
