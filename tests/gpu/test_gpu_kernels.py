@@ -10,6 +10,7 @@ from tests.gpu.device import DEVICE, only_cuda
 from tests.gpu.moved import module_of
 
 import stator
+from stator.dynamo import backend, frame_compiler
 from stator.inductor.codegen.triton import print_kernel
 from stator.inductor.loops.float8 import BYTES
 from stator.inductor.schedule import schedule
@@ -60,3 +61,17 @@ def test_8_bit_floats(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_graph(seed: int) -> None:
     check(random_graphs.Generator(seed).build())
+
+
+@pytest.mark.parametrize("device", [DEVICE, "cpu"])
+def test_kernels_compile_in_a_process_that_starts_before_the_capture(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, capture = [], frame_compiler.capture
+    monkeypatch.setattr(backend.cuda, "prepare", lambda program: order.append("start"))
+    monkeypatch.setattr(frame_compiler, "capture", lambda *a, **k: order.append("capture") or capture(*a, **k))
+    torch.cuda.init()
+    x = torch.randn(50, device=device)
+    made = stator.compile(lambda batch: batch["x"].sin() + batch["x"])({"x": x})
+    torch.testing.assert_close(made, x.sin() + x)
+    assert order[0] == ("capture" if device == "cpu" else "start") and "capture" in order
