@@ -38,7 +38,7 @@ from stator.inductor.program.combine import combine_groups
 from stator.inductor.program.recordable import describe_inputs, recording_device, why_not_recorded
 from stator.inductor.program.steps import KernelSource, Launch, Program
 from stator.inductor.schedule import schedule
-from stator.inductor.schedule.groups import Schedule
+from stator.inductor.schedule.groups import ProductGroup, Schedule
 from stator.inductor.schedule.printer import print_schedule
 from stator.inductor.schedule.products import fuse_products
 from stator.inductor.schedule.verifier import verify_schedule
@@ -280,19 +280,19 @@ def _show_schedule(scheduled: Schedule) -> None:
 
 
 def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> dict[str, KernelSource]:
-    """Print the kernels. Those for GPUs compile from then on, while other stages work."""
+    """Print the kernels. Those for GPUs compile from then on, while other stages work; products take longest."""
+    groups = [step for step in scheduled.steps if not isinstance(step, Extern)]
     printed = {}
     tuner = triton.BlockTuner(lowered) if options.tunes else None
-    for group in scheduled.steps:
-        if not isinstance(group, Extern):
-            device = lowered.buffers[group.writes[0]].layout.device
-            language = LANGUAGES.get(device.type, "cpp")
-            tuned = {"variation": tuner(group)} if tuner and language == "triton" else {}
-            print_kernel = KERNEL_PRINTERS[language]
-            printed[group.name] = kernel = print_kernel(group, lowered.buffers, options, lowered.sizes, **tuned)
-            if device.type == "cuda":
-                cuda.start_kernel(kernel, device)
-    return printed
+    for group in sorted(groups, key=lambda group: not isinstance(group, ProductGroup)):
+        device = lowered.buffers[group.writes[0]].layout.device
+        language = LANGUAGES.get(device.type, "cpp")
+        tuned = {"variation": tuner(group)} if tuner and language == "triton" else {}
+        print_kernel = KERNEL_PRINTERS[language]
+        printed[group.name] = kernel = print_kernel(group, lowered.buffers, options, lowered.sizes, **tuned)
+        if device.type == "cuda":
+            cuda.start_kernel(kernel, device)
+    return {group.name: printed[group.name] for group in groups}
 
 
 def _held(gm: fx.GraphModule, inputs: Sequence[str]) -> set[str]:
