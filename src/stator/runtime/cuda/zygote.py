@@ -54,7 +54,7 @@ WARPS = 4
     "index": "int32",
     "aligned": True,
     "capability": 90,
-    "options": {},
+    "options": {"enable_fp_fusion": False},
 }
 
 
