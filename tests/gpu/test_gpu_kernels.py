@@ -10,6 +10,7 @@ from tests.gpu.device import DEVICE, only_cuda
 from tests.gpu.moved import module_of
 
 import stator
+from stator import pipeline
 from stator.dynamo import backend, frame_compiler
 from stator.inductor.codegen.triton import print_kernel
 from stator.inductor.loops.float8 import BYTES
@@ -75,3 +76,24 @@ def test_kernels_compile_in_a_process_that_starts_before_the_capture(
     made = stator.compile(lambda batch: batch["x"].sin() + batch["x"])({"x": x})
     torch.testing.assert_close(made, x.sin() + x)
     assert order[0] == ("capture" if device == "cpu" else "start") and "capture" in order
+
+
+def test_kernels_of_a_graph_compile_while_others_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, loaded = [], []
+    start, load = pipeline.cuda.start_kernel, pipeline.cuda.load_kernels
+
+    def note_start(kernel: Any, device: torch.device) -> None:
+        assert not loaded
+        started.append(kernel.symbol)
+        start(kernel, device)
+
+    def note_load(kernels: Any, device: torch.device) -> Any:
+        loaded.extend(kernel.symbol for kernel in kernels)
+        return load(kernels, device)
+
+    monkeypatch.setattr(pipeline.cuda, "start_kernel", note_start)
+    monkeypatch.setattr(pipeline.cuda, "load_kernels", note_load)
+    x = torch.randn(64, 1000, device=DEVICE)
+    made = stator.compile(lambda x: (x.softmax(1).sin(), x.cumsum(0).sum(0).cos()))(x)
+    torch.testing.assert_close(made, (x.softmax(1).sin(), x.cumsum(0).sum(0).cos()), rtol=1e-4, atol=1e-4)
+    assert len(set(loaded)) >= 2 and set(started) == set(loaded)
