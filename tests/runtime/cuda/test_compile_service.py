@@ -127,6 +127,7 @@ def test_a_helper_that_cannot_work_is_an_error(cache: Path, monkeypatch: pytest.
     with pytest.raises(CompileError, match=r"ended early: .*absent\.py"):
         compile_variants([variant("kernel_e")])
     monkeypatch.setattr(sys, "executable", "/absent")
+    machine_code.prepare("a program that may need no kernel")
     with pytest.raises(CompileError, match="cannot be started"):
         compile_variants([variant("kernel_e")])
 

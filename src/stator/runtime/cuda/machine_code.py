@@ -84,13 +84,15 @@ def _key(variant: Variant) -> str:
 def prepare(program: str) -> None:
     """Start importing Triton in the helper process, unless `program` was seen before: its kernels are on disk then.
 
-    program: a text that identifies what is about to be compiled. Returns at once.
+    program: a text that identifies what is about to be compiled. Returns at once. A helper that cannot be started is
+    an error of the first kernel that needs it.
     """
     seen = current_cache().notes / f"gpu-{digest(program)}"
     if not seen.exists():
         with contextlib.suppress(OSError):  # in a read-only folder every process starts the helper
             seen.touch(mode=0o600)
-        compile_service.start()
+        with contextlib.suppress(CompileError):
+            compile_service.start()
 
 
 def start_compiling(variant: Variant) -> None:
