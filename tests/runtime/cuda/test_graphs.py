@@ -6,59 +6,16 @@ import gc
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import pytest
 import torch
-from fake_capture import FakeCapture
+from graph_world import World, double, world
 
-from stator.base import counters, logs
+from stator.base import counters
 from stator.runtime.cuda import graphs
 from stator.runtime.cuda.graph_capture import CudaCapture
-from stator.runtime.cuda.graphs import GraphPool, InputDescription, record
 
-CPU = torch.device("cpu")
-
-
-class World:
-    """A device without a GPU, and programs on it."""
-
-    def __init__(self) -> None:
-        self.capture = FakeCapture()
-        self.pool = GraphPool(CPU, self.capture)
-
-    def program(
-        self,
-        call: Callable[..., Sequence[Any]],
-        count: int = 1,
-        *,
-        parameters: Sequence[int] = (),
-        written: Sequence[int] = (),
-        numbers: Sequence[int] = (),
-        sizes: Sequence[tuple[int, int]] = (),
-        boxed: bool = False,
-    ) -> Any:
-        tensors = tuple(at for at in range(count) if at not in numbers)
-        description = InputDescription(
-            tensors,
-            frozenset(parameters),
-            frozenset(written),
-            (*sizes, *[(at, -1) for at in numbers]),
-            boxed,
-        )
-        return record(self.capture.watched(call, boxed), description, self.pool, "a program")
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    logs.forget_warnings()
-    with torch.no_grad():
-        yield World()
-
-
-def double(x: torch.Tensor) -> tuple[torch.Tensor]:
-    return (x * 2,)
+__all__ = ["world"]  # around each test
 
 
 def test_a_program_runs_then_is_recorded_then_replayed(world: World) -> None:

@@ -76,6 +76,12 @@ class GraphPool:
         counters.count("cuda_graphs:recorded")
         counters.largest("memory:cuda_graphs", self.capture.reserved_bytes())
 
+    def drop_obsolete(self) -> None:
+        """Free recordings that read memory which is gone. Their results may be inputs of recordings made later."""
+        for recording, program in list(self.recordings.items()):
+            if recording.is_obsolete() and (owner := program()) is not None:
+                owner._drop(recording)
+
     def remove(self, recordings: list[Recording]) -> None:
         """Free recordings; a function that dies during a capture leaves them until its end."""
         self._leaving += recordings
@@ -232,8 +238,8 @@ class RecordedProgram:
 
     def _record(self, inputs: Sequence[Any], key: Key) -> Recording | None:
         """Record the program for these inputs. None if that is impossible."""
-        for one in [one for one in self.recordings if one.is_obsolete()]:
-            self._drop(one)
+        direct = self._direct(inputs)
+        self._drop_replaced(inputs, key, direct)
         if len(self.recordings) >= MOST_RECORDINGS:
             self._stop(f"it was recorded {MOST_RECORDINGS} times, for other sizes or addresses each")
             return None
@@ -245,7 +251,6 @@ class RecordedProgram:
         if sum(size for _, size in alive) <= MOST_COPIED_BYTES:
             self.copied.update(at for at, _ in alive)
         self.warm[key] = []
-        direct = self._direct(inputs)
         self._look_at(inputs)
         pool = self.pool
         pool.capturing = True
@@ -267,6 +272,23 @@ class RecordedProgram:
         select, table = self.tables[direct]
         table.setdefault((key, addresses(select(inputs))), []).append(made)
         return made
+
+    def _drop_replaced(self, inputs: Sequence[Any], key: Key, direct: Sequence[int]) -> None:
+        """Free what a new recording that reads the inputs `direct` where they lie makes needless, so that it takes that
+        memory: recordings that it replaces, because the inputs that they read besides are no parameters and no results,
+        and recordings of all programs whose inputs are gone."""
+        wanted, results_at = {at: inputs[at].data_ptr() for at in direct}, self.pool.results_at()
+        for positions, (_, table) in list(self.tables.items()):
+            others = set(positions).difference(direct)
+            if not others or not self.description.parameters.isdisjoint(others):
+                continue
+            for (sizes, where), found in list(table.items()):
+                lie = dict(zip(positions, memoryview(where).cast("q"), strict=True))
+                serves = sizes == key and wanted.items() <= lie.items()
+                if serves and results_at.isdisjoint([lie[at] for at in others]):
+                    for one in list(found):
+                        self._drop(one)
+        self.pool.drop_obsolete()
 
     def _direct(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """The positions of inputs that a recording reads where they lie: parameters, results of recordings, and tensors

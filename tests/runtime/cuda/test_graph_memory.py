@@ -1,0 +1,54 @@
+"""How much memory recordings need, and that it is given back."""
+
+from __future__ import annotations
+
+import torch
+from graph_world import World, double, world
+
+__all__ = ["world"]  # around each test
+
+
+def test_a_recording_that_copies_an_input_replaces_one_that_read_it_in_place(world: World) -> None:
+    program, w = world.program(lambda x, w: (x * w,), 2, parameters=[1]), torch.randn(7)
+    batches = [torch.randn(7), torch.randn(7)]
+    for turn in (0, 0, 1, 0, 1, 0):
+        assert torch.equal(program(batches[turn], w)[0], batches[turn] * w)
+    (recording,) = program.recordings
+    assert set(recording.places.by_position) == {0}
+    assert world.capture.captures == 2 and world.capture.pool.reach == 64
+
+
+def test_a_recording_for_a_parameter_or_a_result_stays_beside_one_for_another(world: World) -> None:
+    one, two = world.program(double), world.program(lambda x, w: (x * w,), 2, parameters=[1])
+    layers = [torch.randn(7), torch.randn(7)]
+    for _ in range(4):
+        for w in layers:
+            assert torch.equal(two(one(w)[0], w)[0], w * 2 * w)
+    captures = world.capture.captures
+    y = torch.randn(7)  # no result: copied
+    assert torch.equal(two(y, layers[0])[0], y * layers[0])
+    assert world.capture.captures == captures + 1
+    for w in layers:
+        assert torch.equal(two(one(w)[0], w)[0], w * 2 * w)
+    assert world.capture.captures == captures + 1
+
+
+def test_recordings_for_two_batches_need_the_memory_of_one(world: World) -> None:
+    """The backward reads the results of the forward: its recording is freed with the forward's, before the next
+    recording takes memory."""
+    forward = world.program(lambda x, w: (x * w, x.sin(), x.cos()), 2, parameters=[1])
+    backward = world.program(lambda x, product, sine, cosine: (product + sine, cosine + x, x * 3), 4)
+    batches, w = [torch.randn(100), torch.randn(100)], torch.randn(100)
+
+    def step(x: torch.Tensor) -> None:
+        found = backward(x, *forward(x, w))
+        for actual, expected in zip(found, (x * w + x.sin(), x.cos() + x, x * 3), strict=True):
+            torch.testing.assert_close(actual, expected)
+
+    step(batches[0])
+    step(batches[0])
+    before = world.capture.pool.reach
+    for turn in (1, 0, 1, 0):
+        step(batches[turn])
+    assert world.capture.pool.reach == before
+    assert len(forward.recordings) == len(backward.recordings) == 1
