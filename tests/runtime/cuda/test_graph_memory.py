@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from graph_world import World, double, world
+
+from stator.runtime.cuda import graphs
 
 __all__ = ["world"]  # around each test
 
@@ -52,3 +55,21 @@ def test_recordings_for_two_batches_need_the_memory_of_one(world: World) -> None
         step(batches[turn])
     assert world.capture.pool.reach == before
     assert len(forward.recordings) == len(backward.recordings) == 1
+
+
+@pytest.mark.parametrize("kept", ["one of many", "most"])
+def test_a_second_recording_holds_little_that_nobody_uses(
+    kept: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large result that is in use in the next call, such as logits, does not double what is saved for a backward."""
+    monkeypatch.setattr(graphs, "MOST_COPIED_BYTES", 0)
+    program = world.program(lambda x: (x * 2, x.sin(), x.cos(), x + 1))
+    held: list[torch.Tensor] = []
+    for _ in range(6):
+        x = torch.randn(100)
+        results = list(program(x))
+        for actual, expected in zip(results, (x * 2, x.sin(), x.cos(), x + 1), strict=True):
+            torch.testing.assert_close(actual, expected)
+        held = results[: 1 if kept == "one of many" else 3]
+        del results, actual
+    assert len(program.recordings) == (1 if kept == "one of many" else 2)

@@ -32,7 +32,8 @@ MOST_RECORDINGS = 128  # of one program, for sizes and addresses
 # How often a program is recorded anew because an input has moved, until that input is copied: for parameters and
 # results of recordings, and for others
 MOST_MOVES, MOST_MOVES_OF_OTHERS = 64, 4
-# Results in use that are larger together make a second recording; smaller ones are copied from then on
+# Results in use that are larger together, and more than half of all, make a second recording; others are copied from
+# then on
 MOST_COPIED_BYTES = 16 << 20
 MOST_ALTERNATES = 2  # recordings for equal inputs, which take turns
 MOST_EVASIONS = 2  # recordings made anew because a replay would overwrite large results in use
@@ -77,9 +78,10 @@ class GraphPool:
         counters.largest("memory:cuda_graphs", self.capture.reserved_bytes())
 
     def drop_obsolete(self) -> None:
-        """Free recordings that read memory which is gone. Their results may be inputs of recordings made later."""
+        """Free the memory of recordings that read memory which is gone, in the order in which they were made: results
+        of one may be what another one reads."""
         for recording, program in list(self.recordings.items()):
-            if recording.is_obsolete() and (owner := program()) is not None:
+            if recording.is_obsolete() and not recording.used() and (owner := program()) is not None:
                 owner._drop(recording)
 
     def remove(self, recordings: list[Recording]) -> None:
@@ -202,10 +204,14 @@ class RecordedProgram:
         self._look_at(inputs)
 
     def _make_way(self, found: list[Recording]) -> None:
-        """Callers hold results of all these recordings. Large ones make another recording, others are copied from now
-        on."""
+        """Callers hold results of all these recordings. Large ones make another recording, if it holds little besides;
+        others are copied from now on."""
         used = [storage for recording in found for storage in recording.used()]
-        if sum(storage.bytes for storage in used) > MOST_COPIED_BYTES and len(found) < MOST_ALTERNATES:
+        size = sum(storage.bytes for storage in used)
+        large = size > MOST_COPIED_BYTES and 2 * size > sum(
+            one.bytes for recording in found for one in recording.handed
+        )
+        if large and len(found) < MOST_ALTERNATES:
             return
         self.copied.update(at for storage in used for at in storage.positions)
         for recording in list(found):
@@ -240,6 +246,9 @@ class RecordedProgram:
         """Record the program for these inputs. None if that is impossible."""
         direct = self._direct(inputs)
         self._drop_replaced(inputs, key, direct)
+        for one in [one for one in self.recordings if one.is_obsolete()]:
+            self._drop(one)
+        self.pool.drop_obsolete()
         if len(self.recordings) >= MOST_RECORDINGS:
             self._stop(f"it was recorded {MOST_RECORDINGS} times, for other sizes or addresses each")
             return None
@@ -274,9 +283,8 @@ class RecordedProgram:
         return made
 
     def _drop_replaced(self, inputs: Sequence[Any], key: Key, direct: Sequence[int]) -> None:
-        """Free what a new recording that reads the inputs `direct` where they lie makes needless, so that it takes that
-        memory: recordings that it replaces, because the inputs that they read besides are no parameters and no results,
-        and recordings of all programs whose inputs are gone."""
+        """Free the recordings that one which reads the inputs `direct` where they lie replaces: it serves all of their
+        calls, and copies the inputs that they read besides, which are no parameters and no results."""
         wanted, results_at = {at: inputs[at].data_ptr() for at in direct}, self.pool.results_at()
         for positions, (_, table) in list(self.tables.items()):
             others = set(positions).difference(direct)
@@ -288,7 +296,6 @@ class RecordedProgram:
                 if serves and results_at.isdisjoint([lie[at] for at in others]):
                     for one in list(found):
                         self._drop(one)
-        self.pool.drop_obsolete()
 
     def _direct(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """The positions of inputs that a recording reads where they lie: parameters, results of recordings, and tensors
