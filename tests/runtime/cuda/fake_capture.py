@@ -21,9 +21,10 @@ _ALIGNMENT = 64
 
 
 class FakePool:
-    """Memory of captures: first fit, and free again when its storage is gone."""
+    """Memory of captures: first fit, or with `choose` any fit, and free again when its storage is gone."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, choose: Callable[[int], int] | None = None) -> None:
+        self.choose = choose
         self.memory = bytearray(size)
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.taken: dict[int, int] = {}  # offset -> bytes
@@ -40,7 +41,8 @@ class FakePool:
         """Memory for a storage of the bytes of `like`, as a tensor of `like`'s layout in it."""
         size = max(like.untyped_storage().nbytes(), 1)
         padded = -(-size // _ALIGNMENT) * _ALIGNMENT
-        start = next(start for start, end in self.free_ranges() if end - start >= padded)
+        fitting = [start for start, end in self.free_ranges() if end - start >= padded]
+        start = fitting[self.choose(len(fitting)) if self.choose else 0]
         self.taken[start] = padded
         self.reach = max(self.reach, start + padded)
         block = (ctypes.c_char * size).from_buffer(self.memory, start)
@@ -53,8 +55,8 @@ class FakePool:
 class FakeGraph:
     """Knows the addresses of its inputs, and keeps none of them alive."""
 
-    def __init__(self, capture: FakeCapture, scratch: list[tuple[int, int]]) -> None:
-        self.capture, self.scratch = capture, scratch
+    def __init__(self, capture: FakeCapture, pool: FakePool) -> None:
+        self.capture, self.pool, self.scratch = capture, pool, pool.free_ranges()
         self.call: Callable[..., Sequence[Any]] = tuple
         self.inputs: list[Any] = []  # numbers, and where tensors are
         self.boxed = False
@@ -62,7 +64,7 @@ class FakeGraph:
 
     def replay(self) -> None:
         self.capture.replays += 1
-        pool = self.capture.pool
+        pool = self.pool
         for start, end in self.scratch:
             end = min(end, pool.reach)
             if start < end:
@@ -74,7 +76,7 @@ class FakeGraph:
                 _at(*target).copy_(result)
 
     def may_write(self, address: int) -> bool:
-        offset = address - self.capture.pool.base
+        offset = address - self.pool.base
         return any(start <= offset < end for start, end in self.scratch)
 
 
@@ -82,7 +84,8 @@ class FakeCapture:
     """`Capture` on CPU tensors."""
 
     def __init__(self, size: int = 1 << 20) -> None:
-        self.pool = FakePool(size)
+        self.size = size
+        self.pools = {0: FakePool(size)}
         self.captures = self.replays = 0
         self.outer = False  # whether the program records a graph of its own
         self.failing: str | None = None
@@ -101,14 +104,18 @@ class FakeCapture:
         pass
 
     def reserved_bytes(self) -> int:
-        return len(self.pool.memory)
+        return sum(pool.reach for pool in self.pools.values())
 
-    def capture(self, run: Callable[[], Sequence[Any]]) -> tuple[FakeGraph, Sequence[Any]]:
+    @property
+    def pool(self) -> FakePool:
+        return self.pools[0]
+
+    def capture(self, run: Callable[[], Sequence[Any]], pool: int) -> tuple[FakeGraph, Sequence[Any]]:
         if self.failing is not None:
             raise CaptureFailed(self.failing)
         self.captures += 1
-        scratch = self.pool.free_ranges()
-        self.graph = graph = FakeGraph(self, scratch)
+        memory = self.pools.setdefault(pool, FakePool(self.size, self.pool.choose))
+        self.graph = graph = FakeGraph(self, memory)
         try:
             results = run()
         finally:
@@ -123,7 +130,7 @@ class FakeCapture:
                 continue
             key = result.untyped_storage()._cdata
             if key not in moved:
-                moved[key] = self.pool.allocate(result)
+                moved[key] = memory.allocate(result)
             made = made_of.setdefault(id(result), moved[key].new_empty(0, dtype=result.dtype))
             made.set_(moved[key].untyped_storage(), result.storage_offset(), result.shape, result.stride())
             placed.append(made)

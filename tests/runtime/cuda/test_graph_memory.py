@@ -73,3 +73,29 @@ def test_a_second_recording_holds_little_that_nobody_uses(
         held[:] = results[: 1 if kept == "one of many" else 3]
         del results, actual
     assert len(program.recordings) == (1 if kept == "one of many" else 2)
+
+
+def test_large_gradients_that_live_during_the_next_forward_are_not_copied(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forward is recorded first, in memory that includes that of the gradients; both move at most once."""
+    monkeypatch.setattr(graphs, "MOST_COPIED_BYTES", 0)
+    for seed in range(8):
+        capture, drawn = world.capture, torch.Generator().manual_seed(seed)
+        capture.pool.choose = lambda count, drawn=drawn: int(torch.randint(count, (), generator=drawn))
+        forward = world.program(lambda x, w: (x * w, x.sin(), x.cos()), 2, parameters=[1])
+        backward = world.program(lambda product, sine, cosine: (product + sine, cosine * 3), 3)
+        w, gradients = torch.randn(100), []
+        for number in range(12):
+            x = torch.randn(100)
+            saved = forward(x, w)
+            gradients.clear()
+            gradients += backward(*saved)
+            del saved
+            if number == 5:
+                captures = capture.captures
+            for actual, expected in zip(gradients, (x * w + x.sin(), x.cos() * 3), strict=True):
+                torch.testing.assert_close(actual, expected)
+            del actual
+        assert not backward.copied and not forward.copied
+        assert capture.captures == captures

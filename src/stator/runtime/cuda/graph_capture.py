@@ -1,4 +1,4 @@
-"""Records the work of a call as a CUDA graph, in the memory pool that all recordings of a device share.
+"""Records the work of a call as a CUDA graph, in a pool of memory that recordings of a device share.
 
 `Capture` is all that recording needs of a device, so that tests can stand in for a GPU. What is recorded, and when a
 recording may run, is decided in graphs.py.
@@ -47,14 +47,15 @@ class Capture(Protocol):
         """Let the current stream, which runs the next replay, wait for what other streams of replays were given: they
         may still read results that nobody holds any more. `results_are_used`: whether there will be such reads."""
 
-    def capture(self, run: Callable[[], Results]) -> tuple[Graph, Results]:
-        """Record the work of `run`, without doing it. The results lie in the pool; they have contents after a replay.
+    def capture(self, run: Callable[[], Results], pool: int) -> tuple[Graph, Results]:
+        """Record the work of `run`, without doing it. The results lie in the pool of this number; they have contents
+        after a replay, which writes to no other pool.
 
         Raises CaptureFailed.
         """
 
     def reserved_bytes(self) -> int:
-        """The bytes of the pool."""
+        """The bytes of all pools."""
 
 
 Ranges = Sequence[tuple[int, int]]  # of addresses, disjoint
@@ -64,10 +65,10 @@ class CudaGraph:
     """A recording on a CUDA device. Its work may write to the pool as it was after the capture (`segments`), apart from
     what was in use before (`spared`)."""
 
-    __slots__ = ("__weakref__", "_segments", "_spared", "graph", "replay")
+    __slots__ = ("__weakref__", "_segments", "_spared", "graph", "pool", "replay")
 
-    def __init__(self, graph: Any, segments: Ranges, spared: Ranges) -> None:
-        self.graph, self.replay = graph, graph.replay
+    def __init__(self, graph: Any, pool: int, segments: Ranges, spared: Ranges) -> None:
+        self.graph, self.pool, self.replay = graph, pool, graph.replay
         self._segments, self._spared = sorted(segments), sorted(spared)
 
     def may_write(self, address: int) -> bool:
@@ -102,10 +103,10 @@ class CudaCapture:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)
-        self.pool: Any = None
+        self.pools: dict[int, Any] = {}  # torch's names
         self.graphs: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
         self._streams: dict[int, Any] = {}  # of replays whose results may still be read
-        self._bytes = 0
+        self._bytes: dict[int, int] = {}
 
     def is_capturing(self) -> bool:
         return torch._C._cuda_isCurrentStreamCapturing()
@@ -126,23 +127,23 @@ class CudaCapture:
         for stream in others:
             current.wait_stream(stream)
 
-    def capture(self, run: Callable[[], Results]) -> tuple[Graph, Results]:
+    def capture(self, run: Callable[[], Results], pool: int) -> tuple[Graph, Results]:
         try:
-            return self._capture(run)
+            return self._capture(run, pool)
         except torch.OutOfMemoryError:
             # A capture cannot take back memory that the allocator has cached
             torch.cuda.empty_cache()
         try:
-            return self._capture(run)
+            return self._capture(run, pool)
         except torch.OutOfMemoryError as error:
             raise CaptureFailed("there is not enough memory") from error
 
-    def _capture(self, run: Callable[[], Results]) -> tuple[Graph, Results]:
-        if not self.graphs:  # a pool ends with its last graph
-            self.pool = torch.cuda.graph_pool_handle()
+    def _capture(self, run: Callable[[], Results], pool: int) -> tuple[Graph, Results]:
+        if all(graph.pool != pool for graph in self.graphs):  # a pool ends with its last graph
+            self.pools[pool] = torch.cuda.graph_pool_handle()
         spared = [
             (block["address"], block["address"] + block["size"])
-            for segment in self._segments()
+            for segment in self._segments(pool)
             for block in segment["blocks"]
             if block["state"] != "inactive"
         ]
@@ -152,29 +153,29 @@ class CudaCapture:
         # Intermediates come from the pool, too, and go back to it: the pool lives as long as its graphs
         with torch.cuda.stream(self.stream):
             # Other threads, such as those that load data, may go on allocating memory
-            graph.capture_begin(self.pool, capture_error_mode="thread_local")
+            graph.capture_begin(self.pools[pool], capture_error_mode="thread_local")
             try:
                 results = run()
                 graph.capture_end()
             except BaseException as error:
-                self._abandon(graph)
+                self._abandon(graph, pool)
                 if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, Exception):
                     raise
                 raise CaptureFailed(_first_line(error)) from error
         current.wait_stream(self.stream)
-        segments = [(one["address"], one["address"] + one["total_size"]) for one in self._segments()]
-        self._bytes = sum(end - start for start, end in segments)
-        made = CudaGraph(graph, segments, spared)
+        segments = [(one["address"], one["address"] + one["total_size"]) for one in self._segments(pool)]
+        self._bytes[pool] = sum(end - start for start, end in segments)
+        made = CudaGraph(graph, pool, segments, spared)
         self.graphs.add(made)
         return made, results
 
-    def _abandon(self, graph: Any) -> None:
+    def _abandon(self, graph: Any, pool: int) -> None:
         """End a capture that failed. CUDA reports the failure again, and torch then leaves its allocator and its
         generator in the state of a capture; the end of another capture brings the generator back."""
         with suppress(RuntimeError):
             graph.capture_end()
         with suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(self.device.index, self.pool)
+            torch._C._cuda_endAllocateToPool(self.device.index, self.pools[pool])
         with suppress(RuntimeError):
             whole, probe = torch.cuda.CUDAGraph(), torch.zeros(1, device=self.device)
             self.stream.synchronize()
@@ -182,16 +183,17 @@ class CudaCapture:
             probe.zero_()
             whole.capture_end()
 
-    def _segments(self) -> list[dict[str, Any]]:
+    def _segments(self, pool: int) -> list[dict[str, Any]]:
         """What torch's allocator says about the segments of the pool."""
+        name = self.pools[pool]
         return [
             segment
-            for segment in torch.cuda.memory_snapshot(self.pool)
-            if tuple(segment["segment_pool_id"]) == tuple(self.pool) and segment["device"] == self.device.index
+            for segment in torch.cuda.memory_snapshot(name)
+            if tuple(segment["segment_pool_id"]) == tuple(name) and segment["device"] == self.device.index
         ]
 
     def reserved_bytes(self) -> int:
-        return self._bytes if self.graphs else 0
+        return sum(self._bytes[pool] for pool in {graph.pool for graph in self.graphs})
 
 
 def _first_line(error: BaseException) -> str:

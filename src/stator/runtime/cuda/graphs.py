@@ -134,6 +134,7 @@ class RecordedProgram:
         self.seen: dict[int, SeenStorage] = {}  # inputs when they were looked at last
         self.moves: Counter[int] = Counter()
         self.copied: set[int] = set()  # positions of results that callers get copies of
+        self.memory = 0  # the number of the pool that recordings take memory from
         # For the inputs that recordings read where they lie: the function that selects these, and the recordings by
         # sizes and addresses
         self.tables: dict[tuple[int, ...], tuple[Any, dict[Key, list[Recording]]]] = {}
@@ -218,17 +219,19 @@ class RecordedProgram:
             self._drop(recording)
 
     def _evade(self, ready: Recording, threatened: Sequence[tuple[Recording, ResultStorage]]) -> None:
-        """Callers hold results that a replay would overwrite. Record anew, in memory that nobody uses, and from now on
-        copy small ones of these results."""
+        """Callers hold results that a replay would overwrite. Record anew, in memory that nobody uses. From now on copy
+        small ones of these results; programs of large ones take memory that this one never writes to."""
         large = sum(storage.bytes for _, storage in threatened) > MOST_COPIED_BYTES
         self.evasions += 1
-        if not large or self.evasions > MOST_EVASIONS:
-            for recording, storage in threatened:
-                found = self.pool.recordings.get(recording)
-                program = None if found is None else found()
-                if program is not None:
-                    program.copied.update(storage.positions)
-                    program._drop(recording)
+        for recording, storage in threatened:
+            found = self.pool.recordings.get(recording)
+            program = None if found is None else found()
+            if program is None:
+                continue
+            program.memory = max(program.memory, self.memory + large)
+            if not large or self.evasions > MOST_EVASIONS:
+                program.copied.update(storage.positions)
+                program._drop(recording)
         self._drop(ready)
 
     def _drop(self, recording: Recording) -> None:
@@ -264,7 +267,9 @@ class RecordedProgram:
         pool = self.pool
         pool.capturing = True
         try:
-            made = Recording(self.call, self.description, pool.capture, inputs, direct, self.copied, pool.device)
+            made = Recording(
+                self.call, self.description, pool.capture, inputs, direct, self.copied, pool.device, self.memory
+            )
         except CaptureFailed as error:
             self.failures += 1
             if self.failures == MOST_FAILURES:

@@ -28,14 +28,16 @@ class Recording:
         direct: Collection[int],
         copied_results: Collection[int],
         device: torch.device,
+        pool: int,
     ) -> None:
         """direct: positions of inputs that are read where they lie; others are copied. copied_results: positions of
-        results that callers get copies of. Raises CaptureFailed."""
+        results that callers get copies of. pool: the number of the pool that it takes memory from. Raises
+        CaptureFailed."""
         copied = [at for at in description.tensors if at not in direct]
         with torch._C._InferenceMode(False):
             self.places = InputPlaces(inputs, copied, description.written)
         given = [self.places.by_position.get(at, value) for at, value in enumerate(inputs)]
-        self.graph, captured = capture.capture(lambda: call(list(given)) if description.boxed else call(*given))
+        self.graph, captured = capture.capture(lambda: call(list(given)) if description.boxed else call(*given), pool)
         # The graph reads constants that belong to the code for these sizes, which its program may forget
         self.code = list(getattr(call, "known", {}).values())
         results = list(captured)
