@@ -270,6 +270,39 @@ def test_memory_of_training() -> None:
 
 
 @only_cuda
+def test_memory_of_batches_that_take_turns() -> None:
+    """The recordings of a batch that was read in place are freed before those that copy their batch take memory."""
+    model, other, draw = make("language")
+    run, batches, pools = compiled(model), [draw(), draw()], []
+    for turn in (0, 0, 1, 0, 1, 0):
+        model.zero_grad()
+        run(batches[turn]).square().mean().backward()
+        pools.append(counters.counts["memory:cuda_graphs"])
+    other(batches[0]).square().mean().backward()
+    close([one.grad for one in model.parameters()], [one.grad for one in other.parameters()], 2e-3)
+    print(f"\npool in MiB after each step: {[size >> 20 for size in pools]}")
+    assert pools[-1] <= 1.3 * pools[1]
+
+
+@only_cuda
+def test_gradients_that_live_during_the_next_forward() -> None:
+    """Forward and backward settle in memory that neither writes to while the other's results are in use."""
+    model, other, draw = make("language")
+    run, x = compiled(model), draw()
+    recorded = []
+    for _ in range(12):
+        found = run(x)
+        model.zero_grad()
+        found.square().mean().backward()
+        del found
+        recorded.append(counters.counts["cuda_graphs:recorded"])
+    other(x).square().mean().backward()
+    close([one.grad for one in model.parameters()], [one.grad for one in other.parameters()], 2e-3)
+    print(f"\nrecorded after each step: {recorded}, pool {counters.counts['memory:cuda_graphs'] >> 20} MiB")
+    assert recorded[-1] == recorded[7]
+
+
+@only_cuda
 def test_memory_is_freed() -> None:
     gc.collect()
     torch.cuda.empty_cache()
