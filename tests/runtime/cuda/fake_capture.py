@@ -86,6 +86,7 @@ class FakeCapture:
     def __init__(self, size: int = 1 << 20) -> None:
         self.size = size
         self.pools = {0: FakePool(size)}
+        self.graphs: weakref.WeakSet[FakeGraph] = weakref.WeakSet()
         self.captures = self.replays = 0
         self.outer = False  # whether the program records a graph of its own
         self.failing: str | None = None
@@ -114,8 +115,11 @@ class FakeCapture:
         if self.failing is not None:
             raise CaptureFailed(self.failing)
         self.captures += 1
-        memory = self.pools.setdefault(pool, FakePool(self.size, self.pool.choose))
+        if all(graph.pool is not self.pools.get(pool) for graph in self.graphs):  # a pool ends with its last graph
+            self.pools[pool] = FakePool(self.size, self.pool.choose)
+        memory = self.pools[pool]
         self.graph = graph = FakeGraph(self, memory)
+        self.graphs.add(graph)
         try:
             results = run()
         finally:

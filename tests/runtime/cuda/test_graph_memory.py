@@ -57,6 +57,16 @@ def test_recordings_for_two_batches_need_the_memory_of_one(world: World) -> None
     assert len(forward.recordings) == len(backward.recordings) == 1
 
 
+def test_a_pool_lives_from_the_last_recording_that_is_freed_to_the_next(world: World) -> None:
+    program, x = world.program(double), torch.ones(7)
+    program(x)
+    program(x)
+    pool = world.capture.pool
+    assert torch.equal(program(torch.ones(7))[0], x * 2)
+    assert world.capture.captures == 2 and len(program.recordings) == 1
+    assert world.capture.pool is pool and not world.pool.freed
+
+
 @pytest.mark.parametrize("kept", ["one of many", "most"])
 def test_a_second_recording_holds_little_that_nobody_uses(
     kept: str, world: World, monkeypatch: pytest.MonkeyPatch
@@ -75,11 +85,12 @@ def test_a_second_recording_holds_little_that_nobody_uses(
     assert len(program.recordings) == (1 if kept == "one of many" else 2)
 
 
-def test_large_gradients_that_live_during_the_next_forward_are_not_copied(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("most", [0, 16 << 20], ids=["large", "small"])
+def test_gradients_that_live_during_the_next_forward_are_not_copied(
+    most: int, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The forward is recorded first, in memory that includes that of the gradients; both move at most once."""
-    monkeypatch.setattr(graphs, "MOST_COPIED_BYTES", 0)
+    monkeypatch.setattr(graphs, "MOST_COPIED_BYTES", most)
     for seed in range(8):
         capture, drawn = world.capture, torch.Generator().manual_seed(seed)
         capture.pool.choose = lambda count, drawn=drawn: int(torch.randint(count, (), generator=drawn))

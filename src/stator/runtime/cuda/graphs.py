@@ -22,7 +22,7 @@ from stator.base import counters, logs
 from stator.runtime.autograd_state import below_autograd
 from stator.runtime.launch import addresses
 
-from .graph_capture import Capture, CaptureFailed, CudaCapture
+from .graph_capture import Capture, CaptureFailed, CudaCapture, Graph
 from .graph_inputs import InputDescription, SeenStorage, can_copy
 from .recording import Call, Recording
 from .result_memory import ResultStorage
@@ -36,7 +36,9 @@ MOST_MOVES, MOST_MOVES_OF_OTHERS = 64, 4
 # then on
 MOST_COPIED_BYTES = 16 << 20
 MOST_ALTERNATES = 2  # recordings for equal inputs, which take turns
-MOST_EVASIONS = 2  # recordings made anew because a replay would overwrite large results in use
+# Recordings of a program made anew because a replay would overwrite results in use, until these are copied
+MOST_EVASIONS = 4
+MOST_POOLS = 4
 MOST_FAILURES = 2  # captures that may fail
 # A program that is recorded so often, for so few replays each, would rather run as it is
 MOST_WASTED, LEAST_REPLAYS = 96, 2
@@ -55,6 +57,7 @@ class GraphPool:
         self.context = below_autograd()
         self.recordings: dict[Recording, weakref.ref[RecordedProgram]] = {}
         self._leaving: list[Recording] = []
+        self.freed: list[Graph] = []  # in the call that has entered: memory of a pool goes with its last graph
         self._left: list[ResultStorage] = []  # results that outlive their recordings
 
     def results_at(self) -> set[int]:
@@ -92,6 +95,8 @@ class GraphPool:
             recording = self._leaving.pop()
             self.recordings.pop(recording, None)
             self._left = [*[one for one in self._left if one.is_used()], *recording.used()]
+            if self.entered:
+                self.freed.append(recording.graph)
             recording.release()
 
 
@@ -157,6 +162,7 @@ class RecordedProgram:
                         results = self._replay(inputs, key)
                 finally:
                     pool.entered = False
+                    pool.freed.clear()
         if results is None:
             results = self.call(*arguments)
             if self.warm.get(key) == []:
@@ -218,19 +224,19 @@ class RecordedProgram:
         for recording in list(found):
             self._drop(recording)
 
-    def _evade(self, ready: Recording, threatened: Sequence[tuple[Recording, ResultStorage]]) -> None:
-        """Callers hold results that a replay would overwrite. Record anew, in memory that nobody uses. From now on copy
-        small ones of these results; programs of large ones take memory that this one never writes to."""
-        large = sum(storage.bytes for _, storage in threatened) > MOST_COPIED_BYTES
+    def _evade(self, ready: Recording, threatened: Sequence[Recording]) -> None:
+        """Callers hold results of these recordings, which a replay would overwrite. Record anew, in memory that nobody
+        uses; the others take memory from the next pool from now on, to which this program never writes."""
         self.evasions += 1
-        for recording, storage in threatened:
+        for recording in threatened:
             found = self.pool.recordings.get(recording)
             program = None if found is None else found()
             if program is None:
                 continue
-            program.memory = max(program.memory, self.memory + large)
-            if not large or self.evasions > MOST_EVASIONS:
-                program.copied.update(storage.positions)
+            if self.evasions <= MOST_EVASIONS and self.memory + 1 < MOST_POOLS:
+                program.memory = max(program.memory, self.memory + 1)
+            else:
+                program.copied.update(at for storage in recording.handed for at in storage.positions)
                 program._drop(recording)
         self._drop(ready)
 

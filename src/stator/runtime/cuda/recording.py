@@ -76,14 +76,12 @@ class Recording:
         self.quiet = not found
         return found
 
-    def threatened(self) -> list[tuple[Recording, ResultStorage]]:
-        """Results of later recordings that callers hold and a replay may overwrite."""
+    def threatened(self) -> list[Recording]:
+        """Later recordings whose results callers hold and a replay may overwrite."""
         return [
-            (recording, one)
+            recording
             for recording, storages in self.overwrites
-            if recording.used()
-            for one in storages
-            if one.is_used()
+            if recording.used() and any(one.is_used() for one in storages)
         ]
 
 
