@@ -110,3 +110,20 @@ def test_gradients_that_live_during_the_next_forward_are_not_copied(
             del actual
         assert not backward.copied and not forward.copied
         assert capture.captures == captures
+
+
+@pytest.mark.parametrize("count", [3, 9])
+def test_large_results_of_several_calls_are_kept_without_copies(
+    count: int, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many recordings take turns as results are in use, up to four, and more results are copied."""
+    monkeypatch.setattr(graphs, "MOST_COPIED_BYTES", 0)
+    program, kept = world.program(double), []
+    for _ in range(20):
+        x = torch.randn(7)
+        kept = [*kept, (x, program(x)[0])][-count:]
+        for one, result in kept:
+            assert torch.equal(result, one * 2)
+        del result
+    assert len(program.recordings) == (4 if count == 3 else 1)
+    assert bool(program.copied) == (count == 9)

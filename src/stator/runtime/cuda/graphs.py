@@ -35,10 +35,10 @@ MOST_MOVES, MOST_MOVES_OF_OTHERS = 64, 4
 # Results in use that are larger together, and more than half of all, make a second recording; others are copied from
 # then on
 MOST_COPIED_BYTES = 16 << 20
-MOST_ALTERNATES = 2  # recordings for equal inputs, which take turns
+MOST_ALTERNATES = 4  # recordings for equal inputs, which take turns
 # Recordings of a program made anew because a replay would overwrite results in use, until these are copied
 MOST_EVASIONS = 4
-MOST_POOLS = 4
+MOST_POOLS = 4  # of memory
 MOST_FAILURES = 2  # captures that may fail
 # A program that is recorded so often, for so few replays each, would rather run as it is
 MOST_WASTED, LEAST_REPLAYS = 96, 2
@@ -226,15 +226,16 @@ class RecordedProgram:
 
     def _evade(self, ready: Recording, threatened: Sequence[Recording]) -> None:
         """Callers hold results of these recordings, which a replay would overwrite. Record anew, in memory that nobody
-        uses; the others take memory from the next pool from now on, to which this program never writes."""
+        uses; other programs take memory from the next pool from now on, to which this program never writes."""
         self.evasions += 1
         for recording in threatened:
             found = self.pool.recordings.get(recording)
             program = None if found is None else found()
             if program is None:
                 continue
-            if self.evasions <= MOST_EVASIONS and self.memory + 1 < MOST_POOLS:
-                program.memory = max(program.memory, self.memory + 1)
+            following = self.memory + (program is not self)
+            if self.evasions <= MOST_EVASIONS and following < MOST_POOLS:
+                program.memory = max(program.memory, following)
             else:
                 program.copied.update(at for storage in recording.handed for at in storage.positions)
                 program._drop(recording)
