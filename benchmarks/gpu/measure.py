@@ -146,6 +146,7 @@ def compiled(system: str, work: Work, exact: list[Any] | None, training: bool, d
             found = result(work, call, turn, training)
             errors += [relative_error(found, exact[turn])] if exact else []
     row.note(system, error=max(errors, default=None))
+    del found  # its memory is not the system's
     for _ in range(WARM_UP):
         _begin_step(system)
         work.step(call, 0)
