@@ -38,7 +38,7 @@ MOST_COPIED_BYTES = 16 << 20
 MOST_ALTERNATES = 4  # recordings for equal inputs, which take turns
 # Recordings of a program made anew because a replay would overwrite results in use, until these are copied
 MOST_EVASIONS = 4
-MOST_POOLS = 4  # of memory
+MOST_POOLS = 8  # of memory
 MOST_FAILURES = 2  # captures that may fail
 # A program that is recorded so often, for so few replays each, would rather run as it is
 MOST_WASTED, LEAST_REPLAYS = 96, 2
@@ -226,19 +226,20 @@ class RecordedProgram:
 
     def _evade(self, ready: Recording, threatened: Sequence[Recording]) -> None:
         """Callers hold results of these recordings, which a replay would overwrite. Record anew, in memory that nobody
-        uses; other programs take memory from the next pool from now on, to which this program never writes."""
+        uses. This program and the others leave their pool of memory for two pools, so that it ends and this program
+        never writes to the other's again."""
         self.evasions += 1
-        for recording in threatened:
-            found = self.pool.recordings.get(recording)
-            program = None if found is None else found()
-            if program is None:
-                continue
-            following = self.memory + (program is not self)
-            if self.evasions <= MOST_EVASIONS and following < MOST_POOLS:
-                program.memory = max(program.memory, following)
-            else:
-                program.copied.update(at for storage in recording.handed for at in storage.positions)
-                program._drop(recording)
+        found = {one: owner() for one, owner in self.pool.recordings.items() if one in threatened}
+        others = {program for program in found.values() if program is not None and program is not self}
+        if self.evasions <= MOST_EVASIONS and self.memory + 2 < MOST_POOLS:
+            self.memory += bool(others)
+            for program in others:
+                program.memory = max(program.memory, self.memory + 1)
+        else:
+            for recording, owner in found.items():
+                if owner is not None:
+                    owner.copied.update(at for storage in recording.handed for at in storage.positions)
+                    owner._drop(recording)
         self._drop(ready)
 
     def _drop(self, recording: Recording) -> None:
