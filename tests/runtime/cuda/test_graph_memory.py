@@ -118,6 +118,32 @@ def test_gradients_that_live_during_the_next_forward_are_not_copied(
         gc.collect()
 
 
+def test_gradients_that_live_during_forwards_of_other_sizes_are_not_copied(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "MOST_COPIED_BYTES", 0)
+    monkeypatch.setattr(graphs, "MOST_EVASIONS", 1)
+    drawn = torch.Generator().manual_seed(0)
+    world.capture.pool.choose = lambda count: int(torch.randint(count, (), generator=drawn))
+    forward = world.program(lambda x: (x * 2, x.sin(), x.cos()), sizes=[(0, 0)])
+    backward = world.program(lambda product, sine, cosine: (product + sine, cosine * 3), 3, sizes=[(0, 0)])
+    gradients: list[torch.Tensor] = []
+    captures = []
+    for _ in range(6):
+        for size in range(50, 600, 50):
+            x = torch.randn(size)
+            saved = forward(x)
+            gradients.clear()
+            gradients += backward(*saved)
+            del saved
+            for actual, expected in zip(gradients, (x * 2 + x.sin(), x.cos() * 3), strict=True):
+                torch.testing.assert_close(actual, expected)
+            del actual
+        captures.append(world.capture.captures)
+    assert forward.evasions and not backward.copied and not forward.copied
+    assert captures[-1] == captures[-2]
+
+
 @pytest.mark.parametrize("count", [3, 9])
 def test_large_results_of_several_calls_are_kept_without_copies(
     count: int, world: World, monkeypatch: pytest.MonkeyPatch

@@ -37,7 +37,7 @@ MOST_MOVES, MOST_MOVES_OF_OTHERS = 64, 4
 MOST_COPIED_BYTES = 16 << 20
 MOST_ALTERNATES = 4  # recordings for equal inputs, which take turns
 # Recordings of a program made anew because a replay would overwrite results in use, until these are copied
-MOST_EVASIONS = 4
+MOST_EVASIONS = 16
 MOST_POOLS = 8  # of memory
 MOST_FAILURES = 2  # captures that may fail
 # A program that is recorded so often, for so few replays each, would rather run as it is
@@ -228,6 +228,9 @@ class RecordedProgram:
         """Callers hold results of these recordings, which a replay would overwrite. Record anew, in memory that nobody
         uses. This program and the others leave their pool of memory for two pools, so that it ends and this program
         never writes to the other's again."""
+        self._drop(ready)
+        if ready.pool != self.memory:  # recorded before
+            return
         self.evasions += 1
         found = {one: owner() for one, owner in self.pool.recordings.items() if one in threatened}
         others = {program for program in found.values() if program is not None and program is not self}
@@ -235,12 +238,11 @@ class RecordedProgram:
             self.memory += bool(others)
             for program in others:
                 program.memory = max(program.memory, self.memory + 1)
-        else:
-            for recording, owner in found.items():
-                if owner is not None:
-                    owner.copied.update(at for storage in recording.handed for at in storage.positions)
-                    owner._drop(recording)
-        self._drop(ready)
+            return
+        for recording, owner in found.items():
+            if owner is not None:
+                owner.copied.update(at for storage in recording.handed for at in storage.positions)
+                owner._drop(recording)
 
     def _drop(self, recording: Recording) -> None:
         if recording in self.recordings:

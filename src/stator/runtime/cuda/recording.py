@@ -33,6 +33,7 @@ class Recording:
         """direct: positions of inputs that are read where they lie; others are copied. copied_results: positions of
         results that callers get copies of. pool: the number of the pool that it takes memory from. Raises
         CaptureFailed."""
+        self.pool = pool
         copied = [at for at in description.tensors if at not in direct]
         with torch._C._InferenceMode(False):
             self.places = InputPlaces(inputs, copied, description.written)
