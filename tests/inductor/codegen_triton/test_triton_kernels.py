@@ -52,6 +52,10 @@ def test_each_part_of_the_vocabulary_in_the_interpreter(tmp_path: Path) -> None:
     run("interpreted.py", "handwritten", tmp_path=tmp_path)
 
 
+def test_functions_of_our_own_are_as_accurate_as_the_device_library(tmp_path: Path) -> None:
+    run("functions_interpreted.py", tmp_path=tmp_path)
+
+
 def test_random_fused_graphs_in_the_interpreter(tmp_path: Path) -> None:
     run("interpreted.py", "0", "8", tmp_path=tmp_path)
 

@@ -53,7 +53,7 @@ _PLAIN = {
     "fma": "tl.fma({0}, {1}, {2})",
     **{"isinf": '(tl.abs({0}) == float("inf"))', "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "log": "tl.log({0})"},
     **{"log2": "tl.log2({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "sigmoid": "tl.sigmoid({0})"},
-    **{"erf": "tl.erf({0})", "trunc": "libdevice.trunc({0})", "round": "libdevice.rint({0})"},
+    **{"trunc": "libdevice.trunc({0})", "round": "libdevice.rint({0})"},
     # tl.maximum's treatment of NaN has changed between versions, so the text spells it out
     "fmax": "tl.where(({0} != {0}) | ({0} < {1}), {1}, {0})",
     "fmin": "tl.where(({0} != {0}) | ({0} > {1}), {1}, {0})",
@@ -89,11 +89,13 @@ _BY_KIND = {
     "bitwise_not": {"i": "(~{0})", "b": "({0} == 0)"},
 }
 
-# Triton's own operators are only approximate for float32; these functions round correctly
-_EXACT_IN_FLOAT32 = {
+# Operations with another text for float32: Triton's own divisions and roots are only approximate there; these functions
+# round correctly
+_FLOAT32 = {
     "div": ("tl.div_rn({0}, {1})", "{0} / {1}"),
     "sqrt": ("tl.sqrt_rn({0})", "tl.sqrt({0})"),
     "reciprocal": ("tl.div_rn({one}, {0})", "{one} / {0}"),
+    "erf": ("error_function({0})", "tl.erf({0})"),
 }
 
 
@@ -120,13 +122,13 @@ def _by_kind(context: TritonContext, value: KernelValue) -> str:
     return text.format(*_arguments(context, value))
 
 
-def _exact(context: TritonContext, value: KernelValue) -> str:
-    single, other = _EXACT_IN_FLOAT32[value.name]
+def _by_width(context: TritonContext, value: KernelValue) -> str:
+    single, other = _FLOAT32[value.name]
     text = single if value.dtype is torch.float32 else other
     return text.format(*_arguments(context, value), one=literal(1, value.dtype))
 
 
-for _names, _handler in ((_PLAIN, _plain), (_LIBRARY, _library), (_BY_KIND, _by_kind), (_EXACT_IN_FLOAT32, _exact)):
+for _names, _handler in ((_PLAIN, _plain), (_LIBRARY, _library), (_BY_KIND, _by_kind), (_FLOAT32, _by_width)):
     for _name in _names:
         PRINTERS.add(_name, _handler)
 

@@ -48,6 +48,26 @@ def int_pow(x, y):
 def sign(x):
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 """,
+    # Polynomials for erf(x) / x - 1 in x * x, and for log2(1 - erf(x)) / x in x, whose largest relative errors are
+    # smallest. One selection takes less time than that of each coefficient in the device library.
+    "error_function": """
+@triton.jit
+def error_function(x):  # of float32
+    size, square = tl.abs(x), x * x
+    near = tl.fma(square, 7.85390438977629e-05, -0.0008010207675397396)
+    near = tl.fma(near, square, 0.005188329610973597)
+    near = tl.fma(near, square, -0.026853812858462334)
+    near = tl.fma(near, square, 0.1128358542919159)
+    near = tl.fma(near, square, -0.3761262595653534)
+    near = tl.fma(near, square, 0.12837916612625122)
+    far = tl.fma(size, -1.925327342178207e-05, 0.0004966111737303436)
+    far = tl.fma(far, size, -0.005382295232266188)
+    far = tl.fma(far, size, 0.03455463796854019)
+    far = tl.fma(far, size, -0.15358959138393402)
+    far = tl.fma(far, size, -0.9161315560340881)
+    far = 1.0 - tl.exp2(tl.fma(far, size, -1.628345251083374) * size)
+    return tl.where(size < 1.0, tl.fma(near, x, x), tl.where(x < 0.0, -far, far))
+""",
     "wrap_index": """
 @triton.jit
 def wrap_index(index, size):

@@ -432,7 +432,9 @@ class _Emitter(Statements):
         along_r = "RBLOCK" if self._runs_along_r(store) else "1"
         shape = f"[XBLOCK, {along_r}]" if self.blocks.r_loops else "[XBLOCK]"
         value = f"tl.broadcast_to({value}, {shape})"
-        self.line(f"tl.atomic_{store.mode}({address}, {value}{', ' + lanes if lanes else ''})")
+        # By default, an atomic operation of Triton orders all accesses of the device around it, for which each program
+        # would wait. A kernel reads nothing that it adds to.
+        self.line(f"tl.atomic_{store.mode}({address}, {value}{', ' + lanes if lanes else ''}, sem='relaxed')")
 
     def _all_lanes(self, store: Store) -> str:
         """Give a store's address all lanes, because a store runs once per lane, also along loops it does not vary
