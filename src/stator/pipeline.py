@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from stator import aot
 from stator.base import counters, dumps, logs
@@ -103,6 +104,12 @@ def inductor_backend(
     )
 
 
+def _kept_in_training(operator: OpOverload) -> bool:
+    """A log-softmax is decomposed where gradients are taken: its backward then computes the result again from the
+    maximum and the sum of each row, which are small to keep, without another pass over the row for these."""
+    return can_lower(operator) and operator is not torch.ops.aten._log_softmax.default
+
+
 def _rewrite(gm: fx.GraphModule, exact_random: bool) -> None:
     """Rewrite a functional graph, of a forward or with its backward."""
     if not exact_random:
@@ -157,7 +164,7 @@ def _ahead_of_time(
     train = partial(
         aot.compile_training,
         compile_graph=counted,
-        keep=keep,
+        keep=_kept_in_training if keep is can_lower else keep,
         rewrite=rewrite,
         memory_budget=memory_budget,
     )
