@@ -85,8 +85,24 @@ class _Split:
 def _plan(body: LoopBody, sizes: SizeKnowledge, traits: DeviceTraits) -> _Split | None:
     if not traits.programs or not body.reduction_vars or not _separable(body):
         return None
-    results, row = (sizes.hint(product(ranges)) for ranges in (body.ranges, body.reduction_ranges))
-    across = _neighbours_are_results(body)
+    split = _divide(body.ranges, body.reduction_ranges, _neighbours_are_results(body), sizes, traits)
+    variance = any(op.name == "welford" for op in body.ops)
+    return None if variance and split is not None and not split.whole else split
+
+
+def reads_variance_once(
+    ranges: Sizes, reduced_ranges: Sizes, across: bool, sizes: SizeKnowledge, traits: DeviceTraits
+) -> bool:
+    """Whether a variance of so many results is split, so that each part reads its elements once and keeps them in
+    registers. across: neighbouring elements lie in other rows."""
+    split = _divide(ranges, reduced_ranges, across, sizes, traits) if traits.programs else None
+    return split is not None and split.whole
+
+
+def _divide(
+    ranges: Sizes, reduced_ranges: Sizes, across: bool, sizes: SizeKnowledge, traits: DeviceTraits
+) -> _Split | None:
+    results, row = (sizes.hint(product(some)) for some in (ranges, reduced_ranges))
     programs = -(-results // (_LANES if across else 1))
     parts = min(traits.programs // max(programs, 1), row // _SHORTEST[across])
     if 4 * programs >= traits.programs or parts < 2 or row < _LONG[across]:
@@ -94,14 +110,11 @@ def _plan(body: LoopBody, sizes: SizeKnowledge, traits: DeviceTraits) -> _Split 
     if across and row <= _KEPT and results >= _ROWS_EACH * traits.programs:
         return None
     target = -(-row // parts)
-    variance = any(op.name == "welford" for op in body.ops)
     inside = 1
-    for at in reversed(range(len(body.reduction_ranges))):
-        size = body.reduction_ranges[at]
+    for at in reversed(range(len(reduced_ranges))):
+        size = reduced_ranges[at]
         if inside * sizes.hint(size) > target:
-            aligned = inside == 1 and not across
-            split = _pieces(at, size, max(target / inside, 1), aligned, sizes)
-            return None if variance and not split.whole else split
+            return _pieces(at, size, max(target / inside, 1), inside == 1 and not across, sizes)
         inside *= sizes.hint(size)
     return None
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from stator.inductor.devices import traits_of
+from stator.inductor.devices import DeviceTraits, traits_of
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.heuristics import MIN_CORRECTED_ELEMENTS, store_before_reuse
 from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.split_reductions import reads_variance_once
 from stator.inductor.lower.tensor import Index, Tensor
 from stator.inductor.sizes import product
 from stator.prims.layout import wrap_dims
@@ -242,7 +243,8 @@ def moments(
         return ops.mul(value, ops.constant(0.5**times, ops.dtype(value))) if times else value
 
     # shorter reductions read their data twice: it stays near, and plain loops are quicker than Welford's updates
-    if typical > traits.two_pass_elements and (halvings is None or (traits.programs and squares_dtype is None)):
+    once = typical > traits.two_pass_elements or _is_split(x, dims, traits)
+    if once and (halvings is None or (traits.programs and squares_dtype is None)):
 
         def compute(ops: Any, index: Index) -> list[Ref]:
             mean, squares, _ = ops.welford(halved(ops, ops.to_dtype(x.load(ops, index), working), halvings or 0))
@@ -286,6 +288,17 @@ def moments(
     dtypes = [dtype, dtype, working] if corrected else [dtype, dtype]
     spread, mean, *rest = builder.reduction(from_deviations, [x, rounded], x.shape, tuple(dims), dtypes)
     return spread, mean, [rounded, *rest]
+
+
+def _is_split(x: Tensor, dims: Sequence[int], traits: DeviceTraits) -> bool:
+    """Whether moments over these dimensions are computed in parts, for which reading the data twice is two kernels
+    more."""
+    steps = x.sizes.hints(x.strides)
+    order = sorted(range(x.rank), key=lambda dim: -steps[dim])
+    kept, reduced = ([dim for dim in order if (dim in dims) is inside] for inside in (False, True))
+    across = bool(kept and reduced) and steps[kept[-1]] < steps[reduced[-1]]
+    ranges, reduced_ranges = (tuple([x.shape[dim] for dim in some]) for some in (kept, reduced))
+    return across and reads_variance_once(ranges, reduced_ranges, across, x.sizes, traits)
 
 
 def _scaled_count(ops: Any, count: Any, halvings: int, dtype: torch.dtype) -> Ref:
