@@ -85,12 +85,13 @@ def from_torch(name: str) -> Callable[..., Any]:
 
 _NAMES = ["expm1", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "hypot", "copysign", "nextafter"]
 LIBRARY = SimpleNamespace(
-    **{name: on_numpy(getattr(np, name)) for name in [*_NAMES, "trunc", "rint", "fmod"]},
+    **{name: on_numpy(getattr(np, name)) for name in [*_NAMES, "exp2", "trunc", "rint", "fmod"]},
     **{
         name: on_numpy(from_torch(name)) for name in ["lgamma", "erfc", "atan2", "rsqrt", "asin", "acos", "atan", "pow"]
     },
     **{name: on_numpy(from_torch(name)) for name in ["asinh", "acosh", "atanh"]},
     mul_rn=on_numpy(np.multiply),
+    fast_dividef=on_numpy(np.divide),
 )
 triton.language.extra.libdevice = LIBRARY  # the head of each printed module imports it from there
 pipeline.LANGUAGES["cpu"] = "triton"

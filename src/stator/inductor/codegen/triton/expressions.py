@@ -65,7 +65,7 @@ _PLAIN = {
 
 # Operations under equal names in the device library, for float32 and float64
 _LIBRARY = (
-    *("expm1", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh"),
+    *("expm1", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh"),
     *("atanh", "erfc", "lgamma", "atan2", "hypot", "copysign", "nextafter"),
 )
 
@@ -96,6 +96,7 @@ _FLOAT32 = {
     "sqrt": ("tl.sqrt_rn({0})", "tl.sqrt({0})"),
     "reciprocal": ("tl.div_rn({one}, {0})", "{one} / {0}"),
     "erf": ("error_function({0})", "tl.erf({0})"),
+    "tanh": ("hyperbolic_tangent({0})", "libdevice.tanh({0})"),
 }
 
 

@@ -387,7 +387,12 @@ def _softmax(builder: LoweringBuilder, x: Tensor, dim: int, half_to_float: bool 
     )
     builder.realize(powers)
     total = reduce(builder, "sum", powers, dims, working)
-    return cast(builder, elementwise(builder, lambda ops, p, s: ops.div(p, s), [powers, total]), builder.meta.dtype)
+    once = bool(traits_of(x.device).programs)  # there a division takes the time of ten products
+
+    def share(ops: Any, power: Ref, total: Ref) -> Ref:
+        return ops.mul(power, ops.reciprocal(total)) if once else ops.div(power, total)
+
+    return cast(builder, elementwise(builder, share, [powers, total]), builder.meta.dtype)
 
 
 @lowers(aten._log_softmax.default)
