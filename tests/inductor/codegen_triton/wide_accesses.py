@@ -3,6 +3,7 @@ memory 16 bytes at a time, and keep values in registers. Prints failures, then "
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -45,9 +46,8 @@ def main() -> None:
         lowered = lower(run_passes(graph, False), False, sizes)
         source = print_kernel(schedule(lowered).steps[0], lowered.buffers, knowledge=sizes)  # type: ignore[arg-type]
         ptx = ptx_of(source, 90)
-        wide = "ld.global.v4.b32" in ptx and (
-            name in ("sum of columns", "variance of columns") or "st.global.v4.b32" in ptx
-        )
+        loads, stores = (re.search(rf"{kind}\.global[\w.:]*\.v4\.b32", ptx) for kind in ("ld", "st"))
+        wide = loads and (name in ("sum of columns", "variance of columns") or stores)
         if not wide or ".local" in ptx:
             print(f"FAILED {name}:\n{source.source}")
     print("done")

@@ -104,8 +104,9 @@ def _divide(
 ) -> _Split | None:
     results, row = (sizes.hint(product(some)) for some in (ranges, reduced_ranges))
     programs = -(-results // (_LANES if across else 1))
-    parts = min(traits.programs // max(programs, 1), row // _SHORTEST[across])
-    if 4 * programs >= traits.programs or parts < 2 or row < _LONG[across]:
+    wanted = traits.programs // 2 if across else traits.programs  # programs of neighbouring rows have more to do
+    parts = min(wanted // max(programs, 1), row // _SHORTEST[across])
+    if 4 * programs >= wanted or parts < 2 or row < _LONG[across]:
         return None
     if across and row <= _KEPT and results >= _ROWS_EACH * traits.programs:
         return None

@@ -20,12 +20,19 @@ _ROW = 512  # the shortest row that is no part of a longer block, if each has va
 _TILE = 64  # elements along each side of a tile: whole lines of the cache on both sides
 _SHORTEST_SIDE = 16
 _LANES, _FEWEST_LANES = 64, 16  # rows that a program reduces together if neighbours lie in other rows
+_LINE = 128  # bytes of neighbours in steps along columns
+_KEPT_COLUMNS = 8192  # elements of a block in registers if neighbours lie in other rows
+_KEPT_PER_THREAD = 64  # of them; exchanges between many warps took most of the time
 _STEP = 4096  # elements of a step along rows that do not fit in registers
 _JOINT_STEP = 2048  # where accumulators of joint reductions take registers, too
+_LONG_COLUMN = 1024  # elements of a column that has longer steps
 _SHORTEST_STEP = 128  # of loops whose rows may be longer than those of the example
 # Elements of a block in registers, by how many buffers it loads at most
 _PERSISTENT = ((3, 16384), (6, 8192), (1 << 30, 4096))
 _COLUMNS = 32768  # of a block in registers that has long rows of one buffer: sectors of 32 bytes in each
+_WARP_ROW = 1024  # elements of a row for which one warp needs no exchange with others, if there are many rows
+_MANY_ROWS = 12 * _WAVE
+_MOST_WARPS = 16  # of a persistent row
 _MOST_ELEMENTS = 1 << 16  # of a block
 ALIGNED = 16  # elements: 16 bytes of the narrowest
 
@@ -94,7 +101,7 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     """Blocks for all sizes in their ranges: a row is persistent only if no row can be longer than a block."""
     shared, inner = tuple(range(kernel.outer)), tuple(range(kernel.outer, len(kernel.loops)))
     if inner:
-        return _row_blocks(kernel, shared, inner)
+        return (_column_blocks if _neighbours_are_outer(kernel) else _row_blocks)(kernel, shared, inner)
     crossing = _crossing_loops(kernel)
     if crossing is not None:
         return _tile(kernel, *crossing)
@@ -103,7 +110,8 @@ def choose_blocks(kernel: Kernel) -> Blocks:
 
 def _flat_blocks(kernel: Kernel, shared: tuple[int, ...]) -> Blocks:
     most = kernel.knowledge.bounded(product(kernel.sizes))[1]
-    buffers = len({value.args[0] for value in kernel.values if value.name == "load"})
+    every = (1 << kernel.outer) - 1
+    buffers = len({value.args[0] for value in kernel.values if value.name == "load" and value.loops == every})
     each = max(min(_BYTES // _narrowest(kernel), 16 if buffers <= 6 else 8), 4)
     block = _shrunk(_THREADS * each, math.prod(kernel.typical), _SMALLEST)
     if _loads_by_row(kernel):
@@ -133,35 +141,64 @@ def _tile(kernel: Kernel, rows: int, columns: int) -> Blocks:
 
 def _row_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...]) -> Blocks:
     knowledge, typical = kernel.knowledge, kernel.typical
-    most_r = knowledge.bounded(product([kernel.sizes[at] for at in inner]))[1]
+    most_x, most_r = (knowledge.bounded(product([kernel.sizes[at] for at in loops]))[1] for loops in (shared, inner))
     rows, row = (math.prod([typical[at] for at in loops]) for loops in (shared, inner))
-    loads = len({v.args[0] for v in kernel.values if v.name == "load" and v.loops & kernel.inner_bits})
-    room = next(elements for most, elements in _PERSISTENT if loads <= most)
-    across = _neighbours_are_outer(kernel)
-    programs: tuple[int, ...] = ()
-    if across and len(shared) > 1 and typical[shared[-1]] >= _FEWEST_LANES:
-        programs, shared = shared[:-1], shared[-1:]  # rows of a block are neighbours in memory
-    most_x = knowledge.bounded(product([kernel.sizes[at] for at in shared]))[1]
-    fewest = _FEWEST_LANES if across else 1
-    once = kernel.phases - joint_phases(kernel) == 1 < kernel.phases  # one run over a row that is looped over
-    if across and kernel.phases > 1 and not once and loads == 1 and most_r * fewest > room and _narrowest(kernel) == 4:
-        fewest, room = _FEWEST_LANES // 2, _COLUMNS
-    persistent = most_r * fewest <= room and (across or kernel.phases > 1 or most_r <= _STEP)
+    persistent = most_r <= _room(kernel) and (kernel.phases > 1 or most_r <= _STEP)
     if persistent:
         r_block = _power_of_two(int(most_r))
-        x_block = min(max(2 * _STEP // r_block, fewest), _LANES) if across else max(2048 // r_block, 1)
-    elif across:
-        x_block, r_block = _LANES, _STEP // _LANES
+        if r_block == _WARP_ROW and rows >= _MANY_ROWS:
+            return _blocks(kernel, (), shared, inner, 1, r_block, True, 1)
     else:
-        step = _JOINT_STEP if once else 2 * _STEP if kernel.phases > 1 else _STEP
+        step = _JOINT_STEP if _runs_once(kernel) else 2 * _STEP if kernel.phases > 1 else _STEP
         r_block = min(max(_power_of_two(row), _SHORTEST_STEP), step)
-        x_block = max(2048 // r_block, 1)
-    x_block = _block(most_x, _shrunk(x_block, rows, min(max(fewest, _SMALLEST // r_block), x_block)))
+    x_block = max(2048 // r_block, 1)
+    x_block = _block(most_x, _shrunk(x_block, rows, min(max(1, _SMALLEST // r_block), x_block)))
     elements = x_block * r_block
-    warps = min(max(elements // (32 * _PER_THREAD), 4), 32)
-    if not persistent and kernel.phases > 1 and elements >= _JOINT_STEP and not (across and once):
+    warps = min(max(elements // (32 * _PER_THREAD), 4), _MOST_WARPS if persistent else 32)
+    if not persistent and kernel.phases > 1 and elements >= _JOINT_STEP:
         warps = min(2 * warps, 32)  # fewer rows at a time: a later phase finds its row in the second-level cache
-    return _blocks(kernel, programs, shared, inner, x_block, r_block, persistent, warps)
+    return _blocks(kernel, (), shared, inner, x_block, r_block, persistent, warps)
+
+
+def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...]) -> Blocks:
+    """Neighbours in memory lie in other rows, which a program reduces together."""
+    knowledge, typical = kernel.knowledge, kernel.typical
+    rows, row = (math.prod([typical[at] for at in loops]) for loops in (shared, inner))
+    programs: tuple[int, ...] = ()
+    if len(shared) > 1 and typical[shared[-1]] >= _FEWEST_LANES:
+        programs, shared = shared[:-1], shared[-1:]
+    most_x, most_r = (knowledge.bounded(product([kernel.sizes[at] for at in loops]))[1] for loops in (shared, inner))
+    narrowest, loads = _narrowest(kernel), _inner_loads(kernel)
+    in_registers = most_r * _FEWEST_LANES <= _room(kernel)
+    if kernel.phases > 1 and loads == 1 and narrowest == 4 and not _runs_once(kernel):
+        in_registers |= most_r * _FEWEST_LANES // 2 <= _COLUMNS
+    line = min(max(_LINE // narrowest, _FEWEST_LANES), _LANES)
+    # a sum needs no registers but its own; where programs are few, waiting for each step would take most of the time
+    persistent = in_registers and (kernel.phases > 1 or rows < _WAVE * line)
+    if persistent:
+        r_block = _power_of_two(int(most_r))
+        x_block = min(max(_KEPT_COLUMNS // r_block, _FEWEST_LANES // 2), _LANES)
+    else:
+        x_block, r_block = line, _power_of_two(int(min(most_r, 64 if row >= _LONG_COLUMN else 32)))
+    x_block = _block(most_x, _shrunk(x_block, rows, min(max(_FEWEST_LANES, _SMALLEST // r_block), x_block)))
+    each = _KEPT_PER_THREAD if loads == 1 else _KEPT_PER_THREAD // 2
+    warps = min(max(x_block * r_block // (32 * each), 4), _MOST_WARPS)
+    return _blocks(kernel, programs, shared, inner, x_block, r_block, persistent or most_r <= r_block, warps)
+
+
+def _inner_loads(kernel: Kernel) -> int:
+    return len({v.args[0] for v in kernel.values if v.name == "load" and v.loops & kernel.inner_bits})
+
+
+def _room(kernel: Kernel) -> int:
+    """The most elements of a block in registers."""
+    loads = _inner_loads(kernel)
+    return next(elements for most, elements in _PERSISTENT if loads <= most)
+
+
+def _runs_once(kernel: Kernel) -> bool:
+    """Whether several phases are one run over a row that is looped over."""
+    return kernel.phases - joint_phases(kernel) == 1 < kernel.phases
 
 
 def _blocks(

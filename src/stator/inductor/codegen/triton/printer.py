@@ -23,7 +23,7 @@ from stator.shapes.expr import Expr, ExprLike
 from .blocks import ALIGNED, BY_RULE, Blocks, Variation, choose_blocks, varied
 from .expressions import TritonIndexPrinter, print_value
 from .flat_loops import R, X, along_flat, start_of_row, unaligned_start
-from .joint_reductions import Moments, extrema_with_positions, next_phase_at_once, reductions
+from .joint_reductions import Moments, extrema_with_positions, inner_stores, next_phase_at_once, reductions
 from .launch import block_count, index_type, lanes_of, print_grid, programs_of, typed_sizes
 from .modules import NUMBER, PrintedPart, pointer_names, print_combination, print_module
 from .prelude import HELPERS, joint_name
@@ -99,6 +99,7 @@ class _Emitter(Statements):
         self.masks_x, self.masks_r = blocks.x_masked, blocks.r_masked
         self.row_start = unaligned_start(kernel, blocks)
         self.aligned = False  # r begins at an address that the widest accesses take
+        self.eviction = ""  # of the elements of rows that are looped over more than once
         self.pending: list[Moments] = []  # sums around the mean that follow from sums around another number
 
     # --- statements ---
@@ -242,6 +243,10 @@ class _Emitter(Statements):
             self._accumulator(position, position in totals)
         for position in (*totals.values(), *(one.squares for one in moments.values() if one.squares is not None)):
             self._accumulator(position)
+        if self.blocks.x_block == 1 and self._runs_again(phase + 1 if behind is None else phase + 2):
+            self.eviction = "evict_last"
+        elif self.eviction:
+            self.eviction = "evict_first"
         for _ in self._row_loop():
             self._run(needed, stores)
             for position in reduces:
@@ -258,6 +263,11 @@ class _Emitter(Statements):
             self.line(f"{pair} = finish_largest_and_total(a{position}[:, None], a{total}[:, None])")
             self._finish(position)
             self._finish(total)
+
+    def _runs_again(self, phase: int) -> bool:
+        """Whether this phase or a later one runs over the row."""
+        later = range(phase, self.kernel.phases)
+        return any(reductions(self.kernel, at) or inner_stores(self.kernel, at) for at in later)
 
     # --- moments in one run ---
 
@@ -405,14 +415,15 @@ class _Emitter(Statements):
         kept = None if mask is None else self.operand(mask.position)
         lanes = self.mask(value.loops, kept)
         address = f"{self.pointers[buffer]} + {self.index(index)}"
+        policy = f", eviction_policy='{self.eviction}'" if self.eviction and value.loops & self.r_bits else ""
         if not lanes:
-            return f"tl.load({address})"
+            return f"tl.load({address}{policy})"
         neutral = number(other if mask is not None else 0, value.dtype)
         if mask is not None:
             # the mask may vary with loops that the index does not
             bits = value.loops & ~self.kernel.loops_of(index)
             address = f"{address}{self._zeros(bits)}"
-        return f"tl.load({address}, {lanes}, other={neutral})"
+        return f"tl.load({address}, {lanes}, other={neutral}{policy})"
 
     def _zeros(self, bits: int) -> str:
         """Text that makes an address vary with these loops without moving it."""
@@ -427,7 +438,9 @@ class _Emitter(Statements):
         if store.mode is not None and (store.mode, dtype) not in ATOMIC_STORES:
             raise CompileError("inductor", f"Triton kernels have no atomic stores of mode {store.mode!r} to {dtype}")
         if store.mode is None:
-            self.line(f"tl.store({address}, {value}{', ' + lanes if lanes else ''})")
+            last = self.eviction == "evict_first" and store.loops & self.r_bits
+            policy = ", eviction_policy='evict_first'" if last else ""  # results leave the cache to other rows
+            self.line(f"tl.store({address}, {value}{', ' + lanes if lanes else ''}{policy})")
             return
         along_r = "RBLOCK" if self._runs_along_r(store) else "1"
         shape = f"[XBLOCK, {along_r}]" if self.blocks.r_loops else "[XBLOCK]"
