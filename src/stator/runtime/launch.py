@@ -93,6 +93,27 @@ def make_layout_check(
     return _launch.LayoutCheck(template, repair)
 
 
+def make_step_call(
+    apply: Callable[..., Any],
+    step: object,
+    run: Callable[..., Sequence[Any]],
+    value_count: int,
+    results: list[int],
+    saved: tuple[int, ...],
+    placed: bool,
+    distinct: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+) -> Callable[..., Any]:
+    """Return a callable of primals that calls apply(itself, *primals) of an autograd function whose forward is
+    `step_forward`.
+
+    That calls run(*primals) -> at least `value_count` tensors, the values, and keeps in autograd's context what
+    aot/autograd/step_function.py describes. results: positions of the values that the caller receives. saved: places of
+    primals that the backward reads, and inverted (~) positions of results. placed: whether the backward asks for the
+    memory of primals. distinct: makes values distinct if one occurs twice.
+    """
+    return _launch.StepCall(apply, step, run, value_count, results, saved, placed, distinct)  # type: ignore[no-any-return]
+
+
 def dispatch_keys(tensor: torch.Tensor) -> int:
     """Return the dispatch keys of a tensor as a number."""
     return torch._C._dispatch_keys(tensor).raw_repr()
@@ -139,7 +160,11 @@ def are_distinct(values: Sequence[Any]) -> bool:
     return len(set(map(id, values))) == len(values)
 
 
+# forward of an autograd function around a step, see `make_step_call`; None where only Python can do its work
+step_forward: Callable[..., Any] | None = None
+
 if _launch is not None and _offsets is not None:  # many times as fast
+    step_forward = _launch.step_forward
     dispatch_keys, layouts, places = _launch.dispatch_keys, _launch.layouts, _launch.places
     lie_at, memory, versions = _launch.lie_at, _launch.memory, _launch.versions
     addresses, references, are_distinct = _launch.addresses, _launch.references, _launch.are_distinct

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from weakref import ref
 
 import torch
 
+from stator.aot.partition.partition import SavedInput
 from stator.aot.runtime.saved_state import NOTHING_FREED
 from stator.aot.trace.input_groups import HiddenFromAutograd, nothing
 from stator.aot.trace.output_autograd_nodes import refuse_hooks
 from stator.graph.subgraphs.generators import states_of
 from stator.runtime.autograd_state import below_autograd
-from stator.runtime.launch import UNCHECKED_VERSION, are_distinct, lie_at, memory, references, versions
+from stator.runtime.launch import (
+    UNCHECKED_VERSION,
+    are_distinct,
+    lie_at,
+    make_step_call,
+    memory,
+    references,
+    step_forward,
+    versions,
+)
 
 from .autograd_step import CompiledStep, asks_for_all, is_observed
 
@@ -137,6 +148,13 @@ class OrdinaryStepFunction(torch.autograd.Function):
         return step.whole(arguments)  # type: ignore[operator, return-value, arg-type]
 
 
+class NativeStepFunction(OrdinaryStepFunction):
+    """`OrdinaryStepFunction` with a forward in C, for steps without numbers whose values are all differentiable. One
+    object, `record`, keeps the step, primals, versions and results."""
+
+    forward = staticmethod(step_forward or OrdinaryStepFunction.forward)
+
+
 def _note_hooks(step_node: Any, tensor: Any) -> None:
     """`Tensor.register_hook` calls this for the first hook on a result."""
     hooks = tensor._backward_hooks
@@ -180,6 +198,27 @@ def _describe_nodes(function: type[StepFunction] | type[OrdinaryStepFunction]) -
 
 _describe_nodes(StepFunction)
 _describe_nodes(OrdinaryStepFunction)
+_describe_nodes(NativeStepFunction)
+_NATIVE_NODE: Any = NativeStepFunction._backward_cls  # type: ignore[attr-defined]
+_NATIVE_NODE.step = property(attrgetter("record.step"))
+_NATIVE_NODE.primals = property(attrgetter("record.primals"), lambda node, tensors: setattr(node.record, "primals", tensors))
+_NATIVE_NODE.versions = property(attrgetter("record.versions"))
+_NATIVE_NODE.results = property(attrgetter("record.results"))
+
+# skip the handling of functorch and of setup_context
+apply_step = super(torch.autograd.Function, StepFunction).apply
+apply_ordinary_step = super(torch.autograd.Function, OrdinaryStepFunction).apply
+_apply_native_step = super(torch.autograd.Function, NativeStepFunction).apply
+
+
+def call_of_ordinary_step(step: CompiledStep) -> Callable[..., Sequence[Any]]:
+    """A function of the primals of an ordinary step, and of numbers behind them, that returns its values."""
+    if step_forward is None or step.number_count or step.sizes_of is not None or step.constant_positions:
+        return partial(apply_ordinary_step, step)
+    saved = tuple([one.index if isinstance(one, SavedInput) else ~one.position for one in step.saved])
+    return make_step_call(
+        _apply_native_step, step, step.forward, step.value_count, step.results, saved, bool(step.placed), _distinct
+    )
 
 
 def _constants(step: CompiledStep, values: Sequence[Any]) -> list[torch.Tensor]:

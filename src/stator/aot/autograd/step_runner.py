@@ -18,12 +18,9 @@ from stator.graph.ir.traced import Fresh, History, Output, Traced, ViewOfInput, 
 from stator.runtime.launch import references
 
 from .autograd_step import CompiledStep
-from .step_function import OrdinaryStepFunction, StepFunction
+from .step_function import apply_ordinary_step, apply_step, call_of_ordinary_step
 
 _set_version = torch._C._autograd._unsafe_set_version_counter
-# skip the handling of functorch and of setup_context
-_apply = super(torch.autograd.Function, StepFunction).apply
-_apply_ordinary = super(torch.autograd.Function, OrdinaryStepFunction).apply
 
 
 def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
@@ -35,7 +32,7 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
     """
 
     if step.is_ordinary:
-        return _linked_runner(step) if step.joint.links else partial(_apply_ordinary, step)
+        return _linked_runner(step) if step.joint.links else call_of_ordinary_step(step)
 
     count = step.joint.primal_count
 
@@ -54,6 +51,7 @@ def runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
 def _linked_runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
     """`runner` of an ordinary step with links. Every statement in it delays small programs."""
     first, stops = step.joint.differentiable[0], step.stops
+    call = call_of_ordinary_step(step)
     links = [
         (one.position, (None, len(one.behind), (None,) * (len(one.behind) + 1)), one.behind)
         for one in step.joint.links
@@ -61,15 +59,15 @@ def _linked_runner(step: CompiledStep) -> Callable[..., Sequence[Any]]:
     ]
 
     def run(*primals: torch.Tensor) -> Sequence[Any]:
-        values: Sequence[Any] = _apply_ordinary(step, *primals)
+        values: Sequence[Any] = call(*primals)
         node: Any = values[first].grad_fn
         if node is None:  # nothing requires grad
             return values
         linked = node.linked = LinkedResults(step.gradients_between)
-        for position, call, behind in links:
+        for position, behind_call, behind in links:
             value = values[position]
             before = value._version
-            add_link_node(linked, position, call, value, *[values[at] for at in behind], dummy_leaf)
+            add_link_node(linked, position, behind_call, value, *[values[at] for at in behind], dummy_leaf)
             _set_version((value,), (before,))  # the link counted a write that did not happen
         linked.tensors = {at: weakref.ref(values[at]) for at in stops}  # whose nodes report the first hook
         return values
@@ -83,15 +81,15 @@ def _values(step: CompiledStep, primals: Sequence[torch.Tensor], numbers: Sequen
     numbers: the symbolic ints among the inputs.
     """
     if step.is_ordinary:
-        return _apply_ordinary(step, *primals, *numbers)  # type: ignore[no-any-return]
+        return apply_ordinary_step(step, *primals, *numbers)  # type: ignore[no-any-return]
     if not step.joint.unreached and not step.leads_to_made:
-        return _apply(step, *primals, *numbers)  # type: ignore[no-any-return]
+        return apply_step(step, *primals, *numbers)  # type: ignore[no-any-return]
     arguments: list[Any] = list(primals)
     for index in step.joint.unreached:
         arguments[index] = HiddenFromAutograd(primals[index])
     if step.leads_to_made:
         arguments.append(dummy_leaf)
-    return _apply(step, *arguments, *numbers)  # type: ignore[no-any-return]
+    return apply_step(step, *arguments, *numbers)  # type: ignore[no-any-return]
 
 
 def run_step_of_shown(step: CompiledStep, places: Sequence[int], *tensors: torch.Tensor) -> Sequence[Any]:

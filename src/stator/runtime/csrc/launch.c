@@ -1,6 +1,7 @@
 /* Calls generated kernels on tensors, and caches views of parameters: the work of compiled code per call. No
  * computation and no allocation decisions live here. No torch headers; tensor_impl.h reads metadata by offset. */
 #include "sized_call.h"
+#include "step_call.h"
 #include "tensor_address.h"
 
 #include <stddef.h>
@@ -408,6 +409,7 @@ static PyMethodDef methods[] = {
     {"install", install, METH_VARARGS,
      PyDoc_STR("install(layout_tuple_or_None, Tensor, data_ptr, as_strided, storage_offset, untyped_storage, "
                 "get_num_threads)")},
+    {"step_forward", stator_step_forward, METH_VARARGS, PyDoc_STR("step_forward(context, StepCall, *primals) -> tuple")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -422,7 +424,7 @@ static struct PyModuleDef module_definition = {
 PyMODINIT_FUNC PyInit__launch(void)
 {
     if (PyType_Ready(&KernelType) < 0 || PyType_Ready(&StaticViewType) < 0 || PyType_Ready(&LayoutCheckType) < 0
-        || PyType_Ready(&StatorSizedCallType) < 0 || PyType_Ready(&StatorAllocationType) < 0) {
+        || stator_step_call_ready() < 0 || PyType_Ready(&StatorSizedCallType) < 0 || PyType_Ready(&StatorAllocationType) < 0) {
         return NULL;
     }
     PyObject *module = PyModule_Create(&module_definition);
@@ -433,6 +435,7 @@ PyMODINIT_FUNC PyInit__launch(void)
         || PyModule_AddObjectRef(module, "StaticView", (PyObject *)&StaticViewType) < 0
         || PyModule_AddObjectRef(module, "LayoutCheck", (PyObject *)&LayoutCheckType) < 0
         || PyModule_AddObjectRef(module, "SizedCall", (PyObject *)&StatorSizedCallType) < 0
+        || PyModule_AddObjectRef(module, "StepCall", (PyObject *)&StatorStepCallType) < 0
         || PyModule_AddObjectRef(module, "Allocation", (PyObject *)&StatorAllocationType) < 0
         || PyModule_AddFunctions(module, stator_tensor_list_methods) < 0) {
         Py_DECREF(module);

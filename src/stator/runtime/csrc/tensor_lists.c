@@ -129,7 +129,7 @@ static PyObject *storage_of(PyObject *tensor)
 }
 
 /* The getter raises RuntimeError for tensors made in inference mode, which have no version. */
-static PyObject *version_of(PyObject *tensor)
+PyObject *stator_version(PyObject *tensor)
 {
     static PyObject *name; /* lives as long as the process */
     if (!name && !(name = PyUnicode_InternFromString("_version"))) {
@@ -143,19 +143,24 @@ static PyObject *version_of(PyObject *tensor)
     return version;
 }
 
-static PyObject *memory(PyObject *module, PyObject *tensors)
+PyObject *stator_memory(PyObject *tensors)
 {
     PyObject *found = map_tensors(tensors, storage_of);
-    PyObject *where = found ? places(module, tensors) : NULL;
+    PyObject *where = found ? places(NULL, tensors) : NULL;
     PyObject *result = where ? PyTuple_Pack(2, where, found) : NULL;
     Py_XDECREF(found);
     Py_XDECREF(where);
     return result;
 }
 
-static PyObject *versions(PyObject *module, PyObject *tensors)
+static PyObject *memory(PyObject *Py_UNUSED(module), PyObject *tensors)
 {
-    return map_tensors(tensors, version_of);
+    return stator_memory(tensors);
+}
+
+static PyObject *versions(PyObject *Py_UNUSED(module), PyObject *tensors)
+{
+    return map_tensors(tensors, stator_version);
 }
 
 /* Return a list of (position, weak reference, version) of the tensors at some positions. */
@@ -175,7 +180,7 @@ static PyObject *references(PyObject *module, PyObject *args)
             PyErr_Format(PyExc_IndexError, "there is no tensor at position %R", position);
         } else if (impl_at(tensors, index)) {
             PyObject *reference = PyWeakref_NewRef(PySequence_Fast_GET_ITEM(tensors, index), NULL);
-            PyObject *version = reference ? version_of(PySequence_Fast_GET_ITEM(tensors, index)) : NULL;
+            PyObject *version = reference ? stator_version(PySequence_Fast_GET_ITEM(tensors, index)) : NULL;
             item = version ? PyTuple_Pack(3, position, reference, version) : NULL;
             Py_XDECREF(reference);
             Py_XDECREF(version);
@@ -195,13 +200,15 @@ static int compare_addresses(void const *one, void const *other)
     return (left > right) - (left < right);
 }
 
-/* Return whether no object occurs twice in a list or tuple. */
-static PyObject *are_distinct(PyObject *module, PyObject *objects)
+int stator_are_distinct(PyObject *objects)
 {
     Py_ssize_t count = count_of(objects);
     void **sorted = count < 0 ? NULL : PyMem_Malloc((size_t)(count + 1) * sizeof *sorted);
     if (!sorted) {
-        return count < 0 ? NULL : PyErr_NoMemory();
+        if (count >= 0) {
+            PyErr_NoMemory();
+        }
+        return -1;
     }
     memcpy(sorted, PySequence_Fast_ITEMS(objects), (size_t)count * sizeof *sorted);
     qsort(sorted, (size_t)count, sizeof *sorted, compare_addresses);
@@ -210,7 +217,14 @@ static PyObject *are_distinct(PyObject *module, PyObject *objects)
         distinct = sorted[at] != sorted[at - 1];
     }
     PyMem_Free(sorted);
-    return PyBool_FromLong(distinct);
+    return distinct;
+}
+
+/* Return whether no object occurs twice in a list or tuple. */
+static PyObject *are_distinct(PyObject *Py_UNUSED(module), PyObject *objects)
+{
+    int const distinct = stator_are_distinct(objects);
+    return distinct < 0 ? NULL : PyBool_FromLong(distinct);
 }
 
 /* Return the layouts of tensors as bytes: number of dimensions, dispatch keys and strides of each. */

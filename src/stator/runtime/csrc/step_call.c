@@ -1,0 +1,367 @@
+/* StepCall: calls a compiled step through its autograd function, and is the forward of that function. Every statement
+ * here delays small programs. stator/aot/autograd/step_function.py does the same for steps with numbers or with results
+ * that cannot be differentiated. */
+#include "step_call.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *apply;    /* of the autograd function */
+    PyObject *step;     /* what the backward gets */
+    PyObject *run;      /* run(*primals) -> the values, and more results behind them */
+    PyObject *results;  /* list: positions of those values that the caller receives */
+    PyObject *distinct; /* distinct(values) -> the values as distinct tensors */
+    Py_ssize_t *saved;  /* what the backward reads: places of primals, and ~positions of results */
+    Py_ssize_t saved_count, value_count, least_results;
+    int placed;         /* the backward asks whether primals still have their memory */
+} StepCall;
+
+/* What autograd's context of one call keeps for the backward. Lists are made when they are asked for. */
+typedef struct {
+    PyObject_VAR_HEAD
+    StepCall *call;
+    PyObject *primals;  /* tuple, until the backward has freed it */
+    PyObject *items[];  /* weak references to results, their versions, and versions of primals */
+} StepRecord;
+
+static PyTypeObject StepRecordType;
+
+enum { MATERIALIZE_GRADS, RECORD, TO_SAVE, MEMORY, NAMES };
+
+static PyObject *names[NAMES]; /* of attributes of autograd's context; live as long as the process */
+
+/* ---- StepRecord ---- */
+
+static PyObject *record_of(StepCall *call, PyObject *primals, PyObject *values)
+{
+    Py_ssize_t const results = PyList_GET_SIZE(call->results), count = PyTuple_GET_SIZE(primals);
+    StepRecord *self = PyObject_GC_NewVar(StepRecord, &StepRecordType, 2 * results + count);
+    if (!self) {
+        return NULL;
+    }
+    memset(self->items, 0, sizeof *self->items * (size_t)Py_SIZE(self));
+    self->call = (StepCall *)Py_NewRef(call);
+    self->primals = Py_NewRef(primals);
+    int fine = 1;
+    for (Py_ssize_t i = 0; fine && i < results; ++i) {
+        Py_ssize_t const at = PyLong_AsSsize_t(PyList_GET_ITEM(call->results, i));
+        PyObject *value = at >= 0 && at < PyTuple_GET_SIZE(values) ? PyTuple_GET_ITEM(values, at) : NULL;
+        if (!value) {
+            PyErr_SetString(PyExc_IndexError, "there is no result at this position");
+        }
+        self->items[i] = value ? PyWeakref_NewRef(value, NULL) : NULL;
+        self->items[results + i] = self->items[i] ? stator_version(value) : NULL;
+        fine = self->items[results + i] != NULL;
+    }
+    for (Py_ssize_t i = 0; fine && i < count; ++i) {
+        self->items[2 * results + i] = stator_version(PyTuple_GET_ITEM(primals, i));
+        fine = self->items[2 * results + i] != NULL;
+    }
+    PyObject_GC_Track(self);
+    if (!fine) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *record_step(PyObject *object, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(((StepRecord *)object)->call->step);
+}
+
+static PyObject *record_versions(PyObject *object, void *Py_UNUSED(closure))
+{
+    StepRecord *self = (StepRecord *)object;
+    Py_ssize_t const first = 2 * PyList_GET_SIZE(self->call->results), count = Py_SIZE(self) - first;
+    PyObject *found = PyList_New(count);
+    for (Py_ssize_t i = 0; found && i < count; ++i) {
+        PyList_SET_ITEM(found, i, Py_NewRef(self->items[first + i]));
+    }
+    return found;
+}
+
+static PyObject *record_results(PyObject *object, void *Py_UNUSED(closure))
+{
+    StepRecord *self = (StepRecord *)object;
+    PyObject *positions = self->call->results;
+    Py_ssize_t const count = PyList_GET_SIZE(positions);
+    PyObject *found = PyList_New(count);
+    for (Py_ssize_t i = 0; found && i < count; ++i) {
+        PyObject *one = PyTuple_Pack(3, PyList_GET_ITEM(positions, i), self->items[i], self->items[count + i]);
+        if (!one) {
+            Py_CLEAR(found);
+            break;
+        }
+        PyList_SET_ITEM(found, i, one);
+    }
+    return found;
+}
+
+static int record_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    StepRecord *self = (StepRecord *)object;
+    Py_VISIT(self->call);
+    Py_VISIT(self->primals);
+    for (Py_ssize_t i = 0; i < Py_SIZE(self); ++i) {
+        Py_VISIT(self->items[i]);
+    }
+    return 0;
+}
+
+static int record_clear(PyObject *object)
+{
+    Py_CLEAR(((StepRecord *)object)->primals); /* the rest leads to no tensor of the call */
+    return 0;
+}
+
+static void record_dealloc(PyObject *object)
+{
+    StepRecord *self = (StepRecord *)object;
+    PyObject_GC_UnTrack(object);
+    Py_CLEAR(self->primals);
+    for (Py_ssize_t i = 0; i < Py_SIZE(self); ++i) {
+        Py_CLEAR(self->items[i]);
+    }
+    Py_CLEAR(self->call);
+    PyObject_GC_Del(object);
+}
+
+static PyMemberDef record_members[] = {
+    {"primals", T_OBJECT, offsetof(StepRecord, primals), 0, "the primals, until the backward frees them"},
+    {0},
+};
+
+static PyGetSetDef record_getset[] = {
+    {"step", record_step, NULL, "what was called", NULL},
+    {"versions", record_versions, NULL, "as `versions` of the primals gives them", NULL},
+    {"results", record_results, NULL, "as `references` of the values gives them", NULL},
+    {0},
+};
+
+static PyTypeObject StepRecordType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator.runtime._launch.StepRecord",
+    .tp_doc = PyDoc_STR("What autograd's context of a StepCall keeps: step, primals, versions, results."),
+    .tp_basicsize = offsetof(StepRecord, items),
+    .tp_itemsize = sizeof(PyObject *),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_dealloc = record_dealloc,
+    .tp_traverse = record_traverse,
+    .tp_clear = record_clear,
+    .tp_members = record_members,
+    .tp_getset = record_getset,
+};
+
+/* ---- StepCall ---- */
+
+static PyObject *StepCall_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    if (kwnames && PyTuple_GET_SIZE(kwnames)) {
+        PyErr_SetString(PyExc_TypeError, "a compiled step takes no keywords");
+        return NULL;
+    }
+    PyObject *all = PyTuple_New(count + 1);
+    if (!all) {
+        return NULL;
+    }
+    PyTuple_SET_ITEM(all, 0, Py_NewRef(callable));
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        PyTuple_SET_ITEM(all, i + 1, Py_NewRef(args[i]));
+    }
+    PyObject *result = PyObject_Call(((StepCall *)callable)->apply, all, NULL);
+    Py_DECREF(all);
+    return result;
+}
+
+/* The values among the results of a run, as a tuple of distinct tensors: a new reference. */
+static PyObject *values_of(StepCall *self, PyObject *results)
+{
+    Py_ssize_t const count = self->value_count;
+    PyObject *values;
+    if (PyTuple_CheckExact(results) && PyTuple_GET_SIZE(results) == count) {
+        values = Py_NewRef(results);
+    } else {
+        values = PyTuple_New(count);
+        for (Py_ssize_t i = 0; values && i < count; ++i) {
+            PyTuple_SET_ITEM(values, i, Py_NewRef(PySequence_Fast_GET_ITEM(results, i)));
+        }
+    }
+    if (values && count > 1 && stator_are_distinct(values) != 1) {
+        PyObject *found = PyErr_Occurred() ? NULL : PyObject_CallOneArg(self->distinct, values);
+        if (found && !PyTuple_CheckExact(found)) {
+            PyErr_SetString(PyExc_TypeError, "distinct gave no tuple");
+            Py_CLEAR(found);
+        }
+        Py_SETREF(values, found);
+    }
+    return values;
+}
+
+static PyObject *saved_of(StepCall *self, PyObject *primals, PyObject *results)
+{
+    PyObject *saved = PyTuple_New(self->saved_count);
+    for (Py_ssize_t i = 0; saved && i < self->saved_count; ++i) {
+        Py_ssize_t const at = self->saved[i];
+        if (at >= PyTuple_GET_SIZE(primals)) {
+            PyErr_SetString(PyExc_TypeError, "a primal that the backward reads was not given");
+            Py_CLEAR(saved);
+            break;
+        }
+        PyTuple_SET_ITEM(saved, i, Py_NewRef(at < 0 ? PySequence_Fast_GET_ITEM(results, ~at) : PyTuple_GET_ITEM(primals, at)));
+    }
+    return saved;
+}
+
+/* Set an attribute. Takes over the reference to the value; NULL means that making the value failed. */
+static int set(PyObject *context, int name, PyObject *value)
+{
+    int const status = value ? PyObject_SetAttr(context, names[name], value) : -1;
+    Py_XDECREF(value);
+    return status;
+}
+
+/* Keep in autograd's context what the backward needs. -1 with an exception on error. */
+static int keep(StepCall *self, PyObject *context, PyObject *primals, PyObject *results, PyObject *values)
+{
+    if (set(context, MATERIALIZE_GRADS, Py_NewRef(Py_False)) < 0 || set(context, RECORD, record_of(self, primals, values)) < 0) {
+        return -1;
+    }
+    if (self->saved_count && set(context, TO_SAVE, saved_of(self, primals, results)) < 0) {
+        return -1; /* as ctx.save_for_backward does */
+    }
+    return self->placed ? set(context, MEMORY, stator_memory(primals)) : 0;
+}
+
+PyObject *stator_step_forward(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_ssize_t const given = PyTuple_GET_SIZE(args);
+    if (given < 2 || !Py_IS_TYPE(PyTuple_GET_ITEM(args, 1), &StatorStepCallType)) {
+        PyErr_SetString(PyExc_TypeError, "step_forward(context, StepCall, *primals)");
+        return NULL;
+    }
+    StepCall *self = (StepCall *)PyTuple_GET_ITEM(args, 1);
+    PyObject *primals = PyTuple_GetSlice(args, 2, given), *values = NULL;
+    PyObject *results = primals ? PyObject_Vectorcall(self->run, ((PyTupleObject *)primals)->ob_item, given - 2, NULL) : NULL;
+    if (results && ((!PyTuple_CheckExact(results) && !PyList_CheckExact(results))
+                    || PySequence_Fast_GET_SIZE(results) < self->least_results)) {
+        PyErr_SetString(PyExc_TypeError, "a compiled forward gives a tuple or list of its results");
+    } else if (results) {
+        values = values_of(self, results);
+    }
+    if (values && keep(self, PyTuple_GET_ITEM(args, 0), primals, results, values) < 0) {
+        Py_CLEAR(values);
+    }
+    Py_XDECREF(primals);
+    Py_XDECREF(results);
+    return values;
+}
+
+/* Read the places of saved values. -1 with an exception on error. */
+static int add_saved(StepCall *self, PyObject *saved)
+{
+    self->least_results = self->value_count;
+    self->saved_count = PyTuple_GET_SIZE(saved);
+    self->saved = PyMem_Calloc((size_t)self->saved_count + 1, sizeof *self->saved);
+    if (!self->saved) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < self->saved_count; ++i) {
+        Py_ssize_t const at = self->saved[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(saved, i));
+        if (at == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+        if (at < 0 && ~at >= self->least_results) {
+            self->least_results = ~at + 1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *StepCall_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"apply", "step", "run", "value_count", "results", "saved", "placed", "distinct", NULL};
+    PyObject *apply, *step, *run, *results, *saved, *distinct;
+    Py_ssize_t value_count;
+    int placed;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOnO!O!pO", keywords, &apply, &step, &run, &value_count,
+                                     &PyList_Type, &results, &PyTuple_Type, &saved, &placed, &distinct)) {
+        return NULL;
+    }
+    StepCall *self = (StepCall *)type->tp_alloc(type, 0);
+    if (!self) {
+        return NULL;
+    }
+    self->vectorcall = StepCall_call;
+    self->apply = Py_NewRef(apply);
+    self->step = Py_NewRef(step);
+    self->run = Py_NewRef(run);
+    self->results = Py_NewRef(results);
+    self->distinct = Py_NewRef(distinct);
+    self->value_count = value_count;
+    self->placed = placed;
+    if (add_saved(self, saved) < 0) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static int StepCall_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    StepCall *self = (StepCall *)object;
+    Py_VISIT(self->apply);
+    Py_VISIT(self->step);
+    Py_VISIT(self->run);
+    Py_VISIT(self->results);
+    Py_VISIT(self->distinct);
+    return 0;
+}
+
+static int StepCall_clear(PyObject *object)
+{
+    StepCall *self = (StepCall *)object;
+    Py_CLEAR(self->apply);
+    Py_CLEAR(self->step);
+    Py_CLEAR(self->run);
+    Py_CLEAR(self->results);
+    Py_CLEAR(self->distinct);
+    return 0;
+}
+
+static void StepCall_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    StepCall_clear(object);
+    PyMem_Free(((StepCall *)object)->saved);
+    Py_TYPE(object)->tp_free(object);
+}
+
+PyTypeObject StatorStepCallType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator.runtime._launch.StepCall",
+    .tp_doc = PyDoc_STR("StepCall(apply, step, run, value_count, results, saved, placed, distinct): called with primals, "
+                        "it calls apply(self, *primals)."),
+    .tp_basicsize = sizeof(StepCall),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(StepCall, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = StepCall_new,
+    .tp_dealloc = StepCall_dealloc,
+    .tp_traverse = StepCall_traverse,
+    .tp_clear = StepCall_clear,
+};
+
+int stator_step_call_ready(void)
+{
+    static char const *const texts[NAMES] = {"materialize_grads", "record", "to_save", "memory"};
+    for (int i = 0; i < NAMES; ++i) {
+        if (!names[i] && !(names[i] = PyUnicode_InternFromString(texts[i]))) {
+            return -1;
+        }
+    }
+    return PyType_Ready(&StepRecordType) < 0 ? -1 : PyType_Ready(&StatorStepCallType);
+}
