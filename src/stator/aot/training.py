@@ -25,6 +25,7 @@ from .autograd.step_runner import effects_left, run_step_of_shown, runner, views
 from .partition.call_costs import too_small
 from .partition.partition import Partition, partition
 from .runtime.eager import python_function
+from .runtime.number_operands import with_tensor_operands
 from .runtime.replay import is_flat, with_effects
 from .runtime.shared_memory import OverlappingInputs, RunOverlapping
 from .trace.inference import (
@@ -81,7 +82,7 @@ def compile_training(
         parts = partition(joint, memory_budget)
     if leave_small and not shown and (reason := too_small(joint, parts, joint.link_nodes(), len(joint.groups))):
         leave_small(reason)
-        return python_function(function) if isinstance(function, fx.GraphModule) else function
+        return python_function(with_tensor_operands(function)) if isinstance(function, fx.GraphModule) else function
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     differentiable = frozenset(joint.differentiable)
     parts.forward.meta["mutated"] = [

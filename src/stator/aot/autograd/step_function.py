@@ -201,7 +201,9 @@ _describe_nodes(OrdinaryStepFunction)
 _describe_nodes(NativeStepFunction)
 _NATIVE_NODE: Any = NativeStepFunction._backward_cls  # type: ignore[attr-defined]
 _NATIVE_NODE.step = property(attrgetter("record.step"))
-_NATIVE_NODE.primals = property(attrgetter("record.primals"), lambda node, tensors: setattr(node.record, "primals", tensors))
+_NATIVE_NODE.primals = property(
+    attrgetter("record.primals"), lambda node, tensors: setattr(node.record, "primals", tensors)
+)
 _NATIVE_NODE.versions = property(attrgetter("record.versions"))
 _NATIVE_NODE.results = property(attrgetter("record.results"))
 
