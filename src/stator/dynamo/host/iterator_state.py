@@ -7,12 +7,12 @@ from collections import OrderedDict
 from operator import length_hint
 from typing import Any
 
+OVER_RANGES: tuple[type, ...] = (type(iter(range(0))), type(iter(range(1 << 100))))  # all items are ints
 _PLAIN_ITERATORS: tuple[type, ...] = (
     type(iter([])),
     type(reversed([])),
     type(iter(())),
-    type(iter(range(0))),
-    type(iter(range(1 << 100))),
+    *OVER_RANGES,
     type(iter({})),
     type(iter({}.values())),
     type(iter({}.items())),

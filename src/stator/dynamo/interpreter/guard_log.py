@@ -37,6 +37,7 @@ class GuardLog:
         self._once: dict[tuple[int, str], Value] = {}  # keeps the values alive, so that their ids stay unique
         self._fixed: dict[int, Guard] = {}  # identity guards that only make parameters and buffers static
         self._present: list[tuple[SourcedConstant, UserPlace]] = []
+        self._present_anyway: set[Source] = set()
         self._global_hooks: bool | None = None
 
     def add(self, source: Source, kind: GuardKind, expected: Any) -> None:
@@ -125,9 +126,14 @@ class GuardLog:
         """Rely on the presence of an entry, name or attribute, even if capture never reads its constant."""
         self._present.append((value, self._place()))
 
+    def presence_known(self, source: Source) -> None:
+        """Other guards imply that there is a value, and its type."""
+        self._present_anyway.add(source)
+
     def add_presences(self) -> None:
         for value, place in self._present:
-            if not value.guarded and not isinstance(value.source, ConstantSource):
+            implied = isinstance(value.source, ConstantSource) or value.source in self._present_anyway
+            if not value.guarded and not implied:
                 self.made.append(Guard(value.source, GuardKind.TYPE, type(value.peek()), place))  # type: ignore[arg-type]
 
     def add_lookups(self, lookups: Iterable[tuple[type, list[Lookup]]]) -> None:

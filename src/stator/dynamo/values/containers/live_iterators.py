@@ -53,6 +53,8 @@ class LiveIterator(IteratorValue):
         item = iterator_state.upcoming(self.obj, self.position)
         source = self.read(iterator_state.upcoming, self.position)
         self.position += 1
+        if type(self.obj) in iterator_state.OVER_RANGES:
+            context.guards.presence_known(source)
         return context.wrap(item, source)
 
     def _check_unchanged(self, context: CaptureContext) -> None:
