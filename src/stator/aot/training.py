@@ -82,7 +82,7 @@ def compile_training(
         parts = partition(joint, memory_budget)
     if leave_small and not shown and (reason := too_small(joint, parts, joint.link_nodes(), len(joint.groups))):
         leave_small(reason)
-        return python_function(with_tensor_operands(function)) if isinstance(function, fx.GraphModule) else function
+        return _by_operators(function) if isinstance(function, fx.GraphModule) else function
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     differentiable = frozenset(joint.differentiable)
     parts.forward.meta["mutated"] = [
@@ -93,6 +93,12 @@ def compile_training(
     forward = compile_graph(parts.forward, [*tensors, *[example_inputs[at] for at in joint.traced.numbers]])
     step = CompiledStep(program, joint, parts, forward, compile_graph, compile_again)
     return _run_of_shown(step, shown) if shown else _run(step, tensors, run_overlapping)
+
+
+def _by_operators(gm: fx.GraphModule) -> Callable[..., Any]:
+    graph, numbers = with_tensor_operands(gm)
+    run = python_function(graph)
+    return partial(run, *numbers) if numbers else run
 
 
 def _compile_without_gradients(

@@ -21,23 +21,22 @@ _OF_TENSORS = {*_COMMUTATIVE, operator.sub, operator.truediv}
 _DTYPES = (torch.float32, torch.float64)
 
 
-def with_tensor_operands(gm: fx.GraphModule) -> fx.GraphModule:
-    """A copy of a captured graph whose operators take zero-dim tensors in place of numbers, wherever eager computes
-    with the number in the dtype of the other operand."""
+def with_tensor_operands(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    """A captured graph with more inputs in front, and zero-dim tensors for these: its operators take them in place of
+    numbers, wherever eager computes with the number in the dtype of the other operand."""
     if not any(map(_operand_and_number, gm.graph.nodes)):
-        return gm
-    copy = fx.Graph()
-    copy.output(copy.graph_copy(gm.graph, {}))
-    changed = PlainGraphModule(gm, copy)
-    for node in changed.graph.nodes:
+        return gm, []
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    first = next(iter(graph.nodes))
+    tensors: list[torch.Tensor] = []
+    for node in graph.nodes:
         if (found := _operand_and_number(node)) is not None:
             operand, number = found
-            name = f"number_{node.name}"
-            setattr(changed, name, _like_eagers(number, operand.meta["example_value"].dtype))
-            with changed.graph.inserting_before(node):
-                node.args = operand, changed.graph.create_node("get_attr", name)
-    changed.recompile()
-    return changed
+            tensors.append(_like_eagers(number, operand.meta["example_value"].dtype))
+            with graph.inserting_before(first):
+                node.args = operand, graph.placeholder(f"number_{len(tensors)}")
+    return PlainGraphModule(gm, graph), tensors
 
 
 def _operand_and_number(node: fx.Node) -> tuple[fx.Node, int | float] | None:
