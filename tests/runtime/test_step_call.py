@@ -37,8 +37,9 @@ def call_of(
     placed: bool = False,
     distinct: Callable[..., Any] = tuple,
     step: object = None,
+    states: Callable[[], Any] | None = None,
 ) -> Callable[..., Any]:
-    return launch.make_step_call(Step.apply, step, run, count, list(results), saved, placed, distinct)
+    return launch.make_step_call(Step.apply, step, run, count, list(results), saved, placed, states, distinct)
 
 
 @pytest.fixture
@@ -64,6 +65,17 @@ def test_the_record_holds_what_python_would_keep(x: torch.Tensor) -> None:
     assert x.grad is not None and x.grad.tolist() == [1, 1, 1]
     del product
     assert record.results[0][1]() is None
+
+
+def test_states_are_taken_ahead_of_the_run(x: torch.Tensor) -> None:
+    order: list[str] = []
+
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        order.append("run")
+        return [x + 1]
+
+    (found,) = call_of(run, states=lambda: (order.append("states"), 5)[1])(x)
+    assert order == ["states", "run"] and found.grad_fn.states == 5
 
 
 def test_freed_primals_are_let_go(x: torch.Tensor) -> None:
@@ -102,6 +114,7 @@ def test_equal_values_become_distinct(x: torch.Tensor) -> None:
         (lambda x: (x + 1,), {"results": (1,)}, IndexError),
         (lambda x: ("text",), {}, TypeError),
         (lambda x: 1 / 0, {}, ZeroDivisionError),
+        (lambda x: (x + 1,), {"states": lambda: 1 / 0}, ZeroDivisionError),
         (lambda x: (x + 1, x + 1)[:1] * 2, {"count": 2, "results": (0, 1), "distinct": list}, TypeError),
     ],
 )

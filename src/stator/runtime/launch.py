@@ -101,6 +101,7 @@ def make_step_call(
     results: list[int],
     saved: tuple[int, ...],
     placed: bool,
+    states: Callable[[], Any] | None,
     distinct: Callable[[tuple[Any, ...]], tuple[Any, ...]],
 ) -> Callable[..., Any]:
     """Return a callable of primals that calls apply(itself, *primals) of an autograd function whose forward is
@@ -109,9 +110,9 @@ def make_step_call(
     That calls run(*primals) -> at least `value_count` tensors, the values, and keeps in autograd's context what
     aot/autograd/step_function.py describes. results: positions of the values that the caller receives. saved: places of
     primals that the backward reads, and inverted (~) positions of results. placed: whether the backward asks for the
-    memory of primals. distinct: makes values distinct if one occurs twice.
+    memory of primals. states: called ahead of a run, gives the states of random generators. distinct: makes values distinct if one occurs twice.
     """
-    return _launch.StepCall(apply, step, run, value_count, results, saved, placed, distinct)  # type: ignore[no-any-return]
+    return _launch.StepCall(apply, step, run, value_count, results, saved, placed, states, distinct)  # type: ignore[no-any-return]
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:

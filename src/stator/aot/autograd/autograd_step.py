@@ -115,12 +115,7 @@ class CompiledStep:
         self.frees_all = self.frees in ((everything,) if self.saved else (0, everything))
         # for `OrdinaryStepFunction`: nothing happens in a call but that values are computed
         self.is_ordinary = bool(joint.differentiable) and not (
-            self.mutated
-            or self.devices
-            or joint.groups
-            or joint.leads_to_made
-            or joint.unreached
-            or joint.links_effects
+            self.mutated or joint.groups or joint.leads_to_made or joint.unreached or joint.links_effects
         )
         self.select_saved = _selection(parts.saved)
         # saved values that only the backward knows: one that is differentiated reads them, too

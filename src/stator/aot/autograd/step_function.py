@@ -95,6 +95,8 @@ class OrdinaryStepFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, step: CompiledStep, *primals: torch.Tensor) -> tuple[Any, ...]:
+        if step.devices:
+            ctx.states = states_of(step.devices)
         results = step.forward(*primals)
         ctx.materialize_grads, ctx.step = False, step
         if step.sizes_of is not None:
@@ -219,7 +221,15 @@ def call_of_ordinary_step(step: CompiledStep) -> Callable[..., Sequence[Any]]:
         return partial(apply_ordinary_step, step)
     saved = tuple([one.index if isinstance(one, SavedInput) else ~one.position for one in step.saved])
     return make_step_call(
-        _apply_native_step, step, step.forward, step.value_count, step.results, saved, bool(step.placed), _distinct
+        _apply_native_step,
+        step,
+        step.forward,
+        step.value_count,
+        step.results,
+        saved,
+        placed=bool(step.placed),
+        states=partial(states_of, step.devices) if step.devices else None,
+        distinct=_distinct,
     )
 
 

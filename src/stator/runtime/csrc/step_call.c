@@ -13,6 +13,7 @@ typedef struct {
     PyObject *step;     /* what the backward gets */
     PyObject *run;      /* run(*primals) -> the values, and more results behind them */
     PyObject *results;  /* list: positions of those values that the caller receives */
+    PyObject *states;   /* states() -> of random generators, ahead of a run; or None */
     PyObject *distinct; /* distinct(values) -> the values as distinct tensors */
     Py_ssize_t *saved;  /* what the backward reads: places of primals, and ~positions of results */
     Py_ssize_t saved_count, value_count, least_results;
@@ -29,7 +30,7 @@ typedef struct {
 
 static PyTypeObject StepRecordType;
 
-enum { MATERIALIZE_GRADS, RECORD, TO_SAVE, MEMORY, NAMES };
+enum { MATERIALIZE_GRADS, STATES, RECORD, TO_SAVE, MEMORY, NAMES };
 
 static PyObject *names[NAMES]; /* of attributes of autograd's context; live as long as the process */
 
@@ -244,6 +245,9 @@ PyObject *stator_step_forward(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     StepCall *self = (StepCall *)PyTuple_GET_ITEM(args, 1);
+    if (self->states != Py_None && set(PyTuple_GET_ITEM(args, 0), STATES, PyObject_CallNoArgs(self->states)) < 0) {
+        return NULL;
+    }
     PyObject *primals = PyTuple_GetSlice(args, 2, given), *values = NULL;
     PyObject *results = primals ? PyObject_Vectorcall(self->run, ((PyTupleObject *)primals)->ob_item, given - 2, NULL) : NULL;
     if (results && ((!PyTuple_CheckExact(results) && !PyList_CheckExact(results))
@@ -284,12 +288,12 @@ static int add_saved(StepCall *self, PyObject *saved)
 
 static PyObject *StepCall_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"apply", "step", "run", "value_count", "results", "saved", "placed", "distinct", NULL};
-    PyObject *apply, *step, *run, *results, *saved, *distinct;
+    static char *keywords[] = {"apply", "step", "run", "value_count", "results", "saved", "placed", "states", "distinct", NULL};
+    PyObject *apply, *step, *run, *results, *saved, *states, *distinct;
     Py_ssize_t value_count;
     int placed;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOnO!O!pO", keywords, &apply, &step, &run, &value_count,
-                                     &PyList_Type, &results, &PyTuple_Type, &saved, &placed, &distinct)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOnO!O!pOO", keywords, &apply, &step, &run, &value_count,
+                                     &PyList_Type, &results, &PyTuple_Type, &saved, &placed, &states, &distinct)) {
         return NULL;
     }
     StepCall *self = (StepCall *)type->tp_alloc(type, 0);
@@ -301,6 +305,7 @@ static PyObject *StepCall_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     self->step = Py_NewRef(step);
     self->run = Py_NewRef(run);
     self->results = Py_NewRef(results);
+    self->states = Py_NewRef(states);
     self->distinct = Py_NewRef(distinct);
     self->value_count = value_count;
     self->placed = placed;
@@ -317,6 +322,7 @@ static int StepCall_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->step);
     Py_VISIT(self->run);
     Py_VISIT(self->results);
+    Py_VISIT(self->states);
     Py_VISIT(self->distinct);
     return 0;
 }
@@ -328,6 +334,7 @@ static int StepCall_clear(PyObject *object)
     Py_CLEAR(self->step);
     Py_CLEAR(self->run);
     Py_CLEAR(self->results);
+    Py_CLEAR(self->states);
     Py_CLEAR(self->distinct);
     return 0;
 }
@@ -343,7 +350,7 @@ static void StepCall_dealloc(PyObject *object)
 PyTypeObject StatorStepCallType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stator.runtime._launch.StepCall",
-    .tp_doc = PyDoc_STR("StepCall(apply, step, run, value_count, results, saved, placed, distinct): called with primals, "
+    .tp_doc = PyDoc_STR("StepCall(apply, step, run, value_count, results, saved, placed, states, distinct): called with primals, "
                         "it calls apply(self, *primals)."),
     .tp_basicsize = sizeof(StepCall),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
@@ -357,7 +364,7 @@ PyTypeObject StatorStepCallType = {
 
 int stator_step_call_ready(void)
 {
-    static char const *const texts[NAMES] = {"materialize_grads", "record", "to_save", "memory"};
+    static char const *const texts[NAMES] = {"materialize_grads", "states", "record", "to_save", "memory"};
     for (int i = 0; i < NAMES; ++i) {
         if (!names[i] && !(names[i] = PyUnicode_InternFromString(texts[i]))) {
             return -1;
