@@ -23,6 +23,8 @@ from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.subgraphs.custom_autograd import graph_target
 
+from ..trace.autograd_reachability import reachable_places
+
 
 def with_inner_tensors(
     gm: fx.GraphModule, example_inputs: Sequence[Any], compile_plain: Callable[[fx.GraphModule, Sequence[Any]], Any]
@@ -337,7 +339,47 @@ class _ViewOfResult:
     fake: Any
 
 
-_Part = _Converter | _InputItself | _ViewOfInput | _ViewOfResult | None
+@dataclass(frozen=True, slots=True)
+class _MadeInside:
+    """A result that the graph made of its parts, and of which autograd knows no history: the parts have their own.
+
+    parts: how the call makes each part; None for plain tensors.
+    """
+
+    layout: WrapperLayout
+    requires_grad: bool
+    parts: tuple[_Converter | _MadeInside | None, ...]
+
+    @property
+    def count(self) -> int:
+        return self.layout.count
+
+    def leaves(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """The tensor and its inner tensors, as far as they were made inside and require grad."""
+        found = [tensor] if self.requires_grad else []
+        for name, part in zip(self.layout.names, self.parts, strict=True):
+            found += part.leaves(getattr(tensor, name)) if isinstance(part, _MadeInside) else []
+        return found
+
+    def flatten(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        flat: list[torch.Tensor] = []
+        for name, part in zip(self.layout.names, self.parts, strict=True):
+            value = getattr(tensor, name)
+            flat += [value] if part is None else part.flatten(value)
+        return flat
+
+    def build(self, *flat: torch.Tensor) -> torch.Tensor:
+        remaining = iter(flat)
+        inner = [
+            next(remaining) if part is None else part.build(*[next(remaining) for _ in range(part.count)])
+            for part in self.parts
+        ]
+        with torch.no_grad():
+            made = self.layout.of_parts(inner)
+        return made if made.requires_grad is self.requires_grad else made.requires_grad_(self.requires_grad)
+
+
+_Part = _Converter | _MadeInside | _InputItself | _ViewOfInput | _ViewOfResult | None
 
 
 class _Results:
@@ -345,29 +387,34 @@ class _Results:
     for those that stay."""
 
     def __init__(self, parts: Sequence[_Part]) -> None:
-        self.parts = parts
+        self.parts = list(parts)  # a trace fills in how the results are made
+        self.count = sum(map(_flat_count, parts))  # of the flat results
         self.written: dict[int, int] = {}  # by input, how many writes autograd is told of
 
-    def count(self) -> int:
-        """The number of flat results."""
-        return sum(_flat_count(part) for part in self.parts)
-
-    def flatten(self, results: Sequence[Any], entered: dict[int, torch.Tensor], given: dict[int, Any]) -> Any:
+    def flatten(
+        self, results: Sequence[Any], entered: dict[int, torch.Tensor], given: dict[int, Any], plain: Sequence[Any]
+    ) -> Any:
         """The flat results. entered: the subclasses of the inputs. given: their inner tensors, as the graph got
-        them."""
+        them. plain: the other inputs."""
         for index, tensor in entered.items():
             self._check_input(index, tensor, given[index])
         flat: list[Any] = []
-        for result, part in zip(results, self.parts, strict=True):
+        for at, (result, part) in enumerate(zip(results, self.parts, strict=True)):
             if part is None:
                 flat.append(result)
             elif isinstance(part, _InputItself):
                 if result is not entered[part.index]:
                     raise _refused("a traced result is no longer the input that it was in the captured graph")
-            elif isinstance(part, _Converter):
-                flat += self._take_apart(part, result)
-        if len(flat) != self.count():
+            elif isinstance(part, (_Converter, _MadeInside)):
+                if not is_wrapper(result):
+                    raise _refused("a traced result has another class than in the captured graph")
+                self.parts[at] = converter = _converter_of_result(result)
+                flat += converter.flatten(result)
+        if len(flat) != self.count:
             raise _refused("a traced result has another class than in the captured graph")
+        pairs = zip(results, self.parts, strict=True)
+        made = [leaf for result, part in pairs if isinstance(part, _MadeInside) for leaf in part.leaves(result)]
+        _refuse_histories(made, [*flat, *plain])
         return tuple(flat)
 
     def _check_input(self, index: int, tensor: torch.Tensor, given: Any) -> None:
@@ -383,16 +430,6 @@ class _Results:
         if not same or any(one is not other for one, other in zip(now.leaves(tensor), leaves, strict=True)):
             raise _refused(f"the graph replaces inner tensors of a {type(tensor).__qualname__}")
 
-    def _take_apart(self, converter: _Converter, result: Any) -> Sequence[torch.Tensor]:
-        if not is_wrapper(result):
-            raise _refused("a traced result has another class than in the captured graph")
-        converter.layout = converter.gradient = WrapperLayout.of(result)
-        if result.requires_grad:
-            with torch.no_grad():
-                expect = getattr(result, "__coerce_tangent_metadata__", result.detach)
-                converter.gradient = WrapperLayout.of(expect())
-        return converter.flatten(result)
-
     def build(self, flat: Sequence[Any], args: Sequence[Any]) -> tuple[Any, ...]:
         """The results of a call from the flat results of the compiled graph."""
         remaining = iter(flat)
@@ -402,7 +439,7 @@ class _Results:
                 made.append(next(remaining))
             elif isinstance(part, _InputItself):
                 made.append(args[part.index])
-            elif isinstance(part, _Converter):
+            elif isinstance(part, (_Converter, _MadeInside)):
                 made.append(part.build(*[next(remaining) for _ in range(part.count)]))
             else:
                 base = args[part.index] if isinstance(part, _ViewOfInput) else made[part.position]
@@ -422,10 +459,32 @@ def _view_again(view: Any, base: torch.Tensor) -> Any:
     return view._view_func_unsafe(base, lambda size: size if type(size) is int else lengths)
 
 
+def _refuse_histories(leaves: Sequence[torch.Tensor], values: Sequence[Any]) -> None:
+    """Raise Unsupported if gradients flow from a value to a leaf that the graph makes and returns. No call can add
+    them to the leaf, because the leaf is made after the compiled graph has run."""
+    starts = [one.grad_fn for one in values if isinstance(one, torch.Tensor) and one.grad_fn is not None]
+    ids = {id(leaf) for leaf in leaves}
+    if ids and any(reachable_places(starts, lambda node: id(getattr(node, "variable", None)) in ids).values()):
+        raise _refused("gradients flow to a tensor that the graph makes of other tensors and returns")
+
+
 def _flat_count(part: _Part) -> int:
-    if isinstance(part, _Converter):
+    if isinstance(part, (_Converter, _MadeInside)):
         return part.count
     return int(part is None)
+
+
+def _converter_of_result(result: torch.Tensor) -> _Converter | _MadeInside:
+    layout = WrapperLayout.of(result)
+    if result.is_leaf:
+        parts = [getattr(result, name) for name in layout.names]
+        inner = [_converter_of_result(part) if is_wrapper(part) else None for part in parts]
+        return _MadeInside(layout, result.requires_grad, tuple(inner))
+    converter = _Converter(layout)
+    with torch.no_grad():
+        expect = getattr(result, "__coerce_tangent_metadata__", result.detach)
+        converter.gradient = WrapperLayout.of(expect())
+    return converter
 
 
 def _results_of(gm: fx.GraphModule, inputs: _Inputs) -> _Results:
@@ -486,11 +545,14 @@ def _over_inner_tensors(gm: fx.GraphModule, inputs: _Inputs, results: _Results) 
     before = graph.call_function(layouts, tuple(entered)) if entered else ()
     returned = graph.graph_copy(gm.graph, copied)
 
-    def finish(values: Sequence[Any], tensors: Sequence[torch.Tensor], before: Sequence[Any]) -> Any:
-        return results.flatten(values, dict(zip(leaves, tensors, strict=True)), dict(zip(leaves, before, strict=True)))
+    others = [copied[node] for at, node in enumerate(placeholders) if at not in leaves]
 
-    flat = graph.call_function(graph_target(finish, "flatten_results"), (returned, entered, before))
-    graph.output(tuple([graph.call_function(operator.getitem, (flat, at)) for at in range(results.count())]))
+    def finish(values: Sequence[Any], tensors: Sequence[torch.Tensor], before: Sequence[Any], plain: Any) -> Any:
+        entered, given = (dict(zip(leaves, found, strict=True)) for found in (tensors, before))
+        return results.flatten(values, entered, given, plain)
+
+    flat = graph.call_function(graph_target(finish, "flatten_results"), (returned, entered, before, others))
+    graph.output(tuple([graph.call_function(operator.getitem, (flat, at)) for at in range(results.count)]))
     made = PlainGraphModule(gm, graph)
     made.meta.update(gm.meta, wraps=True)
     return made

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import fx
 
+from stator.graph.fake.wrapper_subclasses import is_wrapper
 from stator.graph.ir.captured_tensors import captured_tensors
 
 _GRAD_SWITCHES = (torch.enable_grad, torch.set_grad_enabled, torch._C._set_grad_enabled)
@@ -16,7 +17,8 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[object]) -> bool:
     """Whether running `gm` on these inputs, in the present grad mode, could yield tensors that require grad.
 
     True where an input or a captured tensor requires grad while grad mode is on (or switched on inside), where the
-    graph itself asks for a tensor that requires grad, and where it transforms a function by autograd.
+    graph itself asks for a tensor that requires grad or makes a wrapper subclass of this kind, and where it transforms
+    a function by autograd.
     """
     if any(_asks_for_grad(node) or _is_transform(node.target) for node in gm.graph.nodes):
         return True
@@ -27,6 +29,9 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[object]) -> bool:
 
 
 def _asks_for_grad(node: fx.Node) -> bool:
+    made = node.meta.get("example_value") if node.op == "call_function" else None
+    if isinstance(made, torch.Tensor) and is_wrapper(made) and made.is_leaf and made.requires_grad:
+        return True
     if node.op == "call_method" and node.target == "requires_grad_":
         return not (node.args[1:] == (False,) or node.kwargs.get("requires_grad") is False)
     return node.op in ("call_function", "call_method") and bool(node.kwargs.get("requires_grad"))

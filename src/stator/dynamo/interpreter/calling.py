@@ -464,12 +464,8 @@ def make_instance(context: CaptureContext, cls: ClassValue, args: list[Value], k
 
 def _made_of_tensors(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A tensor that is made of other tensors, as an operation of the graph."""
-    if any(isinstance(value, TensorValue) and value.fake.requires_grad for value in (*args, *kwargs.values())):
-        raise unsupported("tensor-subclass", f"making a {qualified_name(kind)} of tensors that require grad")
     target = graph_target(kind, kind.__name__)
     made = context.record_function(target, args, kwargs)
-    if isinstance(made, TensorValue) and made.fake.requires_grad:
-        raise unsupported("tensor-subclass", f"making a {qualified_name(kind)} that requires grad")
     return made
 
 

@@ -6,7 +6,7 @@ may be wrapper subclasses themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,10 +90,11 @@ class WrapperLayout:
 
     def build(self, leaves: Iterator[torch.Tensor]) -> torch.Tensor:
         """A tensor made of plain tensors."""
-        inner = {
-            name: next(leaves) if layout is None else layout.build(leaves)
-            for name, layout in zip(self.names, self.inner, strict=True)
-        }
+        return self.of_parts([next(leaves) if layout is None else layout.build(leaves) for layout in self.inner])
+
+    def of_parts(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """A tensor made of its inner tensors."""
+        inner = dict(zip(self.names, parts, strict=True))
         return self.cls.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore[attr-defined,no-any-return]
 
     def fits(self, other: WrapperLayout) -> bool:
