@@ -18,6 +18,7 @@ from stator.base.errors import UserPlace
 from stator.base.registry import Registry
 
 from .fake.fake_mode import FakeTensor
+from .ir.aten_graph import graphs_of_callable
 from .ir.format import format_meta
 from .ir.size_bindings import ResultPlace, size_bindings, symbols_of_graph
 from .subgraphs.subgraph_ops import subgraph_of
@@ -85,8 +86,7 @@ def inner_graphs(node: fx.Node) -> dict[str, fx.GraphModule]:
     part = subgraph_of(node)
     if part is not None:
         return {str(position): graph for position, graph in enumerate(part.graphs)}
-    inner = getattr(node.target, "graph_callable", None)
-    return {} if inner is None else inner.graphs()
+    return graphs_of_callable(node)
 
 
 def load_graph(text: str, constants: Mapping[str, Any] | None = None, *, name: str = "forward") -> Any:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_tensor import FakeTensor
-from stator.graph.fake.wrapper_subclasses import WrapperGradient, WrapperLayout, fakes_in, is_wrapper
+from stator.graph.fake.wrapper_subclasses import WrapperGradient, WrapperLayout, fakes_in, is_wrapper, like_gradient
 from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.subgraphs.custom_autograd import graph_target
@@ -481,9 +481,7 @@ def _converter_of_result(result: torch.Tensor) -> _Converter | _MadeInside:
         inner = [_converter_of_result(part) if is_wrapper(part) else None for part in parts]
         return _MadeInside(layout, result.requires_grad, tuple(inner))
     converter = _Converter(layout)
-    with torch.no_grad():
-        expect = getattr(result, "__coerce_tangent_metadata__", result.detach)
-        converter.gradient = WrapperLayout.of(expect())
+    converter.gradient = WrapperLayout.of(like_gradient(result))
     return converter
 
 

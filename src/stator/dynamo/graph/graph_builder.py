@@ -151,16 +151,18 @@ class GraphBuilder:
         if value.node.graph is self.graph:
             return value.node
         self.check_reachable(value)
-        if is_wrapper(value.fake) or not self.numbers.has_input_sizes(value.fake):
+        self._check_part(value.fake)
+        if not is_wrapper(value.fake) and not self.numbers.has_input_sizes(value.fake):
             raise unsupported("data-dependent-value", f"{value.describe(self.context)} in a part of the graph")
         return self.open[-1].lift(value)
 
     # -- parts that are graphs of their own --
     @contextmanager
-    def subgraph(self, *seen: fx.Graph) -> Iterator[Subgraph]:
+    def subgraph(self, *seen: fx.Graph, takes_wrappers: bool = False) -> Iterator[Subgraph]:
         """Record the block in a graph of its own. Tensors from outside become the graph's placeholders. `seen`: closed
-        subgraphs whose tensors the block may also read."""
-        level = Subgraph(fx.Graph(), frozenset(seen))
+        subgraphs whose tensors the block may also read. `takes_wrappers`: the graph runs as a part of its caller's, and
+        is not compiled by itself."""
+        level = Subgraph(fx.Graph(), frozenset(seen), takes_wrappers)
         before, self.graph = self.graph, level.graph
         self.open.append(level)
         try:
@@ -169,6 +171,11 @@ class GraphBuilder:
             self.open.pop()
             self.graph = before
             self.closed[level.graph] = self.context.end_step()
+
+    def _check_part(self, fake: torch.Tensor) -> None:
+        """Raise Unsupported for a wrapper subclass in a part of the graph that is compiled by itself."""
+        if is_wrapper(fake) and not all(level.takes_wrappers for level in self.open):
+            raise unsupported("tensor-subclass", f"a {class_name(type(fake))} in a part of the graph")
 
     def check_reachable(self, value: TensorValue) -> None:
         """Raises CannotRebuild for a tensor of a finished subgraph: only results leave a subgraph."""
@@ -414,11 +421,9 @@ class GraphBuilder:
             node.meta["example_value"] = fake
         if known is not None:
             return known
-        wraps = is_wrapper(fake)
-        if wraps and node.graph is not self.root:
-            raise unsupported("tensor-subclass", f"a {class_name(type(fake))} in a part of the graph")
+        self._check_part(fake)
         plain = torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor
-        value = TensorValue(fake, node, cls=type(fake) if wraps else plain)
+        value = TensorValue(fake, node, cls=type(fake) if is_wrapper(fake) else plain)
         self.by_fake[id(fake)] = value
         if self.mode.has_unknown_sizes:
             self.numbers.note_sizes(fake, node)

@@ -27,11 +27,12 @@ from .mutations import Message, MutationLog
 
 class Subgraph:
     """A graph under construction inside another graph. `lifted`: the outer tensors and numbers behind its placeholders,
-    in order."""
+    in order. `takes_wrappers`: whether its operators may run on wrapper subclasses."""
 
-    def __init__(self, graph: fx.Graph, seen: frozenset[fx.Graph]) -> None:
+    def __init__(self, graph: fx.Graph, seen: frozenset[fx.Graph], takes_wrappers: bool = False) -> None:
         self.graph = graph
         self.seen = seen
+        self.takes_wrappers = takes_wrappers
         self.lifted: list[TensorValue | SymbolicNumber] = []
         self._versions: list[tuple[TensorValue, int]] = []
         self._nodes: dict[int, fx.Node] = {}

@@ -112,6 +112,13 @@ class WrapperLayout:
         )
 
 
+def like_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that is made like the gradient of a wrapper subclass, which no later operator has decided yet: like the
+    tensor itself, unless its class knows better."""
+    with torch.no_grad():
+        return getattr(tensor, "__coerce_tangent_metadata__", tensor.detach)()  # type: ignore[no-any-return]
+
+
 class WrapperGradient(Unsupported):
     """The gradient of a plain tensor is a wrapper subclass. index: of the tensor among the primals."""
 

@@ -36,6 +36,12 @@ class AtenGraph(fx.Graph):
         return node
 
 
+def graphs_of_callable(node: fx.Node) -> dict[str, fx.GraphModule]:
+    """The graphs that the callable of a node runs, by role; none for most nodes."""
+    target = getattr(node.target, "graph_callable", None)
+    return target.graphs() if hasattr(type(target), "graphs") else {}  # type: ignore[union-attr]
+
+
 def copy_with_strides(graph: fx.Graph, source: fx.Node, wanted: TensorMeta) -> fx.Node:
     """Add a copy of `source`, in fresh memory with the strides of `wanted`."""
     options: dict[str, Any] = {"dtype": wanted.dtype, "device": wanted.device}

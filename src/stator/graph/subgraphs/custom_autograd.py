@@ -7,14 +7,18 @@ Capturing such functions happens elsewhere.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 from torch.autograd.function import once_differentiable
 from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from stator.base.errors import Unsupported
+from stator.graph.fake.wrapper_subclasses import WrapperLayout, is_wrapper, like_gradient
 
 
 class SlotKind(enum.Enum):
@@ -31,8 +35,9 @@ ValueSlot = tuple[SlotKind, int]
 
 @dataclass(frozen=True, slots=True)
 class SubgraphBackward:
-    """The backward for one grad mode.
+    """The backward for one grad mode and one kind of gradients.
 
+    layouts: those of the gradients of the outputs; None for plain tensors.
     graph: takes the gradients of the outputs, then the values at `reads`. It returns the gradients of the tensor
         arguments, one result for each entry of `results` that is not None.
     """
@@ -40,6 +45,14 @@ class SubgraphBackward:
     graph: fx.GraphModule
     reads: tuple[ValueSlot, ...]
     results: tuple[int | None, ...]
+    layouts: tuple[WrapperLayout | None, ...]
+
+    def takes(self, gradients: Sequence[torch.Tensor]) -> bool:
+        """Whether the gradients are of the kind for which the backward was captured."""
+        return all(
+            not is_wrapper(one) if layout is None else is_wrapper(one) and layout.fits(WrapperLayout.of(one))
+            for one, layout in zip(gradients, self.layouts, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +60,7 @@ class CustomFunction:
     """A custom autograd.Function as graphs.
 
     forward: takes the values at `reads`; returns `output_count` tensors, then the values kept for the backward.
-    backwards: keyed by grad mode (is the backward itself differentiated?).
+    backwards: by grad mode (is the backward itself differentiated?), one for each kind of gradients.
     saved: the values that the function passed to `save_for_backward`. Other values of the backward are kept by
         reference.
     """
@@ -57,7 +70,7 @@ class CustomFunction:
     forward: fx.GraphModule
     reads: tuple[ValueSlot, ...]
     output_count: int
-    backwards: dict[bool, SubgraphBackward]
+    backwards: dict[bool, tuple[SubgraphBackward, ...]]
     saved: tuple[ValueSlot, ...]
     dirty: tuple[int, ...]  # positions of arguments
     not_differentiable: tuple[int, ...]  # positions of outputs
@@ -72,7 +85,7 @@ class CustomFunction:
     def graphs(self) -> dict[str, fx.GraphModule]:
         """Return the graphs by role, for printing."""
         found = {"forward": self.forward}
-        for part in self.backwards.values():
+        for part in itertools.chain.from_iterable(self.backwards.values()):
             if not any(part.graph is one for one in found.values()):
                 found[f"backward_{len(found)}"] = part.graph
         return found
@@ -107,18 +120,22 @@ class _CustomAutograd(torch.autograd.Function):
         found |= {SlotKind.OUTPUT: outputs, SlotKind.KEPT: kept}
         ctx.save_for_backward(*[found[kind][index] for kind, index in function.saved])
         by_context = set(function.saved)
-        referred = {place for part in function.backwards.values() for place in part.reads} - by_context
+        parts = itertools.chain.from_iterable(function.backwards.values())
+        referred = {place for part in parts for place in part.reads} - by_context
         ctx.referred = {(kind, index): found[kind][index] for kind, index in referred}
         ctx.function = function
         # the strides that the backward was captured with: the user's code may have read them
-        ctx.layouts = [(output.shape, output.stride()) for output in outputs]
+        ctx.layouts = [_layouts(like_gradient(output) if is_wrapper(output) else output) for output in outputs]
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         function: CustomFunction = ctx.function
-        part = function.backwards[torch.is_grad_enabled()]
-        given = [_laid_out(gradient, *layout) for gradient, layout in zip(gradients, ctx.layouts, strict=True)]
+        part = next((one for one in function.backwards[torch.is_grad_enabled()] if one.takes(gradients)), None)
+        if part is None:
+            kinds = ", ".join(type(one).__qualname__ for one in gradients)
+            raise Unsupported("tensor-subclass", f"the backward of {function.name} for gradients of class {kinds}")
+        given = [_laid_out(gradient, layout) for gradient, layout in zip(gradients, ctx.layouts, strict=True)]
         values = dict(ctx.referred)
         if function.saved:
             values.update(zip(function.saved, ctx.saved_tensors, strict=True))
@@ -133,8 +150,21 @@ class _OnceDifferentiable(_CustomAutograd):
         return _CustomAutograd.backward(ctx, *gradients)
 
 
-def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
-    """A gradient with these strides."""
-    if gradient.stride() == stride:
+def _layouts(tensor: torch.Tensor) -> list[tuple[Any, Any]]:
+    """Shape and strides of a tensor, then those of the parts of a wrapper subclass."""
+    leaves = WrapperLayout.of(tensor).leaves(tensor) if is_wrapper(tensor) else ()
+    return [(one.shape, one.stride()) for one in (tensor, *leaves)]
+
+
+def _laid_out(gradient: torch.Tensor, layouts: list[tuple[Any, Any]]) -> torch.Tensor:
+    """A gradient with the strides of `_layouts`."""
+    if _layouts(gradient) == layouts[: None if is_wrapper(gradient) else 1]:
         return gradient
+    if is_wrapper(gradient):
+        if gradient.requires_grad and torch.is_grad_enabled():
+            raise Unsupported("tensor-subclass", f"the second derivative by a {type(gradient).__qualname__} in a copy")
+        layout = replace(WrapperLayout.of(gradient), stride=layouts[0][1])
+        leaves = [_laid_out(leaf, [own]) for leaf, own in zip(layout.leaves(gradient), layouts[1:], strict=True)]
+        return layout.build(iter(leaves))
+    shape, stride = layouts[0]
     return torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device).copy_(gradient)

@@ -22,7 +22,7 @@ from stator.graph.fake.wrapper_subclasses import is_wrapper
 from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
 from stator.graph.functionalization.unknown_sizes import UnknownSizeRecorder
-from stator.graph.ir.aten_graph import LazyGraphModule
+from stator.graph.ir.aten_graph import LazyGraphModule, graphs_of_callable
 from stator.graph.ir.cleanup import clean_up
 from stator.graph.ir.traced import Traced
 from stator.graph.operators.data_dependent_functions import stand_in_for
@@ -109,10 +109,12 @@ def _may_be_lazy(function: Callable[..., Any], leaves: Sequence[Any]) -> bool:
 
 
 def _has_subclasses(function: Callable[..., Any]) -> bool:
-    """Whether a graph holds wrapper subclasses. Their classes expect operators as eager's autograd hands them over,
-    composite operators decomposed."""
+    """Whether a graph or a part of it holds wrapper subclasses. Their classes expect operators as eager's autograd
+    hands them over, composite operators decomposed."""
     return isinstance(function, fx.GraphModule) and any(
-        is_wrapper(one) for node in function.graph.nodes for one in pytree.tree_leaves(node.meta.get("example_value"))
+        any(map(is_wrapper, pytree.tree_leaves(node.meta.get("example_value"))))
+        or any(map(_has_subclasses, graphs_of_callable(node).values()))
+        for node in function.graph.nodes
     )
 
 

@@ -3,6 +3,8 @@ which one node applies."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import fx
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.modules._functions import BackwardHookFunction
 
+from stator.base.errors import Unsupported
 from stator.dynamo.graph.subgraphs import Subgraph, deferred, own_state, reachable
 from stator.dynamo.host.compile_directives import Treatment, mark_of
 from stator.dynamo.host.naming import class_name
@@ -23,10 +26,14 @@ from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.graph.fake.fake_mode import FakeMode
+from stator.graph.fake.fake_tensor import FakeTensor
+from stator.graph.fake.wrapper_subclasses import WrapperLayout, is_wrapper, like_gradient
 from stator.graph.subgraphs.custom_autograd import CustomFunction, SlotKind, SubgraphBackward, ValueSlot, graph_target
 from stator.prims.record import TensorMeta
 
 _Function = torch.autograd.Function
+_MOST_KINDS = 4  # of gradients, for which a backward is captured
 
 
 @dataclass(slots=True)
@@ -40,8 +47,10 @@ class CapturedForward:
 
 @dataclass(slots=True)
 class CapturedBackward:
-    """A backward captured for one grad mode. lifted: the values that it reads beside the gradients."""
+    """A backward captured for one grad mode and one kind of gradients, see `SubgraphBackward`. lifted: the values that
+    it reads beside the gradients."""
 
+    layouts: tuple[WrapperLayout | None, ...]
     graph: fx.GraphModule
     lifted: list[TensorValue | SymbolicNumber]
     results: tuple[int | None, ...]
@@ -139,8 +148,11 @@ class FunctionCapture:
         parts = self._backward_parts(forward)
         slots = SlotAssignment(self.tensors, outputs, level)
         backwards = {
-            key: SubgraphBackward(part.graph, tuple(map(slots.place, part.lifted)), part.results)
-            for key, part in parts.items()
+            key: tuple(
+                SubgraphBackward(one.graph, tuple(map(slots.place, one.lifted)), one.results, one.layouts)
+                for one in found
+            )
+            for key, found in parts.items()
         }
         saved = [item for item in self.autograd_context.listed(context, "to_save") if not context.is_none(item)]
         saved_places = dict.fromkeys(slots.place(self._tensor(item, "save_for_backward")) for item in saved)
@@ -166,7 +178,7 @@ class FunctionCapture:
     def _forward_part(self) -> CapturedForward:
         context = self.context
         what = f"the forward of {class_name(self.kind)}"
-        with context.recorder.subgraph() as level, own_state(what, grad_mode=False):
+        with context.recorder.subgraph(takes_wrappers=True) as level, own_state(what, grad_mode=False):
             result = self._call_forward()
             items = result.items if isinstance(result, TupleValue) else [result]
             items = [context.realized(item) for item in items]
@@ -186,48 +198,61 @@ class FunctionCapture:
 
     # ---- backward ----
 
-    def _backward_parts(self, forward: CapturedForward) -> dict[bool, CapturedBackward]:
-        """The backward by grad mode; captured twice if its code asks for the mode."""
+    def _backward_parts(self, forward: CapturedForward) -> dict[bool, list[CapturedBackward]]:
+        """The backward by grad mode, for each kind of gradients; captured twice if its code asks for the mode."""
         context, autograd_context = self.context, self.autograd_context
         saved = autograd_context.listed(context, "to_save")
         autograd_context.set_own(context, "saved_tensors", TupleValue(list(saved)))
         autograd_context.set_own(context, "saved_variables", TupleValue(list(saved)))
-        part = self._backward_part(forward, grad_mode=False)
-        return {False: part, True: self._backward_part(forward, grad_mode=True) if part.asks_grad_mode else part}
+        parts = self._backwards_of_kinds(forward, grad_mode=False)
+        asks = any(part.asks_grad_mode for part in parts)
+        return {False: parts, True: self._backwards_of_kinds(forward, grad_mode=True) if asks else parts}
 
-    def _backward_part(self, forward: CapturedForward, grad_mode: bool) -> CapturedBackward:
+    def _backwards_of_kinds(self, forward: CapturedForward, grad_mode: bool) -> list[CapturedBackward]:
+        """The gradient of a wrapper subclass is of its class or a plain tensor, as later operators decide. A backward
+        that cannot be captured for one of these kinds is captured for the other."""
+        kinds = list(itertools.product(*[_gradients_like(output.fake) for output in forward.outputs]))
+        if len(kinds) > _MOST_KINDS:
+            raise unsupported("tensor-subclass", f"{len(forward.outputs)} results of {class_name(self.kind)}")
+        found: list[CapturedBackward] = []
+        for at, examples in enumerate(kinds):
+            fakes = [_fake_like(self.context.recorder.mode, one) for one in examples]
+            try:
+                found.append(self._backward_part(forward, grad_mode, fakes))
+            except Unsupported:
+                if at == len(kinds) - 1 and not found:
+                    raise
+        return found
+
+    def _backward_part(
+        self, forward: CapturedForward, grad_mode: bool, fakes: Sequence[torch.Tensor]
+    ) -> CapturedBackward:
         context, autograd_context = self.context, self.autograd_context
         what = f"the backward of {class_name(self.kind)}"
         attributes = dict(autograd_context.attributes or {})
         rest = tuple(value for value in attributes.values() if isinstance(value, Value))
         try:
             with (
-                context.recorder.subgraph(*self.graphs) as level,
+                context.recorder.subgraph(*self.graphs, takes_wrappers=True) as level,
                 # a backward usually runs outside of the autocast region of its forward
                 own_state(what, grad_mode=grad_mode, autocast=False),
                 deferred(context, what, *rest, *self.args) as later,
             ):
-                gradients = self._gradients(forward, level)
+                gradients = self._gradients(forward, level, fakes)
                 result = self._call_backward(gradients)
                 nodes, results = self._gradient_nodes(result, level)
                 self._refuse_writes(level, what)
         finally:
             autograd_context.attributes = attributes
-        return CapturedBackward(level.finish(nodes), level.lifted, results, later.asks_grad_mode)
+        layouts = tuple(WrapperLayout.of(one) if is_wrapper(one) else None for one in fakes)
+        return CapturedBackward(layouts, level.finish(nodes), level.lifted, results, later.asks_grad_mode)
 
-    def _gradients(self, forward: CapturedForward, level: Subgraph) -> list[Value]:
+    def _gradients(self, forward: CapturedForward, level: Subgraph, fakes: Sequence[torch.Tensor]) -> list[Value]:
         """The arguments of backward after ctx, one for each of forward's results."""
-        recorder = self.context.recorder
-        gradients: list[Value] = []
+        given = iter([self.context.recorder.wrap_tensor(fake, level.placeholder(fake)) for fake in fakes])
         items = forward.result.items if isinstance(forward.result, TupleValue) else [forward.result]
-        for item in map(self.context.realized, items):
-            if not isinstance(item, TensorValue):
-                gradients.append(ConstantValue(None))
-                continue
-            meta = item.fake.meta  # type: ignore[attr-defined]
-            fake = recorder.mode.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device))
-            gradients.append(recorder.wrap_tensor(fake, level.placeholder(fake)))
-        return gradients
+        tensors = [isinstance(item, TensorValue) for item in map(self.context.realized, items)]
+        return [next(given) if tensor else ConstantValue(None) for tensor in tensors]
 
     def _call_backward(self, gradients: list[Value]) -> Value:
         backward = self.context.get_attr(self.cls, "backward")
@@ -310,6 +335,25 @@ class SlotAssignment:
                 self.free.append(value)
             self._places[id(value)] = found
         return found
+
+
+def _gradients_like(output: torch.Tensor) -> Iterator[TensorMeta | torch.Tensor]:
+    """What the gradient of an output may be like: a plain tensor, or a wrapper subclass."""
+    if type(output) is FakeTensor:
+        yield output.meta
+        return
+    like = like_gradient(output)
+    if is_wrapper(like):
+        yield like
+    yield TensorMeta(tuple(output.shape), output.stride(), output.dtype, output.device)
+
+
+def _fake_like(mode: FakeMode, example: TensorMeta | torch.Tensor) -> torch.Tensor:
+    if isinstance(example, TensorMeta):
+        return mode.make(TensorMeta(example.shape, example.stride, example.dtype, example.device))
+    layout = WrapperLayout.of(example)
+    leaves = [_fake_like(mode, leaf.meta) for leaf in layout.leaves(example)]  # type: ignore[attr-defined]
+    return layout.build(iter(leaves))
 
 
 def level_node(level: Subgraph, value: TensorValue, context: CaptureContext) -> fx.Node:
