@@ -23,7 +23,7 @@ from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.subgraphs.custom_autograd import graph_target
 
-from ..trace.autograd_reachability import reachable_places
+from .autograd_reachability import reachable_places
 
 
 def with_inner_tensors(

@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
+from stator.aot.runtime.autograd_reachability import reachable_places
 from stator.graph.fake.fake_mode import FakeStorage, FakeTensor
-
-from .autograd_reachability import reachable_places
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .autograd_reachability import leaf_places, reachable_places
+from stator.aot.runtime.autograd_reachability import leaf_places, reachable_places
 
 # A leaf that nothing depends on. Its node runs unless only some leaves are asked for, like that of a leaf which the
 # program made and dropped, which this leaf replaces.

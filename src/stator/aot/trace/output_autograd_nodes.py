@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from stator.aot.runtime.autograd_reachability import NOTHING, Edge, reachable_places
 from stator.runtime.autograd_state import below_autograd
 
-from .autograd_reachability import NOTHING, Edge, reachable_places
 from .input_groups import dummy_leaf, progress_of, will_run
 
 aten = torch.ops.aten

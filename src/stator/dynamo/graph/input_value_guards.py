@@ -18,6 +18,7 @@ from stator.dynamo.guards.source import CallSource, is_buffer
 from stator.dynamo.values.base import CaptureContext, unsupported
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
 from stator.graph.fake.fake_mode import SCALAR_READS, FakeMode, FakeTensor
+from stator.graph.fake.unknown_sizes import nested_lists
 from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of
 from stator.graph.ir.schema import op_info
 
@@ -96,6 +97,13 @@ class CaptureFakeMode(FakeMode):
         unknown = self.context.recorder.numbers.unknown
         unknown.answered += 1
         return unknown.size(math.inf)
+
+    def listed(self, fake: FakeTensor) -> Any:
+        numbers = self.context.recorder.numbers.unknown.whole_numbers(fake) if self.may_keep_unknown_numbers() else None
+        if numbers is None:
+            return super().listed(fake)
+        self.has_unknown_sizes = True
+        return nested_lists(iter(numbers), tuple(fake.shape))
 
     def _give_history(self, fake: FakeTensor) -> None:
         """These operations on the fake are not the program's."""

@@ -7,7 +7,7 @@ Graphs hold a check (`prims.operators.checks.require`) of each assumption about 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -95,6 +95,14 @@ class UnknownSizes:
         """Return the whole number in a tensor of one element as a symbolic number."""
         info = torch.iinfo(single.dtype)
         return self._of_contents("number", single, lambda: self.number(info.min, info.max))
+
+    def whole_numbers(self, fake: FakeTensor) -> list[Any] | None:
+        """The numbers in a tensor of whole numbers and known shape, in order; None for other tensors."""
+        if fake.dtype not in WHOLE or any(type(size) is not int for size in fake.shape):
+            return None
+        info = torch.iinfo(fake.dtype)
+        self.answered += 1
+        return [self.number(info.min, info.max) for _ in range(fake.numel())]
 
     def _of_contents(self, what: str, fake: FakeTensor, make: Callable[[], Any]) -> Any:
         """Return a number that follows from the contents of a tensor, the same until they change."""
@@ -249,3 +257,8 @@ def _whole_number(unknown: UnknownSizes, self: Any) -> Any:
 
 
 WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
+
+
+def nested_lists(numbers: Iterator[Any], shape: Sequence[int]) -> Any:
+    """Numbers as Tensor.tolist() returns those of a tensor of this shape."""
+    return [nested_lists(numbers, shape[1:]) for _ in range(shape[0])] if shape else next(numbers)

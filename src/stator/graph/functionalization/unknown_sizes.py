@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor
-from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes, masks_expanded
+from stator.graph.fake.unknown_sizes import UnknownSizes, masks_expanded, nested_lists
 from stator.graph.ir.schema import op_info
 from stator.graph.ir.size_bindings import new_symbols, unknown_symbols
 from stator.prims.layout import broadcast_shapes
@@ -24,6 +25,8 @@ from stator.shapes.expr import Symbol
 from stator.shapes.sym_node import to_sym_bool
 
 aten = torch.ops.aten
+_COMPARED_DEPTH = 8  # of operators, by which two computations are compared
+_COMPARED = frozenset((fx.Node, int, float, bool, str, type(None), torch.dtype, torch.device))  # arguments of these
 
 
 class UnknownSizeRecorder:
@@ -36,6 +39,8 @@ class UnknownSizeRecorder:
         self._checked = len(self.environment.facts)
         self._binders: dict[Symbol, fx.Node] = {}
         self._behind: dict[fx.Node, fx.Node] = {}  # the last check behind a node that binds symbols
+        self._listed: dict[fx.Node, list[Any]] = {}  # the numbers in the results of nodes
+        self._first: dict[Any, fx.Node] = {}  # by computation the first node of it
 
     def results(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[FakeTensor]
@@ -52,14 +57,29 @@ class UnknownSizeRecorder:
         return self.tracer._record(op_info(func), metas, args, kwargs, tensors)
 
     def listed(self, fake: FakeTensor) -> Any:
-        """The numbers in a tensor as nested lists; NotImplemented if they are no symbols."""
-        shape = tuple(fake.shape)
-        if fake.dtype not in WHOLE or any(type(size) is not int for size in shape):
-            return NotImplemented
-        info = torch.iinfo(fake.dtype)
-        numbers = [self.unknown.number(info.min, info.max) for _ in range(fake.numel())]
-        self.tracer._record(op_info(tolist), numbers, (fake,), {}, [fake])
-        return _nested(iter(numbers), shape)
+        """The numbers in a tensor as nested lists; NotImplemented if they are no symbols. Lists of a tensor that is
+        computed again, in a backward for instance, hold the numbers of the first list."""
+        node = self._first_like(self.tracer.current(fake))
+        numbers = self._listed.get(node)
+        if numbers is None:
+            numbers = self.unknown.whole_numbers(fake)
+            if numbers is None:
+                return NotImplemented
+            self._listed[node] = numbers
+            self.tracer._record(op_info(tolist), numbers, (fake,), {}, [fake])
+        return nested_lists(iter(numbers), tuple(fake.shape))
+
+    def _first_like(self, node: fx.Node, depth: int = _COMPARED_DEPTH) -> fx.Node:
+        """The first node of the computation of a node, as far as its last operators show."""
+        if depth == 0 or node.op != "call_function":
+            return node
+        if isinstance(node.target, OpOverload) and op_info(node.target).random:
+            return node
+        leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+        leaves = [self._first_like(leaf, depth - 1) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
+        if not all(type(leaf) in _COMPARED for leaf in leaves):
+            return node
+        return self._first.setdefault((node.target, spec, *[(type(leaf), leaf) for leaf in leaves]), node)
 
     def _columns(self, mask: FakeTensor) -> Sequence[Any]:
         places = self.tracer.dispatch(aten.nonzero.default, (mask,), {})
@@ -114,7 +134,3 @@ class UnknownSizeRecorder:
         if self._checked < len(self.environment.facts):
             condition = self.environment.facts[self._checked].condition
             raise Unsupported("data-dependent", f"the graph relies on {condition} and does not know these numbers")
-
-
-def _nested(numbers: Any, shape: Sequence[int]) -> Any:
-    return [_nested(numbers, shape[1:]) for _ in range(shape[0])] if shape else next(numbers)

@@ -110,9 +110,9 @@ def _narrows_copies(steps: Sequence[ViewStep]) -> bool:
     """Whether a step drops elements of an expanded view, which holds some elements several times. The write goes to the
     remaining copies, but the inverse of an earlier step might read others."""
     return any(
-        numel(step.after.shape) < numel(step.before.shape)
-        and not is_dense(step.before.shape, step.before.stride)
+        not is_dense(step.before.shape, step.before.stride)
         and may_overlap(step.before.shape, step.before.stride)
+        and numel(step.after.shape) < numel(step.before.shape)
         for step in steps
     )
 
