@@ -6,7 +6,7 @@ import math
 import operator
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FunctionType
@@ -30,6 +30,7 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue, TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic, number_value
+from stator.dynamo.values.tensors.input_parameters import InputParameterValue
 from stator.dynamo.values.tensors.ragged_sizes import RaggedSize, lower_ragged_size
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.fake_mode import FakeTensor
@@ -270,7 +271,7 @@ class GraphBuilder:
             node.meta["recompute"], node.meta["ac_graph_id"] = CheckpointPolicy.PREFER_RECOMPUTE, self.region + 1
         if "requires_grad" in kwargs and isinstance(result, torch.Tensor) and result.requires_grad:
             self.made_leaves[id(result)] = self.context.end_step()
-        self.written.update(id(value) for value in changed if value.obj is not None)
+        self.written.update(id(value.input) for value in changed if value.input is not None)
         self.keep_repeatable()
         for value in changed:
             self.context.mutations.check_free_memory(value)
@@ -281,7 +282,7 @@ class GraphBuilder:
             self.numbers.check_facts()
         return wrapped
 
-    def _lower_all(self, values: list[Value]) -> tuple[list[Any], list[Any]]:
+    def _lower_all(self, values: Iterable[Value]) -> tuple[list[Any], list[Any]]:
         pairs = [self.lower(value) for value in values]
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
@@ -548,16 +549,14 @@ def _lower_number(recorder: GraphBuilder, value: SymbolicNumber) -> tuple[Any, A
 
 
 def _lower_tuple(recorder: GraphBuilder, value: TupleValue) -> tuple[Any, Any]:
-    pairs = [recorder.lower(recorder.context.realized(item)) for item in value.items]
-    nodes, fakes = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+    nodes, fakes = map(tuple, recorder._lower_all(map(recorder.context.realized, value.items)))
     if value.cls in (tuple, torch.Size):
         return nodes, fakes
     return nodes, tuple.__new__(value.cls, fakes)
 
 
 def _lower_list(recorder: GraphBuilder, value: ListValue) -> tuple[Any, Any]:
-    pairs = [recorder.lower(recorder.context.realized(item)) for item in value.items]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    return recorder._lower_all(map(recorder.context.realized, value.items))
 
 
 def _lower_dict(recorder: GraphBuilder, value: DictValue) -> tuple[Any, Any]:
@@ -587,6 +586,7 @@ _DTYPES: dict[Any, Any] = {float: torch.float64, int: torch.int64, bool: torch.b
 _LEGACY_TYPE = type(torch.FloatTensor)
 _LOWER: dict[type, Callable[[GraphBuilder, Any], tuple[Any, Any]]] = {
     TensorValue: _lower_tensor,
+    InputParameterValue: _lower_tensor,
     ConstantValue: _lower_constant,
     SourcedConstant: _lower_constant,
     SymbolicNumber: _lower_number,

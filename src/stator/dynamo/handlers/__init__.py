@@ -25,6 +25,7 @@ from .torch_calls import (
     distributions,
     function_modes,
     higher_order_operators,
+    parameters,
     tensor_subclasses,
     torch_functions,
     typed_tensors,

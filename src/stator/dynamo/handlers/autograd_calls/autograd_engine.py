@@ -237,7 +237,7 @@ def _set_requires_grad(context: CaptureContext, tensor: TensorValue, requires_gr
         raise unsupported("deferred-fact", f"requires_grad_() in {context.later.what}")
     if tensor.fake.requires_grad is wanted:
         return tensor
-    if tensor.obj is not None or not tensor.fake.is_leaf:
+    if tensor.input is not None or not tensor.fake.is_leaf:
         raise unsupported(
             "tensor-method",
             f"requires_grad_() on {tensor.describe(context)}",
@@ -252,7 +252,7 @@ def _set_requires_grad(context: CaptureContext, tensor: TensorValue, requires_gr
 def _detach(context: CaptureContext, tensor: TensorValue) -> Value:
     """In place only for tensors that the captured code made, because a compiled graph cannot change the history of an
     input."""
-    if tensor.obj is not None and tensor.fake.requires_grad:
+    if tensor.input is not None and tensor.fake.requires_grad:
         raise unsupported("tensor-method", f"detach_() on {tensor.describe(context)}", "use detach()")
     return context.record_method("detach_", [tensor], {})
 

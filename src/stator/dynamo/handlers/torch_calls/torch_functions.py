@@ -358,15 +358,6 @@ def _storage_offset(context: CaptureContext, tensor: TensorValue) -> Value:
     return context.wrap_result(tensor.fake.storage_offset(), "the result of Tensor.storage_offset")
 
 
-@calls(nn.Parameter)
-def _parameter(context: CaptureContext, data: Value | None = None, requires_grad: Value | None = None) -> Value:
-    """A parameter for use in the captured code. A parameter that requires grad cannot leave the graph."""
-    if not isinstance(data, TensorValue) or not context.in_the_call or context.recorder.transforms:
-        raise unsupported("parameter", "making a parameter from something other than a tensor, or inside of a subgraph")
-    wanted = requires_grad is None or context.truth(requires_grad)
-    return context.record_function(nn.Parameter, [data], {"requires_grad": ConstantValue(wanted)})
-
-
 # ---- global state ----
 
 

@@ -113,6 +113,11 @@ class TensorValue(Value):
         self.attributes: dict[str, Value] | None = None
         self.node_before: fx.Node | None = None  # the node before captured code wrote `.data`
 
+    @property
+    def input(self) -> TensorValue | None:
+        """The input of the frame whose memory this is by itself; None for tensors that captured code made."""
+        return None if self.obj is None else self
+
     def key(self, context: CaptureContext) -> Any:
         if self.obj is None:
             return self
@@ -377,24 +382,25 @@ class TensorValue(Value):
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        made: Recipe
-        if self._is_freed(reconstructor):
-            detached = reconstructor.context.record_method("detach", [self], {})
-            made = CallRecipe(
-                ConstantRecipe(with_freed_history),
-                [reconstructor.recipe(one) for one in (detached, *self._leads_to(reconstructor))],
-            )
-        else:
-            made = reconstructor.graph_output(self)
-            origin = view_creation_of(self.fake)
-            if origin is not None:
-                made = CallRecipe(ConstantRecipe(with_view_creation), [made, ConstantRecipe(origin)])
-            if self.cls is torch.nn.Parameter:  # without grad; graphs return plain tensors
-                made = CallRecipe(ConstantRecipe(torch.nn.Parameter), [made, ConstantRecipe(False)])
+        made = self._built(reconstructor)
         if self.attributes:
             reconstructor.remember(self, made)
             for name, value in self.attributes.items():
                 reconstructor.set_attr(made, name, value)
+        return made
+
+    def _built(self, reconstructor: Reconstructor) -> Recipe:
+        """The tensor of a call, without the attributes that captured code wrote."""
+        if self._is_freed(reconstructor):
+            detached = reconstructor.context.record_method("detach", [self], {})
+            parts = [reconstructor.recipe(one) for one in (detached, *self._leads_to(reconstructor))]
+            return CallRecipe(ConstantRecipe(with_freed_history), parts)
+        made: Recipe = reconstructor.graph_output(self)
+        origin = view_creation_of(self.fake)
+        if origin is not None:
+            made = CallRecipe(ConstantRecipe(with_view_creation), [made, ConstantRecipe(origin)])
+        if self.cls is torch.nn.Parameter:  # without grad; graphs return plain tensors
+            made = CallRecipe(ConstantRecipe(torch.nn.Parameter), [made, ConstantRecipe(False)])
         return made
 
     def _is_freed(self, reconstructor: Reconstructor) -> bool:
