@@ -275,8 +275,15 @@ def _nested_padded(x: Any, scale: Any) -> Any:
     return (x * scale[0]).to_padded_tensor(2.0), x.sin().to_padded_tensor(-1.0, (x.size(0), 5, 4)).cos(), x.softmax(1)
 
 
+def _nested_unbind(x: Any, weight: Any) -> Any:
+    parts = [part.sin() for part in (x * 2).unbind()]
+    return parts, torch.stack([F.linear(part, weight).mean(0) for part in x.unbind()])
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("function", [_nested_linear, _nested_parts, _nested_views, _nested_sizes, _nested_padded])
+@pytest.mark.parametrize(
+    "function", [_nested_linear, _nested_unbind, _nested_parts, _nested_views, _nested_sizes, _nested_padded]
+)
 def test_nested_tensors(function: Any, backend: str) -> None:
     def outcome(function: Any, lengths: tuple[int, ...]) -> Any:
         x, weight = nested(*lengths, grad=True), values(3, 4, grad=True)
