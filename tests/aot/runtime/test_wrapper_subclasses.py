@@ -3,6 +3,7 @@ code sees the inner tensors only."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
@@ -280,10 +281,25 @@ def _nested_unbind(x: Any, weight: Any) -> Any:
     return parts, torch.stack([F.linear(part, weight).mean(0) for part in x.unbind()])
 
 
+def _nested_attention(x: Any, weight: Any) -> Any:
+    rows, keys = (one.unflatten(-1, (2, 2)).transpose(1, 2) for one in (x, x.sin()))
+    attended = F.scaled_dot_product_attention(rows, keys, keys * 2, scale=0.7).transpose(1, 2).flatten(-2)
+    return attended, F.linear(attended, weight)
+
+
+NESTED = [
+    _nested_linear,
+    _nested_unbind,
+    _nested_parts,
+    _nested_views,
+    _nested_sizes,
+    _nested_padded,
+    _nested_attention,
+]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    "function", [_nested_linear, _nested_unbind, _nested_parts, _nested_views, _nested_sizes, _nested_padded]
-)
+@pytest.mark.parametrize("function", NESTED)
 def test_nested_tensors(function: Any, backend: str) -> None:
     def outcome(function: Any, lengths: tuple[int, ...]) -> Any:
         x, weight = nested(*lengths, grad=True), values(3, 4, grad=True)
@@ -297,6 +313,27 @@ def test_nested_tensors(function: Any, backend: str) -> None:
     compiled = stator.compile(function, backend=backend, fullgraph=True)
     for lengths in ((2, 3, 1), (2, 3, 1), (4, 2)):
         assert_same(outcome(compiled, lengths), outcome(function, lengths), BY_BACKEND[backend])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("lengths", [((3, 2, 5), (4, 1, 6)), ((3, 0, 2), (2, 3, 1)), ((3, 2), (4, 0))])
+def test_attention_between_nested_tensors(lengths: Any, backend: str) -> None:
+    """Queries of other lengths than keys and values, some of them empty."""
+
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        return F.scaled_dot_product_attention(*[one.transpose(1, 2) for one in (query, key, value)]).transpose(1, 2)
+
+    def outcome(function: Any) -> Any:
+        offsets = [torch.tensor([0, *itertools.accumulate(one)]) for one in lengths]
+        numbers = [values(sum(lengths[at]), 2, width, seed=at) for at, width in ((0, 4), (1, 4), (1, 3))]
+        query, key = (torch.nested.nested_tensor_from_jagged(*one) for one in zip(numbers, offsets, strict=False))
+        value = torch.nested.nested_tensor_from_jagged(numbers[2], key.offsets())
+        made = function(*[one.requires_grad_() for one in (query, key, value)]).values()
+        return made, [one.values() for one in torch.autograd.grad(made.cos().sum(), (query, key, value))]
+
+    stator.reset()
+    compiled = stator.compile(attention, backend=backend, fullgraph=True)
+    assert_same(outcome(compiled), outcome(attention), BY_BACKEND[backend])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

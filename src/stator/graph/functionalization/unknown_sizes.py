@@ -73,8 +73,8 @@ class UnknownSizeRecorder:
         """The first node of the computation of a node, as far as its last operators show."""
         if depth == 0 or node.op != "call_function":
             return node
-        if isinstance(node.target, OpOverload) and op_info(node.target).random:
-            return node
+        if isinstance(node.target, OpOverload) and (node.target.namespace != "aten" or op_info(node.target).random):
+            return node  # another call may give other values
         leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
         leaves = [self._first_like(leaf, depth - 1) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
         if not all(type(leaf) in _COMPARED for leaf in leaves):

@@ -20,6 +20,7 @@ from stator.prims.shape_rules.views import infer_size, view_strides
 from stator.shapes.sym_node import SymbolicNode
 
 from .data_dependent_functions import stand_ins
+from .nested_attention import padded_attention, takes_padded
 
 
 def reshape(input: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
@@ -120,10 +121,19 @@ def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 @stand_ins.register(F.scaled_dot_product_attention)
 def _attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, *args: Any, **named: Any
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Expand a mask for one row or head to all. Torch's C++ asks whether these sizes of the mask are 1 before it
-    compares them with the query's, and would rely on the number of rows."""
+    """Pad nested tensors on CPUs. Expand a mask for one row or head to all: torch's C++ asks whether these sizes of the
+    mask are 1 before it compares them with the query's, and would rely on the number of rows."""
+    if query.is_nested and takes_padded(query, key, value, attn_mask, dropout_p, is_causal):
+        return padded_attention(query, key, value, scale)
     symbolic = isinstance(attn_mask, FakeTensor) and (_is_symbolic(query) or _is_symbolic(attn_mask))
     if symbolic and attn_mask.dim() == query.dim() == 4:
         own = attn_mask.shape[:2]
@@ -133,4 +143,6 @@ def _attention(
         ]
         if not always_equal(leading, list(own)):
             attn_mask = attn_mask.expand(*leading, *attn_mask.shape[2:])
-    return F.scaled_dot_product_attention(query, key, value, attn_mask, *args, **named)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
