@@ -282,7 +282,7 @@ def _nested_unbind(x: Any, weight: Any) -> Any:
 
 
 def _nested_attention(x: Any, weight: Any) -> Any:
-    rows, keys = (one.unflatten(-1, (2, 2)).transpose(1, 2) for one in (x, x.sin()))
+    rows, keys = (one.unflatten(-1, (2, 2)).transpose(1, 2) for one in (x, x @ (weight.t() @ weight) * 0.1))
     attended = F.scaled_dot_product_attention(rows, keys, keys * 2, scale=0.7).transpose(1, 2).flatten(-2)
     return attended, F.linear(attended, weight)
 

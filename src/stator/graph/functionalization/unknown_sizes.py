@@ -21,6 +21,7 @@ from stator.graph.ir.schema import op_info
 from stator.graph.ir.size_bindings import new_symbols, unknown_symbols
 from stator.prims.layout import broadcast_shapes
 from stator.prims.operators.checks import require_sizes, tolist
+from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
 from stator.shapes.sym_node import to_sym_bool
 
@@ -67,7 +68,29 @@ class UnknownSizeRecorder:
                 return NotImplemented
             self._listed[node] = numbers
             self.tracer._record(op_info(tolist), numbers, (fake,), {}, [fake])
+            self._move_to_forward(next(iter(reversed(self.tracer.graph.nodes))))
         return nested_lists(iter(numbers), tuple(fake.shape))
+
+    def _move_to_forward(self, node: fx.Node) -> None:
+        """Let the forward compute a value that the backward computes of the forward's inputs alone. So the forward
+        checks what the backward relies on."""
+        found: dict[fx.Node, None] = {}
+        waiting = [node]
+        while waiting:
+            one = waiting.pop()
+            if one.meta.get("backward") and one not in found:
+                found[one] = None
+                waiting += one.all_input_nodes
+            if (
+                one.op == "placeholder"
+                and one not in self.tracer.input_nodes
+                and isinstance(one.meta["val"], TensorMeta)
+            ):
+                return  # a tangent
+            if isinstance(one.target, OpOverload) and op_info(one.target).random:
+                return
+        for one in found:
+            del one.meta["backward"]
 
     def _first_like(self, node: fx.Node, depth: int = _COMPARED_DEPTH) -> fx.Node:
         """The first node of the computation of a node, as far as its last operators show."""
