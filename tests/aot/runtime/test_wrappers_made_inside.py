@@ -225,6 +225,18 @@ class Both(torch.autograd.Function):
         return wrapped + plain, wrapped + plain * 7
 
 
+class WithoutZeros(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        ctx.set_materialize_grads(False)
+        return TwoTensor(a.detach(), a.detach() * 2), a.sum()
+
+    @staticmethod
+    def backward(ctx, wrapped, plain):
+        total = torch.zeros(4, 4) if wrapped is None else wrapped.a * 7
+        return total if plain is None else total + plain * 2
+
+
 class Wrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor):
@@ -290,6 +302,12 @@ def one_of_two_results(a, b):
 def both_results(a, b):
     wrapped, plain = Both.apply(a, b)
     return ToLocal.apply(wrapped) * plain
+
+
+@program(*TWO)
+def absent_gradients(a, b):
+    wrapped, plain = WithoutZeros.apply(a)
+    return ToLocal.apply(WithoutZeros.apply(b)[0]) + 1, ToLocal.apply(wrapped) * plain, WithoutZeros.apply(b)[1] * 3
 
 
 @program(*TWO)

@@ -33,26 +33,39 @@ class SlotKind(enum.Enum):
 ValueSlot = tuple[SlotKind, int]
 
 
+class GradientKind(enum.Enum):
+    """What the gradient of an output is, if it is no wrapper subclass."""
+
+    PLAIN = "a plain tensor"
+    ABSENT = "None"
+
+
 @dataclass(frozen=True, slots=True)
 class SubgraphBackward:
-    """The backward for one grad mode and one kind of gradients.
+    """The backward for one grad mode and certain kinds of gradients.
 
-    layouts: those of the gradients of the outputs; None for plain tensors.
-    graph: takes the gradients of the outputs, then the values at `reads`. It returns the gradients of the tensor
-        arguments, one result for each entry of `results` that is not None.
+    kinds: of the gradients of the outputs; the layouts of wrapper subclasses.
+    graph: takes the gradients of the outputs that are tensors, then the values at `reads`. It returns the gradients of
+        the tensor arguments, one result for each entry of `results` that is not None.
     """
 
     graph: fx.GraphModule
     reads: tuple[ValueSlot, ...]
     results: tuple[int | None, ...]
-    layouts: tuple[WrapperLayout | None, ...]
+    kinds: tuple[WrapperLayout | GradientKind, ...]
 
-    def takes(self, gradients: Sequence[torch.Tensor]) -> bool:
-        """Whether the gradients are of the kind for which the backward was captured."""
+    def takes(self, gradients: Sequence[torch.Tensor | None]) -> bool:
+        """Whether the gradients are of the kinds for which the backward was captured."""
         return all(
-            not is_wrapper(one) if layout is None else is_wrapper(one) and layout.fits(WrapperLayout.of(one))
-            for one, layout in zip(gradients, self.layouts, strict=True)
+            kind.fits(found) if isinstance(kind, WrapperLayout) and isinstance(found, WrapperLayout) else kind is found
+            for kind, found in zip(self.kinds, map(kind_of_gradient, gradients), strict=True)
         )
+
+
+def kind_of_gradient(gradient: torch.Tensor | None) -> WrapperLayout | GradientKind:
+    if gradient is None:
+        return GradientKind.ABSENT
+    return WrapperLayout.of(gradient) if is_wrapper(gradient) else GradientKind.PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,7 @@ class CustomFunction:
     dirty: tuple[int, ...]  # positions of arguments
     not_differentiable: tuple[int, ...]  # positions of outputs
     once: bool
+    materializes: bool  # are absent gradients zeros?
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Apply the function to its tensor arguments, followed by the free tensors."""
@@ -114,6 +128,7 @@ class _CustomAutograd(torch.autograd.Function):
     def forward(ctx: Any, function: CustomFunction, free: tuple[torch.Tensor, ...], *arguments: torch.Tensor) -> Any:
         found: dict[SlotKind, Sequence[torch.Tensor]] = {SlotKind.ARGUMENT: arguments, SlotKind.FREE: free}
         made = run_subgraph(function.forward, [found[kind][index] for kind, index in function.reads])
+        ctx.set_materialize_grads(function.materializes)
         outputs, kept = made[: function.output_count], made[function.output_count :]
         ctx.mark_dirty(*[arguments[index] for index in function.dirty])
         ctx.mark_non_differentiable(*[outputs[index] for index in function.not_differentiable])
@@ -129,13 +144,14 @@ class _CustomAutograd(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         function: CustomFunction = ctx.function
         part = next((one for one in function.backwards[torch.is_grad_enabled()] if one.takes(gradients)), None)
         if part is None:
             kinds = ", ".join(type(one).__qualname__ for one in gradients)
             raise Unsupported("tensor-subclass", f"the backward of {function.name} for gradients of class {kinds}")
-        given = [_laid_out(gradient, layout) for gradient, layout in zip(gradients, ctx.layouts, strict=True)]
+        pairs = zip(gradients, ctx.layouts, strict=True)
+        given = [_laid_out(gradient, layout) for gradient, layout in pairs if gradient is not None]
         values = dict(ctx.referred)
         if function.saved:
             values.update(zip(function.saved, ctx.saved_tensors, strict=True))
@@ -146,7 +162,7 @@ class _CustomAutograd(torch.autograd.Function):
 class _OnceDifferentiable(_CustomAutograd):
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         return _CustomAutograd.backward(ctx, *gradients)
 
 

@@ -29,11 +29,19 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.fake_mode import FakeMode
 from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.fake.wrapper_subclasses import WrapperLayout, is_wrapper, like_gradient
-from stator.graph.subgraphs.custom_autograd import CustomFunction, SlotKind, SubgraphBackward, ValueSlot, graph_target
+from stator.graph.subgraphs.custom_autograd import (
+    CustomFunction,
+    GradientKind,
+    SlotKind,
+    SubgraphBackward,
+    ValueSlot,
+    graph_target,
+    kind_of_gradient,
+)
 from stator.prims.record import TensorMeta
 
 _Function = torch.autograd.Function
-_MOST_KINDS = 4  # of gradients, for which a backward is captured
+_MOST_KINDS = 8  # combinations of gradients for which a backward is captured
 
 
 @dataclass(slots=True)
@@ -47,10 +55,10 @@ class CapturedForward:
 
 @dataclass(slots=True)
 class CapturedBackward:
-    """A backward captured for one grad mode and one kind of gradients, see `SubgraphBackward`. lifted: the values that
-    it reads beside the gradients."""
+    """A backward captured for one grad mode and certain kinds of gradients, see `SubgraphBackward`. lifted: the values
+    that it reads beside the gradients."""
 
-    layouts: tuple[WrapperLayout | None, ...]
+    kinds: tuple[WrapperLayout | GradientKind, ...]
     graph: fx.GraphModule
     lifted: list[TensorValue | SymbolicNumber]
     results: tuple[int | None, ...]
@@ -141,15 +149,13 @@ class FunctionCapture:
         if self.kind.vjp is not _Function.vjp:
             raise unsupported("custom-function", f"{class_name(self.kind)} defines vjp")
         forward = self._forward_part()
-        if not self.autograd_context.materializes_gradients(context):
-            raise unsupported("custom-function", f"set_materialize_grads(False) in {class_name(self.kind)}")
         outputs, level = forward.outputs, forward.level
         self.graphs.append(level.graph)
         parts = self._backward_parts(forward)
         slots = SlotAssignment(self.tensors, outputs, level)
         backwards = {
             key: tuple(
-                SubgraphBackward(one.graph, tuple(map(slots.place, one.lifted)), one.results, one.layouts)
+                SubgraphBackward(one.graph, tuple(map(slots.place, one.lifted)), one.results, one.kinds)
                 for one in found
             )
             for key, found in parts.items()
@@ -170,6 +176,7 @@ class FunctionCapture:
             ),
             not_differentiable=self._positions(outputs, self.autograd_context.listed(context, "non_differentiable")),
             once=self._is_once(),
+            materializes=self.autograd_context.materializes_gradients(context),
         )
         target = graph_target(function, f"apply_{class_name(self.kind)}")
         made = context.record_function(target, [*self.tensors, *slots.free], {})
@@ -210,13 +217,15 @@ class FunctionCapture:
 
     def _backwards_of_kinds(self, forward: CapturedForward, grad_mode: bool) -> list[CapturedBackward]:
         """The gradient of a wrapper subclass is of its class or a plain tensor, as later operators decide. A backward
-        that cannot be captured for one of these kinds is captured for the other."""
-        kinds = list(itertools.product(*[_gradients_like(output.fake) for output in forward.outputs]))
+        that cannot be captured for some kinds is captured for the others."""
+        absent = [] if self.autograd_context.materializes_gradients(self.context) else [None]
+        kinds = list(itertools.product(*[[*_gradients_like(output.fake), *absent] for output in forward.outputs]))
         if len(kinds) > _MOST_KINDS:
-            raise unsupported("tensor-subclass", f"{len(forward.outputs)} results of {class_name(self.kind)}")
+            raise unsupported("custom-function", f"gradients of {len(kinds)} kinds for {class_name(self.kind)}")
         found: list[CapturedBackward] = []
         for at, examples in enumerate(kinds):
-            fakes = [_fake_like(self.context.recorder.mode, one) for one in examples]
+            mode = self.context.recorder.mode
+            fakes = [None if one is None else _fake_like(mode, one) for one in examples]
             try:
                 found.append(self._backward_part(forward, grad_mode, fakes))
             except Unsupported:
@@ -225,7 +234,7 @@ class FunctionCapture:
         return found
 
     def _backward_part(
-        self, forward: CapturedForward, grad_mode: bool, fakes: Sequence[torch.Tensor]
+        self, forward: CapturedForward, grad_mode: bool, fakes: Sequence[torch.Tensor | None]
     ) -> CapturedBackward:
         context, autograd_context = self.context, self.autograd_context
         what = f"the backward of {class_name(self.kind)}"
@@ -244,12 +253,15 @@ class FunctionCapture:
                 self._refuse_writes(level, what)
         finally:
             autograd_context.attributes = attributes
-        layouts = tuple(WrapperLayout.of(one) if is_wrapper(one) else None for one in fakes)
-        return CapturedBackward(layouts, level.finish(nodes), level.lifted, results, later.asks_grad_mode)
+        kinds = tuple(map(kind_of_gradient, fakes))
+        return CapturedBackward(kinds, level.finish(nodes), level.lifted, results, later.asks_grad_mode)
 
-    def _gradients(self, forward: CapturedForward, level: Subgraph, fakes: Sequence[torch.Tensor]) -> list[Value]:
+    def _gradients(
+        self, forward: CapturedForward, level: Subgraph, fakes: Sequence[torch.Tensor | None]
+    ) -> list[Value]:
         """The arguments of backward after ctx, one for each of forward's results."""
-        given = iter([self.context.recorder.wrap_tensor(fake, level.placeholder(fake)) for fake in fakes])
+        wrap = self.context.recorder.wrap_tensor
+        given = iter([ConstantValue(None) if one is None else wrap(one, level.placeholder(one)) for one in fakes])
         items = forward.result.items if isinstance(forward.result, TupleValue) else [forward.result]
         tensors = [isinstance(item, TensorValue) for item in map(self.context.realized, items)]
         return [next(given) if tensor else ConstantValue(None) for tensor in tensors]
