@@ -439,6 +439,35 @@ def test_strides_that_do_not_follow_from_sizes_are_symbols_of_their_own():
     assert graphs.input_shapes() == ["torch.Size([4, 3])", "s0"]
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        torch.randn,
+        lambda n, m: torch.randn(m, n).t(),
+        lambda n, m: torch.randn(n, m, 3)[..., 0],
+        lambda n, m: torch.randn(3, n, 1, m),
+        lambda n, m: torch.randn(2, 3, n, m).to(memory_format=torch.channels_last),
+    ],
+)
+def test_strides_that_follow_from_sizes_are_no_symbols(layout):
+    def doubled(x):
+        return x * 2
+
+    graphs = compilations(doubled, [(layout(*size),) for size in ((5, 6), (7, 9), (3, 4))])
+    assert len(graphs.made) == 2
+    (input,) = graphs.made[-1].graph.find_nodes(op="placeholder")
+    symbols = [number.node.value.symbols for number in input.meta["example_value"].stride() if type(number) is not int]
+    sizes = [size.node.value.symbols for size in input.meta["example_value"].shape if type(size) is not int]
+    assert frozenset().union(*symbols) <= frozenset().union(*sizes)
+
+
+def test_one_column_needs_no_version():
+    def doubled(x):
+        return x * 2
+
+    assert len(compilations(doubled, [(torch.randn(*size),) for size in ((5, 6), (4, 7), (3, 1), (1, 1))]).made) == 2
+
+
 def test_a_padded_tensor_of_any_size():
     def total(x):
         return x.sum(0), x.t() @ x

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -206,7 +206,7 @@ def _number_agrees(expected: object, found: Any) -> bool:
 
 def changed_layout(expected: TensorGuard, tensor: object) -> tuple[list[int], list[int]]:
     """The dimensions whose sizes, and those whose strides, differ from the numbers that the guard relies on. None, if
-    anything else differs."""
+    anything else differs. A stride that follows from the sizes on both sides does not differ."""
     if type(tensor) is not expected.python_type or not isinstance(tensor, torch.Tensor):
         return [], []
     now = tensor_guard(tensor)
@@ -218,7 +218,41 @@ def changed_layout(expected: TensorGuard, tensor: object) -> tuple[list[int], li
         for dim, (stride, number) in enumerate(zip(expected.stride, now.stride, strict=True))
         if isinstance(stride, ExtentOf) and number != _extent(now, stride.dim)
     ]
-    return _differing(expected.shape, now.shape), _differing(expected.stride, now.stride) + followed
+    strides = _differing(expected.stride, now.stride)
+    if strides:
+        before, after = extents_of(*_example(expected, now)), extents_of(now.shape, now.stride)  # type: ignore[arg-type]
+        strides = [dim for dim in strides if before[dim] is None or before[dim] != after[dim]]
+    return _differing(expected.shape, now.shape), strides + followed
+
+
+def _example(expected: TensorGuard, now: TensorGuard) -> tuple[list[int], list[int]]:
+    """Sizes and strides that agree with a guard; those of `now` where the guard leaves them free."""
+    shape: list[Any] = [own if type(own) is int else new for own, new in zip(expected.shape, now.shape, strict=True)]
+
+    def stride(dim: int) -> Any:
+        own = expected.stride[dim]
+        if isinstance(own, ExtentOf):
+            return shape[own.dim] * stride(own.dim)
+        return now.stride[dim] if own is None else own
+
+    return shape, [stride(dim) for dim in range(len(shape))]
+
+
+def innermost_first(strides: Sequence[int]) -> list[int]:
+    return sorted(range(len(strides)), key=lambda dim: (strides[dim], -dim))
+
+
+def extents_of(shape: Sequence[int], strides: Sequence[int]) -> list[int | None]:
+    """For each dimension, the next inner dimension, if the stride is that dimension's size times its stride, as in
+    dense layouts of any order."""
+    found: list[int | None] = [None] * len(shape)
+    inner: int | None = None
+    for dim in innermost_first(strides):
+        if inner is not None and strides[inner] and strides[dim] == shape[inner] * strides[inner]:
+            found[dim] = inner
+        if shape[dim] > 1 or inner is None or found[dim] is not None:
+            inner = dim
+    return found
 
 
 def _differing(expected: tuple[Any, ...], now: tuple[Any, ...]) -> list[int]:

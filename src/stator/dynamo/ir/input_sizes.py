@@ -18,7 +18,7 @@ from stator.base.errors import ConstraintViolation, UserPlace
 from stator.dynamo.guards.guard import ExtentOf, FreeSize, Guard, GuardedFact, GuardKind, SizeFacts
 from stator.dynamo.guards.size_guards import condition_holds, fact_text
 from stator.dynamo.guards.source import FunctionSource, SizeSource, Source, StrideSource, is_member
-from stator.dynamo.guards.tensor_guards import may_read_sizes
+from stator.dynamo.guards.tensor_guards import extents_of, innermost_first, may_read_sizes
 from stator.dynamo.host.size_marks import Kind, SizeMark, size_marks
 from stator.prims.layout import always_equal
 from stator.prims.record import TensorMeta
@@ -69,7 +69,7 @@ class InputSizes:
         )
         extents = extents_of(tensor.shape, tensor.stride())
         strides: dict[int, Any] = {}
-        for dim in _innermost_first(tensor.stride()):
+        for dim in innermost_first(tensor.stride()):
             inner = extents[dim]
             own, stride = StrideSource(source, dim), tensor.stride(dim)
             if inner is None or self._is_free_stride(own, stride):
@@ -328,23 +328,6 @@ def _in_parts(facts: Sequence[GuardedFact]) -> Iterator[list[GuardedFact]]:
 
 
 # ---- strides ----
-
-
-def _innermost_first(strides: Sequence[int]) -> list[int]:
-    return sorted(range(len(strides)), key=lambda dim: (strides[dim], -dim))
-
-
-def extents_of(shape: Sequence[int], strides: Sequence[int]) -> list[int | None]:
-    """For each dimension, the next inner dimension, if the stride is that dimension's size times its stride, as in
-    dense layouts of any order."""
-    found: list[int | None] = [None] * len(shape)
-    inner: int | None = None
-    for dim in _innermost_first(strides):
-        if inner is not None and strides[inner] and strides[dim] == shape[inner] * strides[inner]:
-            found[dim] = inner
-        if shape[dim] > 1 or inner is None or found[dim] is not None:
-            inner = dim
-    return found
 
 
 def guarded_layout(tensor: torch.Tensor, layout: TensorMeta | None) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

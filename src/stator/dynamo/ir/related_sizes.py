@@ -14,8 +14,9 @@ from torch import nn
 
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import LocalSource, SizeSource, Source, StrideSource, is_member
+from stator.dynamo.guards.tensor_guards import extents_of
 
-from .input_sizes import InputSizes, extents_of
+from .input_sizes import InputSizes
 
 _SEVERAL = 2
 
