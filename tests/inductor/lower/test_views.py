@@ -64,6 +64,16 @@ def test_clone_of_an_input_is_not_the_input():
     assert lowered.outputs != lowered.inputs
 
 
+@pytest.mark.parametrize("columns", [slice(None), slice(1, 5)])
+def test_a_clone_that_the_library_reads_is_stored_once(columns):
+    def product(x, w):
+        y = x.transpose(0, 1)[..., columns].clone(memory_format=torch.contiguous_format)
+        return torch.mm(y.view(12, -1), w[columns]), y
+
+    lowered = assert_lowers(product, torch.randn(3, 4, 6), torch.randn(6, 5), library=1, tolerance=1e-5)
+    assert len(loop_nodes(lowered)) == 1
+
+
 def test_slice_and_select_scatter():
     x, y = torch.randn(4, 6), torch.randn(2, 6)
     assert_lowers(lambda x, y: torch.slice_scatter(x, y, 0, 1, 3), x, y)

@@ -322,6 +322,10 @@ class LoweringBuilder:
         if isinstance(tensor.source, Computed):
             tensor.deviates = tensor.deviates or not same_strides(tensor.shape, tensor.strides, strides)
             return self.reference(tensor, self.materialize(tensor, strides))
+        clone = tensor.clone_with(strides)
+        if clone is not None:  # its later users read the copy, too
+            self.materialize(clone, clone.strides)
+            return self.reference(tensor, tensor.resolved())  # type: ignore[arg-type]
         return self.reference(tensor, self.copy(tensor, strides).source)  # type: ignore[arg-type]
 
     def reference(self, tensor: Tensor, stored: Stored) -> str | View:

@@ -10,7 +10,7 @@ import torch
 
 from stator.inductor.loops.body import Ref
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, product
-from stator.prims.layout import contiguous_strides
+from stator.prims.layout import contiguous_strides, same_strides
 from stator.shapes.expr import ExprLike, Ranges
 
 Index = tuple[ExprLike, ...]
@@ -43,13 +43,15 @@ class Computed:
 class Viewed:
     """Another tensor under an index map. If the base is stored later, the view follows.
 
-    `copies`: the graph asked for fresh memory (a clone), which matters only if the view leaves the graph.
+    `copies`: the graph asked for fresh memory (a clone), which matters only if the view leaves the graph. `reused`: a
+    clone that has several users.
     """
 
     base: Tensor
     remap: Remap
     relayout: Relayout
     copies: bool = False
+    reused: bool = False
 
 
 class Tensor:
@@ -139,6 +141,22 @@ class Tensor:
         source = self.source
         return isinstance(source, Viewed) and (source.copies or source.base.copies)
 
+    def clone_with(self, strides: Strides) -> Tensor | None:
+        """The clone with several users of which this is a view that has these strides once the clone is stored in its
+        own layout."""
+        views: list[Viewed] = []
+        tensor = self
+        while isinstance(tensor.source, Viewed):
+            if tensor.source.reused:
+                layout: tuple[Strides, ExprLike] | None = tensor.strides, 0
+                for view in reversed(views):
+                    layout = None if layout is None else view.relayout(*layout)
+                dense = self.sizes.is_dense(tensor.shape, tensor.strides)
+                return tensor if dense and layout and same_strides(self.shape, layout[0], strides) else None
+            views.append(tensor.source)
+            tensor = tensor.source.base
+        return None
+
     @property
     def root(self) -> Tensor:
         """The tensor under all views."""
@@ -177,7 +195,7 @@ def view(base: Tensor, shape: Sequence[ExprLike], remap: Remap, relayout: Relayo
     return Tensor(shape, base.dtype, base.device, Viewed(base, remap, relayout), strides, deviates, sizes=base.sizes)
 
 
-def cloned(base: Tensor, strides: Strides) -> Tensor:
+def cloned(base: Tensor, strides: Strides, reused: bool = False) -> Tensor:
     """A clone: equal elements, laid out by `strides` if they are ever stored."""
-    source = Viewed(base, lambda index, ranges: index, lambda own, offset: (own, offset), copies=True)
+    source = Viewed(base, lambda index, ranges: index, lambda own, offset: (own, offset), True, reused)
     return Tensor(base.shape, base.dtype, base.device, source, strides, base.deviates, sizes=base.sizes)

@@ -135,7 +135,7 @@ def _copy(builder: LoweringBuilder, x: Tensor, *, memory_format: torch.memory_fo
     strides = builder.meta.stride
     if x.deviates and builder.loop_order(x.shape, x.strides) != builder.loop_order(x.shape, strides):
         strides = x.strides  # a layout that lowering chose survives a clone that only asked for eager's
-    return cloned(x, strides)
+    return cloned(x, strides, reused=len(builder.node.users) > 1)
 
 
 @lowers(aten._to_copy.default)
