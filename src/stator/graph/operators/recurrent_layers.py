@@ -36,6 +36,7 @@ class _RecurrentLayer(torch.autograd.Function):
         ctx: Any, options: tuple[Any, ...], count: int, input: torch.Tensor, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         kind, *flags = options
+        input = input.contiguous()  # as the layer reads it, forward and backward
         results = recurrent_layer(kind, input, tensors[:count], tensors[count:], *flags[:2], True, *flags[2:])
         ctx.set_materialize_grads(False)
         ctx.options, ctx.count, ctx.inputs = options, count, len(tensors) + 1
@@ -54,7 +55,9 @@ class _RecurrentLayer(torch.autograd.Function):
         groups = asked[:1], asked[1 : ctx.count + 1], asked[ctx.count + 1 :]
         needed = [any(group) for group in groups]
         layer = kind, input, states, weights, *flags[:2], True, *flags[2:]
-        arriving, results = list(gradients[: ctx.count + 1]), ctx.saved_tensors[ctx.inputs :]
+        # the kernel that computes a gradient writes it in the order that the layer reads
+        arriving = [None if one is None else one.contiguous() for one in gradients[: ctx.count + 1]]
+        results = ctx.saved_tensors[ctx.inputs :]
         found = iter(recurrent_layer_backward(arriving, results, needed, *layer))
         parts = [[next(found) if wanted else None for _ in group] for group, wanted in zip(groups, needed, strict=True)]
         of_inputs = [one for part in parts for one in part]

@@ -59,7 +59,7 @@ def _library_mode(grad_mode: bool, autocast: torch.dtype | None) -> Iterator[Non
         torch._C._set_grad_enabled(before)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Layer:
     """The arguments of the operators."""
 
@@ -106,9 +106,9 @@ class _Layer:
         return [torch.cat(outputs, 2), torch.cat(hidden), torch.cat(cells), *[one[:1] for one in workspaces]]
 
     def onednn_gradients(
-        self, gradients: list[torch.Tensor | None], results: list[torch.Tensor], of_states: bool
-    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
-        """Gradients of input, states (if `of_states`) and weights."""
+        self, gradients: list[torch.Tensor | None], results: list[torch.Tensor], needed: list[bool]
+    ) -> list[torch.Tensor]:
+        """Gradients of input, states and weights, as far as they are `needed`."""
         sizes = [one.untyped_storage().nbytes() for one in results[3:]]
         if 1 in sizes:  # a saved-tensors hook made a copy
             results = self.onednn_results()
@@ -129,11 +129,17 @@ class _Layer:
                     input, *weights, *states, output.contiguous(), *ends, *arriving, at == 1, *flags, workspace
                 )
             )
-        of_input, *other = [_dense(part[0], input.dtype) for part in found]  # oneDNN returns float32
-        of_input = of_input + other[0] if other else of_input
-        of_each = zip(*[part[5:7] for part in found], strict=True) if of_states else ()
-        states = [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in of_each]
-        return of_input, states, [one for part in found for one in part[1 : 5 if self.biases else 3]]
+        of_input, of_states, of_weights = needed
+        sought = []
+        if of_input:  # oneDNN returns float32
+            first, *second = [_dense(part[0], input.dtype) for part in found]
+            sought.append(first + second[0] if second else first)
+        if of_states:
+            of_each = zip(*[part[5:7] for part in found], strict=True)
+            sought += [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in of_each]
+        if of_weights:
+            sought += [one for part in found for one in part[1 : 5 if self.biases else 3]]
+        return sought
 
     def autograd_gradients(self, gradients: list[torch.Tensor | None], needed: list[bool]) -> list[torch.Tensor]:
         """Gradients by autograd on ATen's layer, which runs again: eager's bits."""
@@ -181,8 +187,7 @@ def run_layer_backward(
     groups = ([layer.input], layer.states, layer.weights)
     sought = [one for group, wanted in zip(groups, needed, strict=True) if wanted for one in group]
     if layer.by_onednn():
-        of_input, *others = layer.onednn_gradients(gradients, results, needed[1])
-        found = [one for group, wanted in zip(([of_input], *others), needed, strict=True) if wanted for one in group]
+        found = layer.onednn_gradients(gradients, results, needed)
     elif layer.exact:
         found = layer.autograd_gradients(gradients, needed)
     else:
