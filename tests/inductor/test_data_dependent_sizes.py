@@ -146,9 +146,23 @@ def resized(x: Any, w: Any) -> Any:
     return *linear, nearest.sin(), F.interpolate(image, size=(size, size), mode="bicubic")
 
 
+def best(x: Any, w: Any) -> Any:
+    count = (x[:, 0] > 0).sum().item()
+    values, places = (x @ w).topk(count, 0)
+    return values * 2, x.new_zeros(ROWS, 4).scatter(0, places, values.sin())
+
+
+def cut(x: Any, w: Any) -> Any:
+    """The bounds of parts are a tensor."""
+    count = (x[:, 0] > 0).sum()
+    first, second, third = torch.tensor_split(x @ w, torch.stack([count // 2, count]))
+    rows, rest = (x @ w).t().tensor_split(count[None], 1)
+    return first * 2, second.sum(0), third.sin(), rows.exp(), rest.sum(0)
+
+
 PROGRAMS = (
     *(selected, routed, packed, counted, repeated, distinct, divided, viewed, indexed, masked, assumed, pooled),
-    *(rolled, remainders, parts, overwritten, rests, padded, refilled, resized),
+    *(rolled, remainders, parts, overwritten, rests, padded, refilled, resized, best, cut),
 )  # fmt: skip
 by_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 CHOSEN = (5, 3, 0, 7, 1, 6, ROWS, 2)

@@ -143,6 +143,20 @@ def test_an_extremum_is_compared_by_its_arguments() -> None:
     assert environment.ranges[b][0] == 3
 
 
+def test_an_extremum_is_known_beside_its_arguments() -> None:
+    environment, (a, b) = sizes(a=6, b=3)
+    for condition in (
+        compare(">=", Max.of(a, b), a),
+        compare(">=", 2 * Max.of(Min.of(a, 12), Min.of(b, 12)), 2 * Min.of(a, 12)),
+        compare("<=", Min.of(a, b), b),
+        compare("!=", a - Min.of(a, b) + 1, 0),
+    ):
+        assert environment.evaluate_static(condition) is True
+        assert environment.evaluate_static(negate(condition)) is False
+    assert environment.evaluate_static(compare(">=", Min.of(a, b), a)) is None
+    assert environment.evaluate_static(compare("<=", Max.of(a, b), a)) is None
+
+
 def test_terms_that_all_arguments_have_stand_beside_a_minimum() -> None:
     a, b = Symbol("a"), Symbol("b")
     assert Min.of(a + 3, a + b) == a + Min.of(b, 3)

@@ -17,6 +17,7 @@ from stator.base.errors import Unsupported
 
 from .conditions import Comparison, Condition, Conjunction, Disjunction, compare, negate
 from .expr import Expr, ExprLike, FloorDiv, Ranges, Symbol, as_expr
+from .extrema import Max, Min
 from .floats import FloatExpr
 from .intervals import Bound
 from .simplify import simplify
@@ -342,8 +343,8 @@ class Environment:
         return found
 
     def _lower_bound(self, expr: Expr, ranges: Ranges, above: tuple[Expr, ...] = ()) -> Bound:
-        """A lower bound: from intervals, from the low ends of all ranges, or from a fact or one of `above`, each at
-        least 0."""
+        """A lower bound: from intervals, from the low ends of all ranges, from parts of extrema, or from a fact or one
+        of `above`, each at least 0."""
         low = expr.bounds(ranges)[0]
         if low < 0:
             low = max(low, _above_corner(expr, ranges))
@@ -352,6 +353,8 @@ class Environment:
             if scale > 1:
                 bound = max(whole.bounds(ranges)[0], _above_corner(whole, ranges))
                 low = max(low, bound if bound == -math.inf else -(-int(bound) // scale))
+        if low < 0:
+            low = max((low, *(smaller.bounds(ranges)[0] for smaller in _below_extrema(expr))))
         for known in (*self._about.get(expr.symbols, ()), *above):  # known >= 0
             gap = expr - known
             if gap.constant is not None:
@@ -536,6 +539,14 @@ def _above_corner(expr: Expr, ranges: Ranges) -> Bound:
         if monomial and (value < 0 or any(atom.bounds(above)[0] < 0 for atom in monomial)):
             return -math.inf
     return shifted.offset
+
+
+def _below_extrema(expr: Expr) -> Iterator[Expr]:
+    """Expressions that are never larger: max(a, b) is at least a, and -min(a, b) at least -a."""
+    for monomial, value in expr._terms:
+        if len(monomial) == 1 and isinstance(monomial[0], Max if value > 0 else Min):
+            extremum = monomial[0]
+            yield from (expr + (part - extremum) * value for part in extremum.args)  # type: ignore[attr-defined]
 
 
 def _by_bounds(relation: str, low: Bound, high: Bound) -> bool | None:

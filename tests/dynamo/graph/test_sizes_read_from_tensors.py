@@ -46,8 +46,13 @@ def resized(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
     return torch.cat(parts, 2)
 
 
+def cut(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    parts = x.tensor_split(grid[0]) + torch.tensor_split(x, tensor_indices_or_sections=grid[1], dim=-1)
+    return torch.stack([part.sum() for part in parts])
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("program", [viewed, merged, positions, attended, resized], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("program", [viewed, merged, positions, attended, resized, cut], ids=lambda one: one.__name__)
 def test_one_program_for_all_grids(program, backend: str) -> None:
     def make(size: int) -> list[torch.Tensor]:
         grid = torch.tensor([[size, 4], [6, size + 2]])

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import contiguous_strides, preserved_strides, wrap_dim
+from stator.prims.layout import contiguous_strides, holds, preserved_strides, wrap_dim
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import is_integral
 
@@ -46,7 +46,7 @@ def argsort_stable(self: Any, *, stable: bool, dim: int = -1, descending: bool =
 def topk(self: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[TensorMeta, TensorMeta]:
     shape = list(self.shape)
     dim = wrap_dim(dim, len(shape))
-    if k < 0 or k > (shape[dim] if shape else 1):
+    if not (holds(k >= 0) and holds(k <= (shape[dim] if shape else 1))):
         raise RuntimeError("selected index k out of range")
     if shape:
         shape[dim] = k

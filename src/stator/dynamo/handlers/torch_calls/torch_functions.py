@@ -339,6 +339,31 @@ def _size(context: CaptureContext, items: Value | None = None) -> Value:
     return TupleValue(list(context.iterate(items)) if items is not None else [], cls=torch.Size)
 
 
+@calls(torch.tensor_split)
+def _tensor_split(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    return context.record_function(torch.tensor_split, *_with_listed_indices(context, args, kwargs))
+
+
+@tensor_methods.register("tensor_split")
+def _tensor_split_method(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    return context.record_method("tensor_split", *_with_listed_indices(context, args, kwargs))
+
+
+def _with_listed_indices(
+    context: CaptureContext, args: Sequence[Value], kwargs: dict[str, Value]
+) -> tuple[list[Value], dict[str, Value]]:
+    """The arguments of tensor_split, with numbers in place of a tensor of indices, as torch reads it."""
+    named = dict(kwargs)
+    indices = args[1] if len(args) > 1 else named.pop("tensor_indices_or_sections", None)
+    fake = indices.fake if isinstance(indices, TensorValue) else None
+    if fake is None or fake.dim() != 1 or fake.dtype is not torch.int64 or fake.device.type != "cpu":
+        return list(args), kwargs
+    listed = context.call_tensor_method(indices, "tolist", [], {})
+    if len(args) > 1:
+        return [args[0], listed, *args[2:]], named
+    return list(args), {"indices": listed, **named}
+
+
 @tensor_methods.register("new")
 def _new(context: CaptureContext, tensor: Value, *args: Value, **kwargs: Value) -> Value:
     """A torch.Size argument means a shape, but a tuple, which a graph would contain, means elements."""
