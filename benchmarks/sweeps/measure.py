@@ -23,6 +23,7 @@ import torch
 TOLERANCE = 1e-5  # of the largest magnitude of each tensor, float32
 # Kernels of our own add up in another order, at each layer.
 OWN_KERNELS = 1e-3
+SLOWEST = 0.97  # of eager's speed; below, compiled code is a loss
 
 
 class EagerFails(Exception):
@@ -217,28 +218,63 @@ def _measure(
 
 
 def _speed(built: Any, call: Call) -> dict[str, Any]:
-    """Median milliseconds of eager's calls, and how many times as fast the compiled ones are: both in turn.
+    """Eager's milliseconds, and how many times as fast the compiled calls are: the median over pairs of neighbours.
 
-    Of the processor: models run on this thread alone, and other work on the machine must not count.
+    Of the processor: models run on this thread alone, and other work on the machine must not count. What it does to
+    caches and clock counts all the same, but for both of a pair, which come in either order by turns. Pairs are added
+    while their spread leaves open whether the program is slower than eager; `noise` is the median's standard error.
     """
     compiled = _compiled(built)
-    inputs, times = built.inputs(0), ([], [])
-    began = time.perf_counter()
-    for round_ in range(_WARM_ROUNDS + _MOST_ROUNDS):
-        for model, seconds in zip((built.model, compiled), times, strict=True):
-            given = copy.deepcopy(inputs)
-            start = time.thread_time()
-            call(built, model, given)
-            seconds.append(time.thread_time() - start)
-        if round_ == _WARM_ROUNDS:
-            began = time.perf_counter()
-        if round_ >= _WARM_ROUNDS + _LEAST_ROUNDS and time.perf_counter() - began > _TIMED_SECONDS:
+    inputs = built.inputs(0)
+
+    def seconds(model: Any) -> float:
+        given = copy.deepcopy(inputs)
+        start = time.thread_time()
+        call(built, model, given)
+        return time.thread_time() - start
+
+    _warm(lambda: (seconds(built.model), seconds(compiled)))
+    pairs: list[tuple[float, float]] = []
+    began = time.thread_time()
+    while True:
+        if len(pairs) % 2:
+            pairs.append((seconds(built.model), seconds(compiled)))
+        else:
+            ours = seconds(compiled)
+            pairs.append((seconds(built.model), ours))
+        ratios = [theirs / ours for theirs, ours in pairs]
+        speed, noise = statistics.median(ratios), _median_error(ratios)
+        spent = time.thread_time() - began
+        doubtful = abs(speed - SLOWEST) < 3 * noise and spent < _DOUBTFUL_SECONDS
+        if len(pairs) >= _MOST_PAIRS or (len(pairs) >= _LEAST_PAIRS and spent > _TIMED_SECONDS and not doubtful):
             break
-    eager, ours = (statistics.median(seconds[_WARM_ROUNDS:]) for seconds in times)
-    return {"eager_ms": round(eager * 1e3, 3), "speed": round(eager / ours, 3)}
+    eager_ms = statistics.median(theirs for theirs, _ in pairs) * 1e3
+    return {"eager_ms": round(eager_ms, 3), "speed": round(speed, 3), "noise": round(noise, 3)}
 
 
-_WARM_ROUNDS, _LEAST_ROUNDS, _MOST_ROUNDS, _TIMED_SECONDS = 3, 7, 60, 1.5
+_LEAST_PAIRS, _MOST_PAIRS, _TIMED_SECONDS, _DOUBTFUL_SECONDS = 7, 400, 1.0, 8.0
+_WARM_ROUNDS, _MOST_WARM_ROUNDS = 3, 40
+
+
+def _warm(round_: Callable[[], object]) -> None:
+    """Rounds until as many as `_WARM_ROUNDS` in a row compiled nothing: the speed is that of later calls."""
+    from stator.base import counters
+
+    quiet = 0
+    for _ in range(_MOST_WARM_ROUNDS):
+        before = counters.counts["frames"]
+        round_()
+        quiet = quiet + 1 if counters.counts["frames"] == before else 0
+        if quiet == _WARM_ROUNDS:
+            return
+
+
+def _median_error(values: list[float]) -> float:
+    """The standard error of the median, from the quartiles: a normal distribution has them 1.35 deviations apart."""
+    if len(values) < 4:
+        return math.inf
+    low, _, high = statistics.quantiles(values, n=4)
+    return 1.253 * (high - low) / 1.349 / math.sqrt(len(values))
 
 
 @torch.no_grad()

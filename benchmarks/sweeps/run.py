@@ -25,12 +25,12 @@ from typing import Any
 import torch
 
 from .forked import Job, Row, Running, start
+from .measure import SLOWEST
 
 RESULTS = Path(__file__).parent.parent / "results" / "sweeps"
 SUITES = ("transformers", "timm", "wide")
 COLUMNS = ("stator", "peer", "train", "inductor", "speed", "speed_train", "dynamic")
 _USUAL = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "clip", "whisper", "bart"))
-SLOWEST = 0.97  # of eager's speed; below, compiled code is a loss
 _WRITE_EVERY_S = 3.0
 _BEST = 4  # of grade()
 _SLOWER = 25  # how many times longer the peer's first call takes, where it is not known

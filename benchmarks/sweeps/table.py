@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from .causes import CAUSES
-from .run import COLUMNS, RESULTS, SLOWEST, SUITES, fails_in_eager, runs_equal
+from .measure import SLOWEST
+from .run import COLUMNS, RESULTS, SUITES, fails_in_eager, runs_equal
 
 PAGE = Path(__file__).parents[2] / "docs" / "sweeps.md"
 TITLES = {
