@@ -18,6 +18,7 @@ from stator.prims.operators.recurrent_layer import run_layer, run_layer_backward
 
 from . import launch
 from .arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
+from .attention_masks import masked_attention, masked_attention_backward
 from .cuda.products import direct_product
 from .cuda.segments import Step, make_segment
 from .matrix_products import linear_product, product_of_sizes
@@ -55,6 +56,8 @@ PYTHON: dict[str, Callable[..., Any]] = {
     "aten._local_scalar_dense.default": torch.Tensor.item,
     "aten.item.default": torch.Tensor.item,
     "stator.linear_product.default": linear_product,
+    "stator.masked_attention.default": masked_attention,
+    "stator.masked_attention_backward.default": masked_attention_backward,
     "stator.recurrent_layer.default": run_layer,
     "stator.recurrent_layer_backward.default": run_layer_backward,
     "stator.require.default": require,

@@ -12,6 +12,7 @@ from stator.base.config import Options
 from stator.graph.tracing.tracer import trace
 from stator.inductor.lower import can_lower, lower
 from stator.pipeline import compile_graph
+from stator.runtime import attention_masks
 
 pytestmark = pytest.mark.filterwarnings("error:stator")  # a broken promise is repaired by a copy, with a warning
 
@@ -107,3 +108,43 @@ def test_saved_values_in_the_layout_of_the_forward_are_not_copied() -> None:
     assert not loop_nodes(lower(traced.graph))
     compiled = compile_graph(traced.graph, list(moved), options=Options(verify=True))
     torch.testing.assert_close(tuple(compiled(*moved)), backward(*moved, 0.0, False), rtol=0, atol=0)
+
+
+LONG = 512
+
+
+@pytest.mark.parametrize("hidden", ["nothing", "a key of the first query", "a key of the last query", "nan"])
+@pytest.mark.parametrize("expanded", [False, True])
+def test_large_mask_that_may_hide_nothing(hidden: str, expanded: bool) -> None:
+    """Each call looks at the mask: the library adds one of zeros for nothing."""
+    torch.manual_seed(0)
+    query, key, value, gradient = (torch.randn(1, 2, LONG, 16) for _ in range(4))
+    mask = torch.zeros(1, 1, 1 if expanded else LONG, LONG)
+    if hidden != "nothing":
+        mask[0, 0, -1 if "last" in hidden else 0, 7] = torch.nan if hidden == "nan" else -torch.inf
+
+    def function(query, key, value, mask, gradient):
+        mask = (mask * 1.0).expand(1, 1, LONG, LONG)
+        attended, statistics = forward(query, key, value, attn_mask=mask)
+        gradients = backward(gradient, query, key, value, attended, statistics, 0.0, False, attn_mask=mask)
+        return attended, statistics, *gradients
+
+    inputs = query, key, value, mask, gradient
+    traced = trace(function, inputs, keep=can_lower)
+    calls = [str(call.target) for call in library_calls(lower(traced.graph))]
+    assert calls == ["stator.masked_attention.default", "stator.masked_attention_backward.default"]
+    compiled = compile_graph(traced.graph, list(inputs), options=Options(verify=True))
+    expected = function(*inputs)
+    for _ in range(2):
+        torch.testing.assert_close(tuple(compiled(*inputs)), expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_large_mask_of_zeros_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    usual = attention_masks._attention
+    monkeypatch.setattr(attention_masks, "_attention", lambda *a, **k: taken.append(k["attn_mask"]) or usual(*a, **k))
+    query, zeros, causal = torch.randn(1, 1, LONG, 16), torch.zeros(LONG, LONG), torch.ones(LONG, LONG).triu(1) * -1e9
+    for mask in (zeros, causal):
+        attention_masks.masked_attention(query, query, query, attn_mask=mask)
+    assert taken[0] is None
+    assert taken[1] is causal

@@ -19,8 +19,10 @@ from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.registry import lowerings, lowers, view_targets
 from stator.inductor.lower.tensor import Stored, Tensor
+from stator.inductor.sizes import product
 from stator.prims.layout import contiguous_strides, same_strides
 from stator.prims.record import TensorMeta
+from stator.runtime import attention_masks
 
 from .aligned_products import aligned_product
 from .matrices import blas_matrix
@@ -140,7 +142,8 @@ def _flash_attention(
     named = {"attn_mask": mask, "scale": scale}
     result, statistics = builder.meta
     strides = builder.sizes.preserved_strides(result.shape, builder.strides_of(args[0]))
-    target = aten._scaled_dot_product_flash_attention_for_cpu.default
+    usual, looking = aten._scaled_dot_product_flash_attention_for_cpu.default, torch.ops.stator.masked_attention.default
+    target = looking if _is_large(builder, attn_mask) else usual
     metas = (replace(result, stride=strides), statistics)
     attended, logsumexp = library_results(builder, target, [*args, dropout, is_causal], named, metas)
     attended.deviates = not same_strides(result.shape, strides, result.stride)
@@ -167,8 +170,16 @@ def _flash_attention_backward(
     statistics = builder.argument(logsumexp, builder.node.args[5].meta["val"].stride)
     mask = None if attn_mask is None else builder.argument(attn_mask)
     named = {"attn_mask": mask, "scale": scale}
-    target = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    usual = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    target = torch.ops.stator.masked_attention_backward.default if _is_large(builder, attn_mask) else usual
     return library_results(builder, target, [*args, statistics, dropout, is_causal], named, builder.meta)
+
+
+def _is_large(builder: LoweringBuilder, mask: Tensor | None) -> bool:
+    """True if attention should look whether the mask, which is added to scores, hides anything."""
+    if mask is None or not mask.dtype.is_floating_point:
+        return False
+    return builder.sizes.hint(product(mask.shape)) >= attention_masks.WORTHWHILE
 
 
 def _innermost_contiguous(builder: LoweringBuilder, x: Tensor) -> str | View:
