@@ -140,11 +140,20 @@ def test_large_mask_that_may_hide_nothing(hidden: str, expanded: bool) -> None:
 
 
 def test_large_mask_of_zeros_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several calls under one mask share the answer."""
     taken = []
     usual = attention_masks._attention
     monkeypatch.setattr(attention_masks, "_attention", lambda *a, **k: taken.append(k["attn_mask"]) or usual(*a, **k))
     query, zeros, causal = torch.randn(1, 1, LONG, 16), torch.zeros(LONG, LONG), torch.ones(LONG, LONG).triu(1) * -1e9
+
+    def function(query, mask):
+        mask = mask + 0.0
+        once = forward(query, query, query, attn_mask=mask)[0]
+        return (forward(once, query, query, attn_mask=mask)[0],)
+
+    traced = trace(function, (query, zeros), keep=can_lower)
+    assert len(loop_nodes(lower(traced.graph))) == 2  # the addition, and whether there is anything but zeros
+    compiled = compile_graph(traced.graph, [query, zeros], options=Options(verify=True))
     for mask in (zeros, causal):
-        attention_masks.masked_attention(query, query, query, attn_mask=mask)
-    assert taken[0] is None
-    assert taken[1] is causal
+        torch.testing.assert_close(tuple(compiled(query, mask)), function(query, mask), rtol=0, atol=0)
+    assert [mask is None for mask in taken] == [True, True, False, False]

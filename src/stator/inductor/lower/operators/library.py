@@ -28,6 +28,7 @@ from .aligned_products import aligned_product
 from .matrices import blas_matrix
 from .onednn import is_transposed, quicker_product
 from .pointwise import elementwise
+from .reductions import reduce
 
 aten = torch.ops.aten
 
@@ -138,14 +139,14 @@ def _flash_attention(
 ) -> Any:
     """Heads may have any stride; only the innermost dimension must be contiguous. The result has the query's layout."""
     args = [_innermost_contiguous(builder, part) for part in (query, key, value)]
-    mask = None if attn_mask is None else builder.argument(attn_mask)
-    named = {"attn_mask": mask, "scale": scale}
+    usual, looking = aten._scaled_dot_product_flash_attention_for_cpu, torch.ops.stator.masked_attention
+    target, named = _under_mask(builder, attn_mask, usual.default, looking.default)
     result, statistics = builder.meta
     strides = builder.sizes.preserved_strides(result.shape, builder.strides_of(args[0]))
-    usual, looking = aten._scaled_dot_product_flash_attention_for_cpu.default, torch.ops.stator.masked_attention.default
-    target = looking if _is_large(builder, attn_mask) else usual
     metas = (replace(result, stride=strides), statistics)
-    attended, logsumexp = library_results(builder, target, [*args, dropout, is_causal], named, metas)
+    attended, logsumexp = library_results(
+        builder, target, [*args, dropout, is_causal], {**named, "scale": scale}, metas
+    )
     attended.deviates = not same_strides(result.shape, strides, result.stride)
     return [attended, logsumexp]
 
@@ -168,18 +169,32 @@ def _flash_attention_backward(
     """As above. The gradients are always laid out as (batch, length, heads, channels)."""
     args = [_innermost_contiguous(builder, part) for part in (grad, query, key, value, attended)]
     statistics = builder.argument(logsumexp, builder.node.args[5].meta["val"].stride)
-    mask = None if attn_mask is None else builder.argument(attn_mask)
-    named = {"attn_mask": mask, "scale": scale}
-    usual = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-    target = torch.ops.stator.masked_attention_backward.default if _is_large(builder, attn_mask) else usual
-    return library_results(builder, target, [*args, statistics, dropout, is_causal], named, builder.meta)
+    usual, looking = (
+        aten._scaled_dot_product_flash_attention_for_cpu_backward,
+        torch.ops.stator.masked_attention_backward,
+    )
+    target, named = _under_mask(builder, attn_mask, usual.default, looking.default)
+    return library_results(
+        builder, target, [*args, statistics, dropout, is_causal], {**named, "scale": scale}, builder.meta
+    )
 
 
-def _is_large(builder: LoweringBuilder, mask: Tensor | None) -> bool:
-    """True if attention should look whether the mask, which is added to scores, hides anything."""
+def _under_mask(
+    builder: LoweringBuilder, mask: Tensor | None, usual: Any, looking: Any
+) -> tuple[Any, dict[str, str | View | None]]:
+    """The operator to call under a mask, which is added to scores, and its arguments for that. Under a large mask, it
+    is one that is told whether the mask has anything but zeros, which is computed once for each mask of a graph."""
     if mask is None or not mask.dtype.is_floating_point:
-        return False
-    return builder.sizes.hint(product(mask.shape)) >= attention_masks.WORTHWHILE
+        return usual, {"attn_mask": None if mask is None else builder.argument(mask)}
+    argument = builder.argument(mask)
+    if builder.sizes.hint(product(mask.shape)) < attention_masks.WORTHWHILE:
+        return usual, {"attn_mask": argument}
+    node = builder.node.kwargs["attn_mask"]
+    if node not in builder.shared_results:
+        every = tuple(range(mask.rank))
+        found = reduce(builder, "any", mask, every, torch.bool, working=torch.bool, keepdim=False)
+        builder.shared_results[node] = builder.argument(found)
+    return looking, {"hides": builder.shared_results[node], "attn_mask": argument}
 
 
 def _innermost_contiguous(builder: LoweringBuilder, x: Tensor) -> str | View:
