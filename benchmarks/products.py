@@ -35,14 +35,16 @@ def main() -> None:
     linear = torch.ops.mkldnn._linear_pointwise.default
     for rows, inner, columns in SHAPES:
         x, weight, bias = torch.randn(rows, inner), torch.randn(columns, inner), torch.randn(columns)
-        out = torch.empty(rows, columns)
+        out, by_rows = torch.empty(rows, columns), torch.randn(inner, columns)
         ms = median_ms(
             {
                 "blas": lambda x=x, w=weight, b=bias, o=out: torch.addmm(b, x, w.t(), out=o),
                 "onednn": lambda x=x, w=weight, b=bias: linear(x, w, b, "none", [], ""),
+                "blas, by rows": lambda x=x, m=by_rows, b=bias, o=out: torch.addmm(b, x, m, out=o),
+                "onednn, by rows": lambda x=x, m=by_rows, b=bias: linear(x, m.t(), b, "none", [], ""),
             }
         )
-        print(f"{rows}x{inner}x{columns}: BLAS {ms['blas']:.3f} ms, oneDNN {ms['onednn']:.3f} ms")
+        print(f"{rows}x{inner}x{columns}:", ", ".join(f"{name} {one:.3f} ms" for name, one in ms.items()))
 
 
 if __name__ == "__main__":

@@ -75,6 +75,22 @@ def test_products_go_to_the_quicker_library(
     assert (torch.ops.mkldnn._linear_pointwise.default in targets) == by_onednn
 
 
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_a_large_weight_that_lies_by_rows_goes_to_a_tuned_blas(by_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So lies a layer's weight in the gradient of its input, and by columns in its forward."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.setattr(matrix_products, "_is_tuned_blas", lambda: True)
+    x, weight = torch.randn(8, 1024), torch.randn(2048, 1024)
+    inputs = [x, weight.t().contiguous() if by_rows else weight.t(), torch.randn(2048)]
+    seen: list[Lowered] = []
+    with torch.no_grad():
+        (actual,) = lowered_graphs(lambda x, w, b: x @ w, inputs, seen)(*inputs)
+    torch.testing.assert_close(actual, x @ weight.t(), rtol=1e-4, atol=1e-4)
+    targets = {node.target for node in seen[0].nodes if isinstance(node, Extern)}
+    assert (torch.ops.mkldnn._linear_pointwise.default in targets) != by_rows
+
+
 @pytest.mark.parametrize("last", [None, torch.nn.GELU()], ids=["bias in the product", "bias in a loop"])
 def test_a_product_with_a_changing_number_of_rows_chooses_for_each(
     last: torch.nn.Module | None, monkeypatch: pytest.MonkeyPatch

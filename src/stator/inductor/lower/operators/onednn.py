@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stator.inductor.buffers import View
+from stator.inductor.buffers import Layout, View
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
@@ -51,7 +51,7 @@ def quicker_product(
     few, many = builder.sizes.hint(rows), builder.sizes.hint(rows)
     if isinstance(inner, int) and isinstance(columns, int) and not isinstance(rows, int):
         few, many = 1, _MANY_ROWS
-    weight = builder.sizes.hint(inner), builder.sizes.hint(columns)
+    weight = builder.sizes.hint(inner), builder.sizes.hint(columns), _layout(builder, b).stride[1] == 1
     if not is_onednn_quicker(many, *weight):
         return None
     if is_onednn_quicker(few, *weight):
@@ -92,8 +92,12 @@ def is_transposed(a: Tensor) -> bool:
 
 def _is_dense(builder: LoweringBuilder, matrix: str | View) -> bool:
     """True without gaps between rows or columns. With gaps, the library uses a slow reference implementation."""
-    layout = matrix.layout if isinstance(matrix, View) else builder.buffers[matrix].layout
+    layout = _layout(builder, matrix)
     return builder.sizes.is_dense(layout.size, layout.stride)
+
+
+def _layout(builder: LoweringBuilder, matrix: str | View) -> Layout:
+    return matrix.layout if isinstance(matrix, View) else builder.buffers[matrix].layout
 
 
 def _transposed(builder: LoweringBuilder, matrix: str | View) -> View:
