@@ -18,7 +18,7 @@ from .toolchain import cpu_vendor
 # Multiplications from which oneDNN takes 0.45 to 0.75 of the time of BLAS on an AMD processor with AVX-512.
 WORTHWHILE = 1 << 20
 # MKL has kernels of its own for Intel's processors, which take 0.2 to 0.97 of oneDNN's time. oneDNN is quicker (down to
-# 0.6 of the time) for weights that do not fit into the cache of a core, and some rows. If the weight lies row by row, as
+# 0.6 of the time) for weights that do not fit into the cache of a core, and some rows. If the weight lies by rows, as
 # in the gradient of a layer's input, MKL takes 0.45 to 0.95 of oneDNN's time at these sizes, too.
 _LARGE_WEIGHT = 1 << 21
 _SOME_ROWS = 4
