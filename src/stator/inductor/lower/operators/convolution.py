@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -47,7 +48,7 @@ def _convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Any:
-    """The weight keeps its layout. The data is in eager's format, or in NHWC where that is faster (heuristics.py)."""
+    """The data is in eager's format, or in NHWC where that is faster (heuristics.py)."""
     meta: TensorMeta = builder.meta
     nodes = builder.node.args
     rest = [stride, padding, dilation, transposed, output_padding, groups]
@@ -59,24 +60,32 @@ def _convolution(
     shapes = (x.shape, weight.shape, meta.shape)
     if may_choose_for_gpu(x, meta.shape):
         return _on_gpu(builder, x, weight, bias, rest)
-    if _may_choose(x, meta, transposed):
+    if _may_choose(x, weight, meta, transposed):
         wish = prefers_channels_last(builder.sizes, shapes, groups)
         if wish is None:
             wish = x.deviates or _feeds_channels_last(builder)
         strides = channels_last_strides if wish else contiguous_strides
         given, promised = strides(x.shape), strides(meta.shape)
+        of_weight = kernel_strides(weight, nodes[1]) if wish else nodes[1].meta["val"].stride
         if is_product(weight, stride, padding, groups):
             product = (_product_nhwc if wish else _product_nchw)(builder, x, weight, bias)
             if product is not None:
                 return product
     else:
-        given, promised = nodes[0].meta["val"].stride, meta.stride
+        given, promised, of_weight = nodes[0].meta["val"].stride, meta.stride, nodes[1].meta["val"].stride
     args = [
         builder.argument(x, given),
-        builder.argument(weight, nodes[1].meta["val"].stride),
+        builder.argument(weight, of_weight),
         None if bias is None else builder.argument(bias),
     ]
     return _called(builder, [*args, *rest], promised)
+
+
+def kernel_strides(weight: Tensor, node: fx.Node) -> Sizes:
+    """The strides of a weight for NHWC data. Given a kernel of several taps in another format, the library would copy
+    it, which takes longer than a loop does; and images of one channel have the format of the kernel."""
+    several = math.prod(weight.shape[2:]) > 1
+    return channels_last_strides(weight.shape) if several else node.meta["val"].stride
 
 
 def _called(builder: LoweringBuilder, args: Sequence[Any], promised: Sizes) -> Tensor:
@@ -180,9 +189,10 @@ def _product_nchw(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Ten
     return elementwise(builder, lambda ops, y, b: ops.add(y, b), [images, reshape(bias, (1, out, 1, 1))])
 
 
-def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
-    """True where lowering may choose the format: where the library unambiguously follows the format of its input. At
-    other sizes than the example's, images of one position have both formats; the program then repairs the result."""
+def _may_choose(x: Tensor, weight: Tensor, meta: TensorMeta, transposed: bool) -> bool:
+    """True where lowering may choose the format: where the library unambiguously follows the format of its input or,
+    for images of one channel, of the kernel. At other sizes than the example's, images of one position have both
+    formats; the program then repairs the result."""
     return (
         x.rank == 4
         and not transposed
@@ -191,7 +201,8 @@ def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
         and meta.stride == contiguous_strides(meta.shape)
         and all(x.sizes.known(">", size, 0) for size in x.shape)
         and all(x.sizes.hint(size) > 1 for size in (*x.shape[2:], *meta.shape[2:]))
-        and all(x.sizes.known(">", one.shape[1], 1) for one in (x, meta))
+        and x.sizes.known(">", meta.shape[1], 1)
+        and (x.sizes.known(">", x.shape[1], 1) or min(weight.shape[2:]) > 1)
     )
 
 

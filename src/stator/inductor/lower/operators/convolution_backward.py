@@ -25,6 +25,7 @@ from .convolution import (
     is_channels_last,
     is_product,
     is_single_position_product,
+    kernel_strides,
     may_choose_for_gpu,
     multiplies_on_gpu,
     prefers_channels_last,
@@ -143,7 +144,8 @@ def _in_best_format(
     _, stride, padding, _, _, _, groups = rest
     if is_product(weight, stride, padding, groups):
         return _of_product(builder, grad, x, weight, wanted)
-    return _called(builder, grad, x, builder.argument(weight, builder.node.args[2].meta["val"].stride), rest, wanted)
+    kernel = builder.argument(weight, kernel_strides(weight, builder.node.args[2]))
+    return _called(builder, grad, x, kernel, rest, wanted)
 
 
 def _on_gpu(
@@ -171,7 +173,7 @@ def _called(
     builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Any, rest: Sequence[Any], wanted: Sequence[bool]
 ) -> list[Any]:
     """The library's gradients, in NHWC."""
-    args = [builder.argument(grad), builder.argument(x), weight]
+    args = [*(builder.argument(one, channels_last_strides(one.shape)) for one in (grad, x)), weight]
     promised = [
         None if not flag else meta if len(meta.shape) == 1 else _channels_last_meta(meta)
         for meta, flag in zip(builder.meta, wanted, strict=True)
@@ -209,8 +211,8 @@ def _of_product(builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tenso
 def _by_library(builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any]) -> Tensor:
     """The gradient of x, in the format of x."""
     meta: TensorMeta = builder.meta[0]
-    weight_strides = builder.node.args[2].meta["val"].stride
-    args = [builder.argument(grad), builder.argument(x), builder.argument(weight, weight_strides)]
+    kernel = builder.argument(weight, kernel_strides(weight, builder.node.args[2]))
+    args = [builder.argument(grad), builder.argument(x), kernel]
     promised = channels_last_strides(meta.shape)
     metas = (TensorMeta(meta.shape, promised, meta.dtype, meta.device), None, None)
     result = library_results(
