@@ -18,7 +18,7 @@ from stator.inductor.lower.heuristics import (
     gpu_convolution_prefers_channels_last,
 )
 from stator.inductor.lower.registry import lowers
-from stator.inductor.lower.tensor import Tensor
+from stator.inductor.lower.tensor import Strides, Tensor
 from stator.inductor.sizes import SizeKnowledge, Sizes
 from stator.prims.layout import channels_last_strides, contiguous_strides, numel, same_strides
 from stator.prims.record import TensorMeta
@@ -73,6 +73,8 @@ def _convolution(
                 return product
     else:
         given, promised, of_weight = nodes[0].meta["val"].stride, meta.stride, nodes[1].meta["val"].stride
+        if _is_channels_last_in_eager(x, given, meta, transposed):
+            of_weight = kernel_strides(weight, nodes[1])
     args = [
         builder.argument(x, given),
         builder.argument(weight, of_weight),
@@ -204,6 +206,11 @@ def _may_choose(x: Tensor, weight: Tensor, meta: TensorMeta, transposed: bool) -
         and x.sizes.known(">", meta.shape[1], 1)
         and (x.sizes.known(">", x.shape[1], 1) or min(weight.shape[2:]) > 1)
     )
+
+
+def _is_channels_last_in_eager(x: Tensor, given: Strides, meta: TensorMeta, transposed: bool) -> bool:
+    plain = x.rank == 4 and not transposed and x.device.type == "cpu" and x.dtype is torch.float32
+    return plain and given == channels_last_strides(x.shape) and meta.stride == channels_last_strides(meta.shape)
 
 
 def may_choose_for_gpu(x: Tensor, out: Sizes) -> bool:

@@ -1,5 +1,5 @@
 """The lowering of the gradients of convolutions: library calls in the fastest memory format, and loops for the weights
-of depthwise kernels, which take the library ten to a hundred times as long.
+of large depthwise kernels, which take the library two to twenty times as long.
 """
 
 from __future__ import annotations
@@ -72,10 +72,9 @@ def _convolution_backward(
         return patch_gradients(builder, grad, x, weight, wanted)
     if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
         return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
-    if not wanted[1] or not _is_depthwise(x, weight, groups) or _is_mostly_padding(x, padding):
+    own = wanted[1] and _is_depthwise(x, weight, groups) and math.prod(weight.shape[2:]) > SMALL_DEPTHWISE
+    if not own or _is_mostly_padding(x, padding):
         return _in_best_format(builder, grad, x, weight, rest, wanted)
-    if math.prod(weight.shape[2:]) <= SMALL_DEPTHWISE and not (is_channels_last(grad) or is_channels_last(x)):
-        return NotImplemented
     grad = in_format(builder, grad, channels_last_strides(grad.shape))
     x = in_format(builder, x, channels_last_strides(x.shape))
     of_x = _by_library(builder, grad, x, weight, rest) if wanted[0] else None
@@ -135,7 +134,7 @@ def _in_best_format(
 ) -> Any:
     """Use NHWC where it is faster, or is there already and no slower. NotImplemented: keep eager's format."""
     if (
-        not (x.deviates or grad.deviates)
+        not (x.deviates or grad.deviates or is_channels_last(x) or is_channels_last(grad))
         or prefers_channels_last(builder.sizes, (x.shape, weight.shape, grad.shape), rest[-1]) is False
     ):
         return NotImplemented
