@@ -30,7 +30,7 @@ MAX_UNROLLED_WINDOW = 32
 # The number of sums that one pass over the data keeps in vector registers beside its loads.
 MAX_ACCUMULATORS = 16
 
-# The gradient of a depthwise kernel of up to this many taps takes the library 0.6 to 1.0 of the time of loops, given the
+# The gradient of a depthwise kernel of up to this many taps takes the library 0.6 to 1.0 of the time of loops, with the
 # kernel in the format of the data (measured on AVX-512, two or eight images of 7 to 112 rows).
 SMALL_DEPTHWISE = 9
 
