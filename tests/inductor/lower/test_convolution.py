@@ -18,12 +18,12 @@ def seed():
     torch.manual_seed(0)
 
 
-def input_strides(lowered):
-    """Strides of each convolution's data argument."""
+def input_strides(lowered, argument=0):
+    """Strides of each convolution's data argument, or of another one."""
     found = []
     for node in library_calls(lowered):
         if node.target is convolution:
-            data = node.args[0]
+            data = node.args[argument]
             found.append(data.layout.stride if isinstance(data, View) else lowered.buffers[data].layout.stride)
     return found
 
@@ -77,6 +77,25 @@ def test_images_of_one_channel_have_eagers_strides_also_where_no_element_moves()
 
     lowered = assert_lowers(network, x, w, library=1, tolerance=1e-4)
     assert input_strides(lowered) == [(81, 1, 9, 1)]
+
+
+def test_images_of_one_channel_become_channels_last_by_their_kernel():
+    """Neither moves an element for it, and the results are what the depthwise kernel wants."""
+    x, w1, w2 = torch.randn(2, 1, 16, 20), torch.randn(24, 1, 3, 3), torch.randn(24, 1, 3, 3)
+
+    def network(x, w1, w2):
+        return F.conv2d(F.conv2d(x, w1, None, 2, 1).relu(), w2, None, 1, 1, 1, 24)
+
+    lowered = assert_lowers(network, x, w1, w2, library=2, tolerance=1e-4)
+    assert input_strides(lowered) == [channels_last_strides((2, 1, 16, 20)), channels_last_strides((2, 24, 8, 10))]
+    assert input_strides(lowered, 1) == [channels_last_strides((24, 1, 3, 3))] * 2
+
+
+def test_kernels_for_channels_last_data_have_its_format():
+    """Given others, the library copies them itself."""
+    x, w = torch.randn(2, 8, 16, 20).to(memory_format=torch.channels_last), torch.randn(6, 8, 3, 3)
+    lowered = assert_lowers(lambda x, w: F.conv2d(x, w), x, w, library=1, tolerance=1e-4)
+    assert input_strides(lowered, 1) == [channels_last_strides((6, 8, 3, 3))]
 
 
 def test_patches_that_are_normalised_over_channels_come_out_in_channels_last():

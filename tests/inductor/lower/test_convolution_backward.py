@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from lowering_oracle import library_calls
 
 from stator.base import counters
 from stator.base.config import Options
 from stator.graph.tracing.tracer import trace
-from stator.inductor.lower import can_lower
+from stator.inductor.buffers import View
+from stator.inductor.lower import can_lower, lower
 from stator.pipeline import compile_graph
+from stator.prims.layout import channels_last_strides
 
 aten = torch.ops.aten
 
@@ -106,3 +109,35 @@ def test_patches(formats, wanted, channels: int, out: int, size: int, kernel: in
 def test_large_depthwise_kernels_do_not_call_the_library_for_weights() -> None:
     test_depthwise(CASES[0], (1, 1), (False, True, False))
     assert not any("convolution_backward" in name for name in counters.counts)
+
+
+@pytest.mark.parametrize(("formats", "wanted"), FORMATS_AND_GRADIENTS)
+def test_kernels_of_several_taps_on_images_of_one_channel(formats, wanted) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 1, 20, 16).contiguous(memory_format=FORMATS[formats[0]])
+    weight = torch.randn(24, 1, 3, 3)
+    grad = torch.randn(2, 24, 10, 8).contiguous(memory_format=FORMATS[formats[1]])
+    compare(grad, x, weight, 2, 1, 1, 1, wanted)
+
+
+def test_a_channels_last_gradient_is_not_copied_by_the_library() -> None:
+    """It is where the kernel or the images are in another format."""
+    x, kernel, depthwise = torch.randn(2, 1, 20, 16), torch.randn(24, 1, 3, 3), torch.randn(24, 1, 3, 3)
+    between, grad = (torch.randn(2, 24, 10, 8).contiguous(memory_format=FORMATS[1]) for _ in range(2))
+
+    def function(grad, x, kernel, between, depthwise):
+        sizes = [1, 1], False, [0, 0]
+        of_between = aten.convolution_backward(
+            grad, between, depthwise, None, [1, 1], [1, 1], *sizes, 24, [True, False, False]
+        )[0]
+        of_first = torch.where(between > 0, of_between, 0.0)
+        return aten.convolution_backward(of_first, x, kernel, None, [2, 2], [1, 1], *sizes, 1, [False, True, False])[1]
+
+    traced = trace(lambda *given: (function(*given),), [grad, x, kernel, between, depthwise], keep=can_lower)
+    lowered = lower(traced.graph)
+    calls = library_calls(lowered)
+    assert len(calls) == 2
+    for call in calls:
+        for argument in call.args[:3]:
+            layout = argument.layout if isinstance(argument, View) else lowered.buffers[argument].layout
+            assert layout.stride == channels_last_strides(layout.size)
