@@ -110,7 +110,8 @@ def make_step_call(
     That calls run(*primals) -> at least `value_count` tensors, the values, and keeps in autograd's context what
     aot/autograd/step_function.py describes. results: positions of the values that the caller receives. saved: places of
     primals that the backward reads, and inverted (~) positions of results. placed: whether the backward asks for the
-    memory of primals. states: called ahead of a run, gives the states of random generators. distinct: makes values distinct if one occurs twice.
+    memory of primals. states: called ahead of a run, gives the states of random generators. distinct: makes values
+    distinct if one occurs twice.
     """
     return _launch.StepCall(apply, step, run, value_count, results, saved, placed, states, distinct)  # type: ignore[no-any-return]
 

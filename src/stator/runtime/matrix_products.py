@@ -49,7 +49,7 @@ def product_of_sizes(
     rows: Sequence[int], matrix: Sequence[int], bias: Sequence[int] | None = None
 ) -> Callable[..., torch.Tensor]:
     """Return what computes `linear_product` of arguments of these sizes, without a choice in each call."""
-    if is_onednn_quicker(rows[0], *matrix):
+    if is_onednn_quicker(rows[0], matrix[0], matrix[1]):
         return _by_onednn
     return torch.mm if bias is None else _by_blas
 
