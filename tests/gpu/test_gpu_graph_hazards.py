@@ -299,7 +299,7 @@ def test_gradients_that_live_during_the_next_forward() -> None:
     other(x).square().mean().backward()
     close([one.grad for one in model.parameters()], [one.grad for one in other.parameters()], 2e-3)
     print(f"\nrecorded after each step: {recorded}, pool {counters.counts['memory:cuda_graphs'] >> 20} MiB")
-    assert recorded[-1] == recorded[7]
+    assert recorded[-1] == 2
 
 
 @only_cuda

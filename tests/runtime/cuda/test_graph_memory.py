@@ -118,6 +118,23 @@ def test_gradients_that_live_during_the_next_forward_are_not_copied(
         gc.collect()
 
 
+def test_backwards_take_memory_that_no_forward_writes_to(world: World) -> None:
+    def back(arguments: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        product, sine = arguments
+        arguments.clear()
+        return product + sine, sine * 3
+
+    forward, backward = world.program(lambda x: (x * 2, x.sin())), world.program(back, 2, boxed=True)
+    gradients: list[torch.Tensor] = []
+    for _ in range(6):
+        x = torch.randn(100)
+        saved = list(forward(x))
+        gradients.clear()
+        gradients += backward(saved)
+        torch.testing.assert_close(gradients, [x * 2 + x.sin(), x.sin() * 3])
+    assert world.capture.captures == 2 and len(world.capture.pools) == 2
+
+
 def test_gradients_that_live_during_forwards_of_other_sizes_are_not_copied(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ MOST_COPIED_BYTES = 16 << 20
 MOST_ALTERNATES = 4  # recordings for equal inputs, which take turns
 # Recordings of a program made anew because a replay would overwrite results in use, until these are copied
 MOST_EVASIONS = 16
-MOST_POOLS = 8  # of memory
+MOST_POOLS = 12  # of memory
 MOST_FAILURES = 2  # captures that may fail
 # A program that is recorded so often, for so few replays each, would rather run as it is
 MOST_WASTED, LEAST_REPLAYS = 96, 2
@@ -139,7 +139,9 @@ class RecordedProgram:
         self.seen: dict[int, SeenStorage] = {}  # inputs when they were looked at last
         self.moves: Counter[int] = Counter()
         self.copied: set[int] = set()  # positions of results that callers get copies of
-        self.memory = 0  # the number of the pool that recordings take memory from
+        # The number of the pool that recordings take memory from. It is odd for backwards, which alone are boxed:
+        # gradients may live during the next forward, which would write to them in a pool of both
+        self.memory = int(description.boxed)
         # For the inputs that recordings read where they lie: the function that selects these, and the recordings by
         # sizes and addresses
         self.tables: dict[tuple[int, ...], tuple[Any, dict[Key, list[Recording]]]] = {}
@@ -234,10 +236,10 @@ class RecordedProgram:
         self.evasions += 1
         found = {one: owner() for one, owner in self.pool.recordings.items() if one in threatened}
         others = {program for program in found.values() if program is not None and program is not self}
-        if self.evasions <= MOST_EVASIONS and self.memory + 2 < MOST_POOLS:
-            self.memory += bool(others)
+        if self.evasions <= MOST_EVASIONS and self.memory + 4 < MOST_POOLS:
+            self.memory += 2 * bool(others)
             for program in others:
-                program.memory = max(program.memory, self.memory + 1)
+                program.memory = max(program.memory, self.memory + 2)
             return
         for recording, owner in found.items():
             if owner is not None:
