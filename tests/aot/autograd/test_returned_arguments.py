@@ -54,6 +54,6 @@ def test_results_share_memory_and_have_eagers_gradients(program: Callable[..., R
     assert [one._is_view() for one in results[:2]].count(False) <= 1
 
 
-@pytest.mark.parametrize("program", [whole_and_column, column_first])
-def test_where_the_whole_is_a_result_one_graph_serves(program: Callable[..., Results]) -> None:
+@pytest.mark.parametrize("program", [whole_and_column, column_first, without_the_whole])
+def test_one_graph_serves(program: Callable[..., Results]) -> None:
     stator.compile(program, fullgraph=True)(torch.ones(4, requires_grad=True))

@@ -28,6 +28,7 @@ from stator.graph.ir.traced import (
     Geometry,
     History,
     InputItself,
+    Moved,
     NewLayout,
     Output,
     OutputValue,
@@ -72,6 +73,30 @@ def _view_of_input(output: ViewOfInput) -> Make:
 def _view_of_output(output: ViewOfOutput) -> Make:
     position, view = output.position, _viewer(output.geometry)
     return lambda inputs, results, made: view(results[position])
+
+
+@makers.register(Moved)
+def _moved(output: Moved) -> Make:
+    position, base, view = output.position, output.base, _viewer(output.geometry)
+
+    def make(inputs: Sequence[torch.Tensor], results: Sequence[Any], made: list[Any]) -> Any:
+        place = view(inputs[base] if output.of_input else results[base])
+        return _OnMemory.apply(results[position], place.detach())
+
+    return make
+
+
+class _OnMemory(torch.autograd.Function):
+    """Gives a value other memory, with equal contents. Autograd refuses later writes to the result, as behind every
+    custom function that returns a view."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        return place.view_as(place)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient, None
 
 
 @makers.register(ViewOfConstant)

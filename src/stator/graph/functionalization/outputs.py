@@ -25,6 +25,7 @@ from stator.graph.ir.traced import (
     Geometry,
     History,
     InputItself,
+    Moved,
     Output,
     OutputValue,
     SameAs,
@@ -210,16 +211,15 @@ def _describe(tracer: FunctionalTracer, collected: _Outputs, leaf: Any, sharing:
     constant = tracer.constant_storages.get(id(storage))
     if constant is not None:
         itself = tracer.constant(constant) is leaf
-        if leaf.grad_fn is not None and not itself:
-            _check_view_of(tracer.constant(constant), leaf)
+        if leaf.grad_fn is not None and not itself and not _is_view_of(tracer.constant(constant), leaf):
+            raise Unsupported("aliased-gradient", "an output shares memory with a constant without being its view")
         return ViewOfConstant(constant, None if itself else geometry(storage.meta, leaf))
     index = tracer.input_storages.get(id(storage))
     if index is not None:
         if tracer.inputs[index] is leaf:
             return InputItself(index)
-        if leaf.grad_fn is not None:
-            _check_view_of(tracer.inputs[index], leaf)
-        return ViewOfInput(index, geometry(storage.meta, leaf))
+        place = ViewOfInput(index, geometry(storage.meta, leaf))
+        return _viewing(collected, leaf, tracer.inputs[index], place)
     group = sharing[id(storage)]
     if len(group) == 1 and not (leaf.is_conj() or leaf.is_neg()):
         if leaf.requires_grad and leaf.is_leaf:
@@ -238,9 +238,23 @@ def _describe(tracer: FunctionalTracer, collected: _Outputs, leaf: Any, sharing:
         raise Unsupported("overlapping-output", "outputs share memory whose elements overlap each other")
     if leaf is base:
         return Fresh(position)
-    if leaf.grad_fn is not None:
-        _check_view_of(base, leaf)
-    return ViewOfOutput(position, geometry(storage.meta, leaf, base.steps))
+    return _viewing(collected, leaf, base, ViewOfOutput(position, geometry(storage.meta, leaf, base.steps)))
+
+
+def _viewing(
+    collected: _Outputs, leaf: FakeTensor, base: FakeTensor, place: ViewOfInput | ViewOfOutput
+) -> ViewOfInput | ViewOfOutput | Moved:
+    """A view of the base if autograd sees it as one. Else a value of its own, which moves to the base's memory."""
+    if leaf.grad_fn is None or _is_view_of(base, leaf):
+        return place
+    if leaf.is_conj() or leaf.is_neg():
+        raise Unsupported(
+            "aliased-gradient", "an output shares memory with another tensor without being its view for autograd"
+        )
+    position = collected.position(collected.tracer.apply(aten.clone.default, leaf), leaf)
+    if isinstance(place, ViewOfInput):
+        return Moved(position, place.index, True, place.geometry)
+    return Moved(position, place.position, False, place.geometry)
 
 
 def _base_of(tracer: FunctionalTracer, group: list[FakeTensor], storage: FakeStorage) -> FakeTensor:
@@ -282,20 +296,18 @@ def _is_whole(fake: FakeTensor, storage: FakeStorage) -> bool:
 _DEEPEST_VIEW = 100
 
 
-def _check_view_of(base: FakeTensor, view: FakeTensor) -> None:
-    """Refuse a tensor that shares memory with its base without being its autograd view: as a rebuilt view its gradients
-    would differ. Tensors behind a custom function or a hook are refused as well."""
+def _is_view_of(base: FakeTensor, view: FakeTensor) -> bool:
+    """Whether a tensor that shares memory with its base is its view for autograd, too: as a rebuilt view its gradients
+    would differ otherwise. Tensors behind a custom function or a hook are none."""
     step, depth = view.grad_fn, 0
     while step is not None and depth < _DEEPEST_VIEW and not view._backward_hooks:
         if step is base.grad_fn or getattr(step, "variable", None) is base:
-            return
+            return True
         if isinstance(step, torch.autograd.function.BackwardCFunction):
             break
         inputs = [source for source, _ in step.next_functions if source is not None]
         step, depth = inputs[0] if len(inputs) == 1 else None, depth + 1
-    raise Unsupported(
-        "aliased-gradient", "an output shares memory with another tensor without being its view for autograd"
-    )
+    return False
 
 
 def geometry(base: TensorMeta, view: FakeTensor, done: tuple[ViewStep, ...] = ()) -> Geometry:

@@ -82,6 +82,16 @@ class ViewOfOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved(Fresh):
+    """Graph output `position`, moved to the memory of an input, or of another graph output: for autograd it is no view
+    of that tensor."""
+
+    base: int
+    of_input: bool
+    geometry: Geometry
+
+
+@dataclass(frozen=True, slots=True)
 class ViewOfConstant:
     """A real tensor met while tracing, or a view of it (geometry None: the tensor itself)."""
 
