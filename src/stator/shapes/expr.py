@@ -21,6 +21,9 @@ ExprLike = Union["Expr", int]
 # Interned for the life of the process: there are few distinct index expressions, and a plain dict is faster than a weak
 # dict. `setdefault` keeps interning atomic between threads.
 _table: dict[object, Expr] = {}
+# Sums and products by operands: a compilation computes each of them about twenty times.
+_sums: dict[tuple[Expr, ExprLike], Expr] = {}
+_products: dict[tuple[Expr, ExprLike], Expr] = {}
 
 
 class Expr:
@@ -35,10 +38,15 @@ class Expr:
 
     def __add__(self, other: ExprLike) -> Expr:
         if other.__class__ is int:
-            return self if other == 0 else from_terms(add_terms(self._terms, (((), other),)))  # type: ignore[arg-type]
-        if isinstance(other, Expr):
-            return from_terms(add_terms(self._terms, other._terms))
-        return NotImplemented
+            if other == 0:
+                return self
+        elif not isinstance(other, Expr):
+            return NotImplemented
+        found = _sums.get((self, other))
+        if found is None:
+            terms = other._terms if isinstance(other, Expr) else (((), other),)
+            found = _sums[self, other] = from_terms(add_terms(self._terms, terms))
+        return found
 
     __radd__ = __add__
 
@@ -57,12 +65,19 @@ class Expr:
                 return self
             if other == 0:
                 return ZERO
-            return from_sorted(tuple([(m, c * other) for m, c in self._terms]))  # type: ignore[operator]
-        if isinstance(other, Expr):
-            if other.constant is not None:
-                return self * other.constant
-            return from_terms(multiply_terms(self._terms, other._terms))
-        return NotImplemented
+        elif not isinstance(other, Expr):
+            return NotImplemented
+        found = _products.get((self, other))
+        if found is None:
+            found = _products[self, other] = self._product(other)
+        return found
+
+    def _product(self, other: ExprLike) -> Expr:
+        if not isinstance(other, Expr):
+            return from_sorted(tuple([(m, c * other) for m, c in self._terms]))
+        if other.constant is not None:
+            return self * other.constant
+        return from_terms(multiply_terms(self._terms, other._terms))
 
     __rmul__ = __mul__
 
