@@ -243,6 +243,29 @@ def test_models_take_turns() -> None:
         close(result, expected, 1e-3)
 
 
+@only_cuda
+def test_others_free_the_memory_that_products_work_in() -> None:
+    """torch keeps that memory for a stream; torch.compile frees it with each of its own recordings."""
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x @ y  # sums of parts of the long rows lie in the memory of the library
+
+    def large(x: torch.Tensor) -> torch.Tensor:
+        return x.repeat(16) * 2
+
+    x, y = torch.randn(64, 1 << 16, device=DEVICE), torch.randn(1 << 16, 64, device=DEVICE)
+    z = torch.ones(1 << 19, device=DEVICE)
+    compiled = [stator.compile(one, fullgraph=True, mode="reduce-overhead") for one in (product, large)]
+    for _ in range(3):
+        torch.testing.assert_close(compiled[0](x, y), x @ y, rtol=1e-3, atol=1e-2)
+    torch._C._cuda_clearCublasWorkspaces()
+    held = [compiled[1](z) for _ in range(4)]
+    torch.cuda.empty_cache()
+    for _ in range(3):
+        torch.testing.assert_close(compiled[0](x, y), x @ y, rtol=1e-3, atol=1e-2)
+    assert all(bool((one == 2).all()) for one in held)
+
+
 def test_a_result_held_as_dlpack() -> None:
     run = compiled(lambda x: (x * 3).exp())
     kept = []

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -150,8 +150,9 @@ class CudaCapture:
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
-        # Intermediates come from the pool, too, and go back to it: the pool lives as long as its graphs
-        with torch.cuda.stream(self.stream):
+        # Intermediates come from the pool, too, and go back to it: the pool lives as long as its graphs. So does the
+        # memory that cuBLAS works in, which torch keeps for a stream and anybody may free
+        with torch.cuda.stream(self.stream), fresh_workspaces():
             # Other threads, such as those that load data, may go on allocating memory
             graph.capture_begin(self.pools[pool], capture_error_mode="thread_local")
             try:
@@ -196,8 +197,18 @@ class CudaCapture:
         return sum(self._bytes[pool] for pool in {graph.pool for graph in self.graphs})
 
 
+@contextmanager
+def fresh_workspaces() -> Iterator[None]:
+    """Let products of the block allocate the memory that the library works in, and free it behind the block."""
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+
+
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-__all__ = ["Capture", "CaptureFailed", "CudaCapture", "Graph"]
+__all__ = ["Capture", "CaptureFailed", "CudaCapture", "Graph", "fresh_workspaces"]

@@ -19,6 +19,7 @@ from stator.inductor.schedule.groups import Group
 from stator.inductor.sizes import SizeKnowledge
 from stator.runtime import cuda
 from stator.runtime.build import current_cache
+from stator.runtime.cuda.graph_capture import fresh_workspaces
 from stator.runtime.cuda.machine_code import triton_version
 from stator.runtime.toolchain import digest
 
@@ -96,7 +97,7 @@ def time(run: Run, copies: int) -> float:
         run(0)  # what libraries set up with their first call must not be captured
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with fresh_workspaces(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             for copy in range(copies):
                 run(copy)
         times = []
