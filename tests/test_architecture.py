@@ -207,7 +207,6 @@ NATIVE_ORDER = (
         "dict_states",
         "state",
         "switches",
-        "garbage_collection",
         "deferred_exceptions",
     ),
     *("current_frame", "binding", "guards", "guard_values", "guard_tensors", "guard_sizes", "guard_tree"),

@@ -25,8 +25,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'stator' has no attribute {name!r}")
-    with importlib.import_module("stator.dynamo.host.garbage_collection").full_collections_put_off():
-        public = importlib.import_module("stator.public")
+    public = importlib.import_module("stator.public")
     globals().update({each: getattr(public, each) for each in __all__})
     return globals()[name]
 

@@ -19,7 +19,6 @@ from stator import aot
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
 from stator.base.errors import StatorError
-from stator.dynamo.host.garbage_collection import full_collections_put_off
 from stator.graph import verifier as graph_verifier
 from stator.graph.subgraphs.subgraph_ops import SubgraphKey, subgraph_of
 from stator.inductor.buffers import Extern, Lowered
@@ -145,8 +144,7 @@ def _observed(compile_functional: aot.CompileGraph, observe: Observe) -> aot.Com
 
 def _counted(compile_functional: aot.CompileGraph, gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Compiled:
     counters.count(f"compiled:{gm.meta.get('part', 'whole')}")
-    with full_collections_put_off():  # a backward compiles outside of the compilation of its frame
-        return compile_functional(gm, inputs)
+    return compile_functional(gm, inputs)
 
 
 def _ahead_of_time(

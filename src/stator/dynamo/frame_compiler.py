@@ -49,7 +49,6 @@ from .guards.guard import Guard
 from .guards.guard_filter import kept_guards
 from .guards.source import is_in_local_class
 from .host.compile_directives import disabled, frame_disabled_by_torch
-from .host.garbage_collection import full_collections_put_off
 from .host.hook import call_with_hook, skip_frame
 from .host.native_status import native
 from .interpreter.nested_break import user_code
@@ -128,7 +127,7 @@ class FrameCompiler:
         name = _frame_name(function, module)
         assumptions = self._with_lasting(assumptions, code)
         prepare(settings, code, bound)
-        with dumps.compilation(name), full_collections_put_off():
+        with dumps.compilation(name):
             dumps.show("bytecode", "00_bytecode.txt", partial(_text_of, code), f"original {name}")
             while True:
                 try:

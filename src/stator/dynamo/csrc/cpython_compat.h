@@ -275,24 +275,6 @@ static inline int thread_is_outside_program(PyThreadState const *thread)
     return thread->tracing || thread->interp->gc.collecting;
 }
 
-/* The interpreter starts a full collection when `*waiting`, the objects that became old since the last one, is a quarter
- * of `old`, the objects that the last one left. `done`: full collections so far. From 3.14 on, where collections are
- * incremental, waiting is NULL. */
-typedef struct {
-    Py_ssize_t *waiting, old, done;
-} FullCollections;
-
-static inline FullCollections full_collections(void)
-{
-#if PY_VERSION_HEX >= 0x030E0000
-    return (FullCollections){0};
-#else
-    struct _gc_runtime_state *state = &PyInterpreterState_Get()->gc;
-    return (FullCollections){&state->long_lived_pending, state->long_lived_total,
-                             state->generation_stats[NUM_GENERATIONS - 1].collections};
-#endif
-}
-
 /* Is a tool of sys.monitoring in use? From 3.12 on. */
 enum { MONITORING_DEBUGGER = 0, MONITORING_COVERAGE = 1 };
 static inline int thread_is_monitored(PyThreadState const *thread, int tool)

@@ -16,7 +16,7 @@ PyMODINIT_FUNC PyInit__native(void)
             || stator_entry_add_to(module) < 0 || stator_continuation_add_to(module) < 0
             || stator_own_code_exit_add_to(module) < 0
             || stator_deferred_exceptions_add_to(module) < 0 || stator_hook_add_to(module) < 0
-            || stator_switches_add_to(module) < 0 || stator_garbage_collection_add_to(module) < 0)) {
+            || stator_switches_add_to(module) < 0)) {
         Py_CLEAR(module);
     }
     return module;

@@ -13,6 +13,5 @@ int stator_own_code_exit_add_to(PyObject *module);
 int stator_deferred_exceptions_add_to(PyObject *module);
 int stator_hook_add_to(PyObject *module);
 int stator_switches_add_to(PyObject *module);
-int stator_garbage_collection_add_to(PyObject *module);
 
 #endif
