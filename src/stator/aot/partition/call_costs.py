@@ -37,13 +37,13 @@ OPERATORS_BACKWARD: Mapping[str, float] = {"library": 2.7, "node": 3.3, "number"
 # Of a compiled step, "step" is its autograd function itself, "link" the autograd node of a result, "group" that of a
 # group of inputs.
 STEP_FORWARD: Mapping[str, float] = {
-    "step": 2.4,
-    "input": 1.1,
-    "result": 1.7,
-    "saved": 1.3,
+    "step": 2.0,
+    "input": 0.8,
+    "result": 1.1,
+    "saved": 0.5,
     "library": 2.8,
-    "link": 5.8,
-    "group": 6.7,
+    "link": 4.6,
+    "group": 7.1,
 }
 STEP_BACKWARD: Mapping[str, float] = {
     "step": 6.2,
