@@ -60,6 +60,11 @@ weights are random, and nothing is downloaded.
 - *other sizes* (column `dynamic`, where it was measured): one call with `dynamic=True`, and two with other batches and,
   where the model takes them, other lengths of text and sound, or larger images; *recompiled* are families with frames
   that these two compiled again.
+- *speed* (columns `speed` and `speed_train`) is eager's processor time over stator's: the median over pairs of
+  neighbouring calls, of which either comes first by turns, after calls that compile. Pairs are added while their spread
+  leaves open whether the program is slower than 0.97 of eager. The machine (two cores of a Xeon with AVX-512) also did
+  much other work: two runs of a family differ by 0.01 to 0.03, and by more where a program moves much memory. Rows
+  without `noise` in the kept results are older; they are ratios of two medians.
 - Seconds (in the kept results only) come from a machine that also did other work; they are no benchmark.
 """
 
@@ -75,16 +80,10 @@ step with its optimizers: the networks are compiled, or, where the name says `wh
 gradients and weights are compared.
 """
 
-HOW = """*speed* is eager's processor time over stator's, the median over pairs of neighbouring calls, of which either
-comes first by turns; pairs are added while their spread leaves open whether the program is slower than 0.97 of eager.
-Calls that compile come before them. The machine (two cores of a Xeon with AVX-512) also did much other work: two runs
-of a family differ by 0.01 to 0.03, and by more where a program moves much memory. Rows from before this method, on
-other machines, are ratios of two medians: {older} of inference and {older_train} of training. The source changed in
-between."""
-
 SPEED = """Under the default backend on one thread: inference is a call without gradients, training forward and backward
 in training mode; results are compared to 1e-3 of each tensor's largest value. Of {families} families {inference} have
-a speed of inference and {training} of training{failing}.
+a speed of inference and {training} of training{failing}; the costliest to compile are missing. The source changed in
+between.
 """
 
 # Remarks on the results of certain versions: {suite: {version of its package: text}}
@@ -140,7 +139,7 @@ def speed_section(kept: dict[str, Any]) -> str:
     rows = kept["families"]
     built = {name: row for name, row in rows.items() if "built" in row}
     versions = ", ".join(f"{name} {number}" for name, number in kept["versions"].items())
-    lines = [f"## {TITLES['wide']}", "", WIDE, how(built), "", f"Measured with {versions}.", ""]
+    lines = [f"## {TITLES['wide']}", "", WIDE, f"Measured with {versions}.", ""]
     lines += speed_table(built)
     if slow := slow_families("wide", built):
         lines += ["", "### Slower than 0.97 of eager, with the cause", "", *slow]
@@ -162,7 +161,7 @@ def speeds(suite: str, built: dict[str, Any]) -> list[str]:
     measured = {name: row for name, row in built.items() if any(_has_speed(row, column) for column in SPEEDS)}
     if not measured:
         return []
-    lines = ["### Speed beside eager", "", _coverage(built), how(built), "", *speed_table(measured), ""]
+    lines = ["### Speed beside eager", "", _coverage(built), *speed_table(measured), ""]
     bounds = [f"below {BOUNDS[0]}", *[f"{low} to {high}" for low, high in pairwise(BOUNDS)]]
     lines += ["| families by speed | " + " | ".join([*bounds, f"from {BOUNDS[-1]}"]) + " |"]
     lines += ["| --- |" + " ---: |" * (len(BOUNDS) + 1)]
@@ -180,15 +179,6 @@ def _coverage(built: dict[str, Any]) -> str:
     failing = sum(fails_in_eager(row["speed_train"]) for row in built.values() if "speed_train" in row)
     text = f"; eager itself fails in training for {failing}" if failing else ""
     return SPEED.format(families=len(built), inference=counts["speed"], training=counts["speed_train"], failing=text)
-
-
-def how(built: dict[str, Any]) -> str:
-    """How speeds were measured, and of how many otherwise."""
-    older = {
-        column: sum(_has_speed(row, column) and "noise" not in row[column] for row in built.values())
-        for column in SPEEDS
-    }
-    return HOW.format(older=older["speed"], older_train=older["speed_train"])
 
 
 def _has_speed(row: dict[str, Any], column: str) -> bool:
