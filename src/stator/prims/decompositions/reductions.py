@@ -142,20 +142,20 @@ def logsumexp(self: Any, dim: Any, keepdim: bool = False) -> Any:
 
 @decomposes("_softmax")
 def softmax(self: Any, dim: int, half_to_float: bool) -> Any:
-    if 0 in tuple(self.shape):
-        return aten.clone.default(self)
     if not len(self.shape):
         return aten.exp.default(aten.sub.Tensor(self, self))  # 1, or NaN
+    if self.shape[dim] == 0:
+        return aten.clone.default(self)
     exponentials = aten.exp.default(aten.sub.Tensor(self, aten.amax.default(self, [dim], True)))
     return aten.div.Tensor(exponentials, aten.sum.dim_IntList(exponentials, [dim], True))
 
 
 @decomposes("_log_softmax")
 def log_softmax(self: Any, dim: int, half_to_float: bool) -> Any:
-    if 0 in tuple(self.shape):
-        return aten.clone.default(self)
     if not len(self.shape):
         return aten.sub.Tensor(self, self)
+    if self.shape[dim] == 0:
+        return aten.clone.default(self)
     shifted = aten.sub.Tensor(self, aten.amax.default(self, [dim], True))
     total = aten.sum.dim_IntList(aten.exp.default(shifted), [dim], True)
     return aten.sub.Tensor(shifted, aten.log.default(total))
