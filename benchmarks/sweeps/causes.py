@@ -13,9 +13,9 @@ CAUSES: dict[str, dict[str, str]] = {
     "transformers": {
         "switch_transformers": (
             "the sizes of experts' inputs and the experts themselves change from step to step, and the number of an "
-            "expert is formatted into a name, which ends a graph for each. After 60 steps the speed is 0.79, for forty "
-            "compiled steps on little data. Their sizes depend on data, and other calls may bring more, so that they "
-            "are not left to eager"
+            "expert is formatted into a name, which ends a graph for each: after 60 steps it is 0.79, for forty "
+            "compiled steps of little data and of sizes that depend on data, which are not left to eager because "
+            "other calls may bring more"
         ),
     },
     "timm": {},
