@@ -18,6 +18,8 @@ from stator.inductor.buffers import Extern, Layout, Loops, Lowered, View
 from stator.inductor.loops.body import LoopBody
 from stator.prims.layout import channels_last_strides, same_strides
 
+pytestmark = pytest.mark.fixed_sizes  # the evaluator of lowered graphs takes numbers for sizes
+
 # small variants of models: settings and the size of images
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "resnet50": (dict(layers=(1, 1, 1, 1)), 64),
