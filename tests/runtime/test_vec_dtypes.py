@@ -10,8 +10,9 @@ import torch
 from vec_library import TARGETS, build_library
 
 from stator.inductor.codegen.cpp.types import KIND, MEMORY
+from stator.inductor.loops.float8 import is_float8
 
-DTYPES = list(MEMORY)
+DTYPES = [dtype for dtype in MEMORY if not is_float8(dtype)]  # kernels see bytes of 8-bit floats
 REGISTERS = [torch.int32, torch.int64, torch.float32, torch.float64]
 UNARY = ["abs", "sign", "relu", "neg", "logical_not"]
 BINARY = ["maximum", "minimum", "mod", "fmod", "floor_div", "trunc_div", "lt", "ge", "eq"]
