@@ -506,22 +506,3 @@ def test_counters(world: World) -> None:
         program(torch.ones(7))
     assert counters.counts["cuda_graphs:recorded"] == 1 and counters.counts["cuda_graphs:replayed"] == 3
     assert counters.counts["memory:cuda_graphs"] > 0
-
-
-@pytest.mark.parametrize("moves", ["always", "at first"])
-def test_a_program_that_is_recorded_for_nearly_every_call_runs_as_it_is(
-    moves: str, monkeypatch: pytest.MonkeyPatch, world: World
-) -> None:
-    monkeypatch.setattr(graphs, "MOST_WASTED", 6)
-    program, x = world.program(double, parameters=(0,)), torch.zeros(3)
-    kept = []
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        for number in range(60):
-            if moves == "always" or number < 5:
-                x = torch.full((3,), float(number))
-                kept.append(x)
-            assert torch.equal(program(x)[0], x * 2)
-    stopped = [str(one.message) for one in warned if "recorded 6 times" in str(one.message)]
-    assert len(stopped) == (moves == "always")
-    assert world.capture.captures <= 6

@@ -40,8 +40,6 @@ MOST_ALTERNATES = 4  # recordings for equal inputs, which take turns
 MOST_EVASIONS = 16
 MOST_POOLS = 12  # of memory
 MOST_FAILURES = 2  # captures that may fail
-# A program that is recorded so often, for so few replays each, would rather run as it is
-MOST_WASTED, LEAST_REPLAYS = 96, 2
 
 Key = tuple[Any, ...]
 WarmResult = tuple[int, int, StorageWeakRef]  # position, bytes, storage
@@ -134,7 +132,7 @@ class RecordedProgram:
         self.call, self.description, self.pool, self.name = call, description, pool, name
         self.boxed = description.boxed
         self.stopped = False
-        self.failures = self.evasions = self.captures = self.replays = 0
+        self.failures = self.evasions = 0
         self.warm: dict[Key, list[WarmResult]] = {}  # by sizes: results of a first call
         self.seen: dict[int, SeenStorage] = {}  # inputs when they were looked at last
         self.moves: Counter[int] = Counter()
@@ -192,7 +190,6 @@ class RecordedProgram:
             return None
         self.pool.capture.follow(self.pool.results_are_used)
         counters.count("cuda_graphs:replayed")
-        self.replays += 1
         return ready.replay(inputs)
 
     def _find(self, inputs: Sequence[Any], key: Key) -> list[Recording]:
@@ -266,10 +263,6 @@ class RecordedProgram:
         self.pool.drop_obsolete()
         if len(self.recordings) >= MOST_RECORDINGS:
             self._stop(f"it was recorded {MOST_RECORDINGS} times, for other sizes or addresses each")
-            return None
-        self.captures += 1
-        if self.captures > MOST_WASTED and self.replays < LEAST_REPLAYS * self.captures:
-            self._stop(f"it was recorded {MOST_WASTED} times for {self.replays} calls")
             return None
         alive = [(at, size) for at, size, storage in self.warm[key] if not storage.expired()]
         if sum(size for _, size in alive) <= MOST_COPIED_BYTES:
