@@ -25,7 +25,6 @@ from .autograd.step_runner import effects_left, run_step_of_shown, runner, views
 from .partition.call_costs import too_small
 from .partition.partition import Partition, partition
 from .runtime.eager import python_function
-from .runtime.number_operands import with_tensor_operands
 from .runtime.replay import is_flat, with_effects
 from .runtime.shared_memory import OverlappingInputs, RunOverlapping
 from .trace.inference import (
@@ -82,7 +81,7 @@ def compile_training(
         parts = partition(joint, memory_budget)
     if leave_small and not shown and (reason := too_small(joint, parts, joint.link_nodes(), len(joint.groups))):
         leave_small(reason)
-        return _by_operators(function) if isinstance(function, fx.GraphModule) else function
+        return python_function(function) if isinstance(function, fx.GraphModule) else function
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     differentiable = frozenset(joint.differentiable)
     parts.forward.meta["mutated"] = [
@@ -93,12 +92,6 @@ def compile_training(
     forward = compile_graph(parts.forward, [*tensors, *[example_inputs[at] for at in joint.traced.numbers]])
     step = CompiledStep(program, joint, parts, forward, compile_graph, compile_again)
     return _run_of_shown(step, shown) if shown else _run(step, tensors, run_overlapping)
-
-
-def _by_operators(gm: fx.GraphModule) -> Callable[..., Any]:
-    graph, numbers = with_tensor_operands(gm)
-    run = python_function(graph)
-    return partial(run, *numbers) if numbers else run
 
 
 def _compile_without_gradients(
