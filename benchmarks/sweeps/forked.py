@@ -15,8 +15,10 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+_ROOT = f"{Path(__file__).parents[2]}/"  # of the project
 _MOST_BYTES = 14 << 30
 _WALL = 4  # a process that waits (for a lock, for other work on the machine) may take so many times its seconds
 _TIMES_UP = (signal.SIGXCPU, signal.SIGALRM)
@@ -128,7 +130,7 @@ def _entry(measured: Callable[[Any], Row], built: Any) -> Row:
             traceback.print_exc()
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = " ".join(str(error).split())[:400]
-        place = f"{last.filename.split('site-packages/')[-1]}:{last.lineno}"
+        place = f"{last.filename.removeprefix(_ROOT).split('site-packages/')[-1]}:{last.lineno}"
         return {"error": f"{type(error).__name__}: {text} @ {place}"}
 
 
