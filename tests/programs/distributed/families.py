@@ -1,8 +1,9 @@
 """Ways to train over several processes, and to compile the model. Runs as a script in each of two processes:
 
-    families.py RANK FOLDER FAMILY...
+    families.py RANK FOLDER DEVICE FAMILY...
 
-It fails unless all ways of compiling train as eager does, with both optimizers.
+DEVICE is cpu (gloo) or cuda (NCCL, a GPU for each process). The script fails unless all ways of compiling train as
+eager does, with both optimizers.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from stator.base import counters
 
 WORLD = 2
 SECONDS = 180  # for all of a family
+RANK, DEVICE = int(sys.argv[1]), torch.device(sys.argv[3])
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 WIDTH, WORDS = 8, 7
 FAILURES = ("dynamo.failed_frames", "dynamo.internal_errors", "dynamo.failed_graphs")
 
@@ -107,11 +110,11 @@ def by_blocks(model: Model) -> Model:
 
 
 def fsdp1(model: nn.Module) -> nn.Module:
-    return FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+    return FullyShardedDataParallel(model, use_orig_params=True, device_id=DEVICE)
 
 
 def tensor_parallel(model: Model) -> Model:
-    mesh = init_device_mesh("cpu", (WORLD,))
+    mesh = init_device_mesh(DEVICE.type, (WORLD,))
     for block in model.blocks:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     return model
@@ -169,7 +172,7 @@ def trained(model: nn.Module, make_optimizer: Callable[..., torch.optim.Optimize
     for at in range(3):
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(at != 1)  # the second step keeps its gradients for the third
-        words = torch.randint(0, WORDS, (4, 5), generator=generator)
+        words = torch.randint(0, WORDS, (4, 5), generator=generator).to(DEVICE)
         loss = F.cross_entropy(model(words).flatten(0, 1), words.roll(1, 1).flatten())
         loss.backward()
         yield loss.detach()
@@ -184,11 +187,11 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def process_group(rank: int, folder: Path) -> Iterator[None]:
+def process_group(folder: Path) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     store = dist.FileStore(str(folder / "store"), WORLD)
     dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=WORLD, timeout=datetime.timedelta(seconds=SECONDS)
+        BACKENDS[DEVICE.type], store=store, rank=RANK, world_size=WORLD, timeout=datetime.timedelta(seconds=SECONDS)
     )
     try:
         yield
@@ -200,11 +203,11 @@ def check(family: str) -> None:
     for kind, train, ways in FAMILIES[family]:
         for make_optimizer in OPTIMIZERS:
             torch.manual_seed(0)
-            wanted = list(trained(train(kind()), make_optimizer))
+            wanted = list(trained(train(kind().to(DEVICE)), make_optimizer))
             for way in ways:
                 torch.manual_seed(0)
                 counters.counts.clear()
-                found = list(trained(way(kind()), make_optimizer))
+                found = list(trained(way(kind().to(DEVICE)), make_optimizer))
                 rounding = {"rtol": 2e-2, "atol": 2e-2} if train is half else {"rtol": 1e-4, "atol": 1e-5}
                 torch.testing.assert_close(found, wanted, **rounding)
                 failures = {name: counters.counts[name] for name in FAILURES if counters.counts[name]}
@@ -216,8 +219,10 @@ if __name__ == "__main__":
     warnings.filterwarnings("error", "stator")
     torch.set_num_threads(1)
     call_costs.LITTLE_DATA = -1
-    for family in sys.argv[3:]:
+    if DEVICE.type == "cuda":
+        torch.cuda.set_device(RANK)
+    for family in sys.argv[4:]:
         print(family, flush=True)
         faulthandler.dump_traceback_later(SECONDS, exit=True)  # a hang becomes a failure that shows where
-        with process_group(int(sys.argv[1]), Path(sys.argv[2]) / family):
+        with process_group(Path(sys.argv[2]) / family):
             check(family)

@@ -9,12 +9,12 @@ SCRIPT = Path(__file__).with_name("families.py")
 FAMILIES = ("ddp", "fsdp1", "fsdp2", "tensor_parallel", "collectives")
 
 
-def test_compiled_models_train_as_in_eager(tmp_path: Path) -> None:
+def train_over_two_processes(device: str, folder: Path) -> None:
     """All families in one pair of processes, which take longer to start than to train; the text names the family."""
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, SCRIPT, str(rank), str(tmp_path), *FAMILIES],
+            [sys.executable, SCRIPT, str(rank), str(folder), device, *FAMILIES],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -28,3 +28,7 @@ def test_compiled_models_train_as_in_eager(tmp_path: Path) -> None:
         for process in processes:
             process.kill()
     assert not any(process.returncode for process in processes), "\n".join(texts)
+
+
+def test_compiled_models_train_as_in_eager(tmp_path: Path) -> None:
+    train_over_two_processes("cpu", tmp_path)
