@@ -159,9 +159,10 @@ FAMILIES: dict[str, list[tuple[type[Model], Train, list[Train]]]] = {
     ],
     "collectives": [(Averaging, lambda model: model, [stator.compile])],
 }
+# one parameter at a time: lists of DTensors and tensors together are refused by eager
 OPTIMIZERS: list[Callable[..., torch.optim.Optimizer]] = [
-    lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
-    lambda parameters: torch.optim.AdamW(parameters, 1e-2),
+    lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, foreach=False),
+    lambda parameters: torch.optim.AdamW(parameters, 1e-2, foreach=False),
 ]
 
 
