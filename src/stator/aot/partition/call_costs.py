@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any
 
@@ -25,6 +25,10 @@ from .partition import Partition
 
 # Above so many bytes of a tensor, fusion gains more than calls cost
 LITTLE_DATA = 1 << 15
+
+# Above so many bytes of a tensor, fusion gains more than autograd nodes of results and of groups of inputs cost
+DIVIDED_DATA = 1 << 18
+_BYTES_PER_MICROSECOND = 10_000  # that memory gives or takes
 
 # Microseconds of one call or object of each kind. `python -m benchmarks.call_costs` measures small programs on tensors
 # of few elements, fits these numbers by least squares of relative errors, and prints this table. Only ratios matter.
@@ -56,6 +60,17 @@ STEP_BACKWARD: Mapping[str, float] = {
 
 
 @dataclass(frozen=True, slots=True)
+class PieceCounts:
+    """A part of a graph: the numbers of its inputs, of its results, and of inputs that require grad; and the bytes that
+    it takes of other parts."""
+
+    inputs: int
+    results: int
+    gradients: int
+    taken: int
+
+
+@dataclass(frozen=True, slots=True)
 class Calls:
     """What runs in a forward and its backward, by kind: operator by operator, and as a compiled step."""
 
@@ -72,12 +87,21 @@ class Calls:
         """Microseconds of the forward and of the backward of a compiled step."""
         return _cost(self.step_forward, STEP_FORWARD), _cost(self.step_backward, STEP_BACKWARD)
 
+    def apart(self, pieces: Sequence[PieceCounts]) -> Calls:
+        """The calls where each piece is a step, without autograd nodes of results and of groups."""
+        count, results = len(pieces), sum([piece.results for piece in pieces])
+        forward, backward = self.step_forward.copy(), self.step_backward.copy()
+        forward.update(step=count - 1, input=sum([piece.inputs for piece in pieces]) - forward["input"])
+        forward.update(result=results - forward["result"])
+        backward.update(step=count - 1, tangent=results - backward["tangent"])
+        backward.update(gradient=sum([piece.gradients for piece in pieces]) - backward["gradient"])
+        for counts in (forward, backward):
+            counts["link"] = counts["group"] = 0
+        return replace(self, step_forward=forward, step_backward=backward)
 
-def too_small(joint: JointGraph, parts: Partition, links: int, groups: int) -> str | None:
-    """Why the forward and the backward are too small for a compiled step to gain anything; None if they are not.
 
-    links, groups: autograd nodes of results and of groups of inputs, which a compiled step makes besides its own.
-    """
+def too_small(joint: JointGraph, calls: Calls) -> str | None:
+    """Why the forward and the backward are too small for a compiled step to gain anything; None if they are not."""
     nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
     backward = sum(map(is_backward, nodes))
     if len(nodes) - backward <= 1 and backward <= 1:
@@ -90,7 +114,6 @@ def too_small(joint: JointGraph, parts: Partition, links: int, groups: int) -> s
         return None  # other calls may bring more data
     if (0 if nothing_to_fuse else max(map(bytes_of, joint.graph.graph.nodes))) > LITTLE_DATA:
         return None
-    calls = count_calls(joint, parts, links, groups)
     if gains(calls):
         return None
     by_operators, as_step = calls.by_operators(), calls.as_step()
@@ -98,6 +121,20 @@ def too_small(joint: JointGraph, parts: Partition, links: int, groups: int) -> s
         f"calls of its operators take about {by_operators[0]:.0f} us in the forward and {by_operators[1]:.0f} us in "
         f"the backward, those of a compiled step {as_step[0]:.0f} us and {as_step[1]:.0f} us"
     )
+
+
+def may_gain_apart(joint: JointGraph) -> bool:
+    """Whether no tensor is too large for a division of the graph to gain. With symbols, other calls may bring more
+    data."""
+    graph = joint.graph.graph
+    return not has_symbols(graph) and max(map(bytes_of, graph.nodes)) <= DIVIDED_DATA
+
+
+def costs_less_apart(calls: Calls, pieces: Sequence[PieceCounts]) -> bool:
+    """Whether a step for each of these pieces costs less than one step. What pieces take of one another is written and
+    read once more, in forward and backward."""
+    moving = 4 * sum([piece.taken for piece in pieces]) / _BYTES_PER_MICROSECOND
+    return _weighted(calls.apart(pieces).as_step()) + moving < _weighted(calls.as_step())
 
 
 def _fusible(nodes: Sequence[fx.Node]) -> list[fx.Node]:
@@ -112,14 +149,17 @@ def _fusible(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def gains(calls: Calls) -> bool:
-    """Whether a compiled step costs less than calls of the operators. The forward counts twice, because it may run
-    alone."""
-    (forward, backward), (step_forward, step_backward) = calls.by_operators(), calls.as_step()
-    return 2 * step_forward + step_backward <= 2 * forward + backward
+    """Whether a compiled step costs less than calls of the operators."""
+    return _weighted(calls.as_step()) <= _weighted(calls.by_operators())
+
+
+def _weighted(microseconds: tuple[float, float]) -> float:
+    """The forward counts twice, because it may run alone."""
+    return 2 * microseconds[0] + microseconds[1]
 
 
 def count_calls(joint: JointGraph, parts: Partition, links: int, groups: int) -> Calls:
-    """links, groups: see `too_small`."""
+    """links, groups: autograd nodes of results and of groups of inputs, which a compiled step makes besides its own."""
     nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
     step_forward = Counter(
         step=1,
