@@ -3,7 +3,8 @@
 `python -m benchmarks.breaks` prints microseconds for each break, of stator and torch.compile. Each program runs with a
 call of a C function that breaks the graph, and with a call that is captured; the native call is taken off. "graph" is
 what one graph more costs by itself: a compiled function called apart. "By hand" is what PyTorch takes at least: in the
-place of graphs, functions that only make their results, as autograd functions where there are gradients. Figures are
+place of graphs, functions that only make their results, as autograd functions where there are gradients: two for a
+graph with a result that is computed from another result, because hooks and `torch.autograd.grad` see both. Figures are
 minima of alternating batches, in this thread's own time on the processor: other work on the machine must not count.
 """
 
@@ -60,12 +61,12 @@ def in_a_loop(x: torch.Tensor, call: Callable[[bytes], object]) -> torch.Tensor:
     return half(x)
 
 
-# By name: a program, and how many results its graphs have
-PROGRAMS: dict[str, tuple[Program, tuple[int, ...]]] = {
-    "2 live locals": (two_locals, (1, 1)),
-    "20 live locals": (twenty_locals, (10, 1)),
-    "in a callee": (in_a_callee, (2, 1)),
-    f"in a loop of {TURNS} turns": (in_a_loop, (1,) * (TURNS + 1)),
+# By name: a program, and for each of its graphs how many results the functions by hand have
+PROGRAMS: dict[str, tuple[Program, tuple[tuple[int, ...], ...]]] = {
+    "2 live locals": (two_locals, ((1,), (1,))),
+    "20 live locals": (twenty_locals, ((10,), (1,))),
+    "in a callee": (in_a_callee, ((1, 1), (1,))),
+    f"in a loop of {TURNS} turns": (in_a_loop, ((1,),) * (TURNS + 1)),
 }
 
 
@@ -112,18 +113,22 @@ def made_by_hand(results: int, grad: bool) -> Callable[..., Any]:
     return Step.apply if grad else make
 
 
-def cost_by_hand(results: tuple[int, ...], x: torch.Tensor) -> float:
+def cost_by_hand(graphs: tuple[tuple[int, ...], ...], x: torch.Tensor) -> float:
     """Microseconds that one break adds where functions by hand stand for the graphs."""
-    first, *others = (made_by_hand(count, x.requires_grad) for count in results)
-    last = made_by_hand(results[-1], x.requires_grad)
+    grad = x.requires_grad
+    functions = [[made_by_hand(count, grad) for count in (counts if grad else (sum(counts),))] for counts in graphs]
+    last = functions[-1][-1]
 
     def broken() -> None:
-        found = first(x)
-        for other in others:
-            found = other(*found)
+        found: tuple[torch.Tensor, ...] = (x,)
+        for graph in functions:
+            results = graph[0](*found)
+            for other in graph[1:]:
+                results += other(*results)
+            found = results
 
     least = microseconds({"broken": broken, "whole": lambda: last(x)})
-    return (least["broken"] - least["whole"]) / len(others)
+    return (least["broken"] - least["whole"]) / (len(graphs) - 1)
 
 
 def main() -> None:
@@ -131,12 +136,12 @@ def main() -> None:
     # torch.compile comes last: from its first use on, its hook for frames makes all calls of this thread dearer
     for system, compiler in (("by hand", None), ("stator", stator.compile), ("torch.compile", torch.compile)):
         for (grad, name), found in texts.items():
-            program, results = PROGRAMS[name]
+            program, graphs = PROGRAMS[name]
             x = torch.randn(8, requires_grad=grad)
             if compiler is None:
-                found.append(f"{system} {cost_by_hand(results, x):.1f} us a break")
+                found.append(f"{system} {cost_by_hand(graphs, x):.1f} us a break")
             else:
-                cost, graph = costs(compiler, program, len(results) - 1, x)
+                cost, graph = costs(compiler, program, len(graphs) - 1, x)
                 found.append(f"{system} {cost:.1f} us a break (a graph by itself: {graph:.1f})")
     for (grad, name), found in texts.items():
         print(f"{'with' if grad else 'without'} gradients, {name}: {', '.join(found)}")
