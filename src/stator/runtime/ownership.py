@@ -1,4 +1,4 @@
-"""Reuse of the memory of a tensor that is about to be dropped, if it has no other owner.
+"""Whether the memory of a tensor has other owners, and its reuse if the tensor is about to be dropped.
 
 The reference counts of a tensor that one variable holds differ between versions of torch, so they are measured.
 """
@@ -38,6 +38,15 @@ _EXPECTED = _owners_of_one_variable()
 _SUPPORTED = bool(_EXPECTED) and _EXPECTED[:2] == (4, 1)
 
 
+def has_other_owners(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that Python got from C++, as an argument, may be used elsewhere, or its memory by another tensor.
+    References of Python to the tensor do not count."""
+    if not _SUPPORTED or _storage_use_count is None:
+        return True
+    storage = tensor.untyped_storage()
+    return tensor._use_count() > _EXPECTED[1] or _storage_use_count(storage._cdata) > _EXPECTED[3]  # type: ignore[attr-defined]
+
+
 def memory_reuser(
     size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, count: int
 ) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -59,4 +68,4 @@ def memory_reuser(
     return take
 
 
-__all__ = ["memory_reuser"]
+__all__ = ["has_other_owners", "memory_reuser"]

@@ -22,6 +22,7 @@ from stator.graph.fake.wrapper_subclasses import WrapperGradient, WrapperLayout,
 from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.subgraphs.custom_autograd import graph_target
+from stator.runtime.ownership import has_other_owners
 
 from .autograd_reachability import reachable_places
 
@@ -162,7 +163,16 @@ class _Flatten(torch.autograd.Function):
             gradients = tuple([ctx.fixed.get(at, one) for at, one in enumerate(gradients)])
         for one in filter(is_wrapper, gradients):  # a plain result was given a gradient that is no plain tensor
             raise _unlike_compiled("that is a plain tensor", one)
-        return None, gradients[0] if converter.gradient is None else _Converter(converter.gradient).build(*gradients)
+        if converter.gradient is None:
+            return None, gradients[0]
+        return None, _Converter(converter.gradient).build(*map(_owned, gradients))
+
+
+def _owned(part: torch.Tensor) -> torch.Tensor:
+    """A part of a gradient in memory of its own. Autograd adds later gradients to the first gradient of a leaf in place
+    if nothing else holds the first one. Autograd sees who holds the gradient, but not who holds its parts."""
+    shared = not isinstance(part, FakeTensor) and part.layout is torch.strided and has_other_owners(part)
+    return part.clone() if shared else part
 
 
 class _Build(torch.autograd.Function):
@@ -183,7 +193,9 @@ class _Build(torch.autograd.Function):
         if converter.carriers is None and not all(_is_same(given[at], own) for at, own in ctx.fixed.items()):
             raise _unlike_compiled("with the numbers of the result beside its values", gradient)
         found = [None] * (len(ctx.shapes) - len(given)) + list(given)
-        return None, *[None if shape is None else one for one, shape in zip(found, ctx.shapes, strict=True)]
+        pairs = zip(found, ctx.shapes, strict=True)
+        # others than the gradient may hold its parts, which aliases show to `_owned`
+        return None, *[None if shape is None else one.view_as(one) for one, shape in pairs]
 
 
 def _take_gradient_layout(

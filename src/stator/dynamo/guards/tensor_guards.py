@@ -14,6 +14,7 @@ import torch
 
 from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.torch_overrides import plain_requires_grad, plain_tensor
+from stator.graph.fake.wrapper_subclasses import is_value
 from stator.runtime import tensor_impl
 
 from .global_state import install_probes, is_ordinary, read_global_state
@@ -131,14 +132,16 @@ def _has_metadata(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
 
 
 class MadeAlike:
-    """Guard predicate: a tensor that is made of other tensors has these parts and an equal context."""
+    """Guard predicate: a tensor that is made of other tensors has these parts and an equal context. values: the parts
+    that are no tensors, by name."""
 
-    def __init__(self, names: tuple[str, ...], context: Any) -> None:
-        self.names, self.context = names, copy.deepcopy(context)
+    def __init__(self, names: tuple[str, ...], values: dict[str, Any], context: Any) -> None:
+        self.names, self.values = names, values
+        self.context = context if is_value(context) else copy.deepcopy(context)
 
     def __call__(self, tensor: Any) -> bool:
         names, context = tensor.__tensor_flatten__()
-        if tuple(names) != self.names:
+        if tuple(names) != self.names or any(getattr(tensor, name) != own for name, own in self.values.items()):
             return False
         compare = getattr(type(tensor), "__metadata_guard__", operator.eq)
         return bool(compare(self.context, context))

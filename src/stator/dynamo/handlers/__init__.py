@@ -22,6 +22,7 @@ from .torch_calls import (
     backend_flags,
     data_assertions,
     device_contexts,
+    distributed_calls,
     distributions,
     function_modes,
     higher_order_operators,

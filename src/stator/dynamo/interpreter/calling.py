@@ -31,6 +31,7 @@ from stator.dynamo.host.compile_directives import (
 from stator.dynamo.host.naming import full_name, module_of, qualified_name
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_boundary import is_pure_function
+from stator.dynamo.host.placements import is_placement_class
 from stator.dynamo.values.base import CaptureContext, NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
@@ -418,7 +419,7 @@ def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwar
     if handler is not None:
         _check_arguments(cls.cls, args, kwargs)
         return context.call_handler(handler, args, kwargs)
-    if cls.cls in foldable:
+    if cls.cls in foldable or is_placement_class(cls.cls):
         return run_folded(context, cls.cls, args, kwargs)
     replacement = replacements.get(cls.cls)
     if replacement is not None:

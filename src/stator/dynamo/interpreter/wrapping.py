@@ -22,7 +22,7 @@ from torch.torch_version import TorchVersion
 from stator.base.registry import Registry
 from stator.dynamo.graph.input_value_guards import follow_contents
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.guard_tree import brief
+from stator.dynamo.guards.guard_tree import brief, register_plain_type
 from stator.dynamo.guards.source import (
     AttrSource,
     CallSource,
@@ -39,6 +39,7 @@ from stator.dynamo.host.iterator_state import READABLE
 from stator.dynamo.host.naming import class_name, full_name, is_python_class, module_of
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_boundary import is_numpy_number, numpy_numbers, plain_converter
+from stator.dynamo.host.placements import Placement, is_placement
 from stator.dynamo.host.torch_overrides import plain_tensor
 from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
@@ -130,7 +131,16 @@ def is_constant_object(obj: Any) -> bool:
         kind in CONSTANT_TYPES
         or (issubclass(kind, enum.Enum) and _is_constant_member(obj))
         or (kind in (tuple, frozenset) and all(map(is_constant_object, obj)))
+        or _is_plain_placement(obj)
     )
+
+
+def _is_plain_placement(obj: Any) -> bool:
+    """Whether an object is a placement of distributed tensors, which C++ compares; guards learn of its class."""
+    if not is_placement(obj):
+        return False
+    register_plain_type(type(obj))
+    return True
 
 
 def _is_constant_member(member: enum.Enum) -> bool:
@@ -198,6 +208,14 @@ for _kind in (*CONSTANT_TYPES, *numpy_numbers()):
 wrappers.add(enum.Enum, _constant)
 
 
+def _placement(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    return (_constant if _is_plain_placement(obj) else _object)(context, obj, source)
+
+
+if Placement is not None:
+    wrappers.add(Placement, _placement)
+
+
 def _guard_type(context: CaptureContext, obj: Any, source: Source | None) -> None:
     if source is None:
         raise unsupported("unguardable", f"a {class_name(type(obj))} that cannot be reached from the frame")
@@ -250,9 +268,11 @@ _NO_DISPATCH = vars(torch.Tensor)["__torch_dispatch__"]
 def _guard_parts(context: CaptureContext, obj: Any, source: Source) -> None:
     """Guard the context and the inner tensors of a tensor that is made of other tensors."""
     names, made_with = obj.__tensor_flatten__()
-    context.guard(source, GuardKind.PREDICATE, MadeAlike(tuple(names), made_with))
-    for name in names:
-        inner, own = getattr(obj, name), AttrSource(source, name)
+    parts = {name: getattr(obj, name) for name in names}
+    values = {name: part for name, part in parts.items() if not isinstance(part, torch.Tensor)}
+    context.guard(source, GuardKind.PREDICATE, MadeAlike(tuple(names), values, made_with))
+    for name in parts.keys() - values.keys():
+        inner, own = parts[name], AttrSource(source, name)
         context.guards.tensor(own, inner, type(inner))
         if obj.is_nested and not inner.is_floating_point():
             for other in context.recorder.nested_inputs:

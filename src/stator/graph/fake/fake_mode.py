@@ -35,6 +35,7 @@ from .wrapper_subclasses import WrapperLayout, is_wrapper_class, with_gradient_o
 from .writes import check_keeps_storage, check_overlap
 
 aten = torch.ops.aten
+_fake_mode_of_torch, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 NUMBERS: dict[type, Any] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # Known values of up to this many elements propagate through operators, so that `.item()` works on them.
@@ -75,6 +76,7 @@ class FakeMode(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.over = False
+        self._outer = _fake_mode_of_torch(_FAKE)
         self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
         self._wrappers: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         # fakes of overlapping real tensors find each other
@@ -195,6 +197,8 @@ class FakeMode(TorchDispatchMode):
     ) -> Any:
         if any(kind is not FakeTensor and is_wrapper_class(kind) for kind in types):
             return NotImplemented  # the class runs the operator, on its inner tensors
+        if _fake_mode_of_torch(_FAKE) is not self._outer:  # a class asks torch for the metadata of its own tensors
+            return func(*args, **(kwargs or {}))
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

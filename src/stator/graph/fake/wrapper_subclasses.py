@@ -1,7 +1,7 @@
 """Wrapper subclasses: tensors made of inner tensors, whose class runs operators by its own `__torch_dispatch__`.
 
 A class takes its tensors apart by `__tensor_flatten__` and makes them again by `__tensor_unflatten__`. Inner tensors
-may be wrapper subclasses themselves.
+may be wrapper subclasses themselves. Beside tensors, a class may list other objects: a distributed tensor lists its mesh.
 """
 
 from __future__ import annotations
@@ -38,13 +38,25 @@ _NO_FUNCTIONS = (torch._C._disabled_torch_function_impl, vars(torch.Tensor)["__t
 
 
 def is_made_of_tensors(tensor: torch.Tensor) -> bool:
-    """Whether each part of a wrapper subclass is a plain tensor, or a wrapper subclass made of tensors."""
+    """Whether each part of a wrapper subclass is a plain tensor, a wrapper subclass made of tensors, or an object that
+    is compared as a value, because it has a hash."""
     names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    parts = [getattr(tensor, name) for name in names]
-    return all(
-        is_made_of_tensors(part) if is_wrapper(part) else type(part) in (torch.Tensor, torch.nn.Parameter)
-        for part in parts
-    )
+    return all(map(_is_known_part, [getattr(tensor, name) for name in names]))
+
+
+def _is_known_part(part: Any) -> bool:
+    if is_wrapper(part):
+        return is_made_of_tensors(part)
+    return type(part) in (torch.Tensor, torch.nn.Parameter) if isinstance(part, torch.Tensor) else is_value(part)
+
+
+def is_value(obj: Any) -> bool:
+    """Whether an object has a hash, so that, by Python's rules, what it equals never changes."""
+    try:
+        hash(obj)
+    except TypeError:
+        return False
+    return True
 
 
 def _may_equal(one: Any, other: Any) -> bool:
@@ -57,13 +69,14 @@ def _may_equal(one: Any, other: Any) -> bool:
 class WrapperLayout:
     """How a wrapper subclass is made of its inner tensors.
 
-    names: the attributes that hold the inner tensors. inner: their layouts; None for plain tensors. context: the second
-    result of `__tensor_flatten__`.
+    names: the attributes that hold the inner tensors. inner: their layouts; None for plain tensors. values: the parts
+    that are no tensors, by name. context: the second result of `__tensor_flatten__`.
     """
 
     cls: type
     names: tuple[str, ...]
     inner: tuple[WrapperLayout | None, ...]
+    values: dict[str, Any]
     context: Any
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
@@ -71,9 +84,11 @@ class WrapperLayout:
     @staticmethod
     def of(tensor: torch.Tensor) -> WrapperLayout:
         names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        parts = [getattr(tensor, name) for name in names]
-        inner = tuple([WrapperLayout.of(part) if is_wrapper(part) else None for part in parts])
-        return WrapperLayout(type(tensor), tuple(names), inner, context, tensor.size(), tensor.stride())
+        parts = {name: getattr(tensor, name) for name in names}
+        values = {name: part for name, part in parts.items() if not isinstance(part, torch.Tensor)}
+        names = tuple([name for name in names if name not in values])
+        inner = tuple([WrapperLayout.of(parts[name]) if is_wrapper(parts[name]) else None for name in names])
+        return WrapperLayout(type(tensor), names, inner, values, context, tensor.size(), tensor.stride())
 
     @property
     def count(self) -> int:
@@ -94,7 +109,7 @@ class WrapperLayout:
 
     def of_parts(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """A tensor made of its inner tensors."""
-        inner = dict(zip(self.names, parts, strict=True))
+        inner = {**dict(zip(self.names, parts, strict=True)), **self.values}
         return self.cls.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore[attr-defined,no-any-return]
 
     def fits(self, other: WrapperLayout) -> bool:
@@ -102,6 +117,7 @@ class WrapperLayout:
         return (
             self.cls is other.cls
             and self.names == other.names
+            and self.values == other.values
             and bool(self.context == other.context)
             and len(self.size) == len(other.size)
             and all(map(_may_equal, self.size, other.size))

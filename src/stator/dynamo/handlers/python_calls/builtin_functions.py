@@ -104,11 +104,13 @@ def _looks_at_object(check: Any, wanted: type) -> bool:
     """Whether the check of a metaclass may look at more than the classes, so that capture has to follow it."""
     if type(check) is not FunctionType:
         return False
-    library = module_of(type(wanted)).partition(".")[0]
-    return library not in _KNOWN_CHECKS and not (library == "torch" and issubclass(wanted, torch.Tensor))
+    origin = module_of(type(wanted))
+    of_torch = origin.partition(".")[0] == "torch"
+    return origin not in _KNOWN_CHECKS and not (of_torch and issubclass(wanted, torch.Tensor))
 
 
-_KNOWN_CHECKS = frozenset({"abc", "typing", "_py_abc", "enum"})  # modules whose checks look at classes alone
+# modules whose checks look at classes alone, or beyond them only at objects of torch.export
+_KNOWN_CHECKS = frozenset({"abc", "typing", "_py_abc", "enum", "torch._opaque_base"})
 
 
 def _is_subclass(context: CaptureContext, kind: type, wanted: type) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
+import torch
+
 from stator.dynamo.cache.entry import is_entry
 from stator.dynamo.guards.source import AttrSource, ConstantSource
 from stator.dynamo.host.naming import class_name, full_name, qualified_name
@@ -123,6 +125,10 @@ def _bind_builtin(context: CaptureContext, owner: Value, cls: type, name: str, r
     return context.known(raw)
 
 
+def _bind_pybind_method(context: CaptureContext, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    return BoundMethodValue(context.known(raw.__func__), owner)
+
+
 class _Pair(NamedTuple):
     first: int
 
@@ -150,4 +156,5 @@ _BINDERS: dict[type, Callable[[CaptureContext, Value, type, str, Any], Value]] =
     type(_Pair.first): _bind_named_field,
     functools._lru_cache_wrapper: _bind_cached_function,
     type: _bind_builtin,
+    type(vars(torch._C.Graph)["nodes"]): _bind_pybind_method,
 }

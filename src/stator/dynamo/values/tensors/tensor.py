@@ -254,9 +254,13 @@ class TensorValue(Value):
 
     def slot(self, context: CaptureContext, name: str, descriptor: Any) -> Value:
         """A `__slots__` member of the program's tensor class."""
-        if self.obj is None or self.source is None:
-            raise unsupported("tensor-subclass", f"the slot {name!r} of a {class_name(self.cls)} made in captured code")
-        return context.wrap(context.run_real(descriptor.__get__, (self.obj, self.cls)), AttrSource(self.source, name))
+        if self.obj is not None and self.source is not None:
+            held = context.run_real(descriptor.__get__, (self.obj, self.cls))
+            return context.wrap(held, AttrSource(self.source, name))
+        held = context.run_real(descriptor.__get__, (self.fake, self.cls))
+        if isinstance(held, torch.Tensor):
+            return context.record_function(getattr, [self, ConstantValue(name)], {})
+        return context.known(held)
 
     def _added(self, context: CaptureContext, name: str) -> Any:
         """The attribute in the tensor class of the program, or MISSING."""
