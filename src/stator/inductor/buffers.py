@@ -57,6 +57,7 @@ class Extern:
     `Buffer.layout` promises their layouts, which are checked when `verify` is on;
     style "mutates": the call writes into the buffers named in `mutates`, and its return value is not used.
 
+    keeps: buffers that an earlier call reads until this call ends, such as the operands of a collective.
     binds: symbols that the results tell, for all later nodes; promised: by output, the shape and the strides in terms
     of these symbols, where facts that are checked later (`prims.operators.checks.require`) replace none of them.
     """
@@ -70,6 +71,7 @@ class Extern:
     origins: tuple[str, ...] = ()
     binds: tuple[tuple[Symbol, ResultPlace], ...] = ()
     promised: tuple[tuple[Any, Any] | None, ...] = ()
+    keeps: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

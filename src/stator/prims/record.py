@@ -100,6 +100,8 @@ def _where(rule: Callable[..., Any] | None) -> str:
 
 
 records: Registry[torch._ops.OpOverload, OpRecord] = Registry("operator record")
+# decompositions of operators that torch defines only when a program imports their module, by "namespace::name.overload"
+decompositions_by_name: Registry[str, Decomposition] = Registry("decomposition by name")
 
 
 def record(target: torch._ops.OpOverload) -> OpRecord:
@@ -107,6 +109,8 @@ def record(target: torch._ops.OpOverload) -> OpRecord:
     found = records.get(target)
     if found is None:
         found = OpRecord(target)
+        if target.namespace != "aten":
+            found.decompose = decompositions_by_name.get(target.name())
         records.add(target, found)
     return found
 

@@ -39,8 +39,8 @@ _SUPPORTED = bool(_EXPECTED) and _EXPECTED[:2] == (4, 1)
 
 
 def has_other_owners(tensor: torch.Tensor) -> bool:
-    """Whether a tensor that Python got from C++, as an argument, may be used elsewhere, or its memory by another tensor.
-    References of Python to the tensor do not count."""
+    """Whether a tensor that C++ passes to Python may be used elsewhere, or its memory by another tensor. References of
+    Python to the tensor do not count."""
     if not _SUPPORTED or _storage_use_count is None:
         return True
     storage = tensor.untyped_storage()

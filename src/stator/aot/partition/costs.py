@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 from torch._ops import OpOverload
 
-from stator.graph.ir.schema import is_random_call, op_info
+from stator.graph.ir.schema import has_effects, op_info
 from stator.prims.record import TensorMeta
 
 # Arithmetic that costs next to nothing beside the memory that it reads or writes
@@ -83,7 +83,7 @@ def computing_cost(node: fx.Node) -> int | None:
     if info.is_view:
         return 0
     tags, name, size = info.record.tags, info.name, bytes_of(node)
-    if is_random_call(node.target, node.args, node.kwargs):
+    if has_effects(node.target, node.args, node.kwargs):
         return None
     if name in MOVES:
         return OPERATION + int(MOVE_PER_BYTE * size)

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from stator.base.errors import CompileError
 from stator.graph.ir.memory import memory_root
-from stator.graph.ir.schema import is_random_call
+from stator.graph.ir.schema import has_effects
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
 
@@ -111,9 +111,9 @@ def can_be_saved(node: fx.Node) -> bool:
     return node.op != "get_attr" and isinstance(node.meta["val"], TensorMeta)
 
 
-def draws_numbers(node: fx.Node) -> bool:
-    """Whether running a node again would give other numbers."""
-    return is_random_call(node.target, node.args, node.kwargs)
+def runs_once(node: fx.Node) -> bool:
+    """Whether a node may not run again: it would draw other numbers, or communicate once more."""
+    return has_effects(node.target, node.args, node.kwargs)
 
 
 def is_backward(node: fx.Node) -> bool:
@@ -128,7 +128,7 @@ def must_run(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload):
         return False
-    return not target._schema.returns or draws_numbers(node)
+    return not target._schema.returns or runs_once(node)
 
 
 def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:

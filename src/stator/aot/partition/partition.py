@@ -28,7 +28,7 @@ from stator.shapes.environment import Environment
 from stator.shapes.sym_node import to_sym_int
 
 from .budget import choose_saved
-from .forward_backward_sets import ForwardBackwardSets, JointGraph, ancestors, divide_joint, draws_numbers
+from .forward_backward_sets import ForwardBackwardSets, JointGraph, ancestors, divide_joint, runs_once
 from .liveness import demand_order
 
 aten = torch.ops.aten
@@ -191,7 +191,7 @@ class _Backward:
         """The nodes that the gradients need and that are not handed over, each as late as possible."""
         order = demand_order(self.sides, {*self.made, *(node for node, _ in self.recovered), *self.sides.tangents})
         for node in order:
-            if node in self.sides.forward and draws_numbers(node):
+            if node in self.sides.forward and runs_once(node):
                 text = f"{node.name} draws random numbers; it cannot be computed again for the backward"
                 raise CompileError("aot", text)
         return order

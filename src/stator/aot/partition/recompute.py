@@ -17,7 +17,7 @@ from stator.graph.ir.cleanup import is_copy_of_input
 from stator.graph.ir.memory import memory_root
 
 from .costs import TENSOR, bytes_of, computing_cost, is_library_call, library_cost
-from .forward_backward_sets import ForwardBackwardSets, JointGraph, can_be_saved, draws_numbers, is_backward
+from .forward_backward_sets import ForwardBackwardSets, JointGraph, can_be_saved, is_backward, runs_once
 from .min_cut import INFINITE, FlowNetwork
 
 # The price of a kept byte beside its traffic: its page is fetched and zeroed anew in every step
@@ -217,4 +217,4 @@ class RecomputeProblem:
 def _shows_drawn_numbers(node: fx.Node) -> bool:
     """Whether the value, or the operator whose result it is one of, would be another if it were computed again."""
     producer = node.args[0] if node.target is operator.getitem else node
-    return isinstance(producer, fx.Node) and draws_numbers(producer)
+    return isinstance(producer, fx.Node) and runs_once(producer)

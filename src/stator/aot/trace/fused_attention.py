@@ -19,7 +19,7 @@ from stator.base import counters
 from stator.graph.functionalization.functionalize import FunctionalTracer
 from stator.graph.ir.cleanup import clean_up, same_layout
 from stator.graph.ir.memory import fixed_memory
-from stator.graph.ir.schema import is_random_call
+from stator.graph.ir.schema import has_effects
 from stator.prims.record import TensorMeta, record
 
 from .attention_pattern import FLOATS, KEPT, TURNED, Attention, find_attention, meta_of, order_of, softmaxes
@@ -309,7 +309,7 @@ def _shows_each_row(bias: fx.Node) -> bool:
         if node not in needed:
             continue
         known = isinstance(node.target, torch._ops.OpOverload) and "empty" not in str(node.target)
-        if not known or is_random_call(node.target, node.args, node.kwargs):
+        if not known or has_effects(node.target, node.args, node.kwargs):
             return False
         needed.update(node.all_input_nodes)
     values: dict[fx.Node, Any] = {}

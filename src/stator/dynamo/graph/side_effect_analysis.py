@@ -47,7 +47,6 @@ class Footprint:
 _Note = Callable[[Footprint, OpOverload, tuple[Any, ...], dict[str, Any]], None]
 _notes: dict[OpOverload, tuple[_Note, ...]] = {}
 
-_SPEAKING = ("c10d", "_c10d", "fsdp", "symm_mem")  # namespaces
 # (input, weight, bias, running_mean, running_var, training, ...): in training they write the statistics, which their
 # schemas do not say
 _BATCH_NORMS = frozenset(
@@ -70,7 +69,7 @@ def _notes_on(func: OpOverload) -> tuple[_Note, ...]:
         found.append(_writes_statistics)
     if info.random:
         found.append(_draws)
-    if func.namespace.startswith(_SPEAKING):
+    if info.communicates:
         found.append(_speaks)
     return tuple(found)
 

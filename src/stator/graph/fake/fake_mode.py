@@ -226,7 +226,7 @@ class FakeMode(TorchDispatchMode):
             return self._mutate(info, args, kwargs, tensors)
         metas = self.infer(info, args, kwargs, tensors)
         result = self._wrap(info, metas, tensors, args)
-        if not info.random and (tensors or func in KNOWN_VALUE_FACTORIES):
+        if not (info.random or info.communicates) and (tensors or func in KNOWN_VALUE_FACTORIES):
             self._follow_constants(func, args, kwargs, tensors, result)
         if func in KNOWN_VALUE_FACTORIES or func in UNINITIALIZED_FACTORIES:
             track_factory(func, result)
@@ -327,7 +327,9 @@ class FakeMode(TorchDispatchMode):
     ) -> list[torch.Tensor]:
         """Return the written values if all their operands are known; else an empty list."""
         twin = functional_twin(info.target)
-        if info.random or twin is None or any(tensor.tracked_value() is None for tensor in tensors):
+        if info.random or info.communicates or twin is None:
+            return []
+        if any(tensor.tracked_value() is None for tensor in tensors):
             return []
         if any(isinstance(number, SYMBOLIC) for number in pytree.tree_leaves((args, kwargs))):
             return []

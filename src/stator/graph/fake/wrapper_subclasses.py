@@ -1,7 +1,8 @@
 """Wrapper subclasses: tensors made of inner tensors, whose class runs operators by its own `__torch_dispatch__`.
 
 A class takes its tensors apart by `__tensor_flatten__` and makes them again by `__tensor_unflatten__`. Inner tensors
-may be wrapper subclasses themselves. Beside tensors, a class may list other objects: a distributed tensor lists its mesh.
+may be wrapper subclasses themselves. Beside tensors, a class may list other objects: a distributed tensor lists its
+mesh.
 """
 
 from __future__ import annotations

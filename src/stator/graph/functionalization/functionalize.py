@@ -416,7 +416,7 @@ class FunctionalTracer(FakeMode):
             node.meta["val"] = result = metas
         if self.unknown is not None:
             self.unknown.note(node)
-        if not info.random and (tensors or func in KNOWN_VALUE_FACTORIES):
+        if not (info.random or info.communicates) and (tensors or func in KNOWN_VALUE_FACTORIES):
             self._follow_constants(func, args, kwargs, tensors, result)
         return result
 

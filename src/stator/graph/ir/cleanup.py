@@ -16,7 +16,7 @@ from stator.prims.record import TensorMeta
 from stator.shapes.sym_node import to_expression
 
 from .memory import fixed_memory, memory_root
-from .schema import is_random_call
+from .schema import has_effects
 from .size_bindings import SYMBOLIC, symbols_of
 
 aten = torch.ops.aten
@@ -89,7 +89,7 @@ def is_pure(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload):
         return True
-    return bool(target._schema.returns) and not is_random_call(target, node.args, node.kwargs)
+    return bool(target._schema.returns) and not has_effects(target, node.args, node.kwargs)
 
 
 def _changes_nothing(node: fx.Node) -> bool:

@@ -28,7 +28,8 @@ class SchemaFacts:
     inplace_view: changes the shape or strides of its argument in place.
     composite: written in C++ with other ATen operators; it need not exist below autograd.
     dynamic_shape, data_dependent: the result's shape, or a Python value, depends on data.
-    random: some calls draw from the random number generator (see `draws`).
+    random: some calls draw from the random number generator (see `is_random_call`).
+    communicates: takes part in communication with other processes, or waits for it.
     makes_device: has a `device` argument.
     """
 
@@ -43,6 +44,7 @@ class SchemaFacts:
     dynamic_shape: bool
     data_dependent: bool
     random: bool
+    communicates: bool
     makes_device: bool
 
 
@@ -93,13 +95,23 @@ def _inspect(target: OpOverload) -> SchemaFacts:
         dynamic_shape=(torch.Tag.dynamic_output_shape in tags or target in UNTAGGED) and record(target).shape is None,
         data_dependent=torch.Tag.data_dependent_output in tags,
         random=torch.Tag.nondeterministic_seeded in tags,
+        communicates=target.namespace.startswith(_COMMUNICATING),
         makes_device=any(argument.name == "device" for argument in schema.arguments),
     )
 
 
+def has_effects(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether others than the readers of its results can notice a call with these arguments: it draws random numbers or
+    communicates with other processes. Rewrites may not repeat, merge, remove or reorder such calls."""
+    communicates = isinstance(target, OpOverload) and op_info(target).communicates
+    return communicates or is_random_call(target, args, kwargs)
+
+
+_COMMUNICATING = ("c10d", "_c10d", "_dtensor", "fsdp", "symm_mem")  # beginnings of namespaces
+
+
 def is_random_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call with these arguments draws from a random number generator. Rewrites may not repeat, merge, remove
-    or reorder such calls."""
+    """Whether a call with these arguments draws from a random number generator."""
     if not isinstance(target, OpOverload) or not op_info(target).random:
         return False
     for position, argument in enumerate(target._schema.arguments):

@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from stator.graph.ir.memory import output_memory
-from stator.graph.ir.schema import is_random_call
+from stator.graph.ir.schema import has_effects
 
 
 def merge_common_subexpressions(gm: fx.GraphModule) -> fx.GraphModule:
@@ -16,7 +16,7 @@ def merge_common_subexpressions(gm: fx.GraphModule) -> fx.GraphModule:
     seen: dict[Hashable, fx.Node] = {}
     returned = output_memory(gm.graph)
     for node in list(gm.graph.nodes):
-        if node.op != "call_function" or node in returned or is_random_call(node.target, node.args, node.kwargs):
+        if node.op != "call_function" or node in returned or has_effects(node.target, node.args, node.kwargs):
             continue
         key = _key(node)
         if key is None:

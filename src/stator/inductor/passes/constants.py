@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from stator.graph.ir.cleanup import remove_dead
 from stator.graph.ir.memory import output_memory
-from stator.graph.ir.schema import is_random_call
+from stator.graph.ir.schema import has_effects
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Expr
@@ -50,7 +50,7 @@ def _constant_nodes(graph: fx.Graph) -> dict[fx.Node, int]:
         # a tensor attribute is not constant: the user may hold it and change it
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
-        if is_random_call(node.target, node.args, node.kwargs):
+        if has_effects(node.target, node.args, node.kwargs):
             continue
         sources = node.all_input_nodes
         meta = node.meta.get("val")

@@ -42,7 +42,7 @@ def buffers_in(value: Any, buffers: Mapping[str, Buffer]) -> Iterator[str]:
 def reads_of(step: Group | Combination | Extern, buffers: Mapping[str, Buffer]) -> tuple[str, ...]:
     if isinstance(step, Group | Combination):
         return step.reads
-    return tuple(dict.fromkeys(buffers_in((step.args, step.kwargs), buffers)))
+    return tuple(dict.fromkeys((*buffers_in((step.args, step.kwargs), buffers), *step.keeps)))
 
 
 def writes_of(step: Group | Combination | Extern) -> tuple[str, ...]:
@@ -57,8 +57,8 @@ def is_check(extern: Extern) -> bool:
     return extern.style == "mutates" and not extern.mutates
 
 
-# These return views although their schemas do not say so
-_UNDECLARED_VIEWS = frozenset(("aten::_unsafe_view", "aten::_reshape_alias"))
+# These return views, or an argument itself, although their schemas do not say so
+_UNDECLARED_VIEWS = frozenset(("aten::_unsafe_view", "aten::_reshape_alias", "_c10d_functional::wait_tensor"))
 
 
 def may_alias_arguments(extern: Extern) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from stator.graph.ir.schema import is_random_call
+from stator.graph.ir.schema import has_effects
 from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View
 from stator.inductor.schedule.accesses import symbols_needed
 from stator.inductor.schedule.groups import Combination, Group, Schedule
@@ -272,5 +272,5 @@ def _roots(memory: AliasAnalysis, names: Iterable[str]) -> frozenset[str]:
 
 
 def _has_effects(step: Extern) -> bool:
-    """True if the order of two such calls can be observed: they draw random numbers, or may raise."""
-    return is_random_call(step.target, step.args, step.kwargs) or step.style == "mutates"
+    """True if the order of two such calls can be observed: they draw random numbers, communicate, or may raise."""
+    return has_effects(step.target, step.args, step.kwargs) or step.style == "mutates"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from stator.graph.ir.schema import op_info
 from stator.graph.subgraphs.subgraph_ops import SubgraphOp
 from stator.inductor.buffers import Extern
 from stator.runtime.cuda.graph_inputs import InputDescription
@@ -22,7 +23,6 @@ _READS_DATA = frozenset(
     (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, getattr(torch.Tag, "cudagraph_unsafe", None))
 )
 _OWN_READERS = frozenset(("stator.require.default", "stator.tolist.default"))
-_COLLECTIVES = frozenset(("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"))
 
 
 def recording_device(program: Program) -> torch.device | None:
@@ -52,7 +52,7 @@ def _reason(extern: Extern) -> str | None:
         return "it chooses on the host which of its graphs to run"
     if not isinstance(target, OpOverload):
         return f"{extern.name} is a function of Python"
-    if target.namespace in _COLLECTIVES:
+    if op_info(target).communicates:
         return f"{extern.name} communicates with other processes"
     if extern.binds or str(target) in _OWN_READERS or not _READS_DATA.isdisjoint(target.tags):
         return f"{extern.name} waits for data of the device"

@@ -82,7 +82,7 @@ def memory_owner(name: str, buffers: Mapping[str, Buffer]) -> str:
 
 
 def extern_reads(extern: Extern) -> set[str]:
-    return set(_names((extern.args, extern.kwargs))) | set(extern.mutates)
+    return {*_names((extern.args, extern.kwargs)), *extern.mutates, *extern.keeps}
 
 
 def extern_writes(extern: Extern) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stator.graph.ir.schema import is_random_call
+from stator.graph.ir.schema import has_effects
 from stator.inductor.buffers import Extern, Loops, Lowered, View
 from stator.inductor.devices import traits_of
 from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
@@ -218,7 +218,7 @@ class _ProductFusion:
         """(reads, writes, whether nothing may move past the step)."""
         if isinstance(step, Group):
             return set(step.reads), set(step.writes), any(isinstance(self.buffers[n].value, str) for n in step.writes)
-        fixed = step.style == "mutates" or is_random_call(step.target, step.args, step.kwargs)
+        fixed = step.style == "mutates" or has_effects(step.target, step.args, step.kwargs)
         return extern_reads(step), extern_writes(step), fixed
 
     def _may_move(self, start: int, end: int) -> bool:

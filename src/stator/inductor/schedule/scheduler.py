@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stator.base.config import Options
-from stator.graph.ir.schema import is_random_call
+from stator.graph.ir.schema import has_effects
 from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 from stator.inductor.devices import traits_of
 from stator.prims.operators.checks import require_sizes
@@ -65,7 +65,7 @@ class _Scheduler:
         self.readers: dict[str, list[ScheduleStep]] = {}  # by memory owner, since the last write
         self.sharers: dict[str, list[ScheduleStep]] = {}  # loop groups by the buffer they read
         self.read_count: dict[str, int] = {}
-        self.drawing: ScheduleStep | None = None  # the last call that drew from a random number generator
+        self.effect: ScheduleStep | None = None  # the last call that drew random numbers or communicated
         self.binders: dict[Symbol, ScheduleStep] = {}  # the calls that tell sizes that depend on data
         self.assumption: ScheduleStep | None = None  # the last check of such sizes, which all later nodes rely on
         self.owners = {name: memory_owner(name, self.buffers) for name in self.buffers}
@@ -129,10 +129,10 @@ class _Scheduler:
             self.binders.setdefault(symbol, step)
         if node.target is require_sizes:
             self.assumption = step
-        if is_random_call(node.target, node.args, node.kwargs):
-            if self.drawing is not None:  # random numbers are drawn in the order of the program
-                step.needs.add(self.drawing)
-            self.drawing = step
+        if has_effects(node.target, node.args, node.kwargs):
+            if self.effect is not None:  # all processes take part in collectives in the order of the program
+                step.needs.add(self.effect)
+            self.effect = step
         self._record(step, reads, writes)
 
     def _new_step(self, content: FusionCandidate | Extern, position: int, needs: set[ScheduleStep]) -> ScheduleStep:

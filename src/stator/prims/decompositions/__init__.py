@@ -1,6 +1,17 @@
 """Decompositions, one module per family of operators. Importing this package registers all of them."""
 
-from . import arithmetic, creation, foreach, linear_algebra, quantiles, reductions, searching, shaping, special
+from . import (
+    arithmetic,
+    collectives,
+    creation,
+    foreach,
+    linear_algebra,
+    quantiles,
+    reductions,
+    searching,
+    shaping,
+    special,
+)
 from .neural_networks import (
     activations,
     attention,

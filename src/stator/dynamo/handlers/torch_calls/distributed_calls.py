@@ -56,9 +56,7 @@ class _Bound:
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         args = [tensors[arg.position] if isinstance(arg, _Tensor) else arg for arg in self.args]
-        kwargs = {
-            name: tensors[arg.position] if isinstance(arg, _Tensor) else arg for name, arg in self.kwargs.items()
-        }
+        kwargs = {name: tensors[arg.position] if isinstance(arg, _Tensor) else arg for name, arg in self.kwargs.items()}
         return self.function(*args, **kwargs)
 
 
@@ -119,9 +117,8 @@ def _check_distribute(
 
 _API = "torch.distributed.tensor._api"
 _recorded(_API, "DTensor.from_local", _check_from_local)
-_recorded(_API, "distribute_tensor", _check_distribute)
+_recorded("torch.distributed.tensor", "distribute_tensor", _check_distribute)
 for _name in ("DTensor.to_local", "DTensor.redistribute", "DTensor.full_tensor"):
     _recorded(_API, _name)
 for _name in ("AsyncCollectiveTensor.trigger_wait", "AsyncCollectiveTensor.wait"):
     _recorded("torch.distributed._functional_collectives", _name)
-

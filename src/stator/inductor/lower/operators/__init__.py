@@ -2,6 +2,7 @@
 
 from . import (
     activation_backward,
+    collectives,
     concat,
     convolution,
     convolution_backward,
