@@ -157,15 +157,15 @@ class _Flatten(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         converter: _Converter = ctx.converter
+        fixed = ctx.fixed if converter.carriers is None else {}
         if converter.carriers is not None:
             gradients = gradients[-len(converter.carriers.facts) :]
-        else:
-            gradients = tuple([ctx.fixed.get(at, one) for at, one in enumerate(gradients)])
         for one in filter(is_wrapper, gradients):  # a plain result was given a gradient that is no plain tensor
             raise _unlike_compiled("that is a plain tensor", one)
         if converter.gradient is None:
-            return None, gradients[0]
-        return None, _Converter(converter.gradient).build(*map(_owned, gradients))
+            return None, fixed.get(0, gradients[0])
+        parts = [fixed[at] if at in fixed else _owned(one) for at, one in enumerate(gradients)]
+        return None, _Converter(converter.gradient).build(*parts)
 
 
 def _owned(part: torch.Tensor) -> torch.Tensor:
@@ -430,13 +430,13 @@ class _Results:
         return tuple(flat)
 
     def _check_input(self, index: int, tensor: torch.Tensor, given: Any) -> None:
-        if tensor._version:
-            if tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf):
-                raise _refused(f"the graph writes to a {type(tensor).__qualname__} that autograd follows")
-            self.written[index] = tensor._version
         if given is None:
             return
-        layout, leaves = given
+        layout, leaves, history = given
+        if tensor._version:
+            if tensor.grad_fn is not history:
+                raise _refused(f"the graph writes to a {type(tensor).__qualname__} that autograd follows")
+            self.written[index] = tensor._version
         now = WrapperLayout.of(tensor)
         same = now.fits(layout) and (tensor.is_nested or tuple(now.stride) == tuple(layout.stride))
         if not same or any(one is not other for one, other in zip(now.leaves(tensor), leaves, strict=True)):
@@ -568,8 +568,9 @@ def _over_inner_tensors(gm: fx.GraphModule, inputs: _Inputs, results: _Results) 
     return made
 
 
-def _inner(tensor: torch.Tensor) -> tuple[WrapperLayout, list[torch.Tensor]] | None:
+def _inner(tensor: torch.Tensor) -> tuple[WrapperLayout, list[torch.Tensor], Any] | None:
+    """How a tensor is made, its parts and its history, before the graph uses it."""
     if not is_wrapper(tensor):
         return None
     layout = WrapperLayout.of(tensor)
-    return layout, layout.leaves(tensor)
+    return layout, layout.leaves(tensor), tensor.grad_fn
