@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.torch_version import TorchVersion
+from torch.utils._config_module import ConfigModule
 
 from stator.base.registry import Registry
 from stator.dynamo.graph.input_value_guards import follow_contents
@@ -377,9 +378,10 @@ def _class(context: CaptureContext, obj: type, source: Source | None) -> Value:
 
 @wraps(types.ModuleType)
 def _module(context: CaptureContext, obj: types.ModuleType, source: Source | None) -> Value:
-    if type(obj) is not types.ModuleType and any(
+    has_hooks = type(obj) is not types.ModuleType and any(
         type(getattr(type(obj), name)) is types.FunctionType for name in _MODULE_HOOKS
-    ):
+    )
+    if has_hooks and not isinstance(obj, ConfigModule):  # settings of torch, which are read as attributes
         raise unsupported(
             "module-class", f"the module {module_name(obj)}, whose class looks attributes up in its own way"
         )

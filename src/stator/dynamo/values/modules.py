@@ -293,6 +293,8 @@ class PythonModuleValue(Value):
         if computed is not MISSING:
             set_through(context, self, type(self.module), name, computed, value)
             return
+        if type(getattr(type(self.module), "__setattr__")) is FunctionType:  # noqa: B009
+            raise unsupported("attribute-write", f"attribute {name!r} of {self.describe(context)}, a setting of torch")
         self.attributes[name] = value
         self._scope(context).store(context, name, value)
 

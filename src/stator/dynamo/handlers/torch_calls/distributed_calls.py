@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from stator.dynamo.guards.source import CallSource, ConstantSource
 from stator.dynamo.interpreter.calling import calls, named_handlers
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -32,8 +33,23 @@ def _register_number(method: Any) -> None:
 
 
 _GROUP = getattr(getattr(torch._C, "_distributed_c10d", None), "ProcessGroup", None)
-for _name in () if _GROUP is None else ("rank", "size"):
-    _register_number(vars(_GROUP)[_name])
+if _GROUP is not None:
+    _register_number(vars(_GROUP)["rank"])
+    _register_number(vars(_GROUP)["size"])
+
+    @calls(torch._C._distributed_c10d._resolve_process_group)
+    def _group_of_name(context: CaptureContext, name: Value) -> Value:
+        find = torch._C._distributed_c10d._resolve_process_group
+        text = context.constant_of(name, "the name of a process group")
+        return context.wrap(context.run_real(find, (text,)), CallSource(find, (ConstantSource(repr(text), text),)))
+
+
+@named_handlers.register(("torch.distributed.device_mesh", "DeviceMesh.__getitem__"))
+def _sub_mesh(context: CaptureContext, mesh: Value, names: Value) -> Value:
+    """A part of a mesh, which equals the part that each call would make."""
+    real = context.real_of(mesh, "a mesh")
+    context.guards.identity_once(mesh)
+    return context.known(context.run_real(type(real).__getitem__, (real, context.constant_of(names, "a dimension"))))
 
 
 # ---- distributed tensors ----
@@ -107,6 +123,12 @@ def _check_from_local(
     return "that compares the tensors of all processes (run_check)" if run_check else None
 
 
+def _check_factory(*sizes: Any, device_mesh: Any = None, requires_grad: bool = False, **options: Any) -> str | None:
+    if device_mesh is None:
+        return "without a mesh, which takes the mesh of the surrounding block"
+    return "that requires grad" if requires_grad else None
+
+
 def _check_distribute(
     tensor: Any, device_mesh: Any = None, placements: Any = None, *, src_data_rank: int | None = 0
 ) -> str | None:
@@ -118,6 +140,8 @@ def _check_distribute(
 _API = "torch.distributed.tensor._api"
 _recorded(_API, "DTensor.from_local", _check_from_local)
 _recorded("torch.distributed.tensor", "distribute_tensor", _check_distribute)
+for _name in ("empty", "full", "ones", "zeros"):
+    _recorded("torch.distributed.tensor", _name, _check_factory)
 for _name in ("DTensor.to_local", "DTensor.redistribute", "DTensor.full_tensor"):
     _recorded(_API, _name)
 for _name in ("AsyncCollectiveTensor.trigger_wait", "AsyncCollectiveTensor.wait"):
