@@ -1,4 +1,4 @@
-"""torch.distributed: numbers of process groups, and the functions that make, convert and open distributed tensors.
+"""torch.distributed: facts of process groups, and the functions that make, convert and open distributed tensors.
 
 Such a function is one operation of the graph. Mesh and placements are constants of the operation.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from stator.dynamo.guards.source import CallSource, ConstantSource
 from stator.dynamo.interpreter.calling import calls, named_handlers
@@ -24,18 +25,19 @@ from stator.graph.subgraphs.custom_autograd import graph_target
 # ---- process groups ----
 
 
-def _register_number(method: Any) -> None:
-    @calls(method.__func__)
+def _register_fact(read: Any) -> None:
+    @calls(read)
     def handler(context: CaptureContext, group: Value) -> Value:
         real = context.real_of(group, "a process group")
         context.guards.identity_once(group)
-        return ConstantValue(context.run_real(method.__func__, (real,)))
+        return ConstantValue(context.run_real(read, (real,)))
 
 
 _GROUP = getattr(getattr(torch._C, "_distributed_c10d", None), "ProcessGroup", None)
 if _GROUP is not None:
-    _register_number(vars(_GROUP)["rank"])
-    _register_number(vars(_GROUP)["size"])
+    _register_fact(vars(_GROUP)["rank"].__func__)
+    _register_fact(vars(_GROUP)["size"].__func__)
+    _register_fact(vars(_GROUP)["group_name"].fget)
 
     @calls(torch._C._distributed_c10d._resolve_process_group)
     def _group_of_name(context: CaptureContext, name: Value) -> Value:
@@ -100,17 +102,18 @@ def _bound(context: CaptureContext, value: Value, tensors: list[Value], what: st
     if isinstance(value, TensorValue):
         tensors.append(value)
         return _Tensor(len(tensors) - 1)
-    if type(value) in (ListValue, TupleValue):
-        return tuple([_constant(context, item, what) for item in context.iterate(value)])
+    if isinstance(value, (ListValue, TupleValue)):
+        items = [_constant(context, item, what) for item in context.iterate(value)]
+        return torch.Size(items) if value.cls is torch.Size else tuple(items)
     return _constant(context, value, what)
 
 
 def _constant(context: CaptureContext, value: Value, what: str) -> Any:
     value = context.realized(value)
-    if context.mutations.touches(value):
-        raise unsupported("not-constant", f"{what} was changed in the captured code")
+    if value.is_constant() or value.python_type(context) is not DeviceMesh:
+        return context.constant_of(value, what)
     real = context.real_of(value, what)
-    if value.source is not None and not value.is_constant():
+    if value.source is not None:
         context.guards.identity_once(value)
     return real
 
