@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.differential import BY_BACKEND, assert_same, check, corpus
+from tests.differential import BY_BACKEND, FUSED, assert_same, check, corpus
 from tests.wrapper_tensors import Labelled, Overriding, Quantized, nested, pair, values
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
@@ -238,6 +238,40 @@ def test_gradient_is_differentiated_again(backend: str) -> None:
     function = lambda x: x.sin() * x  # noqa: E731
     found, expected = second(stator.compile(function, backend=backend, fullgraph=True)), second(function)
     torch.testing.assert_close((found.a, found.b), (expected.a, expected.b))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_share_no_memory(backend: str) -> None:
+    """Autograd adds to them in place: to those of two inputs, and not to the gradient that the program gave."""
+
+    def function(x: TwoTensor, y: TwoTensor) -> TwoTensor:
+        return x + y
+
+    compiled = stator.compile(function, backend=backend, fullgraph=True)
+    seen = []
+    for called in (function, compiled):
+        x, y, given = pair(3, grad=True), pair(3, seed=1, grad=True), pair(3, seed=2)
+        for _ in range(3):
+            called(x, y).backward(given)
+            called(x, y).sum().backward()
+        seen.append((x.grad, y.grad, given))
+    assert_same(seen[1], seen[0], BY_BACKEND[backend])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_optimizers_write_to_parameters(kind: Any, backend: str) -> None:
+    def trained(way: Any) -> Any:
+        parameters = [nn.Parameter(pair(3, 4)), nn.Parameter(pair(4, seed=1))]
+        step = way(kind(parameters, lr=0.1, weight_decay=0.1).step)
+        for at in range(3):
+            for parameter in parameters:
+                parameter.grad = pair(*parameter.shape, seed=at)
+            step()
+        return [one.detach() for one in parameters]
+
+    compiled = trained(lambda step: stator.compile(step, backend=backend, fullgraph=True))
+    assert_same(compiled, trained(lambda step: step), FUSED)  # a captured step counts in tensors
 
 
 def test_write_to_what_autograd_follows_runs_eagerly() -> None:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from tests.programs.distributed import tensor_programs
+from tests.programs.distributed.tensor_programs import LanguageModel
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
@@ -113,6 +115,17 @@ def fsdp1(model: nn.Module) -> nn.Module:
     return FullyShardedDataParallel(model, use_orig_params=True, device_id=DEVICE)
 
 
+def sequence_parallel(model: LanguageModel) -> LanguageModel:
+    return tensor_programs.sequence_parallel(model, init_device_mesh(DEVICE.type, (WORLD,)))
+
+
+def in_two_dimensions(model: LanguageModel) -> LanguageModel:
+    """Layers are parallel along one dimension of the mesh, and their parameters sharded along the other."""
+    mesh = init_device_mesh(DEVICE.type, (1, WORLD), mesh_dim_names=("data", "tensor"))
+    tensor_programs.sequence_parallel(model, mesh["tensor"])
+    return sharded(model, mesh=mesh["data"])
+
+
 def tensor_parallel(model: Model) -> Model:
     mesh = init_device_mesh(DEVICE.type, (WORLD,))
     for block in model.blocks:
@@ -152,11 +165,13 @@ FAMILIES: dict[str, list[tuple[type[Model], Train, list[Train]]]] = {
             Model,
             tensor_parallel,
             [
-                lambda model: stator.compile(tensor_parallel(model)),
+                lambda model: stator.compile(tensor_parallel(model), fullgraph=True),
                 lambda model: by_blocks(tensor_parallel(model)),
             ],
-        )
+        ),
+        (LanguageModel, sequence_parallel, [lambda model: stator.compile(sequence_parallel(model), fullgraph=True)]),
     ],
+    "two_dimensions": [(LanguageModel, in_two_dimensions, [lambda model: stator.compile(in_two_dimensions(model))])],
     "collectives": [(Averaging, lambda model: model, [stator.compile])],
 }
 # one parameter at a time: lists of DTensors and tensors together are refused by eager
@@ -173,7 +188,7 @@ def trained(model: nn.Module, make_optimizer: Callable[..., torch.optim.Optimize
     for at in range(3):
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(at != 1)  # the second step keeps its gradients for the third
-        words = torch.randint(0, WORDS, (4, 5), generator=generator).to(DEVICE)
+        words = torch.randint(0, WORDS, (4, 6), generator=generator).to(DEVICE)
         loss = F.cross_entropy(model(words).flatten(0, 1), words.roll(1, 1).flatten())
         loss.backward()
         yield loss.detach()
@@ -201,6 +216,11 @@ def process_group(folder: Path) -> Iterator[None]:
 
 
 def check(family: str) -> None:
+    if family == "distributed_tensors":
+        mesh = init_device_mesh(DEVICE.type, (WORLD,))
+        for name in tensor_programs.PROGRAMS:
+            tensor_programs.check(name, mesh)
+        return
     for kind, train, ways in FAMILIES[family]:
         for make_optimizer in OPTIMIZERS:
             torch.manual_seed(0)

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("families.py")
-FAMILIES = ("ddp", "fsdp1", "fsdp2", "tensor_parallel", "collectives")
+FAMILIES = ("ddp", "fsdp1", "fsdp2", "tensor_parallel", "two_dimensions", "distributed_tensors", "collectives")
 
 
 def train_over_two_processes(device: str, folder: Path) -> None:
     """All families in one pair of processes, which take longer to start than to train; the text names the family."""
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(SCRIPT.parents[3]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
             [sys.executable, SCRIPT, str(rank), str(folder), device, *FAMILIES],

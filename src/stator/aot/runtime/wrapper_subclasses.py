@@ -195,7 +195,7 @@ class _Build(torch.autograd.Function):
         found = [None] * (len(ctx.shapes) - len(given)) + list(given)
         pairs = zip(found, ctx.shapes, strict=True)
         # others than the gradient may hold its parts, which aliases show to `_owned`
-        return None, *[None if shape is None else one.view_as(one) for one, shape in pairs]
+        return None, *[None if one is None or shape is None else one.view_as(one) for one, shape in pairs]
 
 
 def _take_gradient_layout(

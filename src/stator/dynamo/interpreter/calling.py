@@ -17,6 +17,7 @@ import torch
 from stator.base.registry import Registry
 from stator.dynamo.graph.graph_builder import NotATensorCall
 from stator.dynamo.graph.number_nodes import may_be_read
+from stator.dynamo.guards.placements import is_placement_class
 from stator.dynamo.host.compile_directives import (
     REASONS_OF_TORCH,
     Mark,
@@ -31,7 +32,6 @@ from stator.dynamo.host.compile_directives import (
 from stator.dynamo.host.naming import full_name, module_of, qualified_name
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_boundary import is_pure_function
-from stator.dynamo.host.placements import is_placement_class
 from stator.dynamo.values.base import CaptureContext, NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue

@@ -23,7 +23,8 @@ from torch.utils._config_module import ConfigModule
 from stator.base.registry import Registry
 from stator.dynamo.graph.input_value_guards import follow_contents
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.guard_tree import brief, register_plain_type
+from stator.dynamo.guards.guard_tree import brief
+from stator.dynamo.guards.placements import Placement, is_placement
 from stator.dynamo.guards.source import (
     AttrSource,
     CallSource,
@@ -40,7 +41,6 @@ from stator.dynamo.host.iterator_state import READABLE
 from stator.dynamo.host.naming import class_name, full_name, is_python_class, module_of
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_boundary import is_numpy_number, numpy_numbers, plain_converter
-from stator.dynamo.host.placements import Placement, is_placement
 from stator.dynamo.host.torch_overrides import plain_tensor
 from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
@@ -132,16 +132,8 @@ def is_constant_object(obj: Any) -> bool:
         kind in CONSTANT_TYPES
         or (issubclass(kind, enum.Enum) and _is_constant_member(obj))
         or (kind in (tuple, frozenset) and all(map(is_constant_object, obj)))
-        or _is_plain_placement(obj)
+        or is_placement(obj)
     )
-
-
-def _is_plain_placement(obj: Any) -> bool:
-    """Whether an object is a placement of distributed tensors, which C++ compares; guards learn of its class."""
-    if not is_placement(obj):
-        return False
-    register_plain_type(type(obj))
-    return True
 
 
 def _is_constant_member(member: enum.Enum) -> bool:
@@ -210,7 +202,7 @@ wrappers.add(enum.Enum, _constant)
 
 
 def _placement(context: CaptureContext, obj: Any, source: Source | None) -> Value:
-    return (_constant if _is_plain_placement(obj) else _object)(context, obj, source)
+    return (_constant if is_placement(obj) else _object)(context, obj, source)
 
 
 if Placement is not None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .guard_tree import register_plain_type
+
 # the common base, which is in torch's C++; None where torch is built without distributed tensors
 Placement: type | None = getattr(getattr(torch._C, "_distributed", None), "Placement", None)
 
@@ -21,4 +23,8 @@ def is_placement_class(cls: type) -> bool:
 
 
 def is_placement(obj: Any) -> bool:
-    return is_placement_class(type(obj)) and not vars(obj)
+    """Whether an object is such a placement; then guards can compare its class."""
+    if not is_placement_class(type(obj)) or vars(obj):
+        return False
+    register_plain_type(type(obj))
+    return True
