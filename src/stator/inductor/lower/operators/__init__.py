@@ -2,7 +2,6 @@
 
 from . import (
     activation_backward,
-    collectives,
     concat,
     convolution,
     convolution_backward,

@@ -1,10 +1,11 @@
-"""Lowerings that call a library kernel on purpose (matrix products and attention), or a compiled subgraph.
+"""Lowerings that call a library kernel on purpose (matrix products, attention, collectives), or a compiled subgraph.
 
 Arguments that strides can express are passed as views of existing memory, without a copy.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from stator.graph.subgraphs.subgraph_ops import SubgraphKey, run, run_random
 from stator.inductor.buffers import Extern, View
 from stator.inductor.lower.builder import LoweringBuilder
-from stator.inductor.lower.fallback import library_results
+from stator.inductor.lower.fallback import call_library, library_results
 from stator.inductor.lower.registry import lowerings, lowers, view_targets
 from stator.inductor.lower.tensor import Stored, Tensor
 from stator.inductor.sizes import product
@@ -210,3 +211,62 @@ def _run(builder: LoweringBuilder, tensors: Sequence[Any], part: SubgraphKey, si
     nodes: Any = builder.node.args[0]
     given = [builder.argument(value, node.meta["val"].stride) for value, node in zip(tensors, nodes, strict=True)]
     return library_results(builder, part.part, [given, list(sizes)], {}, builder.meta)
+
+
+# ---- collectives: they run beside the program until it waits for their results, and read their operands meanwhile ----
+
+_NAMES = """
+    all_gather_into_tensor all_gather_into_tensor_coalesced all_reduce all_reduce_coalesced all_to_all_single broadcast
+    reduce_scatter_tensor reduce_scatter_tensor_coalesced
+"""
+_namespace = torch.ops._c10d_functional
+# none where torch is built without distributed programs
+_COLLECTIVES = [getattr(_namespace, name).default for name in _NAMES.split() if hasattr(_namespace, name)]
+_WAIT = _namespace.wait_tensor.default if _COLLECTIVES else None
+
+
+def _collective(builder: LoweringBuilder, *args: Any, **kwargs: Any) -> Any:
+    """A library call. If the graph does not wait for the result, the call is followed by a wait: when the program has
+    ended, other programs use the memory of the operands."""
+    node = builder.node
+    assert node is not None
+    result = call_library(builder, node, args, kwargs)
+    if _is_waited_for(node):
+        return result
+    if isinstance(result, Tensor):
+        return _waited(builder, result, node.meta["val"])
+    return [
+        _waited(builder, one, meta) if isinstance(one, Tensor) else one
+        for one, meta in zip(result, node.meta["val"], strict=True)
+    ]
+
+
+def _is_waited_for(node: fx.Node) -> bool:
+    if isinstance(node.meta["val"], TensorMeta):
+        return any(user.target is _WAIT for user in node.users)
+    return bool(node.users) and all(user.target is operator.getitem and _is_waited_for(user) for user in node.users)
+
+
+def _wait(builder: LoweringBuilder, result: Tensor) -> Tensor:
+    return _waited(builder, result, builder.meta)
+
+
+def _waited(builder: LoweringBuilder, result: Tensor, meta: TensorMeta) -> Tensor:
+    """Wait for a result. Until then no other step may use the memory of the operands."""
+    given = builder.argument(result, meta.stride)
+    waited = builder.extern(_WAIT, [given], {}, [meta])[0]
+    name = given.base if isinstance(given, View) else given
+    calls = [one for one in builder.nodes if isinstance(one, Extern) and name in one.outputs]
+    operands = [
+        one.base if isinstance(one, View) else one for call in calls for one in tree_leaves((call.args, call.kwargs))
+    ]
+    wait = builder.nodes[-1]
+    assert isinstance(wait, Extern) and waited is not None
+    keeps = dict.fromkeys(one for one in operands if isinstance(one, str) and one in builder.buffers)
+    builder.nodes[-1] = replace(wait, keeps=tuple(keeps))
+    return waited
+
+
+if _WAIT is not None:
+    lowers(*_COLLECTIVES)(_collective)
+    lowers(_WAIT)(_wait)
