@@ -31,7 +31,7 @@ from .meta_kernels import infer_by_meta_kernel
 from .number_stand_ins import DataDependent as DataDependent
 from .number_stand_ins import Number, holds_numbers, replace_numbers, stand_in, takes_unknown_numbers
 from .symbolic_rules import by_rule, has_symbols
-from .wrapper_subclasses import WrapperLayout, is_wrapper_class, with_gradient_of
+from .wrapper_subclasses import WrapperLayout, is_wrapper_class, refuse_moved_generators, with_gradient_of
 from .writes import check_keeps_storage, check_overlap
 
 aten = torch.ops.aten
@@ -196,6 +196,8 @@ class FakeMode(TorchDispatchMode):
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(kind is not FakeTensor and is_wrapper_class(kind) for kind in types):
+            if op_info(func).random:
+                refuse_moved_generators(func, args)
             return NotImplemented  # the class runs the operator, on its inner tensors
         if _fake_mode_of_torch(_FAKE) is not self._outer:  # a class asks torch for the metadata of its own tensors
             return func(*args, **(kwargs or {}))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from stator.base.errors import Unsupported
 
@@ -142,6 +143,15 @@ class WrapperGradient(Unsupported):
     def __init__(self, index: int, gradient: torch.Tensor) -> None:
         super().__init__("tensor-subclass", f"the gradient of a tensor is a {type(gradient).__qualname__}")
         self.index, self.gradient = index, gradient
+
+
+def refuse_moved_generators(func: OpOverload, args: Sequence[Any]) -> None:
+    """Raise Unsupported for a random operator of a distributed tensor on a GPU: its class moves the generator of the
+    device while the operator runs, so that each process draws other numbers."""
+    for tensor in flat_tensors(args, torch.Tensor):
+        distributed = any(base.__module__ == "torch.distributed.tensor" for base in type(tensor).__mro__)
+        if distributed and tensor.device.type != "cpu":
+            raise Unsupported("tensor-subclass", f"{func} on a distributed tensor, which moves its generator")
 
 
 def fakes_in(value: Any) -> list[FakeTensor]:
