@@ -41,7 +41,9 @@ def program(make: Program) -> Program:
 
 
 def values(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    """Equal on all processes and devices."""
+    made = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), device="cpu")
+    return made.to(torch.get_default_device())
 
 
 def sharded(mesh: DeviceMesh, *shape: int, seed: int = 0, grad: bool = True, by: Placement | None = None) -> DTensor:
@@ -181,7 +183,7 @@ def facts(mesh: DeviceMesh) -> Any:
 
 @program
 def two_dimensions(mesh: DeviceMesh) -> Any:
-    plane = init_device_mesh("cpu", (mesh.size(), 1), mesh_dim_names=("rows", "columns"))
+    plane = init_device_mesh(mesh.device_type, (mesh.size(), 1), mesh_dim_names=("rows", "columns"))
 
     def function(x: torch.Tensor, y: DTensor) -> Any:
         part = DTensor.from_local(x, plane["rows"], [Shard(0)]) * plane["rows"].size()
@@ -314,9 +316,11 @@ def optimizer_steps(mesh: DeviceMesh) -> Any:
 
 def check(name: str, mesh: DeviceMesh, backend: str = "inductor") -> None:
     """Fail unless a program, compiled as one graph, gives eager's results and gradients in two calls."""
-    expected = _observed(PROGRAMS[name](mesh), lambda function: function)
+    with torch.device(mesh.device_type):
+        ways = [PROGRAMS[name](mesh) for _ in range(2)]
+    expected = _observed(ways[0], lambda function: function)
     counters.counts.clear()
-    found = _observed(PROGRAMS[name](mesh), lambda function: stator.compile(function, backend=backend, fullgraph=True))
+    found = _observed(ways[1], lambda function: stator.compile(function, backend=backend, fullgraph=True))
     _compare(found, expected, name)
     failures = {kind: counters.counts[kind] for kind in FAILURES if counters.counts[kind]}
     assert not failures, (name, failures)
