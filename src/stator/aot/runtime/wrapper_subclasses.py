@@ -160,6 +160,7 @@ class _Flatten(torch.autograd.Function):
         fixed = ctx.fixed if converter.carriers is None else {}
         if converter.carriers is not None:
             gradients = gradients[-len(converter.carriers.facts) :]
+        gradients = tuple(map(_plain, gradients))
         for one in filter(is_wrapper, gradients):  # a plain result was given a gradient that is no plain tensor
             raise _unlike_compiled("that is a plain tensor", one)
         if converter.gradient is None:
@@ -236,12 +237,33 @@ def _with_layout(gradient: torch.Tensor, layout: WrapperLayout) -> torch.Tensor:
     """A gradient with this layout; its class converts it where its own layout differs."""
     if _has_layout(gradient, layout):
         return gradient
+    gradient = _with_plain_parts(gradient, layout)
     convert = getattr(gradient, "__coerce_same_metadata_as_tangent__", None)
     other_class = () if type(gradient) is layout.cls else (layout.cls,)
     made = gradient if convert is None else convert(layout.context, *other_class)
     if _has_layout(made, layout):
         return made  # type: ignore[no-any-return]
     raise _unlike_compiled(f"of class {layout.cls.__qualname__} with the context {layout.context!r}", gradient)
+
+
+def _with_plain_parts(gradient: torch.Tensor, layout: WrapperLayout) -> torch.Tensor:
+    """A gradient with plain tensors where the layout has some, converted by the classes of its parts."""
+    own = WrapperLayout.of(gradient) if is_wrapper(gradient) else None
+    if own is None or own.names != layout.names or own.inner == layout.inner or gradient.requires_grad:
+        return gradient
+    parts = [getattr(gradient, name) for name in own.names]
+    return own.of_parts([one if inner else _plain(one) for one, inner in zip(parts, layout.inner, strict=True)])
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The one tensor that a wrapper subclass holds, if it holds nothing else and its class converts it: the result of a
+    collective is waited for."""
+    convert = getattr(tensor, "__coerce_same_metadata_as_tangent__", None) if is_wrapper(tensor) else None
+    if convert is None:
+        return tensor
+    layout = WrapperLayout.of(tensor)
+    made = convert(None, torch.Tensor) if layout.count == 1 and layout.context is None and not layout.values else None
+    return tensor if made is None else made
 
 
 def _has_layout(gradient: Any, layout: WrapperLayout) -> bool:
