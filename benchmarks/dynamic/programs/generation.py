@@ -116,19 +116,16 @@ def llama_padded() -> nn.Module:
     return _llama()
 
 
-# one row has no padding: the next token has one version all the same, because generate makes its mask. The cache does
-# not grow, so the first prompt's sizes are constants. A masked prompt of one token takes a branch of its own.
-@_padded(
-    attach=partial(_generate, do_sample=False, cache_implementation="static"),
-    few=(*_FEW_PADDED, (1, 11, 9), (1, 1, 9), (5, 40, 9)),
-    compilations=5,
-)
+_FEW_OF_BOTH = (*_FEW_PADDED, (1, 11, 9), (1, 1, 9), (5, 40, 9))
+
+
+# one row has no padding: the next token has one version all the same, because generate makes its mask
+@_padded(attach=partial(_generate, do_sample=False, cache_implementation="static"), few=_FEW_OF_BOTH, compilations=3)
 def llama_static_cache() -> nn.Module:
     return _llama()
 
 
-@_padded(attach=partial(_generate, do_sample=False), sizes=((2, 16), (1, 7), (4, 64), (1, 200)), compilations=5)
-def mistral_sliding_window() -> nn.Module:
+def _mistral() -> nn.Module:
     """The cache of a window of 24 tokens is full after some steps."""
     import_torchvision()
     from transformers import MistralConfig, MistralForCausalLM
@@ -144,6 +141,25 @@ def mistral_sliding_window() -> nn.Module:
             sliding_window=24,
         )
     )
+
+
+_WINDOWED = ((2, 16), (1, 7), (4, 64), (1, 200))
+
+
+@_padded(attach=partial(_generate, do_sample=False), sizes=_WINDOWED, compilations=5)
+def mistral_sliding_window() -> nn.Module:
+    return _mistral()
+
+
+# prompts within the window and beyond it; the next token while the window has room, and when it is full
+@_padded(
+    attach=partial(_generate, do_sample=False, cache_implementation="static"),
+    sizes=_WINDOWED,
+    few=((2, 6, 9), (3, 11, 20), (2, 1, 30), (1, 11, 9), (1, 1, 9), (5, 40, 9)),
+    compilations=4,
+)
+def mistral_static_cache() -> nn.Module:
+    return _mistral()
 
 
 # two of the decoder (the first token and the next), and three of the encoder: the first prompt, others, prompts of one

@@ -87,3 +87,60 @@ def test_conditions_that_are_results() -> None:
     for count in (1, 2, 4, 7):
         x = torch.cat([torch.ones(count), -torch.ones(9 - count)])
         assert compiled(x, None)[1:] == program(x, None)[1:]
+
+
+CALLS: list[int] = []
+
+
+def asks():
+    return stator.is_compiling()
+
+
+def asks_behind_an_import():
+    try:
+        import torch
+
+        return torch.compiler.is_compiling()
+    except Exception:
+        return False
+
+
+def asks_another_function():
+    return asks()
+
+
+def counts_its_calls():
+    CALLS.append(1)
+    return True
+
+
+def calls_a_tensor_function():
+    return torch.get_num_threads() > 0
+
+
+@pytest.mark.parametrize(
+    ("question", "versions"),
+    [
+        (asks, 1),
+        (asks_behind_an_import, 1),
+        (asks_another_function, 1),
+        (counts_its_calls, 2),
+        (calls_a_tensor_function, 2),
+    ],
+)
+def test_questions_behind_the_first_operand(question, versions: int) -> None:
+    """A function that only asks whether code is compiled has one answer, and no effect: both truths of `n == 1` lead to
+    one place. Another function is called where the program calls it."""
+
+    def program(x):
+        if x.shape[0] == 1 and not question():
+            return x * 3
+        return x * 2
+
+    compiled, counts = stator.compile(program, dynamic=True, backend="eager"), Counts()
+    CALLS.clear()
+    for rows in (4, 1, 7, 1, 2):
+        x = torch.randn(rows, 3)
+        assert torch.equal(compiled(x), x * 2)
+    assert counts.compilations == versions
+    assert len(CALLS) == 2 * (question is counts_its_calls)

@@ -56,6 +56,50 @@ def test_state_of_one_size_makes_no_symbols() -> None:
     assert counts.compilations == 2
 
 
+class Slots:
+    """Rows of a fixed number, made at first use."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.used, self.ready = most, torch.tensor(0), False
+
+    def put(self, x):
+        if not self.ready:
+            self.rows = torch.zeros(x.shape[0], self.most, x.shape[2])
+            self.ready = True
+        self.rows.index_copy_(1, torch.arange(x.shape[1]) + self.used, x)
+        self.used.add_(x.shape[1])
+        return self.rows
+
+
+def put(slots, x, mask):
+    return slots.put(x * 2).sum(1) + mask.sum(1, keepdim=True)
+
+
+def test_state_that_is_made_at_first_use_needs_no_version_for_the_first_sizes() -> None:
+    compiled, counts = stator.compile(put, backend="eager"), Counts()
+    for batch, length, most in ((2, 6, 9), (3, 4, 12), (1, 1, 7), (5, 8, 11)):
+        ours, eager = Slots(most), Slots(most)
+        for more in (length, 1, 1):
+            x, mask = torch.randn(batch, more, 5), torch.ones(batch, most)
+            assert torch.equal(compiled(ours, x, mask), put(eager, x, mask))
+        assert torch.equal(ours.rows, eager.rows) and torch.equal(ours.used, eager.used)
+    assert counts.compilations == 2
+
+
+@pytest.mark.fixed_sizes
+def test_a_flag_without_a_tensor_makes_no_symbols() -> None:
+    def begin(state, x):
+        if state.rows is None:
+            state.rows = "begun"
+        return x * 2
+
+    compiled, counts = stator.compile(begin, backend="eager"), Counts()
+    for rows in (4, 6, 7):
+        x = torch.randn(rows, 5)
+        assert torch.equal(compiled(Keep(), x), x * 2)
+    assert counts.compilations == 2
+
+
 class Counting(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

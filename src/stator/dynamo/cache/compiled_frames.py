@@ -190,7 +190,7 @@ class CacheMiss:
         self.fullgraph, self.as_function = fullgraph, as_function
         self.failures = 0
         self.made_for: dict[int, NotedOwner] = {}  # by the id of a version
-        self.changing: Counter[Source] = Counter()  # sources that changed, with the number of changes
+        self.changing: Counter[Source] = Counter()  # sources that changed, with the number of changes; 0: expected to
         self.left: dict[Source, set[str]] = {}  # the numbers at these sources before they changed
         self.changed_at: Counter[UserPlace] = Counter()  # lines that relied on contents that changed, with their number
         self.met: set[Source] = set()  # sources of tensors of earlier versions
@@ -337,6 +337,7 @@ class CacheMiss:
             failure = version.guards.explain(values, function)
             if failure is not None:
                 raise Retry(assumptions.after_failed_guard(describe_failure(version.detail, failure)))
+            self.changing.update(dict.fromkeys(assumptions.changes, 0))  # later versions expect these changes, too
             return version
 
         try:

@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.wrapper_subclasses import storages_of
 
 from .finalizers import check_change
+
+_STATE = (int, bool, NoneType)  # constants in attributes whose replacement is noted
 
 
 class MutationLog:
@@ -76,21 +79,33 @@ class MutationLog:
             self._note("attribute", value, name)
 
     def replace(self, value: Value, name: str, old: Any, new: Any) -> None:
-        if isinstance(old, TensorValue) or (type(old) is SourcedConstant and type(old.peek()) is int):
+        if isinstance(old, TensorValue) or (type(old) is SourcedConstant and type(old.peek()) in _STATE):
             _, first, _ = self._replaced.get((id(value), name), (value, old, None))
             self._replaced[id(value), name] = value, first, new
 
     def state_changes(self) -> Iterator[StateChange]:
-        """The tensors and ints of existing objects that the frame replaces by others: such as a cache that grows."""
-        for _, first, last in self._replaced.values():
+        """The tensors, ints, truths and Nones of existing objects that the frame replaces by others: such as a cache
+        that grows, or is made at first use."""
+        for owner, first, last in self._replaced.values():
             if isinstance(first, TensorValue) and isinstance(last, TensorValue):
                 layouts = _known_layout(first), _known_layout(last)
                 if None not in layouts and layouts[0] != layouts[1]:
                     yield StateChange(first.source, *layouts)  # type: ignore[arg-type]
+            elif type(first) is SourcedConstant and first.guarded and type(first.peek()) is not int:
+                differs = not isinstance(last, ConstantValue) or last.value is not first.peek()
+                if differs and self._got_tensor(owner):
+                    yield StateChange(first.source, once=True)
             elif type(first) is SourcedConstant and first.guarded:
                 counted = type(last) is SymbolicNumber or (type(last) is ConstantValue and last.value != first.value)
                 if counted and last.python_type(None) is int:
                     yield StateChange(first.source)
+
+    def _got_tensor(self, owner: Any) -> bool:
+        """Whether the frame wrote a tensor to an attribute of this object."""
+        return any(
+            isinstance(value, TensorValue) and self.wrote(owner, name)
+            for name, value in (owner.attributes or {}).items()
+        )
 
     def _check_ends(self, value: Value, name: str, old: Any) -> None:
         """Raises Unsupported if the program may observe the end of the replaced object."""

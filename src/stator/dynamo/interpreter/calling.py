@@ -63,6 +63,8 @@ made_functions: dict[int, Callable[[Any, FunctionValue, list[Value], dict[str, V
 named_handlers: Registry[tuple[str, str], Handler] = Registry("function by name")
 # Pure functions, which capture runs for real if every argument is a constant.
 foldable: set[Any] = set()
+# Functions without parameters that have a constant answer in each capture, and no effect.
+questions: set[Any] = set()
 # Python functions of torch that become one node instead of being inlined.
 leaves: set[Any] = set()
 # Plain Python that capture follows in place of a C function, or of a function that is slow to follow.
@@ -113,6 +115,14 @@ def has_meaning_of_its_own(function: FunctionType) -> bool:
         or any(function in table for table in (handlers, leaves, replacements))
         or (function.__module__, function.__qualname__) in named_handlers
     )
+
+
+def is_followed(function: FunctionType) -> bool:
+    """Whether capture steps through the function's code where the program calls it."""
+    own = has_meaning_of_its_own(function) or function in foldable or unwrap_torch_disable(function) in handlers
+    of_compiler = function.__module__ in _OTHER_COMPILER or made_by_torch_compile(function)
+    left = mark_of(function) is not None or disabled(function) is not None
+    return native.called_as_usual(function) and not (own or of_compiler or left)
 
 
 def function_call(

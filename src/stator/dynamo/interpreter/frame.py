@@ -5,6 +5,8 @@ instructions is in handlers/opcodes/, the behaviour of objects in values/.
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterator
+from contextlib import contextmanager
 from traceback import walk_tb
 from types import FunctionType
 from typing import Any
@@ -167,6 +169,16 @@ class Frame(CaptureState):
                     context.count_turn()
         except Unsupported as error:
             raise self.located(error) from error.__cause__
+        finally:
+            self._leave(handled)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The frame is the innermost one, while the caller steps through it."""
+        handled = len(self.context.handled)
+        self._enter()
+        try:
+            yield
         finally:
             self._leave(handled)
 

@@ -1,11 +1,17 @@
-"""Branches of `and` and `or` whose rest is known: `n > 1 and flag` is False for each `n` where `flag` is False."""
+"""Branches of `and` and `or` whose rest is known: `n > 1 and flag` is False for each `n` where `flag` is False. The
+rest may call functions that do nothing but ask a question with a constant answer, such as `is_compiling()`."""
 
 from __future__ import annotations
 
+import sys
+
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.bytecode.arithmetic import COMPARISONS
-from stator.dynamo.values.base import Value
+from stator.dynamo.ir.prepared_code import prepare_code
+from stator.dynamo.values.base import CaptureContext, Value
 from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.functions import FunctionValue
+from stator.dynamo.values.modules import PythonModuleValue
 from stator.dynamo.values.symbolic_numbers import (
     NUMBERS,
     FromSizes,
@@ -14,11 +20,16 @@ from stator.dynamo.values.symbolic_numbers import (
     truth_for_all_sizes,
 )
 
+from .calling import is_followed, questions
 from .frame import Frame
 
 _LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"))
-_QUIET = frozenset(("LOAD_CONST", "IS_OP", "NOP", "CACHE", "NOT_TAKEN", "COPY", "POP_TOP"))
+_QUIET = frozenset(
+    ("LOAD_CONST", "LOAD_GLOBAL", "PUSH_NULL", "PRECALL", "IS_OP", "NOP", "CACHE", "NOT_TAKEN", "COPY", "POP_TOP")
+)
 _ON_CONSTANTS = ("POP_JUMP_", "JUMP_IF_", "TO_BOOL", "UNARY_NOT")
+_IN_FUNCTIONS = frozenset(("RESUME", "STORE_FAST", "IMPORT_NAME", "RETURN_VALUE", "RETURN_CONST"))
+_DEEPEST = 4  # calls in one another
 
 
 def either_way(frame: Frame, value: Value, jump: Instruction) -> bool | None:
@@ -55,6 +66,9 @@ def _arrives(frame: Frame, jump: Instruction, depth: int) -> bool:
         frame.now, frame.pc = frame.pc, frame.pc + 1
         if _is_quiet(frame, instruction):
             handlers[frame.now](frame, instruction)  # type: ignore[misc]
+        elif instruction.opname == "CALL":
+            if not _calls_question(frame, instruction, _DEEPEST):
+                return False
         elif instruction.opname == "COMPARE_OP" and all(map(_is_size, frame.stack[-2:])):
             right, left = frame.stack.pop(), frame.stack.pop()
             frame.stack.append(frame.context.compare(COMPARISONS[instruction.argval], left, right))
@@ -75,9 +89,56 @@ def _is_quiet(frame: Frame, instruction: Instruction) -> bool:
     name = instruction.opname
     if name in _LOADS:
         return frame.locals.get(instruction.argval) is not None
+    if name == "LOAD_DEREF":
+        return frame.cells[instruction.argval].content is not None
     if name.startswith(_ON_CONSTANTS):
         return name.endswith("NONE") or isinstance(frame.stack[-1], ConstantValue)
+    if name in ("LOAD_ATTR", "LOAD_METHOD"):
+        owner = frame.stack[-1]
+        return type(owner) is PythonModuleValue and instruction.argval in vars(owner.module)
     return name in _QUIET
+
+
+def _calls_question(frame: Frame, instruction: Instruction, depth: int) -> bool:
+    """Whether this call has a constant answer and no effect. The answer then stands on the stack."""
+    callee = [one for one in frame.stack[-2:] if one is not None]
+    if instruction.arg or len(callee) != 1:
+        return False
+    answer = _answer(frame.context, callee[0], depth)
+    if answer is None:
+        return False
+    frame.stack[-2:] = [answer]
+    return True
+
+
+def _answer(context: CaptureContext, function: Value, depth: int) -> ConstantValue | None:
+    """The constant that a function without parameters returns, if its code only asks questions; else None."""
+    if type(function) is not FunctionValue or function.fn is None or not depth:
+        return None
+    if function.fn in questions:
+        return function.call(context, [], {})  # type: ignore[return-value]
+    if not is_followed(function.fn) or function.code.co_argcount or function.code.co_kwonlyargcount:
+        return None
+    program = prepare_code(function.code)
+    frame = Frame(context, program, function.scope, {}, function.cells(context), function.qualname)
+    with frame.entered():
+        while frame.result is None:
+            instruction = program.instructions[frame.pc]
+            frame.now, frame.pc = frame.pc, frame.pc + 1
+            if instruction.opname == "CALL":
+                if not _calls_question(frame, instruction, depth - 1):
+                    return None
+            elif _is_quiet(frame, instruction) or _is_quiet_in_function(instruction):
+                program.handlers[frame.now](frame, instruction)  # type: ignore[misc]
+            else:
+                return None
+    return frame.result if isinstance(frame.result, ConstantValue) else None
+
+
+def _is_quiet_in_function(instruction: Instruction) -> bool:
+    if instruction.opname == "IMPORT_NAME":
+        return instruction.argval in sys.modules
+    return instruction.opname in _IN_FUNCTIONS
 
 
 def _is_size(value: Value) -> bool:

@@ -27,11 +27,14 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 @dataclass(frozen=True, slots=True)
 class StateChange:
     """An attribute of an existing object that the frame changed: an int at `source`; or a tensor, with the layouts that
-    the frame found and left. `source`: None if the frame made the first tensor, too."""
+    the frame found and left. `source`: None if the frame made the first tensor, too. `once`: a truth or None
+    on which the frame relies, and which it replaces in an object that it gives a tensor: no second call with this
+    object is like the first."""
 
     source: Source | None
     old: Layout | None = None
     new: Layout | None = None
+    once: bool = False
 
 
 def related_sizes(sizes: InputSizes, guards: Sequence[Guard], changes: Iterable[StateChange]) -> set[Source]:
@@ -39,7 +42,7 @@ def related_sizes(sizes: InputSizes, guards: Sequence[Guard], changes: Iterable[
     if sizes.dynamic is False or sizes.fixed:
         return set()
     changes = list(changes)
-    found = {source for change in changes for source in _of_state(change)}
+    found = {source for change in changes if not change.once for source in _of_state(change)}
     if sizes.dynamic is None:
         found.update(_of_tensors(sizes, guards, changes))
     return found - set(sizes.changed) - set(sizes.constants)
@@ -50,6 +53,9 @@ def _of_tensors(sizes: InputSizes, guards: Sequence[Guard], changes: Sequence[St
     for change in changes if not sizes.met else ():
         if change.new is not None:
             found.update(_of_growth(change.new[0], guards))
+    first = [change.source for change in changes if change.once and change.source is not None]
+    if not sizes.met and any(_of_arguments(first, guards)):
+        found.update(_of_all(guards))
     if any(type(source) is SizeSource for source in sizes.changed):
         found.update(_of_arguments(sizes.lengths, guards))
     return found
@@ -94,17 +100,27 @@ def _of_growth(shape: Sequence[int], guards: Sequence[Guard]) -> Iterator[Source
                     yield SizeSource(guard.source, dim)
 
 
+def _of_all(guards: Sequence[Guard]) -> Iterator[Source]:
+    """The sizes of all arguments. A frame that prepares the state of an argument, such as an empty cache, is called
+    once for each such object, and the next object comes with other sizes."""
+    for guard in guards:
+        if guard.kind is GuardKind.TENSOR and not is_member(guard.source):
+            for dim, size in enumerate(guard.expected.shape):
+                if type(size) is int and size >= _SEVERAL:
+                    yield SizeSource(guard.source, dim)
+
+
 def _is_new(sizes: InputSizes, source: Source) -> bool:
     return type(source) is SizeSource and source not in sizes.changed and source.base not in sizes.met
 
 
-def _of_arguments(lengths: Iterable[Source], guards: Sequence[Guard]) -> Iterator[Source]:
-    """The numbers that belong to arguments of the frame. Those of classes, of modules, and of the instance whose method
+def _of_arguments(sources: Iterable[Source], guards: Sequence[Guard]) -> Iterator[Source]:
+    """The sources that belong to arguments of the frame. Those of classes, of modules, and of the instance whose method
     the frame is rarely change."""
     classes = {guard.source: guard.expected for guard in guards if guard.kind is GuardKind.TYPE}
-    for length in lengths:
-        base: Any = length
+    for source in sources:
+        base: Any = source
         while hasattr(base, "base") and not issubclass(classes.get(base, object), nn.Module):
             base = base.base
         if type(base) is LocalSource and base != LocalSource("self"):
-            yield length
+            yield source

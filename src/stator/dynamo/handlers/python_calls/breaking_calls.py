@@ -25,7 +25,7 @@ from stator.base.errors import Unsupported
 from stator.dynamo.handlers.polyfills.transformer_encoder import encode
 from stator.dynamo.host.compile_status import is_compiling
 from stator.dynamo.host.native_status import native
-from stator.dynamo.interpreter.calling import Handler, calls, named_handlers
+from stator.dynamo.interpreter.calling import Handler, calls, named_handlers, questions
 from stator.dynamo.interpreter.nested_break import user_code
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -129,7 +129,9 @@ def _is_compiling(context: CaptureContext) -> ConstantValue:
     return ConstantValue(context.assumptions.says_compiling)
 
 
-calls(is_compiling, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(_is_compiling)
+_ASKS = (is_compiling, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+calls(*_ASKS)(_is_compiling)
+questions.update(_ASKS)
 
 
 if native is not None:
