@@ -91,6 +91,11 @@ class UnknownSizes:
         """Return the symbolic number of nonzero elements of a tensor."""
         return self._of_contents("count", mask, lambda: self.size(numel(mask.meta.shape)))
 
+    def counted(self, mask: FakeTensor) -> Any:
+        """Return the symbolic number of nonzero elements of a tensor, if an operator has told it; else None."""
+        known = self._made_of.get(_contents_key("count", mask))
+        return None if known is None else known[1]
+
     def whole(self, single: FakeTensor) -> Any:
         """Return the whole number in a tensor of one element as a symbolic number."""
         info = torch.iinfo(single.dtype)
@@ -106,11 +111,10 @@ class UnknownSizes:
 
     def _of_contents(self, what: str, fake: FakeTensor, make: Callable[[], Any]) -> Any:
         """Return a number that follows from the contents of a tensor, the same until they change."""
-        storage, meta = fake.fake_storage, fake.meta
-        key = (what, id(storage), storage.version, str((meta.shape, meta.stride, meta.offset)), meta.dtype)
+        key = _contents_key(what, fake)
         found = self._made_of.get(key)
         if found is None:
-            found = self._made_of[key] = (storage, make())
+            found = self._made_of[key] = (fake.fake_storage, make())
         return found[1]
 
     def results(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -119,6 +123,12 @@ class UnknownSizes:
         result = NotImplemented if rule is None else rule(self, *args, **kwargs)
         self.answered += result is not NotImplemented
         return result
+
+
+def _contents_key(what: str, fake: FakeTensor) -> tuple[Any, ...]:
+    """Equal for equal tensors until their contents change."""
+    storage, meta = fake.fake_storage, fake.meta
+    return what, id(storage), storage.version, str((meta.shape, meta.stride, meta.offset)), meta.dtype
 
 
 def _fresh(shape: tuple[Any, ...], dtype: torch.dtype, like: Any, stride: tuple[Any, ...] | None = None) -> TensorMeta:

@@ -7,6 +7,7 @@ from . import (
     fused_optimizers,
     gpu_operators,
     known_masks,
+    masked_writes,
     mutation,
     recurrent_layers,
     rng_comparisons,

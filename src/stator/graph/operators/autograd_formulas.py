@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from stator.graph.fake.fake_mode import FakeMode, formulas, specials
+from stator.prims.decompositions.searching import positions
 from stator.prims.layout import Sizes
 from stator.prims.operators.ctc_loss import ctc_loss, ctc_loss_backward
 
@@ -49,9 +50,9 @@ def _gradient_of_written_values(mode: FakeMode, node: Any, args: tuple[Any, ...]
         if mask.device != gradient.device:
             mask = mask.to(gradient.device)
         if at >= 0 and shape[at] != 1:
-            places = aten.nonzero_static.default(mask, size=shape[at])
-            columns = [aten.select.int(places, 1, column) for column in range(rank)]
-            return aten.index.Tensor(gradient, [*[None] * lead, *columns])
+            places = positions(aten.reshape.default(mask, [-1]), shape[at])
+            joined = aten.reshape.default(gradient, [*sizes[:lead], mask.numel(), *sizes[lead + rank :]])
+            return aten.index.Tensor(joined, [*[None] * lead, places])
         if torch.is_grad_enabled():  # a second differentiation would need the shape of g[mask] itself
             return NotImplemented
         mask = aten.reshape.default(mask, [*mask.shape, *[1] * rest])

@@ -100,6 +100,16 @@ def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
     return aten.where.self(mask, aten.reshape.default(picked, shape), base)
 
 
+def positions(mask: Any, size: Any) -> Any:
+    """Return the positions of the first `size` Trues of a flat mask, in order, and 0 where there are fewer."""
+    order = exclusive_count(mask)
+    kept = aten.logical_and.default(mask, aten.lt.Scalar(order, size))
+    target = aten.where.ScalarOther(kept, order, size)  # an extra position takes the elements left out
+    empty = aten.full.default([size + 1], 0, dtype=torch.int64, device=mask.device)
+    places = aten.scatter.src(empty, 0, target, iota(mask.shape[0], mask))
+    return aten.slice.Tensor(places, 0, 0, size)
+
+
 @decomposes("nonzero_static", wide=False)
 def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
     """The positions of the first `size` nonzero elements, filled up with `fill_value`."""
@@ -107,12 +117,7 @@ def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
     if not rank or 0 in shape:
         return aten.full.default([size, rank], fill_value, dtype=torch.int64, device=self.device)
     flat = aten.reshape.default(aten.ne.Scalar(self, 0), [-1])
-    order = exclusive_count(flat)
-    kept = aten.logical_and.default(flat, aten.lt.Scalar(order, size))
-    target = aten.where.ScalarOther(kept, order, size)  # an extra position takes the elements left out
-    empty = aten.full.default([size + 1], 0, dtype=torch.int64, device=self.device)
-    places = aten.scatter.src(empty, 0, target, iota(math.prod(shape), self))
-    places = aten.slice.Tensor(places, 0, 0, size)
+    places = positions(flat, size)
     columns = []
     for dim in range(rank):
         rest = math.prod(shape[dim + 1 :])
