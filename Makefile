@@ -20,8 +20,9 @@ demo: $(VENV)/.models  ## compile a real transformer and a real vision model, an
 test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, 6 to 10 minutes on 2 cores
 	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses auto --maxprocesses 16 --dist worksteal
 
-test-dynamic: $(VENV)/.dev $(VENV)/.models  ## the quick tests with symbols for all sizes of inputs
-	$(BIN)/python -m pytest -m "not slow and not gpu" --dynamic --numprocesses auto --maxprocesses 16 --dist worksteal
+test-dynamic: $(VENV)/.dev $(VENV)/.models  ## the quick tests with symbols for all sizes; goes on where a stopped run stopped
+	$(BIN)/python -m pytest -m "not slow and not gpu" --dynamic --numprocesses auto --maxprocesses 16 --dist worksteal \
+		--outcomes build/dynamic/outcomes.jsonl --kept tests/kept_dynamic.json
 
 test-slow: $(VENV)/.dev $(VENV)/.models  ## the long suites: OpInfo sweep, real-size models, sanitizers
 	$(BIN)/python -m pytest -m "slow and not gpu" --timeout 3600

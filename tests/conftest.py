@@ -16,6 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
+from tests import kept_outcomes
 
 from stator.aot.partition import call_costs
 from stator.base import counters
@@ -70,11 +71,13 @@ def _is_of_our_backend(error: Exception) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--dynamic", action="store_true", help="capture with symbols for all sizes, as dynamic=True does")
+    kept_outcomes.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     global _dynamic
     _dynamic = bool(config.getoption("--dynamic"))
+    kept_outcomes.register(config)
     gc.disable()  # until all tests are collected: what is made by then stays
 
 
