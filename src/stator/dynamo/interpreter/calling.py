@@ -41,7 +41,7 @@ from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.number_arithmetic import computed
 from stator.dynamo.values.objects import C_METHODS, MISSING, ObjectValue, lookup_in_class, new_of_layout
-from stator.dynamo.values.symbolic_numbers import SymbolicNumber
+from stator.dynamo.values.symbolic_numbers import FromInput, SymbolicNumber
 from stator.dynamo.values.tensors.tensor import REFUSED, TensorValue
 from stator.graph.fake.wrapper_subclasses import is_wrapper_class
 from stator.graph.subgraphs.custom_autograd import graph_target
@@ -177,7 +177,11 @@ def _handled(context: CaptureContext, handler: Handler, args: list[Value], kwarg
 
 
 def _call_leaf(context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Record a Python function of torch as one node."""
+    """Record a Python function of torch as one node. Capture follows a function of neural networks that gets a float
+    which changes between calls: its code asks about the float, and the operators inside take the float as it is."""
+    of_networks = function.fn.__module__ == torch.nn.functional.__name__  # type: ignore[union-attr]
+    if of_networks and any(_is_changing_float(value) for value in (*args, *kwargs.values())):
+        return context.inline(function, args, kwargs, called=True)
     name = function.name
     of_tensor = torch.Tensor.__dict__.get(name) is function.fn and (name in REFUSED or name in tensor_methods)
     if of_tensor and args and isinstance(args[0], TensorValue):
@@ -187,6 +191,10 @@ def _call_leaf(context: CaptureContext, function: FunctionValue, args: list[Valu
             return context.record_function(function.fn, args, kwargs)
     except PythonWarning:  # so that each call warns at the user's line
         return context.inline(function, args, kwargs, called=True)
+
+
+def _is_changing_float(value: Value) -> bool:
+    return type(value) is SymbolicNumber and value.kind is float and type(value.origin) is FromInput
 
 
 # modules whose functions drive another compiler; they run eagerly between two graphs

@@ -287,6 +287,7 @@ for _name, _targets in {
     "ge.Tensor": (aten.ge.Scalar,),
     "maximum.default": (aten.clamp_min.default,),
     "minimum.default": (aten.clamp_max.default,),
+    "floor_divide.default": (aten.floor_divide.Scalar, aten.floor_divide.default),
 }.items():
     _packet, _, _overload = _name.partition(".")
     _registers(*_targets)(_elementwise(getattr(getattr(aten, _packet), _overload)))
@@ -349,6 +350,38 @@ def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:
         elif bound is not None:
             result = (aten.clamp_min if combine is aten.maximum.default else aten.clamp_max).default(result, bound)
     return result
+
+
+def _of_rounded_number(single: OpOverload) -> Rule:
+    """Eager rounds the number to the result's dtype first."""
+
+    def rule(self: Any, other: Any) -> Any:
+        dtype = common_dtype((self, other))
+        return single(*(_operand(value, dtype) for value in (self, other)))
+
+    return rule
+
+
+_registers(aten.fmod.Scalar)(_of_rounded_number(aten.fmod.Tensor))
+_registers(aten.remainder.Scalar)(_of_rounded_number(aten.remainder.Tensor))
+
+
+@_registers(aten.div.Scalar_mode, aten.div.Tensor_mode)
+def _divide_and_round(self: Any, other: Any, *, rounding_mode: str | None) -> Any:
+    return aten.div.Tensor_mode(*_operands((self, other)), rounding_mode=rounding_mode)
+
+
+# activations whose decompositions calculate with their numbers by operators that have rules
+for _name in ("leaky_relu", "elu", "softplus", "hardtanh", "threshold", "hardshrink", "softshrink"):
+    for _target in (getattr(aten, _name).default, getattr(aten, f"{_name}_backward").default):
+        _rule = record(_target).decompose
+        assert _rule is not None, _target
+        _registers(_target)(_rule)
+
+
+@_registers(aten.where.ScalarSelf)
+def _number_where(condition: Any, self: Any, other: Any) -> Any:
+    return aten.where.self(condition, _operand(self, other.dtype), other)
 
 
 @_registers(aten.masked_fill.Scalar)

@@ -131,9 +131,14 @@ def prelu(x: Any, weight: Any) -> Any:
     return aten.where.self(aten.gt.Scalar(x, 0), x, aten.mul.Tensor(x, weight))
 
 
+def _factor(alpha: Any, scale: Any) -> Any:
+    """alpha * scale; `alpha` itself may be a number that only the running program knows."""
+    return alpha if type(scale) in (int, float) and scale == 1 else alpha * scale
+
+
 @decomposes("elu")
 def elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
-    negative = aten.mul.Tensor(aten.expm1.default(aten.mul.Tensor(x, input_scale)), alpha * scale)
+    negative = aten.mul.Tensor(aten.expm1.default(aten.mul.Tensor(x, input_scale)), _factor(alpha, scale))
     return aten.where.self(aten.gt.Scalar(x, 0), aten.mul.Tensor(x, scale), negative)
 
 
@@ -176,13 +181,13 @@ def log_sigmoid_forward(x: Any) -> Any:
 @decomposes("softshrink")
 def softshrink(x: Any, lambd: Any = 0.5) -> Any:
     above = aten.where.ScalarOther(aten.gt.Scalar(x, lambd), aten.sub.Tensor(x, lambd), 0.0)
-    below = aten.where.self(aten.lt.Scalar(x, -lambd), aten.add.Tensor(x, lambd), above)
+    below = aten.where.self(aten.gt.Scalar(aten.neg.default(x), lambd), aten.add.Tensor(x, lambd), above)
     return aten.where.self(aten.ne.Tensor(x, x), x, below)
 
 
 @decomposes("hardshrink", wide=False)
 def hardshrink(x: Any, lambd: Any = 0.5) -> Any:
-    inside = aten.logical_and.default(aten.ge.Scalar(x, -lambd), aten.le.Scalar(x, lambd))
+    inside = aten.logical_and.default(aten.le.Scalar(aten.neg.default(x), lambd), aten.le.Scalar(x, lambd))
     return aten.where.ScalarSelf(inside, 0.0, x)
 
 
@@ -202,9 +207,10 @@ def glu(x: Any, dim: int = -1) -> Any:
 def elu_backward(grad: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Any) -> Any:
     """The slope of scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1)), given x or the result."""
     if is_result:
-        slope = aten.mul.Tensor(aten.add.Tensor(x, alpha * scale), input_scale)
+        slope = aten.mul.Tensor(aten.add.Tensor(x, _factor(alpha, scale)), input_scale)
     else:
-        slope = aten.mul.Tensor(aten.exp.default(aten.mul.Tensor(x, input_scale)), input_scale * alpha * scale)
+        factor = _factor(_factor(alpha, input_scale), scale)
+        slope = aten.mul.Tensor(aten.exp.default(aten.mul.Tensor(x, input_scale)), factor)
     return aten.where.self(aten.le.Scalar(x, 0), aten.mul.Tensor(grad, slope), aten.mul.Tensor(grad, scale))
 
 
@@ -237,7 +243,7 @@ def log_sigmoid_backward(grad: Any, x: Any, buffer: Any) -> Any:
 
 @decomposes("hardshrink_backward softshrink_backward", wide=False)
 def shrink_backward(grad: Any, x: Any, lambd: Any) -> Any:
-    inside = aten.logical_and.default(aten.ge.Scalar(x, -lambd), aten.le.Scalar(x, lambd))
+    inside = aten.logical_and.default(aten.le.Scalar(aten.neg.default(x), lambd), aten.le.Scalar(x, lambd))
     return aten.where.ScalarSelf(inside, 0.0, grad)
 
 
