@@ -42,6 +42,11 @@ def blocks(x, y):
     return torch.block_diag(x, y, x[0], x[0, 0]), torch.block_diag(x.t(), x), torch.block_diag(x)
 
 
+def filled_diagonals(x, y):
+    square, wide = torch.zeros(x.shape[0], x.shape[0]), x * 1
+    return square.fill_diagonal_(1) @ x, wide.fill_diagonal_(0.5), (x.t() * 2).fill_diagonal_(0.25)
+
+
 def evenly_spaced(x, y):
     n = x.shape[0]
     from_zero = torch.linspace(0, 1, n)
@@ -101,6 +106,7 @@ PROGRAMS = [
     along_a_dimension,
     along_a_dimension_with_broadcasting,
     blocks,
+    filled_diagonals,
     evenly_spaced,
     common_shapes,
 ]

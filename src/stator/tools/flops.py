@@ -17,19 +17,20 @@ from stator.shapes.conditions import text_of
 from stator.shapes.expr import as_expr
 from stator.shapes.sym_node import to_expression
 
+from .recurrent_flops import FORMULAS
 from .symbolic.gradients import ForwardOrigins, run_backward
 from .symbolic.pieces import Pieces, conditions_of, evaluated
 from .symbolic.places import current_module
 from .symbolic.program import Program, Run, SymbolicMode
 from .symbolic.solver import to_sympy
 
-# Operators that multiply matrices inside, but for which torch's table may have no formula.
+# Kernels that multiply matrices inside, but for which torch's table may have no formula. So do recurrent layers.
 _ATTENTION = "scaled_dot_product"
 
 
 @dataclass(slots=True)
 class _Counts:
-    """Operations of one run, by operator and by module, and calls of attention kernels without a formula."""
+    """Operations of one run, by operator and by module, and calls of kernels without a formula."""
 
     by_operator: dict[str, Any] = field(default_factory=dict)
     by_module: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +71,8 @@ class FlopCount:
 
     @property
     def uncounted(self) -> dict[str, int]:
-        """Calls of attention kernels that have no formula in torch's table, such as flash attention on CPUs."""
+        """Calls of kernels that multiply matrices and have no formula in torch's table, such as flash attention on CPUs
+        and oneDNN's LSTM."""
         return dict(self._first.observed.uncounted)
 
     @property
@@ -149,17 +151,25 @@ class _Counting:
 
     def count(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         module = self.modules.of_this_operator()
-        formula = self.registry.get(func.overloadpacket)
         name = str(func.overloadpacket)
-        if formula is None:
-            if _ATTENTION in name:
+        found = self._operations(func, args, kwargs, result)
+        if found is None:
+            if _ATTENTION in name or func.overloadpacket in FORMULAS:
                 self.counts.uncounted[name] += 1
             return
-        count = to_expression(formula(*args, **kwargs, out_val=result))
+        count = to_expression(found)
         self._add(self.counts.by_operator, name, count)
         parts = module.split(".") if module else []
         for end in range(len(parts) + 1):
             self._add(self.counts.by_module, ".".join(parts[:end]), count)
+
+    def _operations(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """The operations of one operator; None without a formula."""
+        own = FORMULAS.get(func.overloadpacket)
+        if own is not None:
+            return own(*args, **kwargs)
+        formula = self.registry.get(func.overloadpacket)
+        return None if formula is None else formula(*args, **kwargs, out_val=result)
 
     def _module(self) -> str:
         module = current_module()

@@ -19,6 +19,7 @@ from stator.inductor.lower import aligned_rows
 from stator.prims.layout import same_strides
 from stator.shapes.expr import Symbol
 
+pytestmark = pytest.mark.fixed_sizes  # the reference evaluator knows no symbols
 WORDS = 91  # rows of 182 bytes
 REST = 8  # more elements along each loop make a product large
 

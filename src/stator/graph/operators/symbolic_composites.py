@@ -58,6 +58,15 @@ def _take_along_dim(
     )
 
 
+@stand_ins.register("fill_diagonal_")
+def _fill_diagonal(self: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
+    """Of matrices; where `wrap` is set, the diagonal begins anew in tall ones."""
+    if self.dim() != 2 or wrap or not _is_symbolic(self):
+        return self.fill_diagonal_(fill_value, wrap)
+    self.diagonal().fill_(fill_value)
+    return self
+
+
 @stand_ins.register(torch.block_diag)
 def _block_diag(*tensors: torch.Tensor) -> torch.Tensor:
     if not _is_symbolic(*tensors) or any(one.dim() > 2 or not one.numel() for one in tensors):
