@@ -75,6 +75,7 @@ def put(slots, x, mask):
     return slots.put(x * 2).sum(1) + mask.sum(1, keepdim=True)
 
 
+@pytest.mark.fixed_sizes
 def test_state_that_is_made_at_first_use_needs_no_version_for_the_first_sizes() -> None:
     compiled, counts = stator.compile(put, backend="eager"), Counts()
     for batch, length, most in ((2, 6, 9), (3, 4, 12), (1, 1, 7), (5, 8, 11)):
