@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
+import operator
 
 from stator.shapes.conditions import compare, conjunction, disjunction, predicate
 from stator.shapes.expr import Symbol
 from stator.shapes.extrema import Max, Min
-from stator.shapes.floats import Rounded, as_float, float_operation
+from stator.shapes.floats import as_float, float_operation, int_call
 
 a, b = Symbol("a"), Symbol("b")
 
@@ -18,8 +20,8 @@ CONDITIONS = [
     compare(">=", Min.of(a, b, 5) * 2, Max.of(a, 4)),
     disjunction(compare("<", a, b), compare("==", a % 3, 0)),
     conjunction(compare("<", a, 9), disjunction(compare("<", b, 4), compare("==", a, b))),
-    compare(">", float_operation("*", as_float(a), 0.7), 2.5),
-    compare("==", Rounded.of("floor", float_operation("/", as_float(a), 1.5)), b),
+    compare(">", float_operation(operator.mul, as_float(a), 0.7), 2.5),
+    compare("==", int_call(math.floor, float_operation(operator.truediv, as_float(a), 1.5)), b),
 ]
 
 

@@ -112,7 +112,7 @@ def facts_located(captured: CapturedFrame, place: UserPlace) -> AbstractContextM
 def refuses_symbols(error: Unsupported, captured: CapturedFrame) -> bool:
     """Whether the backend refused a graph because sizes are symbols: those of its inputs, or sizes that depend on
     data."""
-    of_inputs = captured.sizes is not None and bool(captured.sizes.sources)
+    of_inputs = captured.sizes is not None and captured.sizes.has_symbols
     return error.kind == "dynamic-shape" and (of_inputs or has_unknown_sizes(captured))
 
 

@@ -144,7 +144,7 @@ class _Attempt:
             return self._run(context)
         finally:
             sizes = context.recorder.numbers.inputs
-            self.has_symbols = bool(sizes.sources) and not sizes.has_promises
+            self.has_symbols = sizes.has_symbols and not sizes.has_promises
             context.recorder.forget()
             dismantle((self.running, *(held for name, held in vars(context).items() if name != "_keep")))
             self.running = ()

@@ -7,13 +7,14 @@ Pure data. `environment.py` knows which conditions hold, and which have been rel
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Union
 
 from .expr import Constant, Expr, ExprLike, FloorDiv, Mod, Symbol, as_expr, from_sorted
 from .extrema import Max, Min
-from .floats import FloatExpr, float_operation
+from .floats import INFIX, FloatExpr, IntCall, int_call
 
 Condition = Union["Comparison", "Conjunction", "Disjunction", bool]
 
@@ -22,16 +23,16 @@ _HOLDS: dict[str, Callable[[Any], bool]] = {
     "==": lambda value: value == 0,
     "!=": lambda value: value != 0,
     ">=": lambda value: value >= 0,
-    ">": lambda value: value > 0,
 }
+_OF_FLOATS: dict[str, Callable[[Any, Any], bool]] = {"==": operator.eq, "<": operator.lt, "<=": operator.le}
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`expr relation 0`. Integers are compared by "==", "!=" and ">=", floats also by ">"."""
+    """`expr relation 0`, by "==", "!=" or ">="."""
 
     relation: str
-    expr: Any  # Expr or FloatExpr
+    expr: Expr
 
     @property
     def symbols(self) -> frozenset[Symbol]:
@@ -41,7 +42,7 @@ class Comparison:
         return bool(_HOLDS[self.relation](self.expr.evaluate(values)))
 
     def substitute(self, replacements: Mapping[Symbol, ExprLike]) -> Comparison:
-        return Comparison(self.relation, self.expr.substitute(replacements))
+        return Comparison(self.relation, as_expr(self.expr.substitute(replacements)))
 
     def __str__(self) -> str:
         return f"{self.expr} {self.relation} 0"
@@ -97,10 +98,16 @@ def compare(relation: str, left: Any, right: Any) -> Condition:
 
 
 def _compare_floats(relation: str, left: Any, right: Any) -> Condition:
-    if relation in ("<", "<="):
-        left, right, relation = right, left, ">" if relation == "<" else ">="
-    gap = float_operation("-", left, right)
-    return Comparison(relation, gap) if isinstance(gap, FloatExpr) else bool(_HOLDS[relation](gap))
+    if relation in (">", ">="):
+        left, right, relation = right, left, "<" if relation == ">" else "<="
+    if relation == "!=":
+        return negate(_compare_floats("==", left, right))
+    return truth_of(int_call(_OF_FLOATS[relation], left, right))
+
+
+def truth_of(number: Expr) -> Condition:
+    """Whether an int is not zero."""
+    return compare("!=", number, 0)
 
 
 def _normal(relation: str, expr: ExprLike) -> Condition:
@@ -175,8 +182,6 @@ def negate(condition: Condition) -> Condition:
         return Conjunction(tuple(negate(part) for part in condition.parts))
     if condition.relation in _NEGATED:
         return Comparison(_NEGATED[condition.relation], condition.expr)
-    if isinstance(condition.expr, FloatExpr):
-        return Comparison(">" if condition.relation == ">=" else ">=", float_operation("-", 0.0, condition.expr))
     return _normal(">=", -condition.expr - 1)
 
 
@@ -213,9 +218,19 @@ def text_of(condition: Condition) -> str:
     if found is not None:
         number, divisor, relation = found
         return f"{_factor(number)} % {_factor(as_expr(divisor))} {relation} 0"
-    if isinstance(condition, Comparison) and isinstance(condition.expr, Expr):
+    if isinstance(condition, Comparison):
+        atom = condition.expr
+        if isinstance(atom, IntCall) and atom.is_truth and condition.relation != ">=":
+            return _called(atom, condition.relation == "==")
         return _comparison(condition.relation, condition.expr)
     return str(condition)
+
+
+def _called(truth: IntCall, negated: bool) -> str:
+    if negated and truth.function is operator.eq:
+        return " != ".join(map(str, truth.operands))
+    text = str(truth)[1:-1] if truth.function in INFIX else str(truth)
+    return f"not {text}" if negated else text
 
 
 def _comparison(relation: str, expr: Expr) -> str:
@@ -243,8 +258,6 @@ def _factor(expr: Expr) -> str:
 def divisibility(condition: Condition) -> tuple[Expr, Any, str] | None:
     """(x, n, relation) of a condition `x % n == 0` or `x % n != 0`, in one of its forms."""
     if not isinstance(condition, Comparison) or condition.relation not in ("==", "!="):
-        return None
-    if not isinstance(condition.expr, Expr):
         return None
     for monomial, value in condition.expr.terms().items():
         for atom in monomial:
@@ -281,7 +294,7 @@ def is_python(value: Any) -> bool:
     if isinstance(value, (int, Symbol)):
         return True
     if isinstance(value, Comparison):
-        return isinstance(value.expr, Expr) and is_python(value.expr)
+        return is_python(value.expr)
     if isinstance(value, (FloorDiv, Mod)):
         return is_python(value.numerator) and is_python(value.denominator)
     if isinstance(value, (Min, Max)):

@@ -15,10 +15,10 @@ from typing import Any
 
 from stator.base.errors import Unsupported
 
-from .conditions import Comparison, Condition, Conjunction, Disjunction, compare, negate
+from .conditions import Comparison, Condition, Conjunction, Disjunction, compare, conjunction, disjunction, negate
 from .expr import Expr, ExprLike, FloorDiv, Ranges, Symbol, as_expr
 from .extrema import Max, Min
-from .floats import FloatExpr
+from .floats import FloatExpr, IntCall
 from .intervals import Bound
 from .simplify import simplify
 
@@ -125,7 +125,7 @@ class Environment:
         if symbol in self.ranges:
             raise ValueError(f"there is a symbol {name} already")
         if hint is not None:
-            if not low <= hint <= high:
+            if hint < low or hint > high:
                 raise ValueError(f"the hint {hint} of {name} is not between {low} and {high}")
             self.hints[symbol] = hint
         self.ranges[symbol] = (low, high)
@@ -181,10 +181,19 @@ class Environment:
         else:
             short = isinstance(condition, Disjunction)  # the answer that a single part decides
             answers = [self.evaluate_static(part) for part in condition.parts]
-            answer = short if short in answers else None if None in answers else not short
+            answer = short if short in answers else self._answer_together(condition) if None in answers else not short
         if answer is not None:
             self._answers[condition] = answer
         return answer
+
+    def _answer_together(self, condition: Conjunction | Disjunction) -> bool | None:
+        """The answer of parts that contradict, or complete, each other under the facts."""
+        parts = [
+            compare(part.relation, self.simplify(part.expr), 0) if isinstance(part, Comparison) else part
+            for part in condition.parts
+        ]
+        joined = (conjunction if isinstance(condition, Conjunction) else disjunction)(*parts)
+        return joined if isinstance(joined, bool) else None
 
     def decide(self, condition: Condition) -> bool:
         """The truth of a condition, recorded as a fact if needed. Raises Unsupported when it depends on data."""
@@ -225,10 +234,10 @@ class Environment:
 
     def _answer_in_general(self, condition: Comparison) -> bool:
         """The answer for most values of numbers without a hint: two expressions differ unless they are always equal."""
+        if any(isinstance(atom, IntCall) for atom in condition.expr.atoms):
+            return condition.holds(_LargeSizes(self.hints))
         if condition.relation in ("==", "!="):
             return condition.relation == "!="
-        if isinstance(condition.expr, FloatExpr):
-            return condition.holds(_LargeSizes(self.hints))
         return self._typical(condition.expr) >= 0
 
     def _typical(self, expr: Expr) -> int:
@@ -246,8 +255,6 @@ class Environment:
     def _answer_above_one(self, condition: Comparison, sizes: tuple[Expr, ...] | None = None) -> bool | None:
         """The answer if every number, or each of `sizes`, is larger than 1; None if it differs between such numbers."""
         condition = condition if sizes is None else self._without_common_sizes(condition)
-        if isinstance(condition.expr, FloatExpr):
-            return None
         for expr in (self.simplify(condition.expr), condition.expr):  # a number that a fact replaced is larger, too
             ranges = {symbol: self._range(symbol) for symbol in expr.symbols}
             for symbol, (low, high) in ranges.items():
@@ -313,8 +320,6 @@ class Environment:
     # -- consequences of facts ------------------------------------------------------------------------------------
 
     def _evaluate_comparison(self, condition: Comparison) -> bool | None:
-        if isinstance(condition.expr, FloatExpr):
-            return _by_bounds(condition.relation, *condition.expr.bounds(self.ranges))
         expr = self.simplify(condition.expr)
         if expr is not condition.expr:
             simpler = compare(condition.relation, expr, 0)
@@ -324,8 +329,6 @@ class Environment:
 
     def _without_common_sizes(self, condition: Comparison) -> Comparison:
         """A comparison divided by positive factors of all terms: a*c == b*c relies on a == b, and a*b > b on a > 1."""
-        if not isinstance(condition.expr, Expr):
-            return condition
         strict = condition.relation == ">=" and condition.expr.offset == -1  # "> 0"
         expr = condition.expr + 1 if strict else condition.expr
         first, *others = [monomial for monomial, _ in expr._terms] or [()]
@@ -399,7 +402,7 @@ class Environment:
         if not isinstance(condition, bool):
             self._answers[condition] = True
             self._answers[negate(condition)] = False
-        if not isinstance(condition, Comparison) or isinstance(condition.expr, FloatExpr):
+        if not isinstance(condition, Comparison):
             return
         expr = self.simplify(condition.expr)
         if condition.relation == "==":
@@ -434,7 +437,7 @@ class Environment:
         """Draw conclusions from earlier inequalities without the symbol that has been replaced."""
         for fact in [fact for fact in self.facts if replaced in fact.condition.symbols]:
             condition = fact.condition
-            if isinstance(condition, Comparison) and condition.relation == ">=" and isinstance(condition.expr, Expr):
+            if isinstance(condition, Comparison) and condition.relation == ">=":
                 expr = condition.expr.substitute(self.replacements)
                 self._about.setdefault(expr.symbols, []).append(expr)
                 self._narrow(expr, fact)
@@ -553,8 +556,6 @@ def _by_bounds(relation: str, low: Bound, high: Bound) -> bool | None:
     """True or False if every value between these bounds compares with zero alike, else None."""
     if relation == ">=":
         return True if low >= 0 else False if high < 0 else None
-    if relation == ">":
-        return True if low > 0 else False if high <= 0 else None
     if low > 0 or high < 0:
         return relation == "!="
     if low == high:  # both zero

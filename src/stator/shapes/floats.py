@@ -1,158 +1,257 @@
-"""Floating-point expressions over symbols, and integers made from them by rounding.
+"""Floating-point expressions over symbols, and integers that Python's functions make of them.
 
-A tree, evaluated in Python's order: nothing is reordered, so that `floor(n * 0.7)` has Python's value for each n.
+A tree, evaluated in Python's order: nothing is reordered, so that `floor(n * 0.7)` has Python's value for each n, and a
+comparison Python's truth also for infinity and NaN.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union
 
-from .expr import Atom, Expr, ExprLike, Ranges, Symbol, constant, interned, interned_atom
+from .expr import Atom, Expr, ExprLike, FloorDiv, Mod, Ranges, Symbol, constant, interned, interned_atom
+from .extrema import Max, Min
 from .intervals import Bound
 
 FloatLike = Union["FloatExpr", float]
-OPERATIONS: dict[str, Callable[[Any, Any], float]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
-    "min": min,
-    "max": max,
+Function = Callable[..., Any]
+INFIX: dict[Function, str] = {
+    **{operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/"},
+    **{operator.floordiv: "//", operator.mod: "%", operator.pow: "**"},
+    **{operator.eq: "==", operator.lt: "<", operator.le: "<="},
 }
-ROUNDINGS: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc}
+ROUNDINGS: tuple[Function, ...] = (math.floor, math.ceil, math.trunc, int, round)
+_UNKNOWN = (math.nan, math.nan)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class FloatExpr:
-    """`operation` is "symbol" (a symbol that stands for a float), "int" (an integer expression as a float) or one of
-    `OPERATIONS` on two operands."""
+    """`function` of the operands: numbers, expressions and conditions. A symbol that stands for a float has no
+    function."""
 
-    operation: str
-    operands: tuple[Any, ...]
+    __slots__ = ("_hash", "depth", "function", "functions", "operands", "symbols")
+
+    def __init__(self, function: Function | None, operands: tuple[Any, ...]) -> None:
+        self.function, self.operands = function, operands
+        self.symbols: frozenset[Symbol] = _symbols(operands)
+        self.depth: int = 1 + max(map(depth_of, operands))
+        self.functions: frozenset[Function | None] = frozenset((function,)).union(*map(functions_of, operands))
+        self._hash = hash(self._key())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FloatExpr) and self._key() == other._key()
+        if self is other:
+            return True
+        return isinstance(other, FloatExpr) and self._hash == other._hash and self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return self._hash
 
     def _key(self) -> tuple[Any, ...]:
-        """0.0 equals -0.0 in Python, but results computed from them differ."""
-        return self.operation, *(repr(one) if type(one) is float else one for one in self.operands)
+        return self.function, *map(_operand_key, self.operands)
 
-    @property
-    def symbols(self) -> frozenset[Symbol]:
-        return frozenset().union(
-            *(operand.symbols for operand in self.operands if isinstance(operand, (Expr, FloatExpr)))
-        )
-
-    def evaluate(self, values: Mapping[Symbol, int]) -> float:
-        numbers = [_number(operand, values) for operand in self.operands]
-        return float(numbers[0]) if len(numbers) == 1 else OPERATIONS[self.operation](*numbers)
+    def evaluate(self, values: Mapping[Symbol, Any]) -> Any:
+        if self.function is None:
+            return values[self.operands[0]]
+        return self.function(*[_evaluated(operand, values) for operand in self.operands])
 
     def substitute(self, replacements: Mapping[Symbol, ExprLike]) -> FloatLike:
-        if self.symbols.isdisjoint(replacements):
+        if self.symbols.isdisjoint(replacements) or self.function is None:
             return self
-        return float_operation(
-            self.operation,
-            *(
-                operand.substitute(replacements) if isinstance(operand, (Expr, FloatExpr)) else operand
-                for operand in self.operands
-            ),
-        )
+        return float_operation(self.function, *_substituted(self.operands, replacements))
 
     def bounds(self, ranges: Ranges) -> tuple[float, float]:
-        """Inclusive bounds by interval arithmetic; rounding is monotonic, so they hold for floats too."""
-        if len(self.operands) == 1:
-            low, high = self.operands[0].bounds(ranges)
-            return float(low), float(high)
-        (a, b), (c, d) = (_bounds(operand, ranges) for operand in self.operands)
-        if self.operation == "+":
+        """Inclusive bounds by interval arithmetic; rounding is monotonic, so they hold for floats too. NaN twice if
+        there are none, or if the value may be NaN."""
+        known = [_bounds(operand, ranges) for operand in self.operands]
+        if any(math.isnan(end) for pair in known for end in pair):
+            return _UNKNOWN
+        if self.function is None or self.function is float:
+            low, high = known[0]
+            return (low, high) if self.function is float or math.isfinite(low + high) else _UNKNOWN
+        if self.function is operator.neg:
+            return -known[0][1], -known[0][0]
+        return self._bounds_of_two(*known) if len(known) == 2 else _UNKNOWN
+
+    def _bounds_of_two(self, left: tuple[float, float], right: tuple[float, float]) -> tuple[float, float]:
+        (a, b), (c, d) = left, right
+        function = self.function
+        if function is operator.add:
             return a + c, b + d
-        if self.operation == "-":
+        if function is operator.sub:
             return a - d, b - c
-        if self.operation == "*" or (self.operation == "/" and (c > 0 or d < 0)):
-            function = OPERATIONS[self.operation]
-            corners = [function(x, y) for x in (a, b) for y in (c, d)]
-            if not any(math.isnan(corner) for corner in corners):
-                return min(corners), max(corners)
-        if self.operation in ("min", "max"):
-            function = OPERATIONS[self.operation]
-            return function(a, c), function(b, d)
-        return -math.inf, math.inf
+        if function is operator.mul or (function is operator.truediv and (c > 0 or d < 0)):
+            corners = [function(x, y) for x in (a, b) for y in (c, d)]  # type: ignore[misc]
+            return _UNKNOWN if any(map(math.isnan, corners)) else (min(corners), max(corners))
+        if function in (min, max):
+            return function(a, c), function(b, d)  # type: ignore[misc]
+        return _UNKNOWN
 
     def __str__(self) -> str:
-        if self.operation == "symbol":
-            return str(self.operands[0])
-        if self.operation == "int":
-            return f"float({self.operands[0]})"
-        left, right = self.operands
-        if self.operation in ("min", "max"):
-            return f"{self.operation}({left}, {right})"
-        return f"({left} {self.operation} {right})"
+        return str(self.operands[0]) if self.function is None else _text(self.function, self.operands)
 
 
-def _number(operand: Any, values: Mapping[Symbol, int]) -> Any:
-    return operand.evaluate(values) if isinstance(operand, (Expr, FloatExpr)) else operand
+def depth_of(value: Any) -> int:
+    """How many functions of Python are nested in an expression, a condition or a number."""
+    if isinstance(value, FloatExpr | IntCall):
+        return value.depth
+    return max(map(depth_of, _parts_of(value)), default=0)
+
+
+def functions_of(value: Any) -> frozenset[Function | None]:
+    """The functions of Python in an expression, a condition or a number; None for symbols that stand for floats."""
+    if isinstance(value, FloatExpr | IntCall):
+        return value.functions
+    return frozenset().union(*map(functions_of, _parts_of(value)))
+
+
+def _parts_of(value: Any) -> Iterable[Any]:
+    if isinstance(value, FloorDiv | Mod):
+        return value.numerator, value.denominator
+    if isinstance(value, Max | Min):
+        return value.args
+    if isinstance(value, Expr):
+        return () if isinstance(value, Symbol) else value.atoms - {value}
+    return getattr(value, "parts", (value.expr,) if hasattr(value, "expr") else ())
+
+
+def _symbols(operands: Iterable[Any]) -> frozenset[Symbol]:
+    return frozenset().union(*(operand.symbols for operand in operands if hasattr(operand, "symbols")))
+
+
+def _operand_key(operand: Any) -> Any:
+    """1, 1.0 and True are equal in Python, and 0.0 equals -0.0, but results computed from them differ."""
+    return operand if hasattr(operand, "symbols") else (type(operand), repr(operand))
+
+
+def _evaluated(operand: Any, values: Mapping[Symbol, Any]) -> Any:
+    if isinstance(operand, Expr | FloatExpr):
+        return operand.evaluate(values)
+    return operand.holds(values) if hasattr(operand, "holds") else operand
+
+
+def _substituted(operands: Iterable[Any], replacements: Mapping[Symbol, ExprLike]) -> list[Any]:
+    return [one.substitute(replacements) if hasattr(one, "substitute") else one for one in operands]
 
 
 def _bounds(operand: Any, ranges: Ranges) -> tuple[float, float]:
-    return operand.bounds(ranges) if isinstance(operand, FloatExpr) else (operand, operand)
+    if isinstance(operand, Expr | FloatExpr):
+        low, high = operand.bounds(ranges)
+        return _as_bound(low), _as_bound(high)
+    if hasattr(operand, "holds"):
+        return 0, 1
+    return (_as_bound(operand),) * 2 if isinstance(operand, int | float) else _UNKNOWN
+
+
+def _as_bound(number: Bound) -> float:
+    if isinstance(number, float) or abs(number) < 1 << 1023:
+        return float(number)
+    return math.inf if number > 0 else -math.inf
+
+
+def _text(function: Function, operands: tuple[Any, ...]) -> str:
+    if function in INFIX:
+        left, right = (f"({one})" if isinstance(one, Expr) and not isinstance(one, Symbol) else one for one in operands)
+        return f"({left} {INFIX[function]} {right})"
+    return f"{getattr(function, '__name__', function)}({', '.join(map(str, operands))})"
 
 
 def as_float(value: ExprLike) -> FloatLike:
     """An integer expression as a float."""
     number = value.constant if isinstance(value, Expr) else value
-    return FloatExpr("int", (value,)) if number is None else float(number)
+    return FloatExpr(float, (value,)) if number is None else float(number)
 
 
-def float_operation(operation: str, *operands: Any) -> FloatLike:
-    """An operation on floats. Gives a number if all operands are numbers."""
-    if operation == "int":
-        return as_float(operands[0])
-    if any(isinstance(operand, FloatExpr) for operand in operands):
-        return FloatExpr(operation, operands)
-    return OPERATIONS[operation](*operands)
+def float_operation(function: Function, *operands: Any) -> FloatLike:
+    """A function of numbers, of which one is no int. Gives a number if all operands are numbers."""
+    operands = tuple(map(_number, operands))
+    if any(hasattr(operand, "symbols") for operand in operands):
+        return FloatExpr(function, operands)
+    return function(*operands)  # type: ignore[no-any-return]
 
 
-class Rounded(Atom):
-    """The integer from rounding a float by `rounding` ("floor", "ceil" or "trunc"); build with Rounded.of(...)."""
+def _number(operand: Any) -> Any:
+    return operand.constant if isinstance(operand, Expr) and operand.constant is not None else operand
 
-    __slots__ = ("operand", "rounding")
-    operand: FloatExpr
-    rounding: str
 
-    @classmethod
-    def of(cls, rounding: str, operand: FloatLike) -> Expr:
-        if not isinstance(operand, FloatExpr):
-            return constant(ROUNDINGS[rounding](operand))
-        if operand.operation == "int":
-            return operand.operands[0]
-        key = (cls, rounding, operand)
-        found = interned(key)
-        if found is None:
-            atom = object.__new__(cls)
-            atom.operand, atom.rounding = operand, rounding
-            found = interned_atom(atom, key, f"{rounding}({operand})", operand.symbols)
-        return found
+class IntCall(Atom):
+    """The int, or the truth as 0 or 1, that a function of Python gives where no polynomial does; build with
+    `int_call`."""
+
+    __slots__ = ("depth", "function", "functions", "operands")
+    function: Function
+    operands: tuple[Any, ...]
+    depth: int
+    functions: frozenset[Function | None]
 
     def _replaced(self, replacements: Mapping[Symbol, ExprLike]) -> ExprLike:
-        return Rounded.of(self.rounding, self.operand.substitute(replacements))
+        return int_call(self.function, *_substituted(self.operands, replacements))
 
-    def _value(self, values: Mapping[Symbol, int]) -> int:
-        return ROUNDINGS[self.rounding](self.operand.evaluate(values))
+    def _value(self, values: Mapping[Symbol, Any]) -> int:
+        return int(self.function(*[_evaluated(one, values) for one in self.operands]))
 
     def _atom_bounds(self, ranges: Ranges) -> tuple[Bound, Bound]:
-        low, high = self.operand.bounds(ranges)
-        rounding = ROUNDINGS[self.rounding]
-        return (rounding(low) if math.isfinite(low) else low), (rounding(high) if math.isfinite(high) else high)
+        function = self.function
+        if function not in ROUNDINGS and function not in _COMPARED and not self.is_truth:
+            return -math.inf, math.inf
+        known = [_bounds(operand, ranges) for operand in self.operands]
+        if function in _COMPARED:
+            truth = _COMPARED[function](*known)
+            return (0, 1) if truth is None else (int(truth), int(truth))
+        if self.is_truth:
+            return 0, 1
+        if len(known) > 1 or math.isnan(known[0][0]):
+            return -math.inf, math.inf
+        low, high = known[0]
+        return (function(low) if math.isfinite(low) else low), (function(high) if math.isfinite(high) else high)
+
+    @property
+    def is_truth(self) -> bool:
+        """Whether the value is 0 or 1."""
+        return self.function in _COMPARED or self.function is bool or hasattr(self.operands[0], "holds")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Rounded.of, (self.rounding, self.operand)
+        return int_call, (self.function, *self.operands)
+
+
+def int_call(function: Function, *operands: Any) -> Expr:
+    """The int that a function of Python gives for these numbers, expressions and conditions."""
+    operands = tuple(map(_number, operands))
+    if not any(hasattr(operand, "symbols") for operand in operands):
+        return constant(int(function(*operands)))
+    first = operands[0]
+    if function in ROUNDINGS and len(operands) == 1 and isinstance(first, FloatExpr) and first.function is float:
+        first = first.operands[0]
+        if isinstance(first, Expr):
+            return first
+    key = (IntCall, function, *map(_operand_key, operands))
+    found = interned(key)
+    if found is None:
+        atom = object.__new__(IntCall)
+        atom.function, atom.operands = function, operands
+        atom.depth = 1 + max(map(depth_of, operands))
+        atom.functions = frozenset((function,)).union(*map(functions_of, operands))
+        found = interned_atom(atom, key, _text(function, operands), _symbols(operands))
+    return found
+
+
+def _equal(left: tuple[float, float], right: tuple[float, float]) -> bool | None:
+    if left[1] < right[0] or right[1] < left[0]:
+        return False
+    return True if left[0] == left[1] == right[0] == right[1] else None
+
+
+def _less(left: tuple[float, float], right: tuple[float, float]) -> bool | None:
+    return True if left[1] < right[0] else False if left[0] >= right[1] else None
+
+
+def _at_most(left: tuple[float, float], right: tuple[float, float]) -> bool | None:
+    return True if left[1] <= right[0] else False if left[0] > right[1] else None
+
+
+# the truth for all numbers between these bounds, if it is one
+_COMPARED: dict[Function, Callable[..., bool | None]] = {
+    operator.eq: _equal,
+    operator.lt: _less,
+    operator.le: _at_most,
+}

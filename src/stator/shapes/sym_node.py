@@ -7,18 +7,34 @@ knowledge about symbols.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
 
+from .arithmetic import COMPARISONS, OF_INTS, applied, kind_of_result
 from .conditions import Condition, compare, conjunction, disjunction, negate
 from .environment import Environment
-from .expr import Expr, as_expr, floor_div, modulo
-from .extrema import Max, Min
-from .floats import FloatExpr, Rounded, as_float, float_operation
+from .expr import Expr, as_expr
+from .floats import ROUNDINGS, FloatExpr, Function
 from .layouts import channels_last_order, densely_ordered, in_stride_order, row_major_order, suggests_channels_last
 from .simplify import simplify
+
+_SIMPLIFIED = frozenset((operator.mod, operator.floordiv, min, max, *ROUNDINGS))  # under the symbols' ranges
+
+
+_OF_INTS = {one: OF_INTS[one] for one in (operator.add, operator.sub, operator.mul, operator.neg)}
+
+
+def _of_one(function: Function) -> Callable[[SymbolicNode], SymbolicNode]:
+    return lambda node: node.computed(function)
+
+
+def _of_two(function: Function) -> Callable[[SymbolicNode, SymbolicNode], SymbolicNode]:
+    return lambda node, other: node.computed(function, other)
 
 
 class SymbolicNode:
@@ -144,115 +160,55 @@ class SymbolicNode:
     def wrap_bool(self, truth: bool) -> SymbolicNode:
         return SymbolicNode(self.environment, truth, bool)
 
-    def _integer(self, value: Any) -> SymbolicNode:
-        return SymbolicNode(self.environment, value, int)
-
-    def _simpler(self, value: Expr) -> SymbolicNode:
-        """Simplify the result of an operation under the symbols' ranges."""
-        return SymbolicNode(self.environment, simplify(value, self.environment.ranges), int)
-
-    def _arithmetic(self, other: SymbolicNode, operation: str, integer: Callable[[Any, Any], Any]) -> SymbolicNode:
-        if self.kind is float or other.kind is float:
-            value = float_operation(operation, self._as_float(), other._as_float())
-            return SymbolicNode(self.environment, value, float)
-        return self._integer(integer(self._as_int(), other._as_int()))
-
-    def _as_int(self) -> Expr:
-        return as_expr(self.bool_() if self.kind is bool else self.value)
-
-    def _as_float(self) -> Any:
-        return self.value if self.kind is float else as_float(self._as_int())
+    def computed(self, function: Function, *others: SymbolicNode) -> SymbolicNode:
+        """The node of `function(self, *others)`."""
+        nodes = (self, *others)
+        kinds = [node.kind for node in nodes]
+        if bool not in kinds and float not in kinds:  # most calls
+            if function in COMPARISONS:
+                return self._condition(compare(COMPARISONS[function], self.value, others[0].value))
+            if function in _OF_INTS:
+                value = _OF_INTS[function](*[as_expr(node.value) for node in nodes])
+                return SymbolicNode(self.environment, value, int)
+        kind = kind_of_result(function, kinds)
+        of_truths = kind is bool or kinds[0] is not bool
+        operands = [node.value if of_truths or node.kind is not bool else node.bool_() for node in nodes]
+        value = applied(function, operands, kind)
+        if kind is bool:
+            return self._condition(value)
+        simpler = kind is int and function in _SIMPLIFIED
+        return SymbolicNode(self.environment, simplify(value, self.environment.ranges) if simpler else value, kind)
 
     # -- arithmetic -----------------------------------------------------------------------------------------------
 
-    def add(self, other: SymbolicNode) -> SymbolicNode:
-        return self._arithmetic(other, "+", lambda a, b: a + b)
-
-    def sub(self, other: SymbolicNode) -> SymbolicNode:
-        return self._arithmetic(other, "-", lambda a, b: a - b)
-
-    def mul(self, other: SymbolicNode) -> SymbolicNode:
-        return self._arithmetic(other, "*", lambda a, b: a * b)
-
-    def neg(self) -> SymbolicNode:
-        if self.kind is float:
-            return SymbolicNode(self.environment, float_operation("-", -0.0, self.value), float)
-        return self._integer(self._as_int() * -1)
+    add, sub, mul, mod = (_of_two(one) for one in (operator.add, operator.sub, operator.mul, operator.mod))
+    floordiv = int_floordiv = _of_two(operator.floordiv)
+    truediv = int_truediv = float_truediv = _of_two(operator.truediv)
+    neg, abs, sym_float = _of_one(operator.neg), _of_one(abs), _of_one(float)
+    floor, ceil = _of_one(math.floor), _of_one(math.ceil)
+    trunc = sym_int = _of_one(math.trunc)
+    sym_min, sym_max = _of_two(min), _of_two(max)
 
     def pos(self) -> SymbolicNode:
         return self
 
-    def abs(self) -> SymbolicNode:
-        zero = self.wrap_float(0.0) if self.kind is float else self.wrap_int(0)
-        return self if self.ge(zero).bool_() else self.neg()
-
-    def mod(self, other: SymbolicNode) -> SymbolicNode:
-        if self.kind is float or other.kind is float:
-            return self._arithmetic(other, "%", modulo)
-        return self._simpler(modulo(self._as_int(), other._as_int()))
-
-    def int_floordiv(self, other: SymbolicNode) -> SymbolicNode:
-        return self._simpler(floor_div(self._as_int(), other._as_int()))
-
-    def floordiv(self, other: SymbolicNode) -> SymbolicNode:
-        if self.kind is float or other.kind is float:
-            return self._arithmetic(other, "//", floor_div)
-        return self.int_floordiv(other)
-
-    def truediv(self, other: SymbolicNode) -> SymbolicNode:
-        value = float_operation("/", self._as_float(), other._as_float())
-        return SymbolicNode(self.environment, value, float)
-
-    int_truediv = float_truediv = truediv
-
     def float_pow(self, other: SymbolicNode) -> SymbolicNode:
-        value = float_operation("**", self._as_float(), other._as_float())
-        return SymbolicNode(self.environment, value, float)
+        return SymbolicNode(self.environment, applied(operator.pow, (self.value, other.value), float), float)
 
     def pow_by_natural(self, other: SymbolicNode) -> SymbolicNode:
         """Specializes the exponent."""
-        result: Any = as_expr(1)
+        result = self.wrap_int(1)
         for _ in range(other.int_()):
-            result = result * self._as_int()
-        return self._integer(result)
+            result = result.mul(self)
+        return result
 
     def pow(self, other: SymbolicNode) -> SymbolicNode:
         if self.kind is float or other.kind is float or not other.ge(other.wrap_int(0)).bool_():
             return self.float_pow(other)
         return self.pow_by_natural(other)
 
-    def sym_min(self, other: SymbolicNode) -> SymbolicNode:
-        if self.kind is float or other.kind is float:
-            return self._arithmetic(other, "min", Min.of)
-        return self._simpler(Min.of(self._as_int(), other._as_int()))
-
-    def sym_max(self, other: SymbolicNode) -> SymbolicNode:
-        if self.kind is float or other.kind is float:
-            return self._arithmetic(other, "max", Max.of)
-        return self._simpler(Max.of(self._as_int(), other._as_int()))
-
-    def sym_float(self) -> SymbolicNode:
-        return SymbolicNode(self.environment, self._as_float(), float)
-
-    def floor(self) -> SymbolicNode:
-        return self._rounded("floor")
-
-    def ceil(self) -> SymbolicNode:
-        return self._rounded("ceil")
-
-    def trunc(self) -> SymbolicNode:
-        return self._rounded("trunc")
-
-    sym_int = trunc
-
-    def _rounded(self, rounding: str) -> SymbolicNode:
-        return self if self.kind is int else self._simpler(Rounded.of(rounding, self.value))
-
     def sym_sum(self, terms: Sequence[SymbolicNode]) -> SymbolicNode:
-        total: Any = as_expr(0)
-        for term in terms:
-            total = total + term._as_int()
-        return self._integer(total)
+        return reduce(SymbolicNode.add, terms, self.wrap_int(0))
 
     def is_integer(self) -> SymbolicNode:
         if self.kind is int:
@@ -261,34 +217,11 @@ class SymbolicNode:
 
     # -- comparisons and logic ------------------------------------------------------------------------------------
 
-    def _compared(self, relation: str, other: SymbolicNode) -> SymbolicNode:
-        if self.kind is float or other.kind is float:
-            condition = compare(relation, self._as_float(), other._as_float())
-        else:
-            condition = compare(relation, self._as_int(), other._as_int())
-        return self._condition(condition)
+    eq, ne, lt, le, gt, ge = (_of_two(one) for one in COMPARISONS)
 
     def _condition(self, condition: Condition) -> SymbolicNode:
         known = self.environment.evaluate_static(condition)
         return SymbolicNode(self.environment, condition if known is None else known, bool)
-
-    def eq(self, other: SymbolicNode) -> SymbolicNode:
-        return self._compared("==", other)
-
-    def ne(self, other: SymbolicNode) -> SymbolicNode:
-        return self._compared("!=", other)
-
-    def lt(self, other: SymbolicNode) -> SymbolicNode:
-        return self._compared("<", other)
-
-    def le(self, other: SymbolicNode) -> SymbolicNode:
-        return self._compared("<=", other)
-
-    def gt(self, other: SymbolicNode) -> SymbolicNode:
-        return self._compared(">", other)
-
-    def ge(self, other: SymbolicNode) -> SymbolicNode:
-        return self._compared(">=", other)
 
     def sym_and(self, other: SymbolicNode) -> SymbolicNode:
         return self._condition(conjunction(self._truth(), other._truth()))
@@ -329,7 +262,7 @@ class SymbolicNode:
         return self._layout(densely_ordered, in_stride_order, sizes, strides)
 
     def _layout(self, question: Any, order: Any, sizes: Any, strides: Any) -> SymbolicNode:
-        shape, steps = [node._as_int() for node in sizes], [node._as_int() for node in strides]
+        shape, steps = [as_expr(node.value) for node in sizes], [as_expr(node.value) for node in strides]
         return self.wrap_bool(question(self.environment, shape, steps, order))
 
 
@@ -385,3 +318,10 @@ def to_expression(value: Any) -> Any:
     """The expression behind stator's SymInt, SymFloat or SymBool. Any other value stays as it is."""
     node = getattr(value, "node", None)
     return node.value if isinstance(node, SymbolicNode) else value
+
+
+def to_symbolic(environment: Environment, value: Any) -> Any:
+    """A number of torch for an expression or a condition. A number stays a number."""
+    if isinstance(value, Expr):
+        return to_sym_int(environment, value)
+    return to_sym_float(environment, value) if isinstance(value, FloatExpr | float) else to_sym_bool(environment, value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import operator
 import random
 
 import pytest
@@ -11,12 +13,14 @@ import torch
 from stator.dynamo.cache import entry as entry  # registers the guards on tensors
 from stator.dynamo.guards.guard import Guard, GuardedFact, GuardKind, SizeFacts
 from stator.dynamo.guards.guard_tree import build_guard_tree, describe_failure
+from stator.dynamo.guards.size_guards import has_program
 from stator.dynamo.guards.source import FunctionSource, LocalSource, SizeSource
 from stator.dynamo.guards.tensor_guards import may_read_sizes
+from stator.dynamo.ir.size_expressions import size_source
 from stator.shapes.conditions import compare, conjunction, disjunction
 from stator.shapes.expr import symbols
 from stator.shapes.extrema import Max, Min
-from stator.shapes.floats import Rounded, as_float, float_operation
+from stator.shapes.floats import as_float, float_operation, int_call
 
 S0, S1, S2 = symbols("s0 s1 s2")
 
@@ -25,10 +29,16 @@ def frame(x, n):
     return x, n
 
 
+SOURCES = {S0: SizeSource(LocalSource("x"), 0), S1: SizeSource(LocalSource("x"), 1), S2: LocalSource("n")}
+
+
 def tree_of(*conditions):
-    sources = SizeSource(LocalSource("x"), 0), SizeSource(LocalSource("x"), 1), LocalSource("n")
-    facts = SizeFacts((S0, S1, S2), sources, tuple(map(GuardedFact, conditions)))
-    guard = Guard(FunctionSource(), GuardKind.SIZES, facts)
+    if all(map(has_program, conditions)):
+        facts = SizeFacts(tuple(SOURCES), tuple(SOURCES.values()), tuple(map(GuardedFact, conditions)))
+        guard = Guard(FunctionSource(), GuardKind.SIZES, facts)
+    else:
+        (condition,) = conditions
+        guard = Guard(size_source(condition, SOURCES), GuardKind.EQUALS, True)
     assert may_read_sizes(torch.Tensor)  # installs the layout of tensors
     return guard, build_guard_tree([guard], frame)
 
@@ -49,7 +59,11 @@ CONDITIONS = [
     compare("<=", S0 * S0 - S1 * 3 + 7, S2 * 5),
     disjunction(compare("==", S0, S1), compare(">", S2, 5)),
     conjunction(compare("!=", S0, S1), compare("<", S2, 5)),
-    compare("==", Rounded.of("floor", float_operation("*", as_float(S2), 0.5)), 2),
+    compare("==", int_call(math.floor, float_operation(operator.mul, S2, 0.5)), 2),
+    compare(">=", float_operation(operator.truediv, S2, S0), 1.5),
+    compare("!=", float_operation(operator.mul, S1, 0.5), 2.0),
+    compare("==", int_call(operator.and_, S2, 3), 1),
+    disjunction(compare("==", S0, S1), compare("<", as_float(S2), 2.5)),
 ]
 
 

@@ -343,9 +343,6 @@ static int tree_traverse(PyObject *self, visitproc visit, void *arg)
     for (int i = 0; i < tree->check_count; i++) {
         Py_VISIT(tree->checks[i].identity.reference);
         Py_VISIT(tree->checks[i].expected);
-        if (tree->checks[i].sizes) {
-            Py_VISIT(tree->checks[i].sizes->predicate);
-        }
     }
     return 0;
 }
@@ -390,7 +387,7 @@ static PyMethodDef tree_methods[] = {
     {"save", tree_save, METH_O, "save(node) -> slot that keeps its value for relations and calls"},
     {"add_check", tree_add_check, METH_VARARGS, "add_check(node, kind, payload, guard)"},
     {"add_relation", tree_add_relation, METH_VARARGS, "add_relation(kind, slots, guard)"},
-    {"add_sizes", tree_add_sizes, METH_VARARGS, "add_sizes((inputs, program, predicate or None), guard)"},
+    {"add_sizes", tree_add_sizes, METH_VARARGS, "add_sizes((inputs, program), guard)"},
     {"check", tree_check, METH_VARARGS, "check(locals, function) -> do all guards hold?"},
     {"explain", tree_explain, METH_VARARGS, "explain(locals, function) -> None, (guard, found) or (guard,): unreadable"},
     {0},

@@ -150,21 +150,10 @@ static int run_program(SizeCheck const *check, int64_t const *inputs, int64_t *s
     return 1;
 }
 
-static int predicate_holds(PyObject *predicate, int64_t const *numbers, int count)
-{
-    PyObject *values = guard_sizes_tuple(numbers, count);
-    PyObject *result = values ? PyObject_CallOneArg(predicate, values) : NULL;
-    int truth = result ? PyObject_IsTrue(result) : 0;
-    Py_XDECREF(values);
-    Py_XDECREF(result);
-    return truth > 0;
-}
-
 int guard_sizes_hold(SizeCheck const *check, PyObject *const *saved)
 {
     int64_t inputs[SIZE_MOST_INPUTS], stack[SIZE_MOST_STACK];
-    return read_inputs(check, saved, inputs) && run_program(check, inputs, stack)
-        && (!check->predicate || predicate_holds(check->predicate, inputs, check->input_count));
+    return read_inputs(check, saved, inputs) && run_program(check, inputs, stack);
 }
 
 PyObject *guard_sizes_tuple(int64_t const *numbers, int count)
@@ -192,7 +181,6 @@ void guard_size_check_free(SizeCheck *check)
     if (check) {
         PyMem_Free(check->inputs);
         PyMem_Free(check->program);
-        Py_XDECREF(check->predicate);
         PyMem_Free(check);
     }
 }
@@ -266,8 +254,8 @@ static int fill(SizeCheck *check, PyObject *inputs, PyObject *program, int saved
 
 SizeCheck *guard_size_check_make(PyObject *payload, int saved_count)
 {
-    PyObject *inputs, *program, *predicate;
-    if (!PyArg_ParseTuple(payload, "O!O!O", &PyTuple_Type, &inputs, &PyTuple_Type, &program, &predicate)) {
+    PyObject *inputs, *program;
+    if (!PyArg_ParseTuple(payload, "O!O!", &PyTuple_Type, &inputs, &PyTuple_Type, &program)) {
         return NULL;
     }
     SizeCheck *check = PyMem_Calloc(1, sizeof *check);
@@ -279,7 +267,6 @@ SizeCheck *guard_size_check_make(PyObject *payload, int saved_count)
         guard_size_check_free(check);
         return NULL;
     }
-    check->predicate = predicate == Py_None ? NULL : Py_NewRef(predicate);
     return check;
 }
 

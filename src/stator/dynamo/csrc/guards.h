@@ -93,7 +93,6 @@ typedef struct {
 typedef struct {
     SizeInput *inputs;
     int64_t *program;
-    PyObject *predicate; /* owned: decides the rest, given a tuple of the numbers; or NULL */
     int input_count, length;
 } SizeCheck;
 
@@ -235,7 +234,7 @@ int guard_tensors_add_to(PyObject *module);
 
 /* ---- sizes (guard_sizes.c) ---- */
 
-/* payload: ((slot, dim as in SizeInput), ...), (words of the program...), predicate or None */
+/* payload: ((slot, dim as in SizeInput), ...), (words of the program...) */
 SizeCheck *guard_size_check_make(PyObject *payload, int saved_count);
 void guard_size_check_free(SizeCheck *check);
 int guard_sizes_hold(SizeCheck const *check, PyObject *const *saved);

@@ -29,7 +29,7 @@ from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue, TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
-from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic, number_value
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic
 from stator.dynamo.values.tensors.input_parameters import InputParameterValue
 from stator.dynamo.values.tensors.ragged_sizes import RaggedSize, lower_ragged_size
 from stator.dynamo.values.tensors.tensor import TensorValue
@@ -44,6 +44,7 @@ from stator.graph.torch_warnings import cpp_warnings_kept, of_operator, warnings
 from .data_dependent_errors import is_noticed, may_fail, refuses_symbols, why_it_failed
 from .input_value_guards import CaptureFakeMode
 from .number_nodes import NumberNodes
+from .number_reads import in_place_of_reads, note_reads
 from .subgraphs import Subgraph
 
 
@@ -236,7 +237,7 @@ class GraphBuilder:
         try:
             result = self.run_fake(run, target, fake_args, fake_kwargs)
         except Unsupported:
-            if (numbers := self.numbers.in_place_of_reads(args, kwargs)) is None:
+            if (numbers := in_place_of_reads(self, args, kwargs)) is None:
                 raise
             return self.record(kind, target, run, *numbers)
         changed = [value for value, version in self.used if version_of(value.fake) != version]
@@ -277,7 +278,7 @@ class GraphBuilder:
             self.context.mutations.check_free_memory(value)
         self.writes += [storage for value in changed for storage in storages_of(value.fake)]
         wrapped = self.wrap_output(result, node)
-        self.numbers.note_reads(node)
+        note_reads(self, node)
         if self.numbers.any:
             self.numbers.check_facts()
         return wrapped
@@ -396,7 +397,7 @@ class GraphBuilder:
         if result is None or isinstance(result, (int, float, bool, str)):
             return ConstantValue(result)
         if is_symbolic(result):
-            return number_value(result)
+            return self.numbers.number(result)
         if isinstance(result, (tuple, list)):
             node.meta["example_value"] = result
             items = [self._item(result, index, node) for index in range(len(result))]
@@ -407,7 +408,7 @@ class GraphBuilder:
 
     def _item(self, result: Any, index: int, node: fx.Node) -> Value:
         if not isinstance(result[index], (torch.Tensor, tuple, list)):
-            return number_value(result[index]) if is_symbolic(result[index]) else ConstantValue(result[index])
+            return self.numbers.number(result[index]) if is_symbolic(result[index]) else ConstantValue(result[index])
         known = self.by_fake.get(id(result[index]))
         if known is not None:
             return known
@@ -544,10 +545,6 @@ def _is_operator(target: Any) -> bool:
 _UNLIKE = (operator.getitem, operator.pow, operator.ipow, operator.mod, operator.imod)
 
 
-def _lower_number(recorder: GraphBuilder, value: SymbolicNumber) -> tuple[Any, Any]:
-    return recorder.numbers.lowered(value)
-
-
 def _lower_tuple(recorder: GraphBuilder, value: TupleValue) -> tuple[Any, Any]:
     nodes, fakes = map(tuple, recorder._lower_all(map(recorder.context.realized, value.items)))
     if value.cls in (tuple, torch.Size):
@@ -589,7 +586,7 @@ _LOWER: dict[type, Callable[[GraphBuilder, Any], tuple[Any, Any]]] = {
     InputParameterValue: _lower_tensor,
     ConstantValue: _lower_constant,
     SourcedConstant: _lower_constant,
-    SymbolicNumber: _lower_number,
+    SymbolicNumber: lambda recorder, value: recorder.numbers.lowered(value),
     RaggedSize: lower_ragged_size,
     TupleValue: _lower_tuple,
     ListValue: _lower_list,

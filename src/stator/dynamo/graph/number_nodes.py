@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,58 +17,51 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from stator.base import counters, logs
+from stator.base.errors import Unsupported
+from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource
+from stator.dynamo.host.numpy_boundary import plain_converter
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
 from stator.dynamo.ir.capture_result import GraphInput
 from stator.dynamo.ir.input_sizes import InputSizes
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
-from stator.dynamo.values.base import CaptureContext, Value, unsupported
+from stator.dynamo.ir.size_expressions import SizeExpressions, size_source
+from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.sequences import ListValue, TupleValue
-from stator.dynamo.values.symbolic_numbers import (
-    FromInput,
-    FromSizes,
-    FromTensor,
-    SymbolicNumber,
-    is_open,
-    number_value,
-)
+from stator.dynamo.values.symbolic_numbers import Origin, SymbolicNumber, is_symbolic
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.fake.number_stand_ins import Number
-from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes
+from stator.graph.fake.unknown_sizes import UnknownSizes
 from stator.graph.ir.size_bindings import symbols_of
 from stator.prims.operators.checks import check, require
 from stator.prims.record import TensorMeta
-from stator.shapes.conditions import Comparison, Condition, Conjunction, Disjunction
+from stator.shapes.conditions import Condition, compare, negate, truth_of
+from stator.shapes.environment import Environment
 from stator.shapes.expr import Expr, Symbol
-from stator.shapes.floats import FloatExpr
-from stator.shapes.sym_node import to_expression, to_sym_float, to_sym_int
+from stator.shapes.floats import FloatExpr, IntCall, functions_of, int_call
+from stator.shapes.sym_node import to_expression, to_sym_int, to_symbolic
 
-from .size_expressions import SizeExpressions, size_source
+from .number_tensors import TensorExpressions, between_operands
 
 # Python's functions that the graph replaces by torch's, which take symbolic numbers
-_OF_SYMBOLS: dict[Any, Any] = {min: torch.sym_min, max: torch.sym_max, float: torch.sym_float}
+_OF_SYMBOLS: dict[Any, Any] = {
+    **{min: torch.sym_min, max: torch.sym_max, float: torch.sym_float, int: math.trunc, operator.not_: torch.sym_not}
+}
 _DTYPES: dict[type, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}
-_COMPARED = {"==": "eq", "!=": "ne", ">=": "ge", ">": "gt"}
-_ZERO = ConstantValue(0)
+_OFTEN = 4  # changes of a number after which no guard may hold its value
+# Functions of Python that nodes of the graph compute of symbolic sizes; code ahead of the graph computes others.
+_SYMBOLIC = frozenset(
+    [
+        *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.neg),
+        *(operator.eq, operator.lt, operator.le, float, min, max, int, math.floor, math.ceil, math.trunc),
+    ]
+)
+# Functions of finite floats that never raise: code ahead of the graph computes them of random numbers.
+_NEVER_RAISE = frozenset(
+    (None, operator.add, operator.sub, operator.mul, operator.neg, operator.eq, operator.lt, operator.le, float)
+)
 _CHECK = "a check of the data of a tensor"
-# Elements of a tensor that becomes a list: each number costs a millisecond of capture, so that a break is cheaper for
-# long lists. Under fullgraph there is no limit.
-_MOST_NUMBERS = 64
-
-
-def may_be_read(context: CaptureContext, tensor: TensorValue, listed: bool = False) -> bool:
-    """Whether the graph can read the numbers in a tensor: several whole numbers, or one of another type. Under
-    fullgraph it can also list several numbers of another type."""
-    if tensor.fake.dtype.is_complex or not context.recorder.mode.may_keep_unknown_numbers():
-        return False
-    if listed and (tensor.fake.dtype in WHOLE or context.recorder.fullgraph):
-        context.recorder.numbers.has_fixed_sizes("tolist()", tensor.fake)
-    count, fullgraph = tensor.fake.numel(), context.recorder.fullgraph
-    if type(count) is not int:
-        return False
-    return count <= 1 or (listed and (fullgraph or (tensor.fake.dtype in WHOLE and count <= _MOST_NUMBERS)))
 
 
 class NumberNodes:
@@ -87,40 +80,112 @@ class NumberNodes:
             assumptions.met,
             assumptions.constants,
         )
+        self.fixed: dict[Any, Any] = {}
         self.any = False  # is there a symbol?
         self.checked = False  # does the graph check a fact about symbols?
         self._origins: dict[Symbol, Callable[[], fx.Node]] = {}
-        self._written: dict[fx.Graph, SizeExpressions] = {}
-        self._ahead: dict[Symbol, Recipe] = {}  # random floats, and floats beside them
-        self._lifted: dict[Symbol, SymbolicNumber] = {}  # symbols of inputs that parts of the graph use
-        self._tensors: dict[int, tuple[SymbolicNumber, TensorValue]] = {}
+        self._inputs: dict[Source, SymbolicNumber] = {}
+        self._unsteady: set[Symbol] = set()  # changed so often that no guard may hold the value
+        self._ahead: dict[Symbol, Recipe] = {}  # random floats
+        self._read: dict[Symbol, TensorValue] = {}  # copies of floats and truths in tensors
+        self._nodes: dict[Any, Any] = {}  # what is made once: writers by graph, placeholders and reads by expression
+        self._kinds: dict[Any, str] = {}  # of errors, by condition
         self._facts = 0  # number of facts checked so far
-        self._taken: dict[Symbol, SymbolicNumber] = {}  # ints of the program that are symbols
 
     def forget(self) -> None:
         """Break the reference cycles at the end of the capture."""
-        self._origins.clear()
-        self._written.clear()
-        self._ahead.clear()
-        self._lifted.clear()
-        self._tensors.clear()
-        self._taken.clear()
+        for table in (self._origins, self._inputs, self._ahead, self._read, self._nodes):
+            table.clear()  # type: ignore[attr-defined]
         self.unknown.environment.locate = None
+
+    @property
+    def environment(self) -> Environment:
+        return self.unknown.environment
+
+    def value(self, expression: Any, kind: type | None = None) -> Value:
+        """The number that an expression gives; a constant if ranges and facts tell the value."""
+        if isinstance(expression, Expr):
+            expression = self.environment.simplify(expression)
+            known = expression.constant
+        elif isinstance(expression, FloatExpr):
+            known = None
+        else:
+            known = self.environment.evaluate_static(expression) if hasattr(expression, "holds") else expression
+        return SymbolicNumber(self, expression, kind) if known is None else ConstantValue(known)
+
+    def number(self, number: Any) -> Value:
+        """The value of a symbolic number of torch."""
+        if not is_symbolic(number):
+            raise unsupported("tensor-layout", "the size of a nested tensor that stands for its lengths")
+        return self.value(to_expression(number))
 
     # -- origins --
 
+    def origin(self, symbol: Symbol) -> Origin:
+        if symbol in self._read:
+            return Origin.TENSOR
+        if symbol in self._ahead:
+            return Origin.RANDOM
+        return Origin.INPUT if symbol in self.inputs.numbers else Origin.SIZE
+
+    def of_input(self, source: Source, example: Any, place: SymbolicNumber | None = None) -> SymbolicNumber:
+        """The number at a source whose number changes. A guard holds its type. `place`: the number that says where it
+        is."""
+        found = self._inputs.get(source)
+        if found is None:
+            context = self.recorder.context
+            context.guard(source, GuardKind.TYPE, type(example))
+            symbol = self.inputs.number(source, example)
+            if context.changing.get(source, 0) >= _OFTEN or (place and place.expression.symbols & self._unsteady):
+                self._unsteady.add(symbol)
+            self._origins[symbol] = lambda: self._number_of_input(symbol)
+            expression = symbol if type(example) is int else FloatExpr(None, (symbol,))
+            found = self._inputs[source] = SymbolicNumber(self, expression, type(example), source)
+            if source in self.inputs.constants and symbol not in self._unsteady:
+                found.constant()
+        return found
+
+    def _number_of_input(self, symbol: Symbol) -> fx.Node:
+        source = self.inputs.sources[symbol]
+        node: fx.Node = self.recorder.new_placeholder(str(source), to_sym_int(self.environment, symbol))
+        self.recorder.inputs.append(GraphInput(node.name, Load(source), self.environment.hints[symbol]))
+        return node
+
+    def of_tensor(self, tensor: TensorValue) -> SymbolicNumber:
+        """The float or truth in a tensor without dimensions, which nothing writes to."""
+        self.any = True
+        symbol = self.environment.symbol(f"t{len(self._read)}", None)
+        self._read[symbol] = tensor
+        self._origins[symbol] = lambda: self.recorder.item_call(tensor)
+        if tensor.fake.dtype is torch.bool:
+            return SymbolicNumber(self, truth_of(int_call(bool, symbol)))
+        return SymbolicNumber(self, FloatExpr(None, (symbol,)))
+
+    def computed_ahead(self, recipe: Recipe, low: float = -math.inf, high: float = math.inf) -> SymbolicNumber:
+        """A random float that code ahead of the graph computes."""
+        symbol = self.environment.symbol(f"r{len(self._ahead)}", None, low, high)
+        self._ahead[symbol] = recipe
+        return SymbolicNumber(self, FloatExpr(None, (symbol,)))
+
+    def tensor_of_symbol(self, symbol: Symbol) -> TensorValue:
+        return self._read[symbol]
+
+    def note_origin(self, number: Any, node: Callable[[], fx.Node]) -> None:
+        """Note how the graph gets a number, if it is a symbol of which that is unknown."""
+        if self.lacks_origin(number):
+            self.any = True
+            self._origins[to_expression(number)] = node
+
+    def lacks_origin(self, number: Any) -> bool:
+        symbol = to_expression(number)
+        return type(symbol) is Symbol and symbol not in self._origins
+
     def note_input(self, value: TensorValue) -> None:
-        """Note symbols that are sizes of an input."""
+        """Note symbols that are sizes or strides of an input."""
         for dim, size in enumerate(value.fake.shape):
-            symbol = to_expression(size)
-            if type(symbol) is Symbol and symbol not in self._origins:
-                self.any = True
-                self._origins[symbol] = lambda dim=dim: self._size_of_input(value, dim)  # type: ignore[misc]
+            self.note_origin(size, partial(self._size_of_input, value, dim))
         for dim, stride in enumerate(value.fake.stride()):
-            symbol = to_expression(stride)
-            if type(symbol) is Symbol and symbol not in self._origins:
-                self.any = True
-                self._origins[symbol] = lambda dim=dim: self._stride_of_input(value, dim)  # type: ignore[misc]
+            self.note_origin(stride, partial(self._stride_of_input, value, dim))
 
     def strides_of_input(self, value: TensorValue) -> None:
         """Give the graph an input for each stride of an input that is a symbol of its own."""
@@ -149,10 +214,7 @@ class NumberNodes:
     def note_sizes(self, fake: torch.Tensor, node: fx.Node) -> None:
         """Note symbols that are sizes of a new tensor."""
         for dim, size in enumerate(fake.shape):
-            symbol = to_expression(size)
-            if type(symbol) is Symbol and symbol not in self._origins:
-                self.any = True
-                self._origins[symbol] = lambda dim=dim: self._size(node, dim)  # type: ignore[misc]
+            self.note_origin(size, partial(self._size, node, dim))
 
     def _size(self, node: fx.Node, dim: int) -> fx.Node:
         with node.graph.inserting_after(node):
@@ -170,117 +232,28 @@ class NumberNodes:
             self._expressions(node.graph).known[symbol] = node
             self._origins[symbol] = lambda: node
 
-    def read(self, tensor: TensorValue) -> Value:
-        """`tensor.item()`. Copies a float or bool, because operators may write to the tensor before its use."""
-        recorder = self.recorder
-        dtype = tensor.fake.dtype
-        if dtype not in WHOLE:
-            record = recorder.context.record_method
-            number = record("reshape", [record("detach", [tensor], {}), TupleValue([])], {})
-            wide = dtype if dtype is torch.bool else torch.float64
-            copied = record("to", [number, ConstantValue(wide)], {"copy": ConstantValue(True)})
-            return SymbolicNumber(FromTensor(copied, bool if dtype is torch.bool else float))
-        number = recorder.run_fake(torch.Tensor.item, "item", [tensor.fake], {})
-        node = recorder.item_call(tensor)
-        node.meta["data_dependent"] = True
-        self.note_number(number, node)
-        return number_value(number)
-
-    def read_list(self, tensor: TensorValue) -> Value:
-        """`tensor.tolist()`, of known shape."""
-        recorder = self.recorder
-        if tensor.fake.dtype not in WHOLE:
-            if not tensor.fake.shape:
-                return self.read(tensor)
-            context = recorder.context
-            parts = context.record_method("unbind", [context.record_method("detach", [tensor], {})], {})
-            return ListValue([self.read_list(part) for part in context.iterate(parts)])
-        recorder.op_count += 1
-        node = recorder.graph.call_method("tolist", (recorder.node_of(tensor),))
-        node.meta["place"] = recorder.context.place()
-        node.meta["data_dependent"] = True
-        return self._numbers_in(node, (), tuple(tensor.fake.shape), torch.iinfo(tensor.fake.dtype))
-
-    def _numbers_in(self, node: fx.Node, place: tuple[int, ...], shape: tuple[int, ...], info: Any) -> Value:
-        if shape:
-            return ListValue([self._numbers_in(node, (*place, at), shape[1:], info) for at in range(shape[0])])
-        number = self.unknown.number(info.min, info.max)
-        if not place:
-            self.note_number(number, node)
-        else:
-            self.any = True
-            self._origins[to_expression(number)] = lambda: self._item(node, place)
-        return number_value(number)
-
-    def _item(self, node: fx.Node, place: tuple[int, ...]) -> fx.Node:
-        """A number in nested lists. Nodes are made for the numbers in use, because lists may be long."""
-        made = node
-        for at in place:
-            with node.graph.inserting_after(made):
-                made = node.graph.call_function(operator.getitem, (made, at))
-            made.meta["place"] = node.meta["place"]
-        return made
-
-    # -- that operators read from tensors for themselves --
-
-    def note_reads(self, node: fx.Node) -> None:
-        """Note the whole numbers that a new node reads from tensors of the graph."""
-        for fake, number in self.recorder.mode.read:
-            tensor, symbol = self.recorder.by_fake.get(id(fake)), to_expression(number)
-            if tensor is not None and type(symbol) is Symbol and symbol not in self._origins:
-                self.any = True
-                self._origins[symbol] = partial(self._read_ahead, self.recorder.node_of(tensor), node)
-
-    def _read_ahead(self, tensor: fx.Node, node: fx.Node) -> fx.Node:
-        """The number that a node reads from a tensor, read once more, ahead of the node."""
-        with node.graph.inserting_before(node):
-            made = node.graph.call_method("item", (tensor,))
-        made.meta["place"] = node.meta["place"]
-        made.meta["data_dependent"] = True
-        return made
-
-    def in_place_of_reads(self, args: list[Value], kwargs: dict[str, Value]) -> tuple[Any, Any] | None:
-        """Arguments with numbers in place of the tensors from which an operator reads whole numbers; None if there are
-        none."""
-        read = {id(fake) for fake, _ in self.recorder.mode.read}
-        given = [*args, *kwargs.values()]
-        made = self._with_numbers(given, read)
-        return None if made is given else (made[: len(args)], dict(zip(kwargs, made[len(args) :], strict=True)))
-
-    def _with_numbers(self, values: list[Value], read: set[int]) -> list[Value]:
-        """The list itself if nothing in it is replaced."""
-        given, made = [self.recorder.context.realized(value) for value in values], []
-        for value in given:
-            if isinstance(value, TensorValue) and id(value.fake) in read:
-                value = self.read(value)
-            elif type(value) is TupleValue or type(value) is ListValue:
-                items = self._with_numbers(value.items, read)  # type: ignore[arg-type]
-                value = value if items is value.items else type(value)(items)
-            made.append(value)
-        return values if all(one is other for one, other in zip(made, given, strict=True)) else made
-
     # -- as arguments of operators --
 
     def lowered(self, value: SymbolicNumber) -> tuple[Any, Any]:
         """The number as the argument of a node, and as the argument of the run on fakes."""
-        origin = value.origin
-        if isinstance(origin, FromSizes):
-            if value.kind is bool and origin.has_example:  # operators take no symbolic truths
-                return value.constant(), value.constant()
-            recipe = self.ahead(origin.number) if self.is_random(value) else None
-            if recipe is None:
-                return self.node(origin.number), origin.number
-            value.node = value.node or self._placeholder("random", 0.5, recipe)
-        elif isinstance(origin, FromInput):
-            return self._lowered_input(value, origin)
-        elif value.kind is bool:
-            return self._lowered_truth(origin.tensor)  # type: ignore[arg-type]
+        if value.is_fixed or (value.kind is bool and value.is_known):  # operators take no symbolic truths
+            constant = _plain(value.constant())
+            return constant, constant
+        if self._is_symbolic(value):
+            return self.node(value.expression), value.number
+        if value.is_known:
+            return self._lowered_input(value)
+        if value.kind is bool:
+            return self._lowered_truth(self.tensor(value))
+        if self.ahead(value.expression) is not None:
+            node = self._placeholder(value)
         else:
-            value.node = value.node or self.recorder.item_call(origin.tensor)
-        if value.node.graph is not self.recorder.graph:
+            graph = self.recorder.graph
+            node = self._once((graph, value.expression), lambda: self.recorder.item_call(self.tensor(value)))
+        if node.graph is not self.recorder.graph:
             raise unsupported("torch-argument", "a number of another part of the graph")
-        value.node.meta["gives_float"] = True
-        return value.node, torch.SymFloat(Number())
+        node.meta["gives_float"] = True
+        return node, torch.SymFloat(Number())
 
     def _lowered_truth(self, tensor: TensorValue) -> tuple[Any, Any]:
         """The tensor itself: beside another tensor, a bool without dimensions means the bool in it."""
@@ -288,104 +261,143 @@ class NumberNodes:
             raise unsupported("torch-argument", "a truth that is read from a tensor")
         return self.recorder.lower(tensor)  # type: ignore[no-any-return]
 
-    def _lowered_input(self, value: SymbolicNumber, origin: FromInput) -> tuple[Any, Any]:
-        """An input of the graph, or a guarded constant if the operator needs its value."""
-        recorder = self.recorder
-        whole = type(origin.plain_example) is int
-        if origin.fixed or not (recorder.takes_ints if whole else recorder.takes_floats):
-            number = self.symbol_of(value)
-            return (number, number) if type(number) is not torch.SymInt else (self.node(number), number)
+    def _lowered_input(self, value: SymbolicNumber) -> tuple[Any, Any]:
+        """A number that code ahead of the graph computes from inputs; a guarded constant if the operator needs its
+        value."""
+        recorder, example = self.recorder, _plain(value.example)
+        whole = type(example) is int
+        if not (recorder.takes_ints if whole else recorder.takes_floats):
+            number = self.size_of(value)
+            return (number, number) if not is_symbolic(number) else (self.node(number), number)
         recorder.taken_numbers.append(value)
-        if value.node is None:
-            value.node = self._placeholder(str(origin.source), origin.plain_example, Load(origin.plain_source))
-        node = value.node
+        node = self._placeholder(value)
         if recorder.graph is not recorder.root:
-            node = recorder.open[-1].lift_number(value, origin.plain_example)
+            node = recorder.open[-1].lift_number(value, example)
             node.meta["number"] = True
-        number = Number(ask=lambda: _relied_on(value, origin), whole=whole)
+        number = Number(ask=lambda: _plain(value.constant()), whole=whole)
         return node, torch.SymInt(number) if whole else torch.SymFloat(number)
 
-    def symbol_of(self, value: SymbolicNumber) -> Any:
-        """An int or float of the program as a symbol on which sizes may depend, or its value under a guard."""
-        origin = value.origin
-        assert type(origin) is FromInput
-        number = None
-        if type(origin.example) is int and not origin.fixed:
-            number = self.inputs.number(origin.source, origin.example)
-        if number is None:
-            return _relied_on(value, origin)
-        symbol = to_expression(number)
-        if symbol not in self._taken:
-            self.any = True
-            self._taken[symbol] = value
-            self._origins[symbol] = lambda: self._number_of_input(origin, number)
-        return number
+    def _placeholder(self, value: SymbolicNumber) -> fx.Node:
+        """A Python number as an input of the graph."""
 
-    def may_be_symbol(self, origin: FromInput) -> bool:
-        return self.inputs.may_be_symbol(origin.source, origin.example)
+        def make() -> fx.Node:
+            example = _plain(value.example) if value.is_known else 0.5
+            name = str(self.source(value.expression)) if value.is_known else "random"
+            recipe = self._recipe_ahead(value.expression)
+            convert = plain_converter(value.kind)
+            node: fx.Node = self.recorder.new_placeholder(name, example)
+            node.meta["number"] = True
+            recipe = recipe if convert is None else call_recipe(convert, recipe)
+            self.recorder.inputs.append(GraphInput(node.name, recipe, example))
+            return node
+
+        return self._once(value.expression, make)
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        found = self._nodes.get(key)
+        if found is None:
+            found = self._nodes[key] = make()
+        return found
+
+    # -- numbers from which inputs and nodes are computed --
+
+    def source(self, expression: Any) -> Source:
+        """What Python evaluates for a number of inputs ahead of the graph."""
+        return size_source(expression, self.inputs.sources)
+
+    def is_size(self, operand: Any) -> bool:
+        """Whether a number is a constant, or depends on sizes of inputs alone."""
+        sources = self.inputs.sources
+        return all(isinstance(sources.get(one), SizeSource | StrideSource) for one in getattr(operand, "symbols", ()))
+
+    def _is_symbolic(self, value: SymbolicNumber) -> bool:
+        """Whether nodes of the graph compute the number from its sizes and other ints."""
+        if value.kind is int and not value.is_known:
+            return True
+        symbols = value.expression.symbols
+        if symbols <= self.inputs.numbers or not functions_of(value.expression) <= _SYMBOLIC:
+            return False
+        if self.is_computed_in_tensors(value.expression):
+            return False
+        self._take(symbols)
+        return True
+
+    def _take(self, symbols: frozenset[Symbol]) -> None:
+        """Let sizes depend on these numbers. A guard holds the values of those that are to be constants."""
+        for symbol in symbols & self.inputs.numbers:
+            if self.inputs.may_be_size(symbol):
+                self.any = True
+                self.inputs.numbers.discard(symbol)
+            else:
+                self.fix(SymbolicNumber(self, symbol))
 
     def size_of(self, value: Value) -> Any:
-        """An int, or a number over symbols, as a number of torch; None for other values."""
+        """A number on which sizes may depend, as a number of torch or a constant; None for other values."""
         if type(value) is not SymbolicNumber or value.is_fixed:
             return value.constant() if value.is_constant() else None
-        if type(value.origin) is FromInput:
-            return self.symbol_of(value)
-        return value.origin.number if type(value.origin) is FromSizes else None
+        if not value.is_known:
+            return None if self.is_computed_in_tensors(value.expression) and value.kind is not int else value.number
+        if value.kind is int and not functions_of(value.expression) <= _SYMBOLIC:
+            value = self.of_input(self.source(value.expression), value.example)
+        if value.kind is bool or not functions_of(value.expression) <= _SYMBOLIC:
+            return _plain(value.constant())
+        self._take(value.expression.symbols)
+        return to_symbolic(self.environment, self._simplified(value.expression))
 
-    def _number_of_input(self, origin: FromInput, number: Any) -> fx.Node:
-        node = self.recorder.new_placeholder(str(origin.source), number)
-        self.recorder.inputs.append(GraphInput(node.name, Load(origin.source), origin.example))
-        return node  # type: ignore[no-any-return]
+    def fix(self, number: SymbolicNumber) -> None:
+        """Hold the value of a number of inputs by a guard. Raises Unsupported if it changes in nearly every call."""
+        expression = number.expression
+        if number.kind is bool:
+            self.environment.decide(expression)
+            return
+        for symbol in expression.symbols & self._unsteady:
+            raise self._refuses(symbol)
+        example = self.fixed[expression] = number.example
+        if number.kind is int:
+            self.environment.decide(compare("==", expression, example))
+            return
+        source, convert = self.source(expression), plain_converter(number.kind)
+        source = source if convert is None else CallSource(convert, (source,))
+        self.recorder.context.guard(source, GuardKind.EQUALS, _plain(example))
 
     def settle(self) -> None:
-        """Guard ints of the program that an operator has made constants. Raises Unsupported for those that change in
-        nearly every call."""
-        for symbol, value in self._taken.items():
-            if self.unknown.environment.simplify(symbol).constant is not None:
-                value.constant()
+        """Raises Unsupported if an operator has made a constant of an int that changes in nearly every call."""
+        for symbol in self._unsteady - self.inputs.numbers:
+            if self.environment.simplify(symbol).constant is not None:
+                raise self._refuses(symbol)
 
-    def _placeholder(self, name: str, example: float, recipe: Recipe) -> fx.Node:
-        """A Python number as an input of the graph."""
-        node = self.recorder.new_placeholder(name, example)
-        node.meta["number"] = True
-        self.recorder.inputs.append(GraphInput(node.name, recipe, example))
-        return node
+    def _refuses(self, symbol: Symbol) -> Unsupported:
+        return unsupported(
+            "changing-number",
+            f"a use of the value of {self.inputs.sources[symbol]}, which changes in nearly every call",
+            "keep the number in a tensor",
+        )
 
-    def ahead(self, number: Any) -> Recipe | None:
-        """How code around the graph computes a number from inputs. None if it depends on anything else, or if captured
-        code changed the layout of such an input."""
-        value, sources = self._simplified(number), self.inputs.sources
-        symbols: frozenset[Symbol] = getattr(value, "symbols", frozenset())
+    def ahead(self, expression: Any) -> Recipe | None:
+        """How code around the graph computes a number from inputs. None if it depends on anything else, if the code
+        might raise, or if captured code changed the layout of such an input."""
+        sources, symbols = self.inputs.sources, expression.symbols
         if not symbols <= sources.keys() | self._ahead.keys():
             return None
         if any(symbol in sources and self.is_changed(sources[symbol]) for symbol in symbols):
             return None
-        if symbols.isdisjoint(self._ahead):
-            return Load(size_source(value, sources))
+        return None if self.is_computed_in_tensors(expression) else self._recipe_ahead(expression)
+
+    def _recipe_ahead(self, expression: Any) -> Recipe:
+        sources = self.inputs.sources
+        if expression.symbols.isdisjoint(self._ahead):
+            return Load(self.source(self._simplified(expression)))
         written = SizeExpressions(
             lambda symbol: self._ahead.get(symbol) or Load(sources[symbol]), call_recipe, ConstantRecipe
         )
-        return written.written(value)  # type: ignore[no-any-return]
+        return written.written(expression)  # type: ignore[no-any-return]
 
-    def computed_ahead(self, recipe: Recipe, low: float = -math.inf, high: float = math.inf) -> SymbolicNumber:
-        """A random float that code ahead of the graph computes."""
-        environment = self.unknown.environment
-        symbol = environment.symbol(f"r{len(self._ahead)}", None, low, high)
-        self._ahead[symbol] = recipe
-        return SymbolicNumber(FromSizes(to_sym_float(environment, FloatExpr("symbol", (symbol,)))))
-
-    def is_random(self, value: Value) -> bool:
-        """Whether a number depends on random floats, and otherwise on inputs alone."""
-        if not self._ahead or not is_open(value) or type(value.origin) is not FromSizes:
-            return False
-        symbols = to_expression(value.origin.number).symbols
-        return not symbols.isdisjoint(self._ahead) and symbols <= self.inputs.sources.keys() | self._ahead.keys()
-
-    def beside_random(self, value: Value) -> Value:
-        """An operand of a random float: a changing float as a symbol, too; other numbers as they are."""
-        if not is_open(value) or type(value.origin) is not FromInput or value.kind is not float:
-            return value
-        return self.computed_ahead(Load(value.origin.source))
+    def is_computed_in_tensors(self, expression: Any) -> bool:
+        """Whether a number depends on floats or truths in tensors, or on random numbers by functions that may raise."""
+        symbols = expression.symbols
+        if not symbols.isdisjoint(self._read):
+            return True
+        return not symbols.isdisjoint(self._ahead) and not functions_of(expression) <= _NEVER_RAISE
 
     def is_changed(self, source: Source) -> bool:
         """Whether captured code gave a tensor another layout, so that the source of a number that is computed from its
@@ -400,22 +412,6 @@ class NumberNodes:
                 found = self._simplified(layout[source.dim]) if source.dim < len(layout) else None
                 return found is not self._simplified(self.inputs.at_entry(source))
         return False
-
-    def as_input(self, value: SymbolicNumber) -> SymbolicNumber | None:
-        """A number over symbols as one that each call reads, for functions of which there are no expressions. None if
-        it depends on anything but inputs."""
-        origin = value.origin
-        if type(origin) is FromInput:
-            return value
-        if type(origin) is not FromSizes or not origin.has_example:
-            return None
-        expression = self._simplified(origin.number)
-        known = self.recorder.context.numbers
-        if expression not in known:
-            example = value.kind(origin.number.node.hint)
-            source = size_source(expression, self.inputs.sources)
-            known[expression] = SymbolicNumber(FromInput(self.recorder.context, source, example))
-        return known[expression]  # type: ignore[no-any-return]
 
     # -- as nodes --
 
@@ -457,26 +453,25 @@ class NumberNodes:
 
     def tensor(self, value: SymbolicNumber) -> TensorValue:
         """The number as a tensor of no dimension."""
-        if type(value.origin) is FromTensor:
-            return value.origin.tensor  # type: ignore[return-value]
-        found = self._tensors.get(id(value))
-        if found is None:
-            condition = to_expression(value.origin.number) if type(value.origin) is FromSizes else None
-            if isinstance(condition, Comparison | Conjunction | Disjunction):
-                made = self._truth(condition)
-            else:
-                made = self.scalar(self.lowered(value)[0], _DTYPES[value.kind])
-            found = self._tensors[id(value)] = (value, made)
-        return found[1]
+        return self._tensor(value.expression)
 
-    def _truth(self, condition: Any) -> Any:
-        """A condition as a tensor of no dimension. Tensors are compared, because kernels take no truths of numbers."""
-        record = self.recorder.context.record_method
-        if isinstance(condition, Comparison):
-            dtype = torch.int64 if isinstance(condition.expr, Expr) else torch.float64
-            return record(_COMPARED[condition.relation], [self.scalar(self._made(condition.expr), dtype), _ZERO], {})
-        joined = "logical_and" if isinstance(condition, Conjunction) else "logical_or"
-        return reduce(lambda one, other: record(joined, [one, other], {}), map(self._truth, condition.parts))
+    def _tensor(self, expression: Any) -> TensorValue:
+        recorder = self.recorder
+        with between_operands(recorder):
+            writer = self._once(recorder.graph, lambda: TensorExpressions(recorder.context, self))
+            return writer.written(expression)  # type: ignore[no-any-return]
+
+    def scalar_of(self, expression: Any) -> TensorValue:
+        """A number that depends on no tensor, as a tensor of no dimension."""
+        value = SymbolicNumber(self, expression)
+        return self.scalar(self.lowered(value)[0], torch.int64 if value.kind is int else torch.float64)
+
+    def item(self, expression: Expr) -> fx.Node:
+        """An int that is computed in tensors, as a number."""
+        node: fx.Node = self.recorder.item_call(self._tensor(expression))
+        node.meta["data_dependent"] = True
+        node.meta["example_value"] = to_sym_int(self.environment, expression)
+        return node
 
     def scalar(self, number: Any, dtype: torch.dtype) -> TensorValue:
         """A tensor of no dimension on the CPU, of a number of the graph."""
@@ -491,12 +486,9 @@ class NumberNodes:
         return self._expressions(self.recorder.graph).written(value)
 
     def _expressions(self, graph: fx.Graph) -> SizeExpressions:
-        found = self._written.get(graph)
-        if found is None:
-            found = self._written[graph] = SizeExpressions(self._symbol, self._computed)
-        return found
+        return self._once((graph, "numbers"), lambda: _NodeExpressions(self))  # type: ignore[no-any-return]
 
-    def _computed(self, function: Any, *args: Any) -> fx.Node:
+    def computed(self, function: Any, *args: Any) -> fx.Node:
         return self._call(_OF_SYMBOLS.get(function, function), *args)
 
     def _call(self, function: Any, *args: Any) -> fx.Node:
@@ -505,11 +497,10 @@ class NumberNodes:
         node.meta["unknown_number"] = True
         return node
 
-    def _symbol(self, symbol: Symbol) -> fx.Node:
+    def node_of_symbol(self, symbol: Symbol) -> fx.Node:
         if self.recorder.graph is not self.recorder.root and symbol in self.inputs.sources:
-            number = to_sym_int(self.unknown.environment, symbol)
-            lifted = self._lifted.setdefault(symbol, SymbolicNumber(FromSizes(number)))
-            return self.recorder.open[-1].lift_number(lifted, number)  # type: ignore[no-any-return]
+            lifted = SymbolicNumber(self, symbol)
+            return self.recorder.open[-1].lift_number(lifted, lifted.number)  # type: ignore[no-any-return]
         origin = self._origins.get(symbol)
         if origin is None:
             raise unsupported("data-dependent-value", "a number that an operator reads from a tensor for itself")
@@ -542,25 +533,32 @@ class NumberNodes:
     def rely_on(self, condition: Value, wanted: bool = True, kind: str = "RuntimeError") -> None:
         """Let the graph fail if a truth known only at run time is not `wanted`. `kind`: the program's own error there,
         or `prims.checks.ASSUMPTION` if the program would take another branch."""
-        origin = condition.origin if type(condition) is SymbolicNumber else None
-        if type(origin) is FromSizes:
-            number = condition.condition()  # type: ignore[attr-defined]
-            (number if wanted else torch.sym_not(number)).node.expect_true(None, 0)
-            self.check_facts()
+        if type(condition) is SymbolicNumber:
+            self.expect(condition.condition if wanted else negate(condition.condition), kind)
             return
-        recorder = self.recorder
-        held: Any = origin.tensor if type(origin) is FromTensor else condition
+        held = condition
         if not wanted:
-            held = recorder.context.record_method("logical_not", [held], {})
-        recorder.noticed = _CHECK
-        recorder.keep_repeatable()
-        recorder.state_call(check, (recorder.node_of(held), kind, _CHECK))
-        recorder.op_count += 1
+            held = self.recorder.context.record_method("logical_not", [held], {})
+        self._check_tensor(held, kind)
+
+    def expect(self, condition: Condition, kind: str = "RuntimeError") -> None:
+        """`rely_on` for a condition that `may_be_checked`."""
+        self._kinds[condition] = kind
+        self.environment.expect(condition)
+        self.check_facts()
+
+    def may_be_checked(self, condition: Condition) -> bool:
+        """Whether the graph can check a condition."""
+        assert not isinstance(condition, bool)
+        return self.recorder.context.in_the_call and condition.symbols.isdisjoint(self._ahead)
 
     def _check(self, condition: Condition) -> None:
         recorder = self.recorder
         if not recorder.context.in_the_call:
             raise unsupported("data-dependent-value", "relying on a number that is known when the graph runs")
+        if self.is_computed_in_tensors(condition):
+            self._check_tensor(self._tensor(condition), self._kinds.get(condition, "RuntimeError"))
+            return
         if not recorder.side_effects().repeatable:
             raise unsupported(
                 "data-dependent-value",
@@ -572,8 +570,28 @@ class NumberNodes:
         node.meta["example_value"] = None
         recorder.op_count += 1
 
+    def _check_tensor(self, held: Any, kind: str) -> None:
+        recorder = self.recorder
+        recorder.noticed = _CHECK
+        recorder.keep_repeatable()
+        recorder.state_call(check, (recorder.node_of(held), kind, _CHECK))
+        recorder.op_count += 1
 
-def _relied_on(value: SymbolicNumber, origin: FromInput) -> Any:
-    """The value of a numeric input, under a guard."""
-    value.constant()
-    return origin.plain_example
+
+class _NodeExpressions(SizeExpressions):
+    """Writes expressions as nodes that compute with numbers."""
+
+    def __init__(self, numbers: NumberNodes) -> None:
+        super().__init__(numbers.node_of_symbol, numbers.computed)
+        self._numbers = numbers
+
+    def _write(self, value: Any) -> Any:
+        if isinstance(value, IntCall) and (value.is_truth or self._numbers.is_computed_in_tensors(value)):
+            return self._numbers.item(value)
+        return super()._write(value)
+
+
+def _plain(number: Any) -> Any:
+    """A number of NumPy as Python's."""
+    convert = plain_converter(type(number))
+    return number if convert is None else convert(number)

@@ -36,6 +36,7 @@ class Subgraph:
         self.lifted: list[TensorValue | SymbolicNumber] = []
         self._versions: list[tuple[TensorValue, int]] = []
         self._nodes: dict[int, fx.Node] = {}
+        self._numbers: dict[Any, fx.Node] = {}
         self._last: fx.Node | None = None
 
     def lift(self, value: TensorValue) -> fx.Node:
@@ -49,9 +50,9 @@ class Subgraph:
 
     def lift_number(self, value: SymbolicNumber, example: Any) -> fx.Node:
         """The placeholder for a Python number that changes from call to call."""
-        node = self._nodes.get(id(value))
+        node = self._numbers.get(value.expression)
         if node is None:
-            node = self._nodes[id(value)] = self.placeholder(example)
+            node = self._numbers[value.expression] = self.placeholder(example)
             self.lifted.append(value)
         return node
 

@@ -29,16 +29,9 @@ def _check_sizes(builder: GuardTreeBuilder, guard: Guard) -> None:
     inputs = tuple(_input(builder, source) for source in expected.sources)
     places = {symbol: at for at, symbol in enumerate(expected.symbols)}
     program: list[int] = []
-    rest: list[Any] = []
     for fact in expected.facts:
-        try:
-            words = _frequent(fact.condition, places) or [*_condition(fact.condition, places), _native.SIZE_RELY]
-        except _NoProgram:
-            rest.append(fact.condition)
-        else:
-            program += words
-    predicate = _Holds(expected.symbols, tuple(rest)) if rest else None
-    builder.tree.add_sizes((inputs, tuple(program), predicate), builder.ordinal)
+        program += _frequent(fact.condition, places) or [*_condition(fact.condition, places), _native.SIZE_RELY]
+    builder.tree.add_sizes((inputs, tuple(program)), builder.ordinal)
 
 
 def _input(builder: GuardTreeBuilder, source: Source) -> tuple[int, int]:
@@ -48,17 +41,6 @@ def _input(builder: GuardTreeBuilder, source: Source) -> tuple[int, int]:
     if isinstance(source, StrideSource):
         return builder.tree.save(builder.node(source.base)), -2 - source.dim
     return builder.tree.save(builder.node(source)), -1
-
-
-class _Holds:
-    """Guard predicate: conditions hold for these numbers."""
-
-    def __init__(self, symbols: tuple[Symbol, ...], conditions: tuple[Any, ...]) -> None:
-        self.symbols, self.conditions = symbols, conditions
-
-    def __call__(self, numbers: tuple[int, ...]) -> bool:
-        values = dict(zip(self.symbols, numbers, strict=True))
-        return all(condition_holds(condition, values) for condition in self.conditions)
 
 
 def condition_holds(condition: Any, values: Mapping[Symbol, int]) -> bool:
@@ -71,6 +53,16 @@ def condition_holds(condition: Any, values: Mapping[Symbol, int]) -> bool:
 
 # ---- programs ----
 
+
+def has_program(condition: Any) -> bool:
+    """Whether the stack machine has operations for a fact."""
+    try:
+        _condition(condition, dict.fromkeys(condition.symbols, 0))
+    except _NoProgram:
+        return False
+    return True
+
+
 _RELATIONS = {"==": "SIZE_IS_ZERO", "!=": "SIZE_IS_NOT_ZERO", ">=": "SIZE_IS_NOT_NEGATIVE"}
 _MOST_DEPTH = 16  # of nested operations, each of which keeps at most three numbers on the stack
 
@@ -78,7 +70,7 @@ _MOST_DEPTH = 16  # of nested operations, each of which keeps at most three numb
 def _frequent(condition: Any, places: Mapping[Symbol, int]) -> list[int] | None:
     """The operations for the equality of two numbers, and for a bound of one; None for other facts."""
     expr = condition.expr if isinstance(condition, Comparison) else None
-    if not isinstance(expr, Expr):
+    if expr is None:
         return None
     symbols = [atom for atom in expr.atoms if isinstance(atom, Symbol)]
     factors = [expr.coefficient(symbol) for symbol in symbols]
@@ -98,8 +90,6 @@ def _frequent(condition: Any, places: Mapping[Symbol, int]) -> list[int] | None:
 
 def _condition(condition: Any, places: Mapping[Symbol, int]) -> list[int]:
     if isinstance(condition, Comparison):
-        if not isinstance(condition.expr, Expr):
-            raise _NoProgram
         return [*_expression(condition.expr, places, 0), getattr(_native, _RELATIONS[condition.relation])]
     first, *others = (_condition(part, places) for part in condition.parts)
     joined = _native.SIZE_AND if isinstance(condition, Conjunction) else _native.SIZE_OR

@@ -16,7 +16,7 @@ import torch
 
 from stator.base.registry import Registry
 from stator.dynamo.graph.graph_builder import NotATensorCall
-from stator.dynamo.graph.number_nodes import may_be_read
+from stator.dynamo.graph.number_reads import may_be_read, read_list
 from stator.dynamo.guards.placements import is_placement_class
 from stator.dynamo.host.compile_directives import (
     REASONS_OF_TORCH,
@@ -551,7 +551,7 @@ def tensor_method_call(
         if known is not None and (name == "tolist" or known.numel() == 1):
             return context.wrap_result(getattr(known, name)(), f"the result of Tensor.{name}")
         if name == "tolist" and may_be_read(context, owner, listed=True):
-            return context.recorder.numbers.read_list(owner)
+            return read_list(context.recorder, owner)
         raise unsupported(
             "data-dependent-value" if name in ("item", "tolist", "numpy") else "tensor-method",
             f"Tensor.{name}() on {owner.describe(context)}",

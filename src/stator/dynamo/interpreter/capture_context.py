@@ -38,7 +38,7 @@ from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, is_python_slot, lookup_in_class
 from stator.dynamo.values.scopes import CellValue, GlobalScope
-from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_member, is_open, is_open_input, looked_up
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_member, is_open, looked_up
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes, rely_on_methods
 from stator.dynamo.values.tensors.tensor_methods import SPECIAL as SPECIAL_METHODS
 from stator.graph.operators.attention_settings import CHOOSES_ATTENTION, SETTINGS, attention_settings
@@ -391,16 +391,15 @@ class FrameCapture:
         return owner.get_attr(self, name)
 
     def get_item(self, owner: Value, key: Value) -> Value:
-        if is_open_input(key):
-            found = looked_up(self, owner, key)  # type: ignore[arg-type]
+        if is_open(key) and key.is_known:
+            found = looked_up(self, owner, key)
             if found is not None:
                 return found
         return owner.get_item(self, key)
 
     def contains(self, container: Value, item: Value) -> bool:
-        number = self.recorder.numbers.as_input(item) if is_open(item) else None
-        if number is not None:
-            found = is_member(self, container, number)
+        if is_open(item) and item.is_known:
+            found = is_member(self, container, item)
             if found is not None:
                 return found
         return container.contains(self, item)

@@ -11,17 +11,13 @@ from stator.dynamo.values.base import Value
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.symbolic_numbers import (
-    FromInput,
-    FromSizes,
     SymbolicNumber,
     is_symbolic,
-    number_value,
     truth_for_all_sizes,
 )
 from stator.prims.layout import always_equal, always_true
 from stator.shapes.conditions import Comparison
-from stator.shapes.expr import Expr
-from stator.shapes.sym_node import to_sym_int
+from stator.shapes.sym_node import to_expression, to_sym_int
 
 from .frame import Frame
 
@@ -36,7 +32,7 @@ State = tuple[list[Any], dict[str, Value]]
 def merge_branches(frame: Frame, value: Value, jump: Instruction) -> bool:
     """Whether both branches behind the jump only compute numbers, of which one is the smaller or the larger one for all
     sizes. The frame then continues where they meet. `value`: the condition, which the caller took off the stack."""
-    if type(value) is not SymbolicNumber or type(value.origin) is not FromSizes or not value.origin.has_example:
+    if type(value) is not SymbolicNumber or not value.is_known:
         return False
     if frame.now != jump.index or not jump.opname.startswith("POP_JUMP_") or truth_for_all_sizes(value) is not None:
         return False
@@ -60,12 +56,10 @@ def merge_branches(frame: Frame, value: Value, jump: Instruction) -> bool:
 
 def _margin(value: SymbolicNumber) -> Any:
     """An int that is not negative where the condition holds; None for other conditions."""
-    condition = value.condition()
-    if type(condition) is bool or not isinstance(condition.node.value, Comparison):
+    comparison = value.condition
+    if not isinstance(comparison, Comparison) or comparison.relation != ">=":
         return None
-    comparison, environment = condition.node.value, condition.node.environment
-    whole = comparison.relation == ">=" and isinstance(comparison.expr, Expr)
-    return to_sym_int(environment, comparison.expr) if whole else None
+    return to_sym_int(value.symbols.environment, comparison.expr)
 
 
 def _merged(frame: Frame, jump: Instruction, margin: Any, before: State) -> State | None:
@@ -125,7 +119,7 @@ def _is_plain_attribute(frame: Frame, owner: Any, name: Any) -> bool:
 
 def _is_int(value: Any) -> bool:
     if type(value) is SymbolicNumber:
-        return value.kind is int and type(value.origin) in (FromSizes, FromInput)
+        return value.kind is int
     return isinstance(value, ConstantValue) and type(value.value) is int
 
 
@@ -144,5 +138,5 @@ def _choice(frame: Frame, margin: Any, chosen: Any, other: Any) -> Any:
         return chosen
     for choose, rest in ((torch.sym_min, second - first), (torch.sym_max, first - second)):
         if always_true(margin <= rest) and always_true(rest <= margin + 1):
-            return number_value(choose(first, second))
+            return numbers.value(to_expression(choose(first, second)))  # type: ignore[no-any-return]
     return MISSING

@@ -36,7 +36,7 @@ from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.context_variables import ContextVariable
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.scopes import CellValue, GlobalScope
-from stator.dynamo.values.symbolic_numbers import is_open_input
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 _PAIRS_AT_MOST = 16
@@ -202,7 +202,7 @@ class FrameReconstructor:
     def _is_as_before(self, value: ObjectValue, name: str, now: Any) -> bool:
         """Whether an attribute was set and put back, so that nothing is to replay."""
         at_entry = ItemSource(value.dict_source, name)  # type: ignore[arg-type]
-        if is_open_input(now):
+        if type(now) is SymbolicNumber and now.source is not None:
             return now.source == at_entry
         return self._is_put_back((value.instance_dict() or {}).get(name, MISSING), now, at_entry)
 

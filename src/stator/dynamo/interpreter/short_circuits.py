@@ -14,9 +14,7 @@ from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.modules import PythonModuleValue
 from stator.dynamo.values.symbolic_numbers import (
     NUMBERS,
-    FromSizes,
     SymbolicNumber,
-    is_computed_by_the_graph,
     truth_for_all_sizes,
 )
 
@@ -72,9 +70,7 @@ def _arrives(frame: Frame, jump: Instruction, depth: int) -> bool:
         elif instruction.opname == "COMPARE_OP" and all(map(_is_size, frame.stack[-2:])):
             right, left = frame.stack.pop(), frame.stack.pop()
             frame.stack.append(frame.context.compare(COMPARISONS[instruction.argval], left, right))
-        elif not instruction.opname.startswith(("POP_JUMP_", "TO_BOOL")) or not is_computed_by_the_graph(
-            frame.stack[-1]
-        ):
+        elif not instruction.opname.startswith(("POP_JUMP_", "TO_BOOL")) or type(frame.stack[-1]) is not SymbolicNumber:
             return False
         elif instruction.opname != "TO_BOOL":
             truth = truth_for_all_sizes(frame.stack.pop())  # type: ignore[arg-type]
@@ -144,5 +140,5 @@ def _is_quiet_in_function(instruction: Instruction) -> bool:
 def _is_size(value: Value) -> bool:
     """Whether comparisons of this number lay no guard."""
     if type(value) is SymbolicNumber:
-        return type(value.origin) is FromSizes
+        return value.kind in NUMBERS
     return isinstance(value, ConstantValue) and type(value.value) in NUMBERS

@@ -19,7 +19,7 @@ from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.containers.iterators import ContainerIterator, EnumerateValue, RowsIterator, ZipValue
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.slices import RangeValue
-from stator.dynamo.values.symbolic_numbers import FromInput, FromSizes, SymbolicNumber
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.shapes.sym_node import to_expression
 
 from .frame import Frame
@@ -68,7 +68,8 @@ class VaryingLoops:
         """End the trial, if there is one. Raises Retry with its result."""
         trial = self._trial
         if trial is not None:
-            raise Retry(self._assumptions.with_loop(trial.loop, unrolled=trial.item.is_fixed))
+            needed = trial.item.expression in self._context.recorder.numbers.fixed
+            raise Retry(self._assumptions.with_loop(trial.loop, unrolled=needed))
 
     def _try(self, loop: Loop, iterator: Value) -> Value:
         assert isinstance(iterator, ContainerIterator)
@@ -76,7 +77,8 @@ class VaryingLoops:
         if not items:
             raise Retry(self._assumptions.with_loop(loop, unrolled=False))
         # the last item, because 0 as a size is a constant
-        number = SymbolicNumber(FromInput(self._context, ConstantSource(repr(items[-1]), items[-1]), items[-1]))
+        place = ConstantSource(repr(items[-1]), items[-1])
+        number = self._context.recorder.numbers.of_input(place, items[-1])
         self._trial = _Trial(loop, iterator, number)
         return number
 
@@ -100,10 +102,11 @@ class VaryingLoops:
         return any(map(self._changes, iterator.container.open_bounds))
 
     def _changes(self, bound: SymbolicNumber) -> bool:
-        if type(bound.origin) is FromInput:
-            return self._context.changing.get(bound.origin.source) != 0
-        assert type(bound.origin) is FromSizes
-        return self._changes_often(bound.origin.number)
+        numbers = self._context.recorder.numbers.inputs
+        read = bound.expression.symbols & numbers.numbers
+        return self._changes_often(bound.number) or any(
+            self._context.changing.get(numbers.sources[one]) != 0 for one in read
+        )
 
     def _changes_often(self, size: Any) -> bool:
         sources = self._context.recorder.numbers.inputs.sources

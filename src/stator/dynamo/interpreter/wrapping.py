@@ -62,7 +62,6 @@ from stator.dynamo.values.functions import (
 )
 from stator.dynamo.values.modules import ModuleValue, PythonModuleValue, module_name
 from stator.dynamo.values.objects import ObjectValue, meet_dict
-from stator.dynamo.values.symbolic_numbers import changing_number
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_methods import TENSOR_CLASSES, relies_on_plain_parameters
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
@@ -151,7 +150,7 @@ def _constant(context: CaptureContext, obj: Any, source: Source | None) -> Value
         return ConstantValue(obj)
     changes = source in context.changing or source in context.expected
     if changes and (type(obj) in (int, float) or is_numpy_number(obj)):
-        return changing_number(context, obj, source)
+        return context.recorder.numbers.of_input(source, obj)
     plain = plain_converter(type(obj)) or _PLAIN.get(
         next((base for base in type(obj).__mro__[1:] if base in _PLAIN), object)
     )

@@ -16,7 +16,7 @@ import torch
 
 from stator.base.errors import ConstraintViolation, UserPlace
 from stator.dynamo.guards.guard import ExtentOf, FreeSize, Guard, GuardedFact, GuardKind, SizeFacts
-from stator.dynamo.guards.size_guards import condition_holds, fact_text
+from stator.dynamo.guards.size_guards import condition_holds, fact_text, has_program
 from stator.dynamo.guards.source import FunctionSource, SizeSource, Source, StrideSource, is_member
 from stator.dynamo.guards.tensor_guards import extents_of, innermost_first, may_read_sizes
 from stator.dynamo.host.size_marks import Kind, SizeMark, size_marks
@@ -27,8 +27,11 @@ from stator.shapes.environment import SMALLEST_SIZE, Environment
 from stator.shapes.expr import Expr, Symbol
 from stator.shapes.sym_node import to_sym_int
 
+from .size_expressions import size_source
+
 _MOST_IN_A_GUARD = 64  # symbols
 _MOST_TRIED = 1 << 14  # sizes of a promised range, beside the ends
+_LARGEST = 1 << 62  # C code compares smaller numbers
 _SEVERAL = 2  # the least size, or stride, that no version has to itself for being so small
 
 
@@ -39,7 +42,8 @@ class InputSizes:
     dynamic: the user's choice: True makes all sizes symbols, False none, None those that change. fixed: there are no
         symbols at all. changed: sources that differed between calls. met: tensors of earlier versions. constants:
         sources that are no symbols, with the line that needs it. held: the sizes at such sources. lengths: sources of
-        ints of the program that are sizes of tensors which the frame makes.
+        ints of the program that are sizes of tensors which the frame makes. numbers: the symbols of numbers of the
+        program on which no size depends.
     """
 
     environment: Environment
@@ -51,6 +55,7 @@ class InputSizes:
     sources: dict[Symbol, Source] = field(default_factory=dict)
     held: dict[Source, int] = field(default_factory=dict)
     lengths: set[Source] = field(default_factory=set)
+    numbers: set[Symbol] = field(default_factory=set)
     _by_source: dict[Source, Symbol] = field(default_factory=dict)
     _marks: dict[Symbol, SizeMark] = field(default_factory=dict)
     _places: dict[Symbol, UserPlace] = field(default_factory=dict)  # of symbols without marks: the line that made them
@@ -120,9 +125,7 @@ class InputSizes:
             return bool(self.met)
         return source.dim == 0 and any(type(one) is SizeSource for one in self.changed)
 
-    def _symbol(
-        self, source: Source, example: int | None, mark: SizeMark | None = None, low: float = SMALLEST_SIZE
-    ) -> Symbol:
+    def _symbol(self, source: Source, example: Any, mark: SizeMark | None = None, low: float = SMALLEST_SIZE) -> Symbol:
         """`example`: None if nothing may depend on the value. `low`: the least value that the symbol stands for."""
         found = self._by_source.get(source)
         if found is None:
@@ -142,15 +145,21 @@ class InputSizes:
                 self._places[found] = self.environment.locate()
         return found
 
-    def number(self, source: Source, example: int) -> Any:
-        """A symbol for an int of the program on which sizes depend; None if it has to be a constant."""
-        if not self.may_be_symbol(source, example):
-            return None
-        return to_sym_int(self.environment, self._symbol(source, example, low=-math.inf))
+    def number(self, source: Source, example: Any) -> Symbol:
+        """The symbol of a number of the program, on which no size depends so far."""
+        if source not in self._by_source:
+            self.numbers.add(self._symbol(source, example, low=-math.inf))
+        return self._by_source[source]
 
-    def may_be_symbol(self, source: Source, example: int) -> bool:
-        free = not self.fixed and self.dynamic is not False and source not in self.constants
-        return free and abs(example) < 1 << 62
+    def may_be_size(self, number: Symbol) -> bool:
+        """Whether sizes may depend on a number of the program."""
+        free = not self.fixed and self.dynamic is not False and self.sources[number] not in self.constants
+        return free and abs(self.environment.hints[number]) < _LARGEST
+
+    @property
+    def has_symbols(self) -> bool:
+        """Whether any size is a symbol."""
+        return len(self.sources) > len(self.numbers)
 
     def at_entry(self, source: SizeSource | StrideSource) -> Symbol:
         """The symbol of a size or stride."""
@@ -164,8 +173,22 @@ class InputSizes:
 
     def guards(self) -> list[Guard]:
         """Guards on the facts that capture, or the backend, relied on, as few as possible."""
-        known = list(dict.fromkeys(self._ranges())) + list(dict.fromkeys(self._relations()))
-        return [self._guard(part) for part in _in_parts(known)]
+        known = self._known_facts()
+        compared = [fact for fact in known if self._is_of_small_ints(fact)]
+        evaluated = [
+            Guard(size_source(fact.condition, self.sources), GuardKind.EQUALS, True, fact.place)
+            for fact in known
+            if fact not in compared
+        ]
+        return [*map(self._guard, _in_parts(compared)), *evaluated]
+
+    def _known_facts(self) -> list[GuardedFact]:
+        return list(dict.fromkeys((*self._ranges(), *self._relations())))
+
+    def _is_of_small_ints(self, fact: GuardedFact) -> bool:
+        """Whether C code compares the numbers; it calls Python's functions of others."""
+        hints = [self.environment.hints.get(symbol, 0) for symbol in _symbols(fact)]
+        return has_program(fact.condition) and all(type(hint) is int and abs(hint) < _LARGEST for hint in hints)
 
     def _guard(self, facts: Sequence[GuardedFact]) -> Guard:
         symbols = tuple(sorted({one for fact in facts for one in _symbols(fact)}, key=list(self.sources).index))
@@ -225,6 +248,7 @@ class InputSizes:
             source: self._place_of_value(symbol)
             for symbol, source in self.sources.items()
             if not isinstance(source, SizeSource | StrideSource)
+            and symbol not in self.numbers
             and self.environment.simplify(symbol).constant is not None
         }
 
@@ -272,12 +296,12 @@ class InputSizes:
 
     def describe(self) -> list[str]:
         """A line for each symbol that stayed free, each that became a constant, and each other fact."""
-        free = [source for symbol, source in self.sources.items() if self.environment.simplify(symbol).constant is None]
+        sizes = {symbol: source for symbol, source in self.sources.items() if symbol not in self.numbers}
+        free = [source for symbol, source in sizes.items() if self.environment.simplify(symbol).constant is None]
         lines = [f"for many values of {', '.join(map(str, free))}"] if free else []
         lines += [f"only where {source} == {size} ({self.constants[source]})" for source, size in self.held.items()]
-        for guard in self.guards():
-            lines += [f"only where {fact_text(guard.expected, fact)}" for fact in guard.expected.facts]
-        return lines
+        names = SizeFacts(tuple(self.sources), tuple(self.sources.values()), ())
+        return lines + [f"only where {fact_text(names, fact)}" for fact in self._known_facts()]
 
 
 def _must_be(source: Source, number: int, place: UserPlace | None) -> ConstraintViolation:

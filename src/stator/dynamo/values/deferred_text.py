@@ -14,7 +14,7 @@ from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, NewTuple, Recipe, ca
 
 from .base import CaptureContext, Reconstructor, Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
-from .symbolic_numbers import FromInput, FromSizes, SymbolicNumber
+from .symbolic_numbers import NUMBERS, SymbolicNumber
 
 
 class NumberText(ConstantValue):
@@ -58,13 +58,9 @@ _Part = str | tuple[SymbolicNumber, Any, str]
 def format_number(context: CaptureContext, value: SymbolicNumber, convert: Any, spec: str) -> NumberText | None:
     """`format(convert(value), spec)` of a number that has a value in this call; None for others. `convert`: None for
     the number itself."""
-    origin = value.origin
-    if type(origin) is FromSizes and origin.has_example:
-        number = value.kind(origin.number.node.hint)
-    elif type(origin) is FromInput and not origin.fixed and type(origin.example) in (int, float):
-        number = origin.example
-    else:
+    if value.is_fixed or not value.is_known or value.kind not in NUMBERS:
         return None
+    number = value.example
     shown = number if convert is None else convert(number)
     return NumberText(context.run_real(format, (shown, spec)), [(value, convert, spec)])
 

@@ -1,7 +1,7 @@
-"""Python's functions of numbers with a symbolic number among the arguments: a new expression, or a decision.
+"""Python's functions of numbers with a symbolic number among the arguments: each makes an expression.
 
-Python itself computes inputs and random numbers, ahead of the graph. Sizes are expressions over symbols. Floats read
-from tensors are tensors of float64; where Python raises and tensors do not, the graph checks the operands.
+Where the result for other inputs has another type, a guard holds the type. Where Python raises for some contents of
+tensors and tensors do not, the graph checks the operands.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import torch
 
 from stator.dynamo.bytecode.arithmetic import ARITHMETIC
 from stator.dynamo.guards.guard import GuardKind
-from stator.dynamo.guards.source import CallSource, ConstantSource
-from stator.dynamo.host.naming import safe_repr
 from stator.dynamo.host.numpy_boundary import (
     is_numpy_bool,
     is_numpy_number,
@@ -24,381 +22,266 @@ from stator.dynamo.host.numpy_boundary import (
     plain_converter,
 )
 from stator.prims.operators.checks import ASSUMPTION
+from stator.shapes.arithmetic import (
+    COMPARISONS,
+    CONNECTIVES,
+    OF_INTS,
+    applied,
+    as_int,
+    is_small_power,
+    kind_of_result,
+)
+from stator.shapes.conditions import Condition, compare, truth_of
+from stator.shapes.expr import Expr, as_expr
+from stator.shapes.floats import FloatExpr, IntCall, depth_of, float_operation, int_call
+from stator.shapes.sym_node import to_expression
 
 from .base import CaptureContext, Value, unsupported
 from .constants import ConstantValue
 from .optimizer_code import in_optimizers
-from .symbolic_numbers import (
-    NUMBERS,
-    FromInput,
-    FromSizes,
-    FromTensor,
-    SymbolicNumber,
-    example_of,
-    is_open,
-    is_symbolic,
-    known_truth,
-    number_value,
-)
+from .symbolic_numbers import NUMBERS, Origin, SymbolicNumber, example_of, is_open, known_truth
 from .tensors.tensor import TensorValue
 
-_COMPARISONS = frozenset((operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge))
-_ORDER = _COMPARISONS - {operator.eq, operator.ne}  # the answer leaves many values
-_OPERATORS = frozenset((*ARITHMETIC.values(), *_COMPARISONS))
+_OPERATORS = frozenset((*ARITHMETIC.values(), *COMPARISONS))
 _EXACT = 2**53  # whole numbers up to here are floats
+_DEEPEST = 16  # functions between a number and a symbol
+_MOST_WHOLE = 2**62
+
+# torch's functions and Python's that mean the same
+_ALIASES: dict[Any, Any] = {
+    **{
+        torch.sym_min: min,
+        torch.sym_max: max,
+        torch.sym_int: int,
+        torch.sym_float: float,
+        torch.sym_not: operator.not_,
+    },
+    **{operator.abs: abs, operator.truth: bool},
+}
+# Pure functions of numbers. True: for numbers of one type, the result always has that type.
+_PURE: dict[Callable[..., Any], bool] = {
+    **dict.fromkeys((operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, float), True),
+    **dict.fromkeys(
+        (operator.and_, operator.or_, operator.xor, operator.index, *COMPARISONS, bool, operator.not_), True
+    ),
+    **dict.fromkeys((operator.truediv, operator.floordiv, operator.mod), True),
+    **dict.fromkeys((operator.pow, operator.rshift, int, round, min, max, math.gcd, math.lcm, math.isqrt), False),
+    **dict.fromkeys((math.sqrt, math.exp, math.log, math.log2, math.log10, math.pow), False),
+    **dict.fromkeys((math.sin, math.cos, math.tanh), False),
+    **dict.fromkeys((math.floor, math.ceil, math.trunc, math.isnan, math.isinf, math.isfinite, math.fabs), False),
+}
+_ROUNDINGS: dict[Any, str] = {int: "trunc", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil", round: "round"}
+_DIVISIONS = frozenset((operator.floordiv, operator.mod, operator.truediv))  # raise where the divisor is zero
+_POWERS = frozenset((operator.pow, math.pow))
+_CHOICES = frozenset((min, max))
+_OF_ONE = frozenset(
+    [
+        *(operator.neg, operator.pos, operator.index, operator.not_, abs, bool, float),
+        *(math.sqrt, math.exp, math.log, *_ROUNDINGS),
+    ]
+)
+_OF_FLOATS = frozenset((math.pow, math.sqrt, math.exp, math.log))
+# Functions that the graph computes, too, if the number is known only then
+_IN_GRAPHS = frozenset(
+    (*OF_INTS, *_OF_FLOATS, operator.pow, *COMPARISONS, *_ROUNDINGS, *CONNECTIVES, operator.xor, bool, operator.not_)
+)
 
 
 def computed(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
     """`function(*args)` with a symbolic number among the arguments; None for functions unknown here."""
-    origins = {type(arg.origin) for arg in args if is_open(arg)}
-    if not origins:
+    if not any(map(is_open, args)):
         return None
-    if origins == {FromInput}:
-        symbols = function in _ORDER and all(_may_be_size(context, arg) for arg in args)
-        return (_of_sizes if symbols else _of_inputs)(context, function, args)
     if function is divmod and len(args) == 2:
         parts = [computed(context, one, args) for one in (operator.floordiv, operator.mod)]
         return None if None in parts else context.tuple_of(parts)  # type: ignore[arg-type]
-    if not all(map(_is_number, args)):
-        return None
-    if any(is_open(arg) and arg.kind is bool for arg in args):
-        return _of_truths(context, function, args)
-    if FromTensor in origins:
-        return _of_tensors(context, function, args)
-    if any(map(context.recorder.numbers.is_random, args)):
-        return _of_random_numbers(context, function, args)
-    made = _of_sizes(context, function, args)
-    if made is None:
-        inputs = [context.recorder.numbers.as_input(arg) if is_open(arg) else arg for arg in args]
-        made = None if None in inputs else _of_inputs(context, function, inputs)
-    return made
-
-
-def _is_number(value: Value) -> bool:
-    return type(value) is SymbolicNumber or (isinstance(value, ConstantValue) and type(value.value) in NUMBERS)
-
-
-def _may_be_size(context: CaptureContext, value: Value) -> bool:
-    """Whether this is an int that a symbol may stand for, so that answers about it become facts about sizes."""
-    if type(value) is not SymbolicNumber:
-        return isinstance(value, ConstantValue) and type(value.value) is int
-    origin = value.origin
-    if type(origin) is not FromInput or origin.unsteady or origin.fixed:
-        return False
-    return type(origin.example) is int and context.recorder.numbers.may_be_symbol(origin)
-
-
-# ---- inputs ----
-
-_DEEPEST = 16  # operations between a number and what it was computed from
-# Pure functions of numbers. True: for numbers of one type, the result always has that type.
-_OF_INPUTS: dict[Callable[..., Any], bool] = {
-    **dict.fromkeys((operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, float), True),
-    **dict.fromkeys((operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.not_), False),
-    **dict.fromkeys((operator.and_, operator.or_, operator.xor), True),
-    **dict.fromkeys((int, round, min, max, bool, operator.rshift, *_COMPARISONS), False),
-    **dict.fromkeys((math.gcd, math.lcm, math.isqrt), False),
-    **dict.fromkeys((math.sqrt, math.exp, math.log, math.log2, math.log10, math.pow), False),
-    **dict.fromkeys((math.sin, math.cos, math.tanh), False),
-    **dict.fromkeys((math.floor, math.ceil, math.isnan, math.isinf, math.isfinite, math.fabs), False),
-}
-
-
-def _of_inputs(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
-    """A number that each call computes anew, or a bool that a guard holds."""
     if not all(isinstance(arg, (ConstantValue, SymbolicNumber)) for arg in args):
         return None
     numbers: list[Any] = args
-    examples = [example_of(one) for one in numbers]
+    function = _ALIASES.get(function, function)
+    if all(one.is_constant() for one in numbers):
+        return _of_known(context, function, numbers)
+    if not all(one.kind in NUMBERS if is_open(one) else type(one.constant()) in NUMBERS for one in numbers):
+        return None
+    return _of_unknown(context, function, numbers)
+
+
+def _operand(value: Any) -> Any:
+    return value.expression if is_open(value) else value.constant()
+
+
+# ---- numbers with a value in this call ----
+
+
+def _of_known(context: CaptureContext, function: Any, args: list[Any]) -> Value | None:
+    examples = [example_of(one) for one in args]
     if function in _OPERATORS and None in examples:
         # the result for None and a number, mostly a TypeError, depends on the number's type alone
         return ConstantValue(context.run_real(function, tuple(examples)))
     is_of_numpy = is_pure_function(function) or plain_converter(function) is not None
-    closed = _OF_INPUTS.get(function, False if is_of_numpy else None)
-    if closed is None or max(_input(one).depth for one in numbers if is_open(one)) >= _DEEPEST:
+    if not (function in _PURE or is_of_numpy) or max(map(depth_of, map(_operand, args))) >= _DEEPEST:
         return None
     if not all(type(one) in NUMBERS or is_numpy_number(one) for one in examples):
         return None
-    # 1, 1.0 and True are equal in Python, and 0.0 equals -0.0: the key holds the repr
-    known = (
-        id(one) if is_open(one) else (type(it), safe_repr(it), it) for one, it in zip(numbers, examples, strict=True)
-    )
-    key = (function, *known)
-    if key not in context.numbers:
-        found = _computed_ahead(context, function, numbers, examples, closed)
-        if found is None:
-            return None
-        context.numbers[key] = found
-    return context.numbers[key]
-
-
-def _input(number: SymbolicNumber) -> FromInput:
-    assert type(number.origin) is FromInput
-    return number.origin
-
-
-def _computed_ahead(
-    context: CaptureContext, function: Any, numbers: list[Any], examples: list[Any], closed: bool
-) -> Value | None:
     try:
         result = function(*examples)
     except (ArithmeticError, ValueError, TypeError):
         return None  # the program's exception: the call that follows raises it
-    sources = tuple(
-        _input(one).source if is_open(one) else ConstantSource(safe_repr(it), it)
-        for one, it in zip(numbers, examples, strict=True)
-    )
-    source = CallSource(function, sources)
+    numbers, operands = context.recorder.numbers, [_operand(one) for one in args]
     if is_numpy_bool(result):
-        context.guard(CallSource(bool, (source,)), GuardKind.EQUALS, bool(result))
+        known_truth(numbers.environment, truth_of(int_call(bool, FloatExpr(function, tuple(operands)))))
         return ConstantValue(result)
-    if type(result) is bool:
-        context.guard(source, GuardKind.EQUALS, result)
-        return ConstantValue(result)
-    if type(result) not in NUMBERS and not is_numpy_number(result):
+    kind = type(result)
+    if kind not in NUMBERS and not is_numpy_number(result):
         return None
-    to_float = function is float or len({type(example) for example in examples}) > 1
-    if not closed or to_float:  # an int may be too large for a float
-        context.guard(source, GuardKind.TYPE, type(result))
-    origins = [_input(one) for one in numbers if is_open(one)]
-    depth, unsteady = 1 + max(one.depth for one in origins), any(one.unsteady for one in origins)
-    return SymbolicNumber(FromInput(context, source, result, depth, unsteady))
+    plain = all(type(one) in NUMBERS for one in examples)
+    if plain and function in _DIVISIONS:
+        known_truth(numbers.environment, compare("!=", operands[1], 0))
+    expression = applied(function, operands, kind) if plain else _of_numpy(function, operands, kind)
+    if not plain or not _keeps_its_type(function, set(map(type, examples)), expression, numbers.is_size(expression)):
+        context.guard(numbers.source(expression), GuardKind.TYPE, kind)
+    return numbers.value(expression, kind)  # type: ignore[no-any-return]
 
 
-# ---- sizes, and whole numbers that are read from tensors ----
+def _of_numpy(function: Any, operands: list[Any], kind: type) -> Any:
+    if kind in (int, bool):
+        return int_call(function, *operands) if kind is int else truth_of(int_call(function, *operands))
+    return FloatExpr(function, tuple(operands))
 
 
-def _power(base: Any, exponent: Any) -> Any:
-    """A small constant power; None for any other."""
-    small = type(exponent) is int and 0 <= exponent <= _MOST_FACTORS
-    return math.prod([base] * exponent) if small else None
+def _keeps_its_type(function: Any, kinds: set[type], expression: Any, is_size: bool) -> bool:
+    """Whether the function gives numbers of one type for all inputs, and never raises."""
+    if hasattr(expression, "holds") or (isinstance(expression, Expr) and not isinstance(expression, IntCall)):
+        return True
+    if is_size and function in _ROUNDINGS:  # of a finite number
+        return True
+    too_large = isinstance(expression, FloatExpr) and kinds != {float} and not is_size  # an int, for a float
+    return _PURE.get(function, False) and (is_size or len(kinds) == 1) and not too_large
 
 
-def _magnitude(number: Any) -> Any:
-    return torch.sym_max(number, -number)
+# ---- numbers that only the running graph knows ----
 
 
-_MOST_FACTORS = 4
-_OF_INTS: dict[Any, Any] = {
-    abs: _magnitude,
-    operator.abs: _magnitude,
-    operator.pow: _power,
-    round: operator.pos,
-    math.trunc: operator.pos,
-}
-_OF_SYMBOLS: dict[Any, Any] = {
-    **_OF_INTS,
-    **{one: one for one in (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.index)},
-    **{one: one for one in (operator.floordiv, operator.mod, operator.truediv, math.floor, math.ceil, *_COMPARISONS)},
-    min: torch.sym_min,
-    max: torch.sym_max,
-    int: torch.sym_int,
-    float: torch.sym_float,
-    **{one: one for one in (torch.sym_min, torch.sym_max, torch.sym_int, torch.sym_float)},
-}
-_DIVISIONS = frozenset((operator.floordiv, operator.mod, operator.truediv))  # raise where the divisor is zero
-_OF_ONE: frozenset[Any] = frozenset(
-    [
-        *(operator.neg, operator.pos, operator.index, operator.abs, abs, round),
-        *(math.floor, math.ceil, math.trunc, int, float, torch.sym_int, torch.sym_float),
-    ]
-)
-
-
-def _of_sizes(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
-    target = _OF_SYMBOLS.get(function)
-    if target is None or len(args) != (1 if function in _OF_ONE else 2):  # round() to digits, or an error
-        return None
-    numbers = [_over_symbols(context, arg) for arg in args]
-    if function in _CHOICES and len({arg.python_type(context) for arg in args}) > 1:
-        if any(context.recorder.numbers.as_input(arg) is None for arg in args if is_open(arg)):
-            raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
-        return None
-    if target in _DIVISIONS and not bool(numbers[1] != 0):  # a condition of the graph, unless the divisor is known
-        raise unsupported("data-dependent-value", "a division by a number that is known when the graph runs")
-    if function in _OF_INTS and any(type(number) not in (torch.SymInt, int) for number in numbers):
-        return None
-    result = target(*numbers)
-    if result is None:
-        return None
-    return number_value(result) if is_symbolic(result) else ConstantValue(result)
-
-
-def _over_symbols(context: CaptureContext, value: Value) -> Any:
-    if not is_open(value):
-        return value.constant()
-    origin = value.origin
-    return origin.number if type(origin) is FromSizes else context.recorder.numbers.symbol_of(value)
-
-
-# Functions of finite floats that never raise
-_OF_RANDOM_NUMBERS = frozenset((operator.add, operator.sub, operator.mul, operator.neg, float, *_COMPARISONS))
-
-
-def _of_random_numbers(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
-    """Sums, products and comparisons with random floats, which code ahead of the graph computes."""
-    if function not in _OF_RANDOM_NUMBERS or any(_is_inexact(arg) for arg in args):
-        return None
-    numbers = context.recorder.numbers
-    result = _OF_SYMBOLS[function](*[_over_symbols(context, numbers.beside_random(arg)) for arg in args])
-    if function in _COMPARISONS:
-        known = known_truth(result)
-        return None if known is None else ConstantValue(known)
-    made = number_value(result)
-    return made if numbers.is_random(made) else _of_tensors(context, function, args)
-
-
-def _is_inexact(value: Value) -> bool:
-    """Whether this is an int that a float does not represent."""
-    return isinstance(value, ConstantValue) and type(value.value) is int and abs(value.value) > _EXACT
-
-
-# ---- floats and truths in tensors ----
-
-
-# the result is one of the arguments: with an int among them its type would depend on data
-_CHOICES: dict[Any, Any] = {max: operator.gt, min: operator.lt}
-_OF_TENSOR: dict[Any, Any] = {
-    **{abs: torch.abs, operator.abs: torch.abs, operator.neg: operator.neg},
-    **{math.sqrt: torch.sqrt, math.exp: torch.exp, math.log: torch.log},
-}
-_OF_TWO_TENSORS: dict[Any, Any] = {
-    **{one: one for one in (operator.add, operator.sub, operator.mul, *_DIVISIONS, operator.pow, *_COMPARISONS)},
-    math.pow: operator.pow,
-}
-# Functions of one float, and the bounds beyond which they raise or give infinity.
-_DOMAINS: dict[Any, tuple[Any, float]] = {
-    math.sqrt: (operator.ge, 0.0),
-    math.exp: (operator.lt, 709.0),
-    math.log: (operator.gt, 0.0),
-}
-# Functions with whole results, and the tensor method of each.
-_ROUNDINGS: dict[Any, str] = {int: "trunc", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil", round: "round"}
-_MOST_WHOLE = 2.0**62
-_OF_BITS = frozenset((operator.and_, operator.or_, operator.xor))
-_WITH_NUMBERS: tuple[dict[Any, Any], ...] = (_OF_SYMBOLS, _OF_TENSOR, _OF_TWO_TENSORS, _ROUNDINGS)
-
-
-def _of_tensors(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
-    if len(args) == 1:
-        if function is float:
-            return args[0]
-        if function is bool:
-            return computed(context, operator.ne, [args[0], ConstantValue(0)])
-        if function in _ROUNDINGS:
-            return _rounded(context, _ROUNDINGS[function], args[0])
-    elif function in _CHOICES and len(args) == 2:
-        return _chosen(context, function, args)
-    target = (_OF_TENSOR if len(args) == 1 else _OF_TWO_TENSORS).get(function)
-    if target is None or (function in _COMPARISONS and not all(map(_is_float_in_comparisons, args))):
-        return None
-    _check_operands(context, function, args)
-    return _in_tensor(context, target, args)
-
-
-def _of_truths(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
-    """Compute with bools as with ints, as Python does; the operators of bits have bools as results."""
+def _of_unknown(context: CaptureContext, function: Any, args: list[Any]) -> Value | None:
     kinds = {arg.python_type(context) for arg in args}
-    if function is bool:
-        return args[0]
-    if function in _OF_BITS and kinds == {bool}:
-        made = context.call(context.known(function), [_operand(context, arg) for arg in args], {})
-        return SymbolicNumber(FromTensor(made, bool))
-    if function in _CHOICES or not any(function in table for table in _WITH_NUMBERS):
+    numbers = context.recorder.numbers
+    operands = [_operand(one) for one in args]
+    if float not in kinds:  # the graph computes with ints of inputs as with sizes
+        operands = [to_expression(numbers.size_of(one)) if _is_known_int(one) else _operand(one) for one in args]
+    if not _is_in_graphs(function, kinds, operands):
         return None
-    as_float = float in kinds or function in (float, torch.sym_float) or function in _DOMAINS
-    return computed(context, function, [_truth_as_number(context, arg, as_float) for arg in args])
+    function = operator.pow if function is math.pow else function
+    if function in _CHOICES and len(kinds) > 1:
+        return _chosen(context, function, args)
+    mixed = float in kinds and len(kinds) > 1
+    if function in COMPARISONS and mixed and not all(_is_exact(context, one) for one in operands):
+        return None
+    if function in _ROUNDINGS and float in kinds:
+        return _rounded(context, function, args)
+    _check_operands(context, function, operands)
+    kind = kind_of_result(function, kinds)
+    expression = applied(function, operands, kind)
+    if function in _POWERS and kind is float and not in_optimizers(context):  # Python raises where it overflows
+        rely_on(context, compare("!=", float_operation(abs, expression), math.inf))
+    if depth_of(expression) > _DEEPEST:
+        return numbers.of_tensor(numbers.tensor(numbers.value(expression, kind)))  # type: ignore[no-any-return]
+    return numbers.value(expression, kind)  # type: ignore[no-any-return]
 
 
-def _truth_as_number(context: CaptureContext, value: Value, as_float: bool) -> Value:
-    """A bool as the float or int that equals it; other numbers unchanged."""
-    if value.python_type(context) is not bool:
-        return value
-    if not is_open(value):
-        return ConstantValue(int(value.constant()))
-    dtype = torch.float64 if as_float else torch.int64
-    held = context.record_method("to", [_operand(context, value), ConstantValue(dtype)], {})
-    return SymbolicNumber(FromTensor(held)) if as_float else context.call_tensor_method(held, "item", [], {})
+def _is_known_int(number: Any) -> bool:
+    return is_open(number) and number.is_known and number.kind is int
 
 
-def _is_float_in_comparisons(value: Value) -> bool:
-    """Python compares a float and an int exactly, tensors after converting the int."""
-    if isinstance(value, ConstantValue):
-        return abs(value.value) <= _EXACT or type(value.value) is float
-    return type(value) is SymbolicNumber and value.kind is float
+def _is_in_graphs(function: Any, kinds: set[type], operands: list[Any]) -> bool:
+    """Whether the graph computes the function of numbers of these types."""
+    if function not in _IN_GRAPHS or len(operands) != (1 if function in _OF_ONE else 2):
+        return False  # round() to digits, or an error
+    if float in kinds and any(type(one) is int and abs(one) > _EXACT for one in operands):
+        return False  # perhaps too large for a float
+    if function in CONNECTIVES or function is operator.xor:
+        return kinds == {bool}
+    if function is operator.pow and float not in kinds:
+        return is_small_power(operands[1])
+    return bool not in kinds if function in _CHOICES else float in kinds or function not in _OF_FLOATS
 
 
-def _in_tensor(context: CaptureContext, target: Any, args: list[Value]) -> SymbolicNumber:
-    made = context.call(context.known(target), [_operand(context, arg) for arg in args], {})
-    return SymbolicNumber(FromTensor(made, bool if target in _COMPARISONS else float))
+def _is_exact(context: CaptureContext, operand: Any) -> bool:
+    """Whether a float represents the number: Python compares a float and an int exactly, tensors after converting the
+    int."""
+    if isinstance(operand, FloatExpr | float):
+        return True
+    low, high = as_expr(as_int(operand)).bounds(context.recorder.numbers.environment.ranges)
+    return low >= -_EXACT and high <= _EXACT
 
 
-def _operand(context: CaptureContext, value: Value) -> Value:
-    """A number as torch takes it beside a tensor of float64."""
-    return context.recorder.numbers.tensor(value) if is_open(value) else value
-
-
-def _check_operands(context: CaptureContext, function: Any, args: list[Value]) -> None:
+def _check_operands(context: CaptureContext, function: Any, operands: list[Any]) -> None:
     """Python raises where tensors give an infinity, and has complex powers where tensors give NaN. The graph fails
     there, and the frame runs eagerly. Optimizers need no check: they compute with step counts of at least one."""
     if in_optimizers(context):
         return
+    for relation, operand, bound in _domain(function, operands):
+        rely_on(context, compare(relation, operand, bound))
+
+
+def _domain(function: Any, operands: list[Any]) -> list[tuple[str, Any, float]]:
+    """Where the function neither raises nor has a complex result."""
+    if function in _DIVISIONS:
+        return [("!=", operands[1], 0)]
     if function in _DOMAINS:
-        _rely_on(context, args[0], *_DOMAINS[function])
-    elif function in _DIVISIONS:
-        _rely_on(context, args[1], operator.ne)
-    elif function in (operator.pow, math.pow):
-        base, exponent = args
-        power_of = None if is_open(exponent) else exponent.constant()
-        if power_of is None:
-            _rely_on(context, base, operator.gt)
-        elif power_of % 1 != 0:
-            _rely_on(context, base, operator.ge if power_of > 0 else operator.gt)
-        elif power_of < 0:
-            _rely_on(context, base, operator.ne)
+        relation, bound = _DOMAINS[function]
+        return [(relation, operands[0], bound)]
+    if function not in _POWERS:
+        return []
+    base, exponent = operands
+    if not isinstance(exponent, int | float):
+        return [(">", base, 0)]
+    if exponent % 1 != 0:
+        return [(">=" if exponent > 0 else ">", base, 0)]
+    return [("!=", base, 0)] if exponent < 0 else []
 
 
-def _rely_on(
-    context: CaptureContext, number: Value, relation: Any, bound: float = 0, kind: str = "RuntimeError"
-) -> None:
-    """Check in the graph that the relation between the number and the bound holds."""
-    holds = context.call(context.known(relation), [number, ConstantValue(bound)], {})
-    if may_be_checked(context, holds):
-        context.recorder.numbers.rely_on(holds, kind=kind)
-    elif not context.truth(holds):
-        raise unsupported("data-dependent-value", "an operation that always raises or gives a complex number")
+_DOMAINS: dict[Any, tuple[str, float]] = {math.sqrt: (">=", 0.0), math.exp: ("<", 709.0), math.log: (">", 0.0)}
+
+
+def rely_on(context: CaptureContext, condition: Condition, kind: str = "RuntimeError") -> None:
+    """Let the graph check a condition."""
+    numbers = context.recorder.numbers
+    known = known_truth(numbers.environment, condition)
+    if known is None and numbers.may_be_checked(condition):
+        numbers.expect(condition, kind)
+    elif not known:
+        raise unsupported("data-dependent-value", "an operation that raises or gives a complex number")
 
 
 def may_be_checked(context: CaptureContext, condition: Value) -> bool:
     """Whether the graph can check this: a single number of the captured call that capture does not know."""
     if isinstance(condition, TensorValue):
         return condition.is_number_of_the_run(context)
-    if type(condition) is not SymbolicNumber or not context.in_the_call:
+    if type(condition) is not SymbolicNumber:
         return False
-    if type(condition.origin) is FromSizes:
-        return known_truth(condition.condition()) is None and not context.recorder.numbers.is_random(condition)
-    return type(condition.origin) is FromTensor
+    numbers = context.recorder.numbers
+    known = known_truth(numbers.environment, condition.condition)
+    return known is None and numbers.may_be_checked(condition.condition)  # type: ignore[no-any-return]
 
 
-def _rounded(context: CaptureContext, method: str, number: Value) -> Value:
-    """Round in the graph and read the int from a tensor. Infinity and NaN raise in Python."""
-    _rely_on(context, number, operator.gt, -_MOST_WHOLE, ASSUMPTION)
-    _rely_on(context, number, operator.lt, _MOST_WHOLE, ASSUMPTION)
-    held = context.record_method(method, [_operand(context, number)], {})
+def _rounded(context: CaptureContext, function: Any, args: list[Any]) -> Value:
+    """An expression of sizes, or an int that is read from a rounded tensor. Infinity and NaN raise in Python."""
+    numbers, operand = context.recorder.numbers, _operand(args[0])
+    origins = {numbers.origin(symbol) for symbol in operand.symbols}
+    if function is not round and origins <= {Origin.INPUT, Origin.SIZE}:
+        return numbers.value(int_call(function, operand), int)  # type: ignore[no-any-return]
+    rely_on(context, compare(">", operand, float(-_MOST_WHOLE)), ASSUMPTION)
+    rely_on(context, compare("<", operand, float(_MOST_WHOLE)), ASSUMPTION)
+    held = context.record_method(_ROUNDINGS[function], [numbers.tensor(args[0])], {})
     whole = context.record_method("to", [held, ConstantValue(torch.int64)], {})
     return context.call_tensor_method(whole, "item", [], {})  # type: ignore[arg-type]
 
 
-def _chosen(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
-    """max or min of two floats. `max(x.item(), 1)`, which keeps a divisor from being zero, relies on the float being
-    the larger number."""
-    floats = [arg for arg in args if arg.python_type(context) is float]
-    if len(floats) == 2:
-        second, first = _operand(context, args[1]), _operand(context, args[0])
-        better = context.call(context.known(_CHOICES[function]), [second, first], {})
-        return SymbolicNumber(FromTensor(context.record_function(torch.where, [better, second, first], {})))
-    least = next(arg for arg in args if arg not in floats)
-    if function is not max or not floats or not isinstance(least, ConstantValue) or not 0 <= least.value <= 1:
+def _chosen(context: CaptureContext, function: Any, args: list[Any]) -> Value:
+    """max or min of a float and an int, of which the type depends on data. `max(x.item(), 1)`, which keeps a divisor
+    from being zero, relies on the float being the larger number."""
+    number = next(arg for arg in args if arg.python_type(context) is float)
+    least = next(arg for arg in args if arg is not number)
+    if function is not max or not isinstance(least, ConstantValue) or not 0 <= least.value <= 1:
         raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
-    _rely_on(context, floats[0], operator.gt, least.value, ASSUMPTION)
-    return floats[0]
+    rely_on(context, compare(">", _operand(number), least.value), ASSUMPTION)
+    return number  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from stator.dynamo.host.numpy_boundary import BOOL, FOLLOWED, NUMPY_OF, TORCH_OF
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import SequenceValue
-from stator.dynamo.values.symbolic_numbers import SymbolicNumber, example_of, is_open_input
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, example_of, is_open
 from stator.dynamo.values.tensors.arrays import ArrayValue, array_of_tensor
 from stator.dynamo.values.tensors.tensor import TensorValue
 
@@ -223,7 +223,7 @@ def cast_operand(context: CaptureContext, value: Value, dtype: Any, as_number: b
         if value.dtype == dtype:
             return value.tensor
         return context.record_method("to", [value.tensor, ConstantValue(TORCH_OF[dtype])], {})
-    changes = is_open_input(value) and issubclass(value.python_type(context), (float, numpy.floating))
+    changes = is_open(value) and issubclass(value.python_type(context), (float, numpy.floating))
     if as_number and changes and dtype.kind == "f":
         return value
     number = _in_dtype(context, context.constant_of(value, "an operand"), dtype)

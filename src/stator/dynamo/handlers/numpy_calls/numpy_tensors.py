@@ -12,7 +12,7 @@ from stator.dynamo.interpreter.calling import calls, tensor_methods
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, SequenceValue
-from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph, is_open
+from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.arrays import ArrayValue, array_of_tensor
 from stator.dynamo.values.tensors.tensor import TensorValue
 
@@ -103,7 +103,7 @@ _EXACT: dict[type, torch.dtype] = {float: torch.float64, int: torch.int64, bool:
 def _of_number(context: CaptureContext, number: Value, wanted: torch.dtype) -> Value:
     """A tensor without dimensions, by conversions that take every value that eager takes."""
     kind = number.python_type(context)
-    if kind is bool and is_computed_by_the_graph(number):
+    if kind is bool and is_open(number):
         held = context.recorder.numbers.tensor(number)
         return context.record_method("to", [held], {"device": _CPU, "dtype": ConstantValue(wanted), "copy": _YES})
     exact = ConstantValue(_EXACT[kind])

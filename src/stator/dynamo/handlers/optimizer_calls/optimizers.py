@@ -13,7 +13,7 @@ from torch.autograd.profiler import record_function
 from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
-from stator.dynamo.graph.number_nodes import may_be_read
+from stator.dynamo.graph.number_reads import may_be_read, read_number
 from stator.dynamo.handlers.polyfills.torch_optim import module_zero_grad, optimizer_zero_grad
 from stator.dynamo.handlers.python_calls.breaking_calls import break_requested
 from stator.dynamo.host.hook import always_compile
@@ -151,7 +151,7 @@ def _item(context: CaptureContext, tensor: TensorValue) -> Value:
             f"Tensor.item() on {tensor.describe(context)}",
             "keep the value in a tensor, or call it outside of the compiled function",
         )
-    return context.recorder.numbers.read(tensor)
+    return read_number(context.recorder, tensor)
 
 
 # ---- fused updates ----

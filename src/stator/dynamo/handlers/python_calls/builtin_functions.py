@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from stator.dynamo.graph.number_nodes import may_be_read
+from stator.dynamo.graph.number_reads import may_be_read
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource
 from stator.dynamo.host.naming import class_name, full_name, module_of, qualified_name
@@ -38,7 +38,7 @@ from stator.dynamo.values.functions import (
 from stator.dynamo.values.number_arithmetic import may_be_checked
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.partials import PartialValue
-from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph
+from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_methods import rely_on_method
@@ -485,7 +485,7 @@ def _is_better(context: CaptureContext, found: Value, measure: Value, best: Valu
 def _is_of_unknown(context: CaptureContext, *numbers: Value) -> bool:
     """Whether these are whole numbers that the graph has to compare, because it computes at least one of them."""
     whole = all(one.python_type(context) is int for one in numbers)
-    return whole and any(map(is_computed_by_the_graph, numbers))
+    return whole and any(map(is_open, numbers))
 
 
 @calls(max)

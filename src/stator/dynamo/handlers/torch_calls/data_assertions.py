@@ -19,7 +19,7 @@ from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.number_arithmetic import may_be_checked
-from stator.dynamo.values.symbolic_numbers import is_computed_by_the_graph
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 _MOST_INSTRUCTIONS = 200  # of code that makes an exception
@@ -39,7 +39,7 @@ def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
     wanted = _truth_to_go_on(frame.program, jump)
     # examine the jump first: asking for a tensor's known value adds a guard on the contents that it was read from
     if wanted is None:
-        free = either_way(frame, value, jump) if is_computed_by_the_graph(value) else None
+        free = either_way(frame, value, jump) if type(value) is SymbolicNumber else None
         if free is None and merge_branches(frame, value, jump):
             return "_IF_TRUE" not in jump.opname  # the frame continues behind both branches
         return context.truth(value) if free is None else free

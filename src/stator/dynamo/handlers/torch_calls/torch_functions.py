@@ -31,12 +31,13 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.modules import ModuleValue
 from stator.dynamo.values.objects import ObjectValue
-from stator.dynamo.values.symbolic_numbers import FromSizes, SymbolicNumber, number_value
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 from stator.graph.fake.wrapper_subclasses import storages_of
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.prims.layout import always_true, broadcast_shapes
+from stator.shapes.sym_node import to_expression
 
 from .device_contexts import on_device
 
@@ -297,9 +298,9 @@ def _attention(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
     """A causal mask hides nothing of a single key. So `is_causal=rows > 1` is True for any number of rows that
     is the number of keys, too."""
     causal, key = kwargs.get("is_causal"), args[1] if len(args) > 1 else kwargs.get("key")
-    if type(causal) is SymbolicNumber and type(causal.origin) is FromSizes and isinstance(key, TensorValue):
+    if type(causal) is SymbolicNumber and causal.kind is bool and isinstance(key, TensorValue):
         shape = key.fake.shape
-        if len(shape) > 1 and always_true(causal.condition() | (shape[-2] <= 1)):
+        if len(shape) > 1 and always_true(causal.number | (shape[-2] <= 1)):
             kwargs["is_causal"] = ConstantValue(True)
     return context.record_function(F.scaled_dot_product_attention, list(args), kwargs)
 
@@ -313,9 +314,7 @@ def _broadcast_shapes(context: CaptureContext, *shapes: Value) -> Value:
         shape = functools.reduce(broadcast_shapes, sizes)
     except RuntimeError:  # the program's, which torch's function words
         return run_folded(context, torch.functional.broadcast_shapes, list(shapes), {})
-    return TupleValue(
-        [ConstantValue(size) if type(size) is int else number_value(size) for size in shape], cls=torch.Size
-    )
+    return TupleValue([context.recorder.numbers.value(to_expression(size)) for size in shape], cls=torch.Size)
 
 
 def _sizes(context: CaptureContext, shape: Value) -> tuple[Any, ...] | None:

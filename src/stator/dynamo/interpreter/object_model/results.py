@@ -18,7 +18,6 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
-from stator.dynamo.values.symbolic_numbers import number_value
 
 _IMMUTABLE: tuple[type, ...] = (
     types.GenericAlias,
@@ -36,9 +35,9 @@ _RESULTS: dict[type, Callable[[Any, Any, str], Value]] = {
     range: lambda context, obj, what: RangeValue(obj),
     list: lambda context, obj, what: ListValue([wrap_result(context, item, what) for item in obj]),
     set: lambda context, obj, what: SetValue.of(context, [wrap_result(context, item, what) for item in obj]),
-    torch.SymInt: lambda context, obj, what: number_value(obj),
-    torch.SymFloat: lambda context, obj, what: number_value(obj),
-    torch.SymBool: lambda context, obj, what: number_value(obj),
+    torch.SymInt: lambda context, obj, what: context.recorder.numbers.number(obj),
+    torch.SymFloat: lambda context, obj, what: context.recorder.numbers.number(obj),
+    torch.SymBool: lambda context, obj, what: context.recorder.numbers.number(obj),
 }
 
 

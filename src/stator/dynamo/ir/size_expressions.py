@@ -1,5 +1,5 @@
 """The walk that writes expressions over symbols as calls of functions: as sources for guards and for code around the
-graph, or as nodes of the graph (number_nodes.py)."""
+graph, or as nodes and tensors of the graph (graph/number_nodes.py, graph/number_tensors.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stator.dynamo.guards.source import CallSource, ConstantSource, Source
 from stator.shapes.conditions import Comparison, Conjunction, Disjunction
 from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
 from stator.shapes.extrema import Max, Min
-from stator.shapes.floats import OPERATIONS, ROUNDINGS, FloatExpr, Rounded
+from stator.shapes.floats import FloatExpr, IntCall
 
-_RELATIONS: dict[str, Any] = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
+_RELATIONS: dict[str, Any] = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge}
 _OF_TWO: dict[type, Any] = {FloorDiv: operator.floordiv, Mod: operator.mod}
 _OF_MANY: dict[type, Any] = {Min: min, Max: max, Conjunction: operator.and_, Disjunction: operator.or_}
 
@@ -58,16 +58,24 @@ class SizeExpressions:
                 return self._folded(_OF_MANY[type(value)], map(self.written, value.args))
             case Conjunction() | Disjunction():
                 return self._folded(_OF_MANY[type(value)], map(self.written, value.parts))
-            case Rounded():
-                return self._called(ROUNDINGS[value.rounding], value.operand)
-            case FloatExpr() if value.operation == "symbol":
-                return self.written(value.operands[0])
-            case FloatExpr():
-                return self._called(float if value.operation == "int" else OPERATIONS[value.operation], *value.operands)
+            case FloatExpr() | IntCall():
+                written = map(self.written, value.operands)
+                return next(written) if value.function is None else self.call(value.function, *written)
+            case Comparison() if self.is_truth(value.expr) and value.relation != ">=":
+                truth = self.truth(value.expr)
+                return truth if value.relation == "!=" else self.call(operator.not_, truth)
             case Comparison():
                 return self._called(_RELATIONS[value.relation], value.expr, 0)
         terms = (self._product(monomial, factor) for monomial, factor in value.terms().items())
         return self._folded(operator.add, terms)
+
+    def is_truth(self, value: Expr) -> bool:
+        """Whether `truth` writes this int, which is 0 or 1."""
+        return isinstance(value, IntCall) and value.is_truth
+
+    def truth(self, value: Any) -> Any:
+        """A 0 or 1 as a bool."""
+        return self._called(value.function, *value.operands)
 
     def _product(self, monomial: tuple[Any, ...], factor: int) -> Any:
         parts = [self.written(atom) for atom in monomial]

@@ -1,0 +1,138 @@
+"""Expressions of Python's floats: each has Python's value, also for infinities, NaN, -0.0 and ints beyond 2**53."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stator.shapes.conditions import compare, conjunction, disjunction, negate
+from stator.shapes.environment import Environment
+from stator.shapes.expr import symbols
+from stator.shapes.floats import FloatExpr, as_float, float_operation, functions_of, int_call
+
+X, Y, N = symbols("floats_x floats_y floats_n")
+LEFT, RIGHT = FloatExpr(None, (X,)), FloatExpr(None, (Y,))
+FLOATS = st.floats() | st.sampled_from([0.0, -0.0, 1.0, 2.0**53, 2.0**53 + 2, 1e308, 5e-324])
+INTS = st.integers(-(2**70), 2**70) | st.sampled_from([0, 1, 2**53, 2**53 + 1])
+RELATIONS: dict[str, Any] = {
+    **{"==": operator.eq, "!=": operator.ne, "<": operator.lt},
+    **{"<=": operator.le, ">": operator.gt, ">=": operator.ge},
+}
+OPERATIONS = (operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, min, max)
+
+
+def outcome(function: Any, *args: Any) -> str:
+    """The result with its type and the sign of a zero, or the exception."""
+    try:
+        result = function(*args)
+    except (ArithmeticError, ValueError) as error:
+        return type(error).__name__
+    return f"{type(result).__name__} {result!r}"
+
+
+def unknown(low: float = -math.inf, high: float = math.inf) -> Environment:
+    environment = Environment()
+    for name in ("floats_x", "floats_y", "floats_n"):
+        environment.symbol(name, None, low, high)
+    return environment
+
+
+@given(st.sampled_from(sorted(RELATIONS)), FLOATS, FLOATS)
+def test_a_comparison_has_pythons_truth(relation: str, x: float, y: float) -> None:
+    condition = compare(relation, LEFT, RIGHT)
+    assert condition.holds({X: x, Y: y}) is RELATIONS[relation](x, y)
+    assert negate(condition).holds({X: x, Y: y}) is not RELATIONS[relation](x, y)
+    assert unknown().evaluate_static(condition) is None
+
+
+@given(st.sampled_from(sorted(RELATIONS)), FLOATS, INTS)
+def test_a_float_and_an_int_are_compared_exactly(relation: str, x: float, n: int) -> None:
+    assert compare(relation, LEFT, N).holds({X: x, N: n}) is RELATIONS[relation](x, n)
+    assert compare(relation, n, LEFT).holds({X: x}) is RELATIONS[relation](n, x)
+
+
+@given(st.sampled_from(OPERATIONS), FLOATS | INTS, FLOATS)
+def test_an_operation_has_pythons_value(function: Any, x: Any, y: float) -> None:
+    left = LEFT if isinstance(x, float) else N
+    made = float_operation(function, left, RIGHT)
+    assert outcome(made.evaluate, {X: x, N: x, Y: y}) == outcome(function, x, y)
+
+
+@given(st.sampled_from((math.floor, math.ceil, math.trunc, int, round)), FLOATS)
+def test_a_rounding_has_pythons_value(function: Any, x: float) -> None:
+    assert outcome(int_call(function, LEFT).evaluate, {X: x}) == outcome(function, x)
+    assert int_call(function, as_float(N)) is N
+
+
+@given(
+    st.sampled_from(OPERATIONS),
+    st.sampled_from(sorted(RELATIONS)),
+    *(st.floats(-1e300, 1e300) for _ in range(5)),
+    st.sampled_from((math.floor, math.ceil, math.trunc, round)),
+)
+def test_bounds_hold_what_they_answer(
+    function: Any, relation: str, x: float, y: float, other: float, low: float, high: float, rounding: Any
+) -> None:
+    low, high = min(low, high, x, y), max(low, high, x, y)
+    environment, values = unknown(low, high), {X: x, Y: y}
+    made = float_operation(function, LEFT, RIGHT)
+    try:
+        condition = compare(relation, made, other)
+        truth = condition.holds(values)
+        whole = int_call(rounding, made)
+        number = whole.evaluate(values)
+    except (ArithmeticError, ValueError):
+        return
+    assert environment.evaluate_static(condition) in (None, truth)
+    least, most = whole.bounds(environment.ranges)
+    assert least <= number <= most
+
+
+@pytest.mark.parametrize("function", [min, max, operator.add, operator.mul])
+def test_a_float_without_bounds_may_be_nan(function: Any) -> None:
+    """max(nan, 1.0) is NaN, which is not at least 1."""
+    environment = unknown()
+    for made in (float_operation(function, LEFT, 1.0), float_operation(function, 1.0, LEFT)):
+        assert environment.evaluate_static(compare(">=", made, -math.inf)) is None
+        assert environment.evaluate_static(compare("!=", made, made)) is None
+
+
+def test_a_fact_answers_its_negation_and_nothing_about_nan() -> None:
+    environment = Environment(assumes=True)
+    x = FloatExpr(None, (environment.symbol("floats_fact", None),))
+    environment.expect(compare(">", x, 0.0))
+    assert environment.evaluate_static(compare(">", x, 0.0)) is True
+    assert environment.evaluate_static(negate(compare(">", x, 0.0))) is False
+    assert environment.evaluate_static(compare("<=", x, 0.0)) is None
+
+
+def test_equal_numbers_of_several_types_make_several_expressions() -> None:
+    made = [float_operation(operator.mul, LEFT, one) for one in (0.0, -0.0, 0, False, 1, 1.0, True)]
+    assert len(set(made)) == len(made)
+    assert made[0] == float_operation(operator.mul, LEFT, 0.0)
+
+
+@given(st.sampled_from(OPERATIONS), st.integers(1, 9), st.integers(1, 9))
+def test_the_text_is_the_expression(function: Any, x: int, n: int) -> None:
+    """Code of host programs has this text."""
+    made = float_operation(function, N + 1, as_float(N * 2 - 1))
+    for one in (made, float_operation(operator.truediv, N - 3, made), float_operation(function, made, N // 2 + 1)):
+        try:
+            expected = one.evaluate({N: n})
+        except ZeroDivisionError:
+            continue
+        assert eval(str(one), {"floats_n": n}) == expected
+
+
+def test_functions_inside_of_conditions_and_quotients() -> None:
+    whole = int_call(math.floor, float_operation(operator.mul, N, 0.5)) // 3
+    assert functions_of(whole) == {math.floor, operator.mul}
+    assert functions_of(conjunction(compare(">=", whole, 2), compare("<", LEFT, 1.0))) == {
+        *(math.floor, operator.mul, operator.lt, None),
+    }
+    assert functions_of(disjunction(compare(">=", N, 2), compare("==", N, 0))) == frozenset()
