@@ -41,7 +41,7 @@ from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.number_arithmetic import computed
 from stator.dynamo.values.objects import C_METHODS, MISSING, ObjectValue, lookup_in_class, new_of_layout
-from stator.dynamo.values.symbolic_numbers import FromInput, SymbolicNumber
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import REFUSED, TensorValue
 from stator.graph.fake.wrapper_subclasses import is_wrapper_class
 from stator.graph.subgraphs.custom_autograd import graph_target
@@ -194,7 +194,7 @@ def _call_leaf(context: CaptureContext, function: FunctionValue, args: list[Valu
 
 
 def _is_changing_float(value: Value) -> bool:
-    return type(value) is SymbolicNumber and value.kind is float and type(value.origin) is FromInput
+    return type(value) is SymbolicNumber and value.kind is float and value.is_known
 
 
 # modules whose functions drive another compiler; they run eagerly between two graphs
