@@ -24,7 +24,7 @@ from stator.graph.subgraphs.subgraph_ops import SubgraphKey, subgraph_of
 from stator.inductor.buffers import Extern, Lowered
 from stator.inductor.codegen import cpp, host, triton
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
-from stator.inductor.passes import run_passes, with_expressions
+from stator.inductor.passes import FrozenTensors, freeze_inputs, run_passes, with_expressions
 from stator.inductor.program import (
     order_for_memory,
     plan,
@@ -83,16 +83,21 @@ def inductor_backend(
     """
     options = options or Options()
     _prepare_compiler(gm, example_inputs)
-    compile_with: aot.CompileGraph = partial(compile_graph, options=options, predict=observe is not None)
+    frozen = _freezable(gm, example_inputs)
+    compile_with: aot.CompileGraph = partial(
+        compile_exactly if options.exact_rounding else compile_graph,
+        options=options,
+        predict=observe is not None,
+        frozen=frozen,
+    )
     rewrite: aot.Rewrite | None = partial(_rewrite, exact_random=options.exact_random)
     keep: aot.Keep = can_lower
     if options.exact_rounding:  # keep operators whole: most of them call ATen
-        compile_with = partial(compile_exactly, options=options, predict=observe is not None)
         keep = aot.keep_all
         rewrite = None if options.exact_random else aot.functionalize_random
     if observe is not None:
         compile_with = _observed(compile_with, observe)
-    return _ahead_of_time(
+    compiled = _ahead_of_time(
         gm,
         example_inputs,
         compile_with,
@@ -101,6 +106,18 @@ def inductor_backend(
         memory_budget=options.memory_budget,
         leave_small=_note_left,
     )
+    frozen.closed = True
+    gm.meta["frozen_inputs"] = [at for at, tensor in enumerate(example_inputs) if id(tensor) in frozen.used]
+    return compiled
+
+
+def _freezable(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FrozenTensors:
+    """The inputs that may become constants: those that each call brings, in code that computes no gradients. The caller
+    guards the contents of gm.meta["frozen_inputs"]."""
+    fixed = gm.meta.get("fixed_inputs", ())
+    if not fixed or aot.needs_grad(gm, example_inputs):
+        return FrozenTensors({})
+    return FrozenTensors.among(example_inputs[at] for at in fixed)
 
 
 def _kept_in_training(operator: OpOverload) -> bool:
@@ -191,15 +208,24 @@ def _ahead_of_time(
 
 
 def compile_graph(
-    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options, predict: bool = False
+    gm: fx.GraphModule,
+    example_inputs: Sequence[torch.Tensor],
+    *,
+    options: Options,
+    predict: bool = False,
+    frozen: FrozenTensors | None = None,
 ) -> Compiled:
     """Compile a functional graph of ATen operators to a callable of its tensors that returns a tuple. For the forward
-    and backward of training steps, or with `predict`, gm.meta["peak"] is set to the memory that a call needs."""
+    and backward of training steps, or with `predict`, gm.meta["peak"] is set to the memory that a call needs.
+
+    frozen: the tensors among the inputs that may become constants."""
     if options.verify:
         graph_verifier.verify(gm)
     given = gm
     with counters.timed("lower"):
         gm, sizes = with_expressions(gm)
+        if frozen is not None:
+            gm = freeze_inputs(gm, example_inputs, frozen)
         gm = run_passes(gm, options.exact_rounding)
     _compile_parts(gm, options)
     with counters.timed("lower"):
@@ -241,11 +267,16 @@ def compile_graph(
 
 
 def compile_exactly(
-    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options, predict: bool = False
+    gm: fx.GraphModule,
+    example_inputs: Sequence[torch.Tensor],
+    *,
+    options: Options,
+    predict: bool = False,
+    frozen: FrozenTensors | None = None,
 ) -> Compiled:
     """`compile_graph` under `exact_rounding`. A graph that it cannot compile runs operator by operator in ATen."""
     try:
-        return compile_graph(gm, example_inputs, options=options, predict=predict)
+        return compile_graph(gm, example_inputs, options=options, predict=predict, frozen=frozen)
     except StatorError as error:
         logs.log("graph", "a graph runs operator by operator: %s", error)
         counters.count("exact_by_operators")

@@ -37,6 +37,8 @@ class Options:
     unknown_sizes: keep operators with data-dependent result sizes (`x[mask]`, `nonzero`, `unique`), and integers read
         from tensors, in the graph. Otherwise the graph ends there (docs/graph-breaks.md). Turn it off for backends that
         need every size.
+    freezing: make constants of parameters and buffers in code that computes no gradients, so that work on them is done
+        once (docs/freezing.md). A guard finds most changes of their data; the code is then compiled anew.
     guard_filter_fn: `f(records) -> list of bool`, given a record of every guard of a compiled version; those with False
         are dropped, at your own risk: compiled code then relies on unchecked assumptions (docs/control.md).
     """
@@ -51,6 +53,7 @@ class Options:
     exact_rounding: bool = False
     memory_budget: float = 1.0
     unknown_sizes: bool = True
+    freezing: bool = False
     guard_filter_fn: Callable[[Sequence[Any]], Sequence[bool]] | None = None
 
     @property

@@ -19,7 +19,10 @@ from stator.base.signals import raised_by_signal_handler
 from stator.graph.printer import print_graph
 from stator.runtime import cuda
 
+from .guards.guard import Guard, GuardKind
+from .guards.tensor_guards import content_of
 from .ir.capture_result import CapturedFrame
+from .ir.reconstruct_ir import Load
 
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -70,6 +73,8 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
     counters.count("graphs")
     dumps.show("graph", "10_graph.py", lambda: print_graph(graph, title=name), f"of {name}")
     stage, place = f"backend {settings.backend_name!r}", first_place(captured)
+    contents = _contents(captured) if settings.options.freezing else {}
+    graph.meta["fixed_inputs"] = list(contents)
     try:
         with counters.timed("backend"), facts_located(captured, place):
             compiled = settings.backend(graph, [entry.example for entry in captured.inputs])
@@ -94,6 +99,8 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
         if raised_by_signal_handler(error):
             raise
         raise CompileError(stage, f"{type(error).__name__}: {error}", place=place) from error
+    for at in graph.meta.get("frozen_inputs", ()):
+        captured.guards.append(contents[at])
     if not callable(compiled):
         raise CompileError(
             stage,
@@ -102,6 +109,18 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
             hint="a backend is (gm, example_inputs) -> callable; return gm.forward to run the graph as it is",
         )
     return compiled
+
+
+def _contents(captured: CapturedFrame) -> dict[int, Guard]:
+    """Guards on the present contents of parameters and buffers, by input. A backend that makes constants of inputs names
+    these in graph.meta["frozen_inputs"]."""
+    made = {}
+    for at, entry in enumerate(captured.inputs):
+        if entry.is_static and isinstance(entry.example, torch.Tensor) and isinstance(entry.recipe, Load):
+            content = content_of(entry.example)
+            if content is not None:
+                made[at] = Guard(entry.recipe.source, GuardKind.CONTENT, content)
+    return made
 
 
 def facts_located(captured: CapturedFrame, place: UserPlace) -> AbstractContextManager[None]:

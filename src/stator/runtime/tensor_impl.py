@@ -21,6 +21,7 @@ from stator.base import counters, logs
 # Sizes of torch's objects: the minimum over the supported versions.
 LONGEST_IMPL_BYTES = 184  # of a TensorImpl: 184 in torch 2.11, 176 in torch 2.13; see _impl_bytes
 STORAGE_BYTES = 96  # of a StorageImpl
+COUNTER_BYTES = 24  # of a version counter: 20 are used
 META_BYTES = 184  # of an AutogradMeta: 200 in torch 2.11, 184 in torch 2.13
 INLINE_DIMS = 5
 SELF_TESTS = 40
@@ -47,6 +48,8 @@ class TensorLayout:
     storage_offset: int
     storage: int
     storage_data: int
+    version_counter: int
+    version: int
     autograd_meta: int
     requires_grad: int
     grad_fn: int
@@ -149,6 +152,7 @@ def _find_layout() -> TensorLayout:
     autograd_meta, requires_grad, grad_fn, vtable = _find_autograd()
     dtype, itemsize = _find_dtype()
     storage, storage_data = _find_storage()
+    version_counter, version = _find_version()
     return TensorLayout(
         cdata=cdata,
         sizes=_find_sizes(),
@@ -158,6 +162,8 @@ def _find_layout() -> TensorLayout:
         storage_offset=_find_storage_offset(),
         storage=storage,
         storage_data=storage_data,
+        version_counter=version_counter,
+        version=version,
         autograd_meta=autograd_meta,
         requires_grad=requires_grad,
         grad_fn=grad_fn,
@@ -248,6 +254,25 @@ def _find_storage() -> tuple[int, int]:
         lambda at: all(_word(_memory(s._cdata, STORAGE_BYTES), at) == s.data_ptr() for s in storages),
     )
     return storage, data
+
+
+def _find_version() -> tuple[int, int]:
+    tensors = [torch.empty(3, device="cpu") for _ in range(4)]
+
+    def is_counter(at: int) -> bool:  # a detached tensor shares the counter and the storage, `.data` the storage alone
+        words = [[_word(_impl(one), at) for one in (tensor, tensor.detach(), tensor.data)] for tensor in tensors]
+        return all(_looks_like_pointer(own) and own == detached != data for own, detached, data in words)
+
+    counter = _the_one("version counter", _words(_impl_bytes()), is_counter)
+    seen = []
+    for number, tensor in enumerate(tensors):
+        for _ in range(1 + 3 * number):
+            tensor.zero_()
+            seen.append((tensor._version, _memory(_word(_impl(tensor), counter), COUNTER_BYTES)))
+    places = range(8, COUNTER_BYTES - 3, 4)
+    return counter, _the_one(
+        "version", places, lambda at: all(struct.unpack_from("I", memory, at)[0] == version for version, memory in seen)
+    )
 
 
 def _looks_like_pointer(word: int) -> bool:
@@ -352,6 +377,7 @@ def _self_test(layout: TensorLayout) -> None:
             "storage_offset": tensor.storage_offset(),
             "keyset": torch._C._dispatch_keys(tensor).raw_repr(),
             "itemsize": tensor.element_size(),
+            "version": tensor._version,
             "dtype": dtype_codes.setdefault(tensor.dtype, read["dtype"]),
             "device": device_codes.setdefault(tensor.device.type, read["device"]),
         }
@@ -377,7 +403,7 @@ def read_tensor(layout: TensorLayout, tensor: torch.Tensor) -> dict[str, object]
     else:
         words = struct.unpack(f"{2 * ndim}q", _memory(_word(impl, layout.sizes + 8), 16 * ndim))
         shape, stride = words[:ndim], words[ndim:]
-    storage = _word(impl, layout.storage)
+    storage, counter = _word(impl, layout.storage), _word(impl, layout.version_counter)
     return {
         "shape": shape,
         "stride": stride,
@@ -387,6 +413,7 @@ def read_tensor(layout: TensorLayout, tensor: torch.Tensor) -> dict[str, object]
         "itemsize": layout.itemsize[_short(impl, layout.dtype)],
         "storage_offset": _signed(impl, layout.storage_offset),
         "data": _word(_memory(storage, STORAGE_BYTES), layout.storage_data) if storage else None,
+        "version": struct.unpack("I", _memory(counter + layout.version, 4))[0] if counter else None,
         "requires_grad": _read_requires_grad(layout, impl),
     }
 

@@ -26,7 +26,7 @@ from stator.base.errors import (
     VerificationError,
 )
 from stator.base.signals import raised_by_signal_handler
-from stator.dynamo.guards.guard import Guard
+from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.guard_tree import bound_count, build_guard_tree, describe_failure, without_strong_references
 from stator.dynamo.guards.source import Source
 from stator.dynamo.guards.type_only_guards import guards_on_types
@@ -195,6 +195,7 @@ class CacheMiss:
         self.changed_at: Counter[UserPlace] = Counter()  # lines that relied on contents that changed, with their number
         self.met: set[Source] = set()  # sources of tensors of earlier versions
         self.lost: list[Any] = []  # guards of the first versions that were dropped because an object of theirs died
+        self.outdated = 0  # versions that were dropped because data that they had as constants was changed
         self.unused = 0  # versions in a row that compiled nothing and were dropped before a second call
         self.given_up: list[NotedOwner] = []
 
@@ -223,6 +224,7 @@ class CacheMiss:
         self.changed_at.clear()
         self.met.clear()
         self.lost.clear()
+        self.outdated = 0
         self.unused = 0
         self.failures = 0
 
@@ -234,16 +236,17 @@ class CacheMiss:
         owner = owner_of(bound, self.receiver, function)
         if any(given_up.is_(owner) for given_up in self.given_up):
             return None
+        outdated = self.outdated
         reasons = self._why_none_fits(cache, function, values, owner)
         of_owner = [version for version in cache.versions if self._was_made_for(owner, version)]
         gone = [version for version in cache.versions if self.made_for.get(id(version), NOBODY).is_gone()]
-        if of_owner or gone:
+        if of_owner or gone or self.outdated > outdated:
             refuse_recompile(frame_name(function, bound), reasons)
         if not may_compile(frame_name(function, bound), reasons):
             return None
         limit = self.options.recompile_limit * max(1, self._loops(bound))
         kinds = Counter(version.followed for version in of_owner)
-        if max(kinds[0], kinds[_LAST_RESORT]) >= limit or len(cache.versions) >= limit * _INSTANCES:
+        if max(kinds[0] + self.outdated, kinds[_LAST_RESORT]) >= limit or len(cache.versions) >= limit * _INSTANCES:
             left = self._leave_frames_inside()
             if not left:
                 self._stop_recompiling(cache, function, owner)
@@ -306,6 +309,9 @@ class CacheMiss:
             failure = version.guards.explain(values, function)
             if failure is not None:
                 reasons.append((failure[0], describe_failure(version.detail, failure)))
+                if failure[0] >= 0 and version.detail[failure[0]].kind is GuardKind.CONTENT:
+                    self.outdated += 1  # its constants may be large, and it will hardly fit again
+                    cache.versions = tuple(one for one in cache.versions if one is not version)
                 numbers = changed_numbers(version.detail, failure, function, values)
                 changed |= {source for source, number in numbers.items() if self._is_new(source, number)}
                 if numbers:

@@ -142,6 +142,8 @@ static int fill_check(GuardTree *tree, Check *check, PyObject *payload)
         }
         check->tensor = guard_tensor_check_make(PyTuple_GET_ITEM(payload, 1));
         return check->tensor ? guard_identity_set(&check->identity, PyTuple_GET_ITEM(payload, 0), tree->invalidated) : -1;
+    case CHECK_CONTENT:
+        return guard_content_check_set(&check->content, payload);
     case CHECK_LENGTH:
         check->number = PyLong_AsSsize_t(payload);
         return PyErr_Occurred() ? -1 : 0;
@@ -436,6 +438,7 @@ static struct {
     {"CHECK_TYPE", CHECK_TYPE},
     {"CHECK_EQUALS", CHECK_EQUALS},
     {"CHECK_TENSOR", CHECK_TENSOR},
+    {"CHECK_CONTENT", CHECK_CONTENT},
     {"CHECK_LENGTH", CHECK_LENGTH},
     {"CHECK_DICT_KEYS", CHECK_DICT_KEYS},
     {"CHECK_ABSENT", CHECK_ABSENT},

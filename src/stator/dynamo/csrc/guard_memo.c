@@ -253,6 +253,7 @@ static int is_plain(CheckKind kind, Check const *check)
     case CHECK_TYPE:
     case CHECK_EQUALS:
     case CHECK_TENSOR:
+    case CHECK_CONTENT:
     case CHECK_LENGTH:
     case CHECK_CODE:
     case CHECK_LOOKUPS:

@@ -40,6 +40,51 @@ int guard_tensor_holds(TensorCheck const *check, PyObject *tensor)
         || (requires_grad < 0 && requires_grad_by_getter(check, tensor, check->requires_grad));
 }
 
+int guard_content_holds(ContentCheck const *check, PyObject *tensor)
+{
+    char const *impl = stator_tensor_impl(&layout, tensor);
+    if (!impl || stator_tensor_version(&layout, impl) != check->version
+        || stator_tensor_data(&layout, impl) != check->data) {
+        return 0;
+    }
+    for (int i = 0; i < check->samples; i++) {
+        if (memcmp(check->data + check->offsets[i], &check->words[i], sizeof check->words[i])) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int guard_content_check_set(ContentCheck *check, PyObject *payload)
+{
+    long long version;
+    unsigned long long data;
+    PyObject *sample;
+    if (!PyArg_ParseTuple(payload, "LKO!", &version, &data, &PyTuple_Type, &sample)) {
+        return -1;
+    }
+    if (!layout.valid) {
+        PyErr_SetString(PyExc_ValueError, "without a layout a tensor is checked by a predicate");
+        return -1;
+    }
+    *check = (ContentCheck){.version = version, .data = (char *)(uintptr_t)data};
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sample); i++) {
+        long long offset;
+        unsigned int word;
+        if (i == CONTENT_SAMPLES) {
+            PyErr_SetString(PyExc_ValueError, "too many samples");
+            return -1;
+        }
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sample, i), "LI", &offset, &word)) {
+            return -1;
+        }
+        check->offsets[i] = offset;
+        check->words[i] = word;
+        check->samples++;
+    }
+    return 0;
+}
+
 int guard_tensor_size(PyObject *tensor, int dim, int64_t *size)
 {
     char const *impl = layout.valid ? stator_tensor_impl(&layout, tensor) : NULL;

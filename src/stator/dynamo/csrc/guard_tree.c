@@ -91,6 +91,8 @@ int guard_check_holds(Check *check, PyObject *value)
         return guard_constant_equal(value, check->expected);
     case CHECK_TENSOR:
         return identity_is(&check->identity, (PyObject *)Py_TYPE(value)) && guard_tensor_holds(check->tensor, value);
+    case CHECK_CONTENT:
+        return guard_content_holds(&check->content, value);
     case CHECK_LENGTH:
         return guard_length(value) == check->number;
     case CHECK_DICT_KEYS:

@@ -30,6 +30,7 @@ typedef enum {
     CHECK_TYPE,
     CHECK_EQUALS,
     CHECK_TENSOR,
+    CHECK_CONTENT, /* nobody wrote to a tensor, and it lies where it lay */
     CHECK_LENGTH,
     CHECK_DICT_KEYS,
     CHECK_ABSENT,
@@ -59,6 +60,17 @@ typedef struct {
     /* in one block, ndim each. -1: any number. Size -2: at least 1. Stride -2 - d: size times stride of dimension d */
     int64_t *relied_sizes, *relied_strides;
 } TensorCheck;
+
+enum { CONTENT_SAMPLES = 3 };
+
+typedef struct {
+    int64_t version;
+    char *data; /* of the first element */
+    /* words of the data, which show most writes that no version counts */
+    int64_t offsets[CONTENT_SAMPLES];
+    uint32_t words[CONTENT_SAMPLES];
+    int samples;
+} ContentCheck;
 
 /* Operations of the stack machine of a size check. Operands are the next words of the program: of CONSTANT a number, of
  * INPUT an input, of SAME two inputs, of AT_LEAST and AT_MOST an input and a number. */
@@ -108,6 +120,7 @@ typedef struct {
      * last held, 0: never */
     Py_ssize_t number;
     TensorCheck *tensor;
+    ContentCheck content;
     SizeCheck *sizes;
     StateSnapshot *state;
 } Check;
@@ -227,6 +240,9 @@ int guard_values_add_to(PyObject *module);
 TensorCheck *guard_tensor_check_make(PyObject *payload);
 void guard_tensor_check_free(TensorCheck *check);
 int guard_tensor_holds(TensorCheck const *check, PyObject *tensor);
+/* payload: (version, address of the data, ((byte offset, word), ...)) */
+int guard_content_check_set(ContentCheck *check, PyObject *payload);
+int guard_content_holds(ContentCheck const *check, PyObject *tensor);
 /* Whether the object is a tensor with this dimension, whose size (or for -2 - dim, whose stride) is stored. Runs no user
  * code. */
 int guard_tensor_size(PyObject *tensor, int dim, int64_t *size);

@@ -22,6 +22,7 @@ class GuardKind(enum.Enum):
     # these
     EQUALS = "=="
     TENSOR = "tensor"  # expected is a TensorGuard
+    CONTENT = "content"  # expected is a TensorContent: nobody has written to the tensor, or given it other memory
     LENGTH = "len"  # len(x) == expected, for list, tuple, dict, set
     DICT_KEYS = "keys"  # tuple(x) == expected, in order (constant keys)
     ABSENT = "no attribute"  # not hasattr(x, expected) / key expected not in x's instance dict
@@ -86,6 +87,16 @@ class TensorGuard:
     stride: tuple[int | ExtentOf | None, ...]
     requires_grad: bool
     dispatch_keys: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorContent:
+    """The content of a tensor that compiled code has as a constant: its version, the address of its data, and words of
+    the data with their byte offsets. The words show most writes that no version counts, as those through `.data`."""
+
+    version: int
+    address: int
+    sample: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

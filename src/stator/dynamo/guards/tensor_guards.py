@@ -4,9 +4,11 @@ registered with guard_tree.py. Nothing here reads a tensor during a call; csrc/g
 from __future__ import annotations
 
 import copy
+import ctypes
 import dataclasses
 import functools
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,10 +17,11 @@ import torch
 from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.torch_overrides import plain_requires_grad, plain_tensor
 from stator.graph.fake.wrapper_subclasses import is_value
+from stator.prims.layout import is_dense
 from stator.runtime import tensor_impl
 
 from .global_state import install_probes, is_ordinary, read_global_state
-from .guard import ExtentOf, FreeSize, GlobalState, Guard, GuardKind, TensorGuard
+from .guard import ExtentOf, FreeSize, GlobalState, Guard, GuardKind, TensorContent, TensorGuard
 from .guard_tree import GuardTreeBuilder, ObjectName, brief, checkers, describers, register_plain_type
 
 _TORCH_S = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -167,6 +170,33 @@ def _same_state(expected: GlobalState) -> Callable[[object], bool]:
         return read_global_state() == expected
 
     return state_is_the_same
+
+
+@checkers.register(GuardKind.CONTENT)
+def _check_content(builder: GuardTreeBuilder, guard: Guard) -> None:
+    expected: TensorContent = guard.expected
+    if _install_layout():
+        builder.check(guard, _native.CHECK_CONTENT, (expected.version, expected.address, expected.sample))
+    else:
+        builder.check(guard, _native.CHECK_PREDICATE, lambda tensor: content_of(tensor) == expected)
+
+
+def content_of(tensor: torch.Tensor) -> TensorContent | None:
+    """The present content of a tensor; None for tensors made in inference mode, whose writes nothing counts."""
+    if tensor.is_inference():
+        return None
+    address, length = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    words = {0, length // 2 // 4 * 4, length - 4} if address and length >= 4 and is_dense(tensor.shape, tensor.stride()) else set()
+    sample = [(offset, int.from_bytes(ctypes.string_at(address + offset, 4), sys.byteorder)) for offset in sorted(words)]
+    return TensorContent(tensor._version, address, tuple(sample))
+
+
+@describers.register(GuardKind.CONTENT)
+def _describe_content(guard: Guard, found: object) -> str:
+    now = content_of(found) if isinstance(found, torch.Tensor) else None
+    if now is not None and now.address == guard.expected.address:
+        return f"the program wrote to frozen data (version {guard.expected.version} became {now.version})"
+    return "frozen data became other data"
 
 
 @describers.register(GuardKind.TENSOR)

@@ -12,6 +12,7 @@ from .accumulation import accumulate_into_sums, accumulate_products
 from .common_subexpressions import merge_common_subexpressions
 from .constants import fold_constants
 from .devices import move_to_device
+from .frozen_inputs import FrozenTensors, freeze_inputs
 from .no_ops import drop_no_ops
 from .symbolic_sizes import with_expressions
 

@@ -1,7 +1,9 @@
-"""Folds constants: computes subgraphs without inputs at compile time (position tables, bucket indices, masks)."""
+"""Folds constants: computes subgraphs without inputs at compile time (position tables, bucket indices, masks; casts and
+other changes of frozen weights)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,28 +11,33 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from stator.graph.ir.cleanup import remove_dead
-from stator.graph.ir.memory import output_memory
+from stator.graph.ir.memory import memory_root, output_memory
 from stator.graph.ir.schema import has_effects
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Expr
 from stator.shapes.floats import FloatExpr
 
+from .frozen_inputs import is_frozen
+
 # A constant occupies memory for good and is read at each use; index arithmetic in a loop costs next to nothing.
 MAX_ELEMENTS = 1 << 18
 # Chains of fewer operators than this are as cheap to compute where they are used.
 MIN_OPERATORS = 4
+# Constants made of frozen tensors have at most so many times their elements.
+_LARGEST_GROWTH = 2
 
 
 def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
     """Replace maximal subgraphs without inputs by constants of the module, where that saves work in each call."""
-    weight = _constant_nodes(gm.graph)
+    found = _constant_nodes(gm.graph)
     returned = output_memory(gm.graph)
-    values: dict[fx.Node, Any] = {}
+    values: dict[fx.Node, Any] = {node: getattr(gm, node.target) for node in found if is_frozen(node)}
     for node in list(gm.graph.nodes):
-        if node in returned or weight.get(node, 0) < MIN_OPERATORS or not _is_frontier(node, weight):
+        if node in returned or node not in found or not found[node].saves_work() or not _is_frontier(node, found):
             continue
-        value = _evaluate(node, values)
+        with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
+            value = _evaluate(node, values)
         name = f"_folded_{node.name}"
         gm.register_buffer(name, value, persistent=False)
         with gm.graph.inserting_before(node):
@@ -43,37 +50,56 @@ def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
     return gm
 
 
-def _constant_nodes(graph: fx.Graph) -> dict[fx.Node, int]:
-    """Nodes that depend on no input, each with an upper bound of the number of operators that lead to it."""
-    found: dict[fx.Node, int] = {}
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """What leads to a constant: an upper bound of the number of operators, the elements of frozen tensors among them,
+    and whether only views of one frozen tensor do."""
+
+    operators: int
+    frozen_elements: int = 0
+    is_view: bool = False
+
+    def saves_work(self) -> bool:
+        return not self.is_view and (self.operators >= MIN_OPERATORS or self.frozen_elements > 0)
+
+
+def _constant_nodes(graph: fx.Graph) -> dict[fx.Node, _Constant]:
+    """Nodes that depend on no input."""
+    found: dict[fx.Node, _Constant] = {}
     for node in graph.nodes:
-        # a tensor attribute is not constant: the user may hold it and change it
+        if is_frozen(node):
+            found[node] = _Constant(0, numel(node.meta["val"].shape), True)
+            continue
+        # any other tensor attribute is not constant: the user may hold it and change it
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
         if has_effects(node.target, node.args, node.kwargs):
             continue
         sources = node.all_input_nodes
         meta = node.meta.get("val")
-        if isinstance(meta, TensorMeta) and all(source in found for source in sources) and _is_exact(node):
-            found[node] = 1 + sum(found[source] for source in sources)
+        if isinstance(meta, TensorMeta) and all(source in found for source in sources):
+            frozen = sum(found[source].frozen_elements for source in sources)
+            if _is_exact(node, max(MAX_ELEMENTS, _LARGEST_GROWTH * frozen)):
+                is_view = is_frozen(memory_root(node))
+                found[node] = _Constant(1 + sum(found[source].operators for source in sources), frozen, is_view)
     return found
 
 
-def _is_exact(node: fx.Node) -> bool:
+def _is_exact(node: fx.Node, most: int) -> bool:
     """True if every process computes equal values (uninitialised memory differs), for all sizes of inputs, and the size
-    is small enough."""
+    at most `most` elements."""
     name = str(node.target)
     meta: TensorMeta = node.meta["val"]
     if any(isinstance(value, Expr | FloatExpr) for value in tree_leaves((node.args, node.kwargs, meta.shape))):
         return False
-    return "empty" not in name and meta.device.type == "cpu" and numel(meta.shape) <= MAX_ELEMENTS
+    return "empty" not in name and meta.device.type == "cpu" and numel(meta.shape) <= most
 
 
-def _is_frontier(node: fx.Node, weight: dict[fx.Node, int]) -> bool:
+def _is_frontier(node: fx.Node, found: dict[fx.Node, _Constant]) -> bool:
     """True if a node that is not constant uses it. Views of constants are left to their users' loops."""
     if any(user.op == "output" for user in node.users):
         return False
-    return any(user not in weight for user in node.users)
+    return any(user not in found for user in node.users)
 
 
 def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor:
