@@ -25,7 +25,7 @@ _SOME_ROWS = 4
 
 
 @functools.cache
-def _is_tuned_blas() -> bool:
+def is_tuned_blas() -> bool:
     """Return whether eager's BLAS has kernels of its own for this processor."""
     return torch.backends.mkl.is_available() and cpu_vendor() == "GenuineIntel"
 
@@ -33,7 +33,7 @@ def _is_tuned_blas() -> bool:
 def is_onednn_quicker(rows: int, inner: int, columns: int, by_rows: bool = False) -> bool:
     """Compare a product of [rows, inner] with [inner, columns] by oneDNN with one by BLAS. by_rows: whether the second
     matrix lies row by row in memory."""
-    if _is_tuned_blas():
+    if is_tuned_blas():
         return not by_rows and rows >= _SOME_ROWS and inner * columns >= _LARGE_WEIGHT
     return rows * inner * columns >= WORTHWHILE
 

@@ -112,6 +112,12 @@ def cpu_vendor() -> str:
     return _cpu_entry("vendor_id")
 
 
+@functools.cache
+def cpu_model() -> str:
+    """Return the processor's name and revision, or nothing if the kernel does not report them."""
+    return "/".join(map(_cpu_entry, ("vendor_id", "cpu family", "model", "model name", "stepping", "cache size")))
+
+
 def _cpu_entry(*names: str) -> str:
     try:
         with open("/proc/cpuinfo") as file:

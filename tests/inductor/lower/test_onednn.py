@@ -35,7 +35,7 @@ CASES: dict[str, Function] = {
 @pytest.fixture(autouse=True)
 def untuned_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor for which BLAS has no kernels of its own."""
-    monkeypatch.setattr(matrix_products, "_is_tuned_blas", lambda: False)
+    monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: False)
 
 
 def lowered_graphs(function: Function, inputs: Sequence[torch.Tensor], seen: list[Lowered]) -> Callable[..., Any]:
@@ -66,7 +66,7 @@ def test_products_go_to_the_quicker_library(
 ) -> None:
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
-    monkeypatch.setattr(matrix_products, "_is_tuned_blas", lambda: tuned)
+    monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: tuned)
     inputs = [torch.randn(rows, INNER), torch.randn(INNER, COLUMNS), torch.randn(COLUMNS)]
     seen: list[Lowered] = []
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_a_large_weight_that_lies_by_rows_goes_to_a_tuned_blas(by_rows: bool, mo
     """So lies a layer's weight in the gradient of its input, and by columns in its forward."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
-    monkeypatch.setattr(matrix_products, "_is_tuned_blas", lambda: True)
+    monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: True)
     x, weight = torch.randn(8, 1024), torch.randn(2048, 1024)
     inputs = [x, weight.t().contiguous() if by_rows else weight.t(), torch.randn(2048)]
     seen: list[Lowered] = []

@@ -68,6 +68,12 @@ class LoweringBuilder:
             name, tuple(value.shape), tuple(value.stride()), value.dtype, value.device, "constant", value=value
         )
 
+    def add_opaque(self, value: torch.Tensor, name: str, shape: Sizes) -> str:
+        """A constant in a layout of a library's own, for that library alone: the name of its buffer."""
+        strides = contiguous_strides(shape)
+        self._add(name, shape, strides, value.dtype, value.device, "constant", value=value)
+        return name
+
     def stored_int64(self, value: int, name: str, device: torch.device) -> Tensor:
         """An int64 in memory, so that kernels that differ only in this number are one. Equal names mean equal
         numbers."""

@@ -6,7 +6,6 @@ cache, where weights of a model would not lie, decides.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,11 +16,9 @@ from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer, View
 from stator.inductor.schedule.groups import Group
 from stator.inductor.sizes import SizeKnowledge
-from stator.runtime import cuda
-from stator.runtime.build import current_cache
+from stator.runtime import choices, cuda
 from stator.runtime.cuda.graph_capture import fresh_workspaces
 from stator.runtime.cuda.machine_code import triton_version
-from stator.runtime.toolchain import digest
 
 _SPREAD_BYTES = 96 << 20  # all copies of the tensors: twice the second-level cache
 _MOST_COPIES = 32
@@ -114,19 +111,4 @@ def time(run: Run, copies: int) -> float:
 
 def choice_key(device: torch.device, *facts: Any) -> str:
     """The name of a choice in the cache: it depends on what runs the kernels, and on these facts."""
-    machine = [torch.cuda.get_device_name(device), torch.__version__, triton_version()]
-    return digest(json.dumps([*machine, *facts]))
-
-
-def stored_choice(key: str) -> Any:
-    """A choice that was kept, as `keep_choice` took it; None if there is none."""
-    stored = current_cache().find_data(key)
-    return None if stored is None else json.loads(stored)
-
-
-def keep_choice(key: str, choice: Mapping[str, Any]) -> None:
-    cache = current_cache()
-    try:
-        cache.store_data(key, json.dumps(choice).encode())
-    except OSError as problem:
-        logs.warn_once("cache:autotune", f"stator cannot keep choices of kernels in {cache.folder}: {problem}")
+    return choices.choice_key([torch.cuda.get_device_name(device), triton_version()], *facts)

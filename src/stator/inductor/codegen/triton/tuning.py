@@ -17,6 +17,7 @@ from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer, Extern, Lowered, View
 from stator.inductor.schedule.groups import Combination, Group, ProductGroup, Tile
 from stator.inductor.schedule.shared_depth import with_shared_depth
+from stator.runtime.choices import keep_choice, stored_choice
 
 from . import timing
 from .blocks import BY_RULE, VARIATIONS, Variation
@@ -50,7 +51,7 @@ class Tuner:
             return choose_tile(group, may_share_depth, lowered=self.lowered)
         tiles = candidates(group, may_share_depth, lowered=self.lowered)
         key = self._key(group, tiles, device)
-        stored = timing.stored_choice(key)
+        stored = stored_choice(key)
         if stored is not None:
             return None if stored["tile"] is None else Tile(**stored["tile"])
         try:
@@ -59,7 +60,7 @@ class Tuner:
         except torch.OutOfMemoryError:
             logs.log("autotune", "no memory is left to time products of %s in: the rule decides", group.name)
             return choose_tile(group, may_share_depth, lowered=self.lowered)
-        timing.keep_choice(key, {"tile": None if tile is None else asdict(tile)})
+        keep_choice(key, {"tile": None if tile is None else asdict(tile)})
         return tile
 
     def _key(self, group: ProductGroup, tiles: Sequence[Tile], device: torch.device) -> str:
@@ -177,7 +178,7 @@ class BlockTuner:
     def _chosen(self, group: Group, source: Any, buffers: dict[str, Buffer]) -> Variation:
         device = self.buffers[group.writes[0]].layout.device
         key = timing.choice_key(device, _BLOCKS, source.symbol, *self.knowledge.hints(source.sizes))
-        stored = timing.stored_choice(key)
+        stored = stored_choice(key)
         if stored is not None:
             return Variation(**stored)
         try:
@@ -186,7 +187,7 @@ class BlockTuner:
         except torch.OutOfMemoryError:
             logs.log("autotune", "no memory is left to time %s in: the rule decides", group.name)
             return BY_RULE
-        timing.keep_choice(key, asdict(found))
+        keep_choice(key, asdict(found))
         return found
 
     def _timed(self, group: Group, source: Any, buffers: dict[str, Buffer], device: torch.device) -> Variation:

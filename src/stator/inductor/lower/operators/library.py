@@ -66,7 +66,7 @@ def _addmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta
         return builder.add_to(bias, aten.addmm.out, [blas_matrix(builder, a), blas_matrix(builder, b)])
     to_loops = plain and only_feeds_loops(builder.node)
     if plain and not is_transposed(a) and (isinstance(a.shape[0], int) or not to_loops):
-        found = quicker_product(builder, a, blas_matrix(builder, b), b.shape[1], bias)
+        found = quicker_product(builder, a, blas_matrix(builder, b), b.shape[1], bias, loops_follow=to_loops)
         if found is not None:
             return found
     aligned = aligned_product(builder, a, b, bias) if plain else None

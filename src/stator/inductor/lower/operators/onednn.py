@@ -13,6 +13,9 @@ from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.record import TensorMeta
 from stator.runtime.matrix_products import WORTHWHILE, is_onednn_quicker
+from stator.runtime.packed_products import BLAS, MKL
+
+from .constant_weights import constant_of, library_for, packed_product
 
 _MANY_ROWS = 1 << 30
 
@@ -30,6 +33,10 @@ def linear_product(
 
     `meta` describes the result; the default is the node's own.
     """
+    weight = constant_of(builder, b)
+    if weight is not None:
+        library = library_for(builder, a, weight, bias)
+        return None if library == BLAS else packed_product(builder, library, a, b, weight, bias, meta)
     if not _takes(builder, a, b, columns, bias) or builder.sizes.hint(a.numel * columns) < WORTHWHILE:
         return None
     return _by_onednn(builder, a, b, bias, meta)
@@ -42,9 +49,19 @@ def quicker_product(
     columns: Any,
     bias: Tensor | None,
     meta: TensorMeta | None = None,
+    *,
+    loops_follow: bool = False,
 ) -> Any | None:
     """As `linear_product`; None if BLAS is quicker. Where this depends on the number of rows, each call chooses; for
-    other sizes that change, the example decides."""
+    other sizes that change, the example decides.
+
+    loops_follow: loops read the result. None then also stands for a library that adds the bias by a pass of its own."""
+    weight = constant_of(builder, b)
+    if weight is not None:
+        library = library_for(builder, a, weight, bias)
+        if library == BLAS or (library == MKL and bias is not None and loops_follow):
+            return None
+        return packed_product(builder, library, a, b, weight, bias, meta)
     if not _takes(builder, a, b, columns, bias):
         return None
     rows, inner = a.shape

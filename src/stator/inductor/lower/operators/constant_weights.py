@@ -1,0 +1,76 @@
+"""Products with constant weights: the quickest library on this machine, and its own layout of the weight, made once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stator.base import counters
+from stator.inductor.buffers import View
+from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.fallback import library_results
+from stator.inductor.lower.tensor import Tensor
+from stator.prims.record import TensorMeta
+from stator.runtime.packed_products import BLAS, MKL, packed_weight, quickest_product, without_data
+
+# Multiplications below which the call takes longer than the product, so that BLAS writes into memory that is there.
+_LEAST_WORK = 1 << 16
+
+
+def constant_of(builder: LoweringBuilder, argument: str | View) -> torch.Tensor | None:
+    """The values of a library's argument that no call changes."""
+    view = builder.as_view(argument)
+    value, layout = builder.buffers[view.base].value, view.layout
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.dtype is not layout.dtype:
+        return None
+    if not all(isinstance(number, int) for number in (*layout.size, *layout.stride, layout.offset)):
+        return None
+    return value.as_strided(layout.size, layout.stride, value.storage_offset() + layout.offset)
+
+
+def library_for(builder: LoweringBuilder, a: Tensor, weight: torch.Tensor, bias: Tensor | None) -> str:
+    """The library for `a @ weight + bias`, where the weight is constant."""
+    rows = builder.sizes.hint(a.shape[0])
+    plain = bias is None or (bias.shape == weight.shape[1:] and bias.dtype is a.dtype)
+    if not plain or a.dtype is not weight.dtype or a.device.type != "cpu" or rows * weight.numel() < _LEAST_WORK:
+        return BLAS
+    return quickest_product(rows, weight.t(), isinstance(a.shape[0], int))
+
+
+def packed_product(
+    builder: LoweringBuilder,
+    library: str,
+    a: Tensor,
+    b: str | View,
+    weight: torch.Tensor,
+    bias: Tensor | None,
+    meta: TensorMeta | None,
+) -> Any:
+    """`a @ weight + bias` by a library other than BLAS. b: the weight as an argument."""
+    rows = builder.sizes.hint(a.shape[0])
+    packed = _packed(builder, library, rows, b, weight)
+    matrix, added = builder.argument(a, (a.shape[1], 1)), None if bias is None else builder.argument(bias, (1,))
+    if library == MKL:
+        shape = _opaque(builder, ("shape", weight.shape), without_data(weight.t()))
+        given = [matrix, packed, shape, added, rows]
+        return library_results(builder, torch.ops.mkl._mkl_linear.default, given, {}, meta or builder.meta)
+    given = [matrix, packed, added, "none", [], ""]
+    return library_results(builder, torch.ops.mkldnn._linear_pointwise.default, given, {}, meta or builder.meta)
+
+
+def _packed(builder: LoweringBuilder, library: str, rows: int, b: str | View, weight: torch.Tensor) -> str:
+    view = builder.as_view(b)
+    key = (library, rows if library == MKL else 0, view)
+    if key not in builder.shared_results:
+        counters.count(f"packed:{library}")
+        return _opaque(builder, key, packed_weight(library, rows, weight.t()))
+    return str(builder.shared_results[key])
+
+
+def _opaque(builder: LoweringBuilder, key: Any, value: torch.Tensor) -> str:
+    found = builder.shared_results.get(key)
+    if found is None:
+        name = f"packed_{len(builder.shared_results)}"
+        found = builder.shared_results[key] = builder.add_opaque(value, name, tuple(value.shape))
+    return str(found)

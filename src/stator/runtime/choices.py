@@ -1,0 +1,105 @@
+"""Choices made by timing, kept in the kernel cache. Each is named by what it depends on: the machine, the libraries, the
+sizes. What is timed, and how, is the caller's."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from stator.base import counters, logs
+
+from .build import current_cache
+from .toolchain import cpu_features, cpu_model, digest
+
+_BUDGET_SECONDS = 0.01
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 9
+_AGREEMENT = 1.2  # the least two times of undisturbed work differ by less
+# A later alternative replaces an earlier, simpler one only if it is clearly quicker.
+_MARGIN = 0.97
+
+
+def choice_key(machine: list[str], *facts: Any) -> str:
+    """The name of a choice in the cache: it depends on what runs the alternatives, and on these facts."""
+    return digest(json.dumps([*machine, torch.__version__, *facts]))
+
+
+def stored_choice(key: str) -> Any:
+    """A choice that was kept, as `keep_choice` took it; None if there is none."""
+    stored = current_cache().find_data(key)
+    return None if stored is None else json.loads(stored)
+
+
+def keep_choice(key: str, choice: Mapping[str, Any]) -> None:
+    cache = current_cache()
+    try:
+        cache.store_data(key, json.dumps(choice).encode())
+    except OSError as problem:
+        logs.warn_once("cache:autotune", f"stator cannot keep choices of kernels in {cache.folder}: {problem}")
+
+
+_known: dict[str, str] = {}  # by key: the choices of this process
+
+
+@functools.cache
+def processor() -> list[str]:
+    """What the speed of libraries on the CPU depends on, but for the number of threads."""
+    return [cpu_model(), ",".join(sorted(cpu_features())), torch.__config__.show()]
+
+
+def quickest_on_cpu(
+    kind: str, facts: tuple[Any, ...], alternatives: Callable[[], Mapping[str, Callable[[], Any]]], rule: str
+) -> str:
+    """The name of the quickest alternative on this processor and number of threads: a choice that was kept, or else
+    timed now, in about 10 ms. The first alternatives are the simplest, and win where the difference is small.
+
+    rule: the choice where other work on the machine disturbs the timing. It is not kept on disk, so that another process
+    tries again.
+    """
+    key = choice_key(processor(), kind, torch.get_num_threads(), *facts)
+    if key not in _known:
+        stored = stored_choice(key)
+        _known[key] = _timed(key, kind, facts, alternatives(), rule) if stored is None else str(stored["name"])
+    return _known[key]
+
+
+def _timed(key: str, kind: str, facts: tuple[Any, ...], runs: Mapping[str, Callable[[], Any]], rule: str) -> str:
+    with counters.timed("autotune"):
+        times = _times(runs)
+    chosen = ""
+    for name, samples in times.items():
+        if not chosen or samples[0] < times[chosen][0] * _MARGIN:
+            chosen = name
+    disturbed = any(_is_disturbed(samples) for samples in times.values() if samples[0] < 1.5 * times[chosen][0])
+    if logs.enabled("autotune"):
+        least = {name: round(1e6 * samples[0]) for name, samples in times.items()}
+        logs.log("autotune", "%s %s: %s; us: %s", kind, facts, f"{rule} (disturbed)" if disturbed else chosen, least)
+    if disturbed:
+        return rule
+    keep_choice(key, {"name": chosen})
+    return chosen
+
+
+def _times(runs: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """Seconds of runs by turns, sorted. The first run of each prepares it."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    begin = time.perf_counter()
+    for _ in range(_MOST_ROUNDS):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+        if time.perf_counter() - begin > _BUDGET_SECONDS:
+            break
+    return {name: sorted(samples) for name, samples in times.items()}
+
+
+def _is_disturbed(samples: list[float]) -> bool:
+    """Whether the least time may be far above the time that the work takes: no other is near to it."""
+    return len(samples) < _LEAST_ROUNDS or samples[1] > _AGREEMENT * samples[0]

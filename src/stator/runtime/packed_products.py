@@ -1,0 +1,88 @@
+"""Products and convolutions with weights that do not change: implementations of torch's libraries that lay a weight out
+anew, once, and the choice between them by timing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .choices import quickest_on_cpu
+from .matrix_products import is_tuned_blas
+
+# Timed products have at most so many multiplications (0.3 ms on one core), with fewer columns if need be.
+_TIMED_WORK = 1 << 25
+_COLUMN_BLOCK = 64
+
+# Fewer rows do not repay the time of a call of these libraries.
+_SOME_ROWS = 4
+
+BLAS, ONEDNN, MKL = "blas", "onednn", "mkl"
+
+
+def _operator(namespace: str, name: str) -> Any:
+    """A function of torch that not every build has; or None."""
+    return getattr(getattr(torch.ops, namespace), name, None)
+
+
+def implementations(dtype: torch.dtype, rows_are_known: bool) -> tuple[str, ...]:
+    """The implementations of a product with a constant weight in this build, the simplest first. MKL packs a weight for
+    a number of rows."""
+    found = [BLAS]
+    if torch.backends.mkldnn.is_available() and _operator("mkldnn", "_reorder_linear_weight") is not None:
+        supported = {torch.float32: lambda: True, torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported}
+        if dtype in supported and supported[dtype]():
+            found.append(ONEDNN)
+    if dtype is torch.float32 and rows_are_known and torch.backends.mkl.is_available():
+        if _operator("mkl", "_mkl_linear") is not None:
+            found.append(MKL)
+    return tuple(found)
+
+
+def quickest_product(rows: int, weight: torch.Tensor, rows_are_known: bool) -> str:
+    """The implementation that multiplies [rows, inner] with a weight [columns, inner] in the least time."""
+    columns, inner = weight.shape
+    names = implementations(weight.dtype, rows_are_known)
+    if len(names) == 1:
+        return names[0]
+
+    def alternatives() -> dict[str, Callable[[], Any]]:
+        most = max(_COLUMN_BLOCK, _TIMED_WORK // (rows * inner) // _COLUMN_BLOCK * _COLUMN_BLOCK)
+        part = torch.full((min(columns, most), inner), 0.5, dtype=weight.dtype)
+        x = torch.full((rows, inner), 0.5, dtype=weight.dtype)
+        return {name: _run(name, x, part) for name in names}
+
+    rule = BLAS if rows < _SOME_ROWS else MKL if MKL in names and is_tuned_blas() else ONEDNN
+    along = "columns" if weight.stride(0) == 1 else "rows"
+    with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
+        return quickest_on_cpu("product", (rows, inner, columns, str(weight.dtype), along, *names), alternatives, rule)
+
+
+def _run(name: str, x: torch.Tensor, weight: torch.Tensor) -> Callable[[], Any]:
+    rows = x.shape[0]
+    if name == BLAS:
+        out, matrix = torch.empty(rows, weight.shape[0], dtype=x.dtype), weight.t()
+        return lambda: torch.mm(x, matrix, out=out)
+    packed = packed_weight(name, rows, weight)
+    if name == ONEDNN:
+        linear = torch.ops.mkldnn._linear_pointwise.default._op
+        return lambda: linear(x, packed, None, "none", [], "")
+    product, shape = torch.ops.mkl._mkl_linear.default._op, without_data(weight)
+    return lambda: product(x, packed, shape, None, rows)
+
+
+def packed_weight(name: str, rows: int, weight: torch.Tensor) -> torch.Tensor:
+    """The weight [columns, inner] as ONEDNN or MKL wants it: an opaque tensor. rows: what it is best for; MKL takes no
+    other number."""
+    with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
+        plain = weight.contiguous()
+        if name == ONEDNN:
+            return torch.ops.mkldnn._reorder_linear_weight(plain, rows)  # type: ignore[no-any-return]
+        return torch.ops.mkl._mkl_reorder_linear_weight(plain, rows)  # type: ignore[no-any-return]
+
+
+def without_data(weight: torch.Tensor) -> torch.Tensor:
+    """The original weight that MKL's product asks for. It reads the sizes alone, and the data if it was packed for
+    another number of rows, which would show: these are all NaN."""
+    return torch.full((1, 1), float("nan"), dtype=weight.dtype).expand(weight.shape)
