@@ -3,7 +3,7 @@ anew, once, and the choice between them by timing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,14 +26,18 @@ def _operator(namespace: str, name: str) -> Any:
     return getattr(getattr(torch.ops, namespace), name, None)
 
 
+def _onednn_takes(dtype: torch.dtype) -> bool:
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
+        return False
+    return dtype is torch.float32 or (dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def implementations(dtype: torch.dtype, rows_are_known: bool) -> tuple[str, ...]:
     """The implementations of a product with a constant weight in this build, the simplest first. MKL packs a weight for
     a number of rows."""
     found = [BLAS]
-    if torch.backends.mkldnn.is_available() and _operator("mkldnn", "_reorder_linear_weight") is not None:
-        supported = {torch.float32: lambda: True, torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported}
-        if dtype in supported and supported[dtype]():
-            found.append(ONEDNN)
+    if _onednn_takes(dtype) and _operator("mkldnn", "_reorder_linear_weight") is not None:
+        found.append(ONEDNN)
     if dtype is torch.float32 and rows_are_known and torch.backends.mkl.is_available():
         if _operator("mkl", "_mkl_linear") is not None:
             found.append(MKL)
@@ -86,3 +90,22 @@ def without_data(weight: torch.Tensor) -> torch.Tensor:
     """The original weight that MKL's product asks for. It reads the sizes alone, and the data if it was packed for
     another number of rows, which would show: these are all NaN."""
     return torch.full((1, 1), float("nan"), dtype=weight.dtype).expand(weight.shape)
+
+
+def packs_convolutions(dtype: torch.dtype) -> bool:
+    """Whether this build has convolutions with packed weights of this dtype."""
+    return _onednn_takes(dtype) and _operator("mkldnn", "_reorder_convolution_weight") is not None
+
+
+def packed_kernel(
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    images: Sequence[int],
+) -> torch.Tensor:
+    """The kernel of a convolution as oneDNN wants it. images: the size of the data for which it is best."""
+    with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
+        pack = torch.ops.mkldnn._reorder_convolution_weight
+        return pack(weight, padding, stride, dilation, groups, images)  # type: ignore[no-any-return]

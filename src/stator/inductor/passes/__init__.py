@@ -9,6 +9,7 @@ from torch import fx
 from stator.graph.ir.cleanup import remove_dead
 
 from .accumulation import accumulate_into_sums, accumulate_products
+from .batch_norm import fold_batch_norms
 from .common_subexpressions import merge_common_subexpressions
 from .constants import fold_constants
 from .devices import move_to_device
@@ -24,21 +25,22 @@ PASSES: tuple[Pass, ...] = (
     merge_common_subexpressions,
     accumulate_into_sums,
     accumulate_products,
+    fold_batch_norms,
     fold_constants,
     move_to_device,
 )
 
-# The passes that change the order in which sums are added up
-REORDERING = frozenset((accumulate_into_sums, accumulate_products))
+# The passes that change the rounding of results
+ROUNDING = frozenset((accumulate_into_sums, accumulate_products, fold_batch_norms))
 
 
 def run_passes(gm: fx.GraphModule, exact: bool = False) -> fx.GraphModule:
     """Apply every pass, in place, and drop dead code. The result computes the same outputs from the same inputs.
 
-    exact: keep every bit, and so the order of every sum.
+    exact: keep every bit.
     """
     for apply in PASSES:
-        if not (exact and apply in REORDERING):
+        if not (exact and apply in ROUNDING):
             gm = apply(gm)
     remove_dead(gm.graph)
     return gm

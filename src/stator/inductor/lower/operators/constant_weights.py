@@ -1,7 +1,8 @@
-"""Products with constant weights: the quickest library on this machine, and its own layout of the weight, made once."""
+"""Products and convolutions with constant weights: the quickest library on this machine, and its own layout of the weight, made once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from stator.inductor.buffers import View
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
+from stator.prims.layout import channels_last_strides, same_strides
 from stator.prims.record import TensorMeta
-from stator.runtime.packed_products import BLAS, MKL, packed_weight, quickest_product, without_data
+from stator.runtime.packed_products import BLAS, MKL, packed_kernel, packed_weight, quickest_product, without_data
 
 # Multiplications below which the call takes longer than the product, so that BLAS writes into memory that is there.
 _LEAST_WORK = 1 << 16
@@ -27,6 +29,34 @@ def constant_of(builder: LoweringBuilder, argument: str | View) -> torch.Tensor 
     if not all(isinstance(number, int) for number in (*layout.size, *layout.stride, layout.offset)):
         return None
     return value.as_strided(layout.size, layout.stride, value.storage_offset() + layout.offset)
+
+
+def constant_tensor(builder: LoweringBuilder, x: Tensor) -> torch.Tensor | None:
+    """The values of a tensor that no call changes."""
+    return None if x.resolved() is None else constant_of(builder, builder.argument(x))
+
+
+def packed_convolution(
+    builder: LoweringBuilder, x: Tensor, weight: torch.Tensor, bias: Tensor | None, rest: Sequence[Any], key: Any
+) -> Tensor:
+    """A convolution of images [N, C, H, W] in NHWC. rest: stride, padding, dilation and groups. key: names the weight,
+    in this graph."""
+    stride, padding, dilation, groups = rest
+    meta, images = builder.meta, builder.sizes.hints(x.shape)
+    name = ("convolution", key, tuple(stride), tuple(padding), tuple(dilation), images)
+    if name not in builder.shared_results:
+        counters.count("packed:convolution")
+        packed = packed_kernel(weight, stride, padding, dilation, groups, images)
+        _opaque(builder, name, packed, tuple(weight.shape))
+    matrix = builder.argument(x, channels_last_strides(x.shape))
+    added = None if bias is None else builder.argument(bias, (1,))
+    given = [matrix, builder.shared_results[name], added, padding, stride, dilation, groups, "none", [], ""]
+    promised = channels_last_strides(meta.shape)
+    result_meta = TensorMeta(meta.shape, promised, meta.dtype, meta.device)
+    target = torch.ops.mkldnn._convolution_pointwise.default
+    result: Tensor = library_results(builder, target, given, {}, result_meta)
+    result.deviates = not same_strides(meta.shape, promised, meta.stride)
+    return result
 
 
 def library_for(builder: LoweringBuilder, a: Tensor, weight: torch.Tensor, bias: Tensor | None) -> str:
@@ -52,7 +82,7 @@ def packed_product(
     packed = _packed(builder, library, rows, b, weight)
     matrix, added = builder.argument(a, (a.shape[1], 1)), None if bias is None else builder.argument(bias, (1,))
     if library == MKL:
-        shape = _opaque(builder, ("shape", weight.shape), without_data(weight.t()))
+        shape = _opaque(builder, ("shape", weight.shape), without_data(weight.t()), tuple(weight.t().shape))
         given = [matrix, packed, shape, added, rows]
         return library_results(builder, torch.ops.mkl._mkl_linear.default, given, {}, meta or builder.meta)
     given = [matrix, packed, added, "none", [], ""]
@@ -64,13 +94,13 @@ def _packed(builder: LoweringBuilder, library: str, rows: int, b: str | View, we
     key = (library, rows if library == MKL else 0, view)
     if key not in builder.shared_results:
         counters.count(f"packed:{library}")
-        return _opaque(builder, key, packed_weight(library, rows, weight.t()))
+        return _opaque(builder, key, packed_weight(library, rows, weight.t()), tuple(weight.t().shape))
     return str(builder.shared_results[key])
 
 
-def _opaque(builder: LoweringBuilder, key: Any, value: torch.Tensor) -> str:
+def _opaque(builder: LoweringBuilder, key: Any, value: torch.Tensor, shape: tuple[int, ...]) -> str:
     found = builder.shared_results.get(key)
     if found is None:
         name = f"packed_{len(builder.shared_results)}"
-        found = builder.shared_results[key] = builder.add_opaque(value, name, tuple(value.shape))
+        found = builder.shared_results[key] = builder.add_opaque(value, name, shape)
     return str(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +23,9 @@ from stator.inductor.lower.tensor import Strides, Tensor
 from stator.inductor.sizes import SizeKnowledge, Sizes
 from stator.prims.layout import channels_last_strides, contiguous_strides, numel, same_strides
 from stator.prims.record import TensorMeta
+from stator.runtime.packed_products import packs_convolutions
 
+from .constant_weights import constant_tensor, packed_convolution
 from .library import multiply
 from .onednn import linear_product
 from .patches import cuts_patches, in_format, patch_products
@@ -57,6 +60,11 @@ def _convolution(
     large = builder.sizes.hint(numel(weight.shape[2:])) >= LARGE_PATCH
     if large and cuts_patches(x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups):
         return patch_products(builder, x, weight, bias, meta.shape[2:])
+    constant = None if transposed or not packs_convolutions(x.dtype) else constant_tensor(builder, weight)
+    if constant is not None and _may_be_packed(x, weight, bias, meta):
+        product = _product_nhwc(builder, x, weight, bias) if is_product(weight, stride, padding, groups) else None
+        fixed = (stride, padding, dilation, groups)
+        return product or packed_convolution(builder, x, constant, bias, fixed, weight.resolved())
     shapes = (x.shape, weight.shape, meta.shape)
     if may_choose_for_gpu(x, meta.shape):
         return _on_gpu(builder, x, weight, bias, rest)
@@ -206,6 +214,14 @@ def _may_choose(x: Tensor, weight: Tensor, meta: TensorMeta, transposed: bool) -
         and x.sizes.known(">", meta.shape[1], 1)
         and (x.sizes.known(">", x.shape[1], 1) or min(weight.shape[2:]) > 1)
     )
+
+
+def _may_be_packed(x: Tensor, weight: Tensor, bias: Tensor | None, meta: TensorMeta) -> bool:
+    """As `_may_choose`, for NHWC data; the data may also lie so in eager."""
+    plain = all(one is None or (one.dtype is x.dtype and one.device == x.device) for one in (weight, bias))
+    if meta.stride == channels_last_strides(meta.shape):
+        meta = replace(meta, stride=contiguous_strides(meta.shape))
+    return plain and _may_choose(x, weight, replace(meta, dtype=torch.float32), False)
 
 
 def _is_channels_last_in_eager(x: Tensor, given: Strides, meta: TensorMeta, transposed: bool) -> bool:
