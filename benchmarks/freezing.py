@@ -1,12 +1,13 @@
-"""Inference with constant weights beside eager: `python -m benchmarks.freezing MODEL SYSTEM`, a process for each system.
+"""Inference with constant weights beside eager: `python -m benchmarks.freezing MODEL SYSTEM`, each in its own process.
 
-SYSTEM: `stator`, `frozen` (stator with `freezing`), `peer` (torch.compile), or `peer-max` (torch.compile with freezing and
-max-autotune). Prints the first call's seconds, and the least milliseconds of alternating calls beside eager's.
+SYSTEM: `stator`, `frozen` (stator with `freezing`), `peer` (torch.compile), or `peer-max` (torch.compile with freezing
+and max-autotune). Prints the seconds of the first call, and the least milliseconds of calls by turns with eager.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import time
 from typing import Any
 
@@ -25,9 +26,7 @@ def compiled(system: str, model: torch.nn.Module) -> Any:
         return stator.compile(model, options={"freezing": True})
     if system == "peer":
         return torch.compile(model)
-    import torch._inductor.config
-
-    torch._inductor.config.freezing = True
+    importlib.import_module("torch._inductor.config").freezing = True
     return torch.compile(model, mode="max-autotune")
 
 

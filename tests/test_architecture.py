@@ -27,6 +27,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("ecosystem",),
     ("tools",),
     ("compiled_module",),
+    ("frozen_module",),
     ("control",),
     ("api",),
     ("public",),

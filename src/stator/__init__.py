@@ -16,9 +16,9 @@ __all__ = [
     "CheckResult", "CompileError", "ConstraintViolation", "Dim", "Explanation", "FlopCount", "MemoryUse",
     "MissingToolchain", "ProgramError", "RecompileError", "ShapeError", "StatorError", "TensorSpec", "Unsupported",
     "UsageError", "allow_in_graph", "assert_no_recompile", "assume_constant_result", "check", "compile", "cover_lines",
-    "decompose", "disable", "explain", "flops", "graph_break", "is_compiling", "list_backends", "mark_dynamic",
-    "mark_static", "mark_unbacked", "maybe_mark_dynamic", "memory", "register_backend", "reset", "set_stance",
-    "substitute_in_graph",
+    "decompose", "disable", "explain", "flops", "freeze", "graph_break", "is_compiling", "list_backends",
+    "mark_dynamic", "mark_static", "mark_unbacked", "maybe_mark_dynamic", "memory", "register_backend", "reset",
+    "set_stance", "substitute_in_graph",
 ]  # fmt: skip
 
 

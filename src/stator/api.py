@@ -17,6 +17,7 @@ from stator.dynamo.cache import entry as entries
 from stator.dynamo.callables import compiled_call, original_of
 from stator.dynamo.frame_compiler import FrameCompiler
 from stator.dynamo.host import native_status
+from stator.frozen_module import freeze_module
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,6 +77,36 @@ def compile(
     if not callable(model):
         raise UsageError(f"stator.compile takes a function or module, not {type(model).__name__}: {model!r}")
     return model if disable else _compile(model, make_compiler)
+
+
+def freeze(
+    model: torch.nn.Module,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> torch.nn.Module:
+    """Compile a module for inference, with its parameters and buffers as constants: weights are laid out once for the
+    libraries that multiply by them, batch normalisation becomes a part of convolutions (docs/freezing.md).
+
+    The module comes back as from `stator.compile`, with the parameters of the original. Its calls compute no gradients,
+    and raise UsageError in training mode and for inputs that require grad. When a parameter or buffer changes, the next
+    call compiles anew; writes through `.data` to single elements may go unnoticed.
+
+    fullgraph, dynamic, mode, options: as in `stator.compile`.
+
+    Raises UsageError for what is no module, and for a module in training mode.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"stator.freeze takes a module, not {type(model).__name__}: {model!r}")
+    chosen = {**(options or {}), "freezing": True}
+    if (options or {}).get("freezing", True) is not True:
+        raise UsageError("stator.freeze has the option 'freezing'; use stator.compile without it")
+    make_compiler = _check(fullgraph, dynamic, "inductor", mode, chosen, False)
+    if not native_status.available():
+        native_status.warn_if_missing()
+    return freeze_module(model, make_compiler)
 
 
 def _check(

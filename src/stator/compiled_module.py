@@ -20,7 +20,7 @@ from stator.dynamo.cache.entry import call_from_slot
 from stator.dynamo.callables import ORIGINAL, compiled_call, original_of
 from stator.dynamo.frame_compiler import FrameCompiler
 
-_CALL, _COMPILE, _FORWARD = "_stator_call", "_stator_compile", "_stator_forward"
+_CALL, _COMPILE, _FORWARD, _AROUND = "_stator_call", "_stator_compile", "_stator_forward", "_stator_around"
 
 
 class CompiledModule:
@@ -34,12 +34,13 @@ class CompiledModule:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """An independent module, compiled with equal settings."""
-        made = compile_module(copy.deepcopy(original_of(self), memo), getattr(self, _COMPILE))
+        copied = copy.deepcopy(original_of(self), memo)
+        made = compile_module(copied, getattr(self, _COMPILE), getattr(self, _AROUND))
         memo[id(self)] = made
         return made
 
     def __copy__(self) -> Any:
-        return compile_module(copy.copy(original_of(self)), getattr(self, _COMPILE))
+        return compile_module(copy.copy(original_of(self)), getattr(self, _COMPILE), getattr(self, _AROUND))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles the original module: compiled code belongs to this process."""
@@ -54,7 +55,7 @@ class CompiledModule:
         return [name for name in super().__dir__() if not name.startswith("_stator_")]
 
 
-_SLOTS = (_CALL, ORIGINAL, _COMPILE, _FORWARD)  # slots, because the original shares the __dict__
+_SLOTS = (_CALL, ORIGINAL, _COMPILE, _FORWARD, _AROUND)  # slots, because the original shares the __dict__
 
 
 class _SlottedModule(CompiledModule):
@@ -131,14 +132,24 @@ def _call_original(self: Any, *args: Any, **kwargs: Any) -> Any:
 _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
 
-def compile_module(module: torch.nn.Module, make_compiler: Callable[[], FrameCompiler]) -> torch.nn.Module:
-    """`module`, compiled. `make_compiler` makes a frame compiler with the chosen settings for each compiled module."""
+def _as_it_is(module: torch.nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
+    return call
+
+
+def compile_module(
+    module: torch.nn.Module,
+    make_compiler: Callable[[], FrameCompiler],
+    around: Callable[[torch.nn.Module, Callable[..., Any]], Callable[..., Any]] = _as_it_is,
+) -> torch.nn.Module:
+    """`module`, compiled. `make_compiler` makes a frame compiler with the chosen settings for each compiled module.
+    around(module, call): the callable that calls run, given the compiled call of a module."""
     module = original_of(module)
     compiled: Any = object.__new__(_compiled_class(type(module)))
     object.__setattr__(compiled, "__dict__", module.__dict__)
     object.__setattr__(compiled, ORIGINAL, module)
     object.__setattr__(compiled, _COMPILE, make_compiler)
-    object.__setattr__(compiled, _CALL, compiled_call(module, make_compiler()))
+    object.__setattr__(compiled, _AROUND, around)
+    object.__setattr__(compiled, _CALL, around(module, compiled_call(module, make_compiler())))
     return compiled
 
 

@@ -1,6 +1,7 @@
 """The public names of the package. Importing this file imports every stage of the compiler."""
 
 from stator.api import compile as compile
+from stator.api import freeze as freeze
 from stator.api import reset as reset
 from stator.backends import list_backends as list_backends
 from stator.backends import register_backend as register_backend

@@ -112,8 +112,8 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
 
 
 def _contents(captured: CapturedFrame) -> dict[int, Guard]:
-    """Guards on the present contents of parameters and buffers, by input. A backend that makes constants of inputs names
-    these in graph.meta["frozen_inputs"]."""
+    """Guards on the present contents of parameters and buffers, by input. A backend names the inputs that it made
+    constants of in graph.meta["frozen_inputs"]."""
     made = {}
     for at, entry in enumerate(captured.inputs):
         if entry.is_static and isinstance(entry.example, torch.Tensor) and isinstance(entry.recipe, Load):

@@ -1,5 +1,5 @@
-"""Choices made by timing, kept in the kernel cache. Each is named by what it depends on: the machine, the libraries, the
-sizes. What is timed, and how, is the caller's."""
+"""Choices made by timing, kept in the kernel cache. Each is named by what it depends on: the machine, the libraries,
+the sizes. What is timed, and how, is the caller's."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def quickest_on_cpu(
     """The name of the quickest alternative on this processor and number of threads: a choice that was kept, or else
     timed now, in about 10 ms. The first alternatives are the simplest, and win where the difference is small.
 
-    rule: the choice where other work on the machine disturbs the timing. It is not kept on disk, so that another process
-    tries again.
+    rule: the choice where other work on the machine disturbs the timing. It is not kept on disk, so that another
+    process tries again.
     """
     key = choice_key(processor(), kind, torch.get_num_threads(), *facts)
     if key not in _known:

@@ -38,9 +38,9 @@ def implementations(dtype: torch.dtype, rows_are_known: bool) -> tuple[str, ...]
     found = [BLAS]
     if _onednn_takes(dtype) and _operator("mkldnn", "_reorder_linear_weight") is not None:
         found.append(ONEDNN)
-    if dtype is torch.float32 and rows_are_known and torch.backends.mkl.is_available():
-        if _operator("mkl", "_mkl_linear") is not None:
-            found.append(MKL)
+    has_mkl = torch.backends.mkl.is_available() and _operator("mkl", "_mkl_linear") is not None
+    if has_mkl and dtype is torch.float32 and rows_are_known:
+        found.append(MKL)
     return tuple(found)
 
 

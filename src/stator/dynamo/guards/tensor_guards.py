@@ -186,8 +186,14 @@ def content_of(tensor: torch.Tensor) -> TensorContent | None:
     if tensor.is_inference():
         return None
     address, length = tensor.data_ptr(), tensor.numel() * tensor.element_size()
-    words = {0, length // 2 // 4 * 4, length - 4} if address and length >= 4 and is_dense(tensor.shape, tensor.stride()) else set()
-    sample = [(offset, int.from_bytes(ctypes.string_at(address + offset, 4), sys.byteorder)) for offset in sorted(words)]
+    words = (
+        {0, length // 2 // 4 * 4, length - 4}
+        if address and length >= 4 and is_dense(tensor.shape, tensor.stride())
+        else set()
+    )
+    sample = [
+        (offset, int.from_bytes(ctypes.string_at(address + offset, 4), sys.byteorder)) for offset in sorted(words)
+    ]
     return TensorContent(tensor._version, address, tuple(sample))
 
 

@@ -39,12 +39,13 @@ def _reads_convolution(node: fx.Node) -> bool:
 
 
 def _fold(gm: fx.GraphModule, node: fx.Node) -> None:
-    convolution: Any = node.args[0]
+    arguments: Any = node.args
+    convolution, epsilon = arguments[0], arguments[6]
     weight, bias = (_value(gm, one) for one in convolution.args[1:3])
-    gamma, beta, mean, variance = (_value(gm, one) for one in node.args[1:5])
+    gamma, beta, mean, variance = (_value(gm, one) for one in arguments[1:5])
     assert weight is not None and mean is not None and variance is not None
     with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
-        scale = torch.rsqrt(variance.double() + node.args[6])
+        scale = torch.rsqrt(variance.double() + epsilon)
         scale = scale if gamma is None else scale * gamma.double()
         shift = (0.0 if bias is None else bias.double()) - mean.double()
         shift = shift * scale if beta is None else shift * scale + beta.double()

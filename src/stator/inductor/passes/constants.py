@@ -32,7 +32,7 @@ def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
     """Replace maximal subgraphs without inputs by constants of the module, where that saves work in each call."""
     found = _constant_nodes(gm.graph)
     returned = output_memory(gm.graph)
-    values: dict[fx.Node, Any] = {node: getattr(gm, node.target) for node in found if is_frozen(node)}
+    values: dict[fx.Node, Any] = {node: getattr(gm, str(node.target)) for node in found if is_frozen(node)}
     for node in list(gm.graph.nodes):
         if node in returned or node not in found or not found[node].saves_work() or not _is_frontier(node, found):
             continue

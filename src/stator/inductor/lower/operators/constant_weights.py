@@ -1,4 +1,5 @@
-"""Products and convolutions with constant weights: the quickest library on this machine, and its own layout of the weight, made once."""
+"""Products and convolutions with constant weights: the quickest library on this machine, and
+its own layout of the weight, made once."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def packed_product(
     matrix, added = builder.argument(a, (a.shape[1], 1)), None if bias is None else builder.argument(bias, (1,))
     if library == MKL:
         shape = _opaque(builder, ("shape", weight.shape), without_data(weight.t()), tuple(weight.t().shape))
-        given = [matrix, packed, shape, added, rows]
+        given: list[Any] = [matrix, packed, shape, added, rows]
         return library_results(builder, torch.ops.mkl._mkl_linear.default, given, {}, meta or builder.meta)
     given = [matrix, packed, added, "none", [], ""]
     return library_results(builder, torch.ops.mkldnn._linear_pointwise.default, given, {}, meta or builder.meta)

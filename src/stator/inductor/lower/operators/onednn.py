@@ -68,10 +68,10 @@ def quicker_product(
     few, many = builder.sizes.hint(rows), builder.sizes.hint(rows)
     if isinstance(inner, int) and isinstance(columns, int) and not isinstance(rows, int):
         few, many = 1, _MANY_ROWS
-    weight = builder.sizes.hint(inner), builder.sizes.hint(columns), _layout(builder, b).stride[1] == 1
-    if not is_onednn_quicker(many, *weight):
+    shape = builder.sizes.hint(inner), builder.sizes.hint(columns), _layout(builder, b).stride[1] == 1
+    if not is_onednn_quicker(many, *shape):
         return None
-    if is_onednn_quicker(few, *weight):
+    if is_onednn_quicker(few, *shape):
         return _by_onednn(builder, a, b, bias, meta)
     given = [_rows(builder, a), b, *([] if bias is None else [builder.argument(bias, (1,))])]
     return library_results(builder, torch.ops.stator.linear_product.default, given, {}, meta or builder.meta)
