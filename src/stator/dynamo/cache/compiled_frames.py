@@ -461,7 +461,7 @@ class CacheMiss:
         counters.count("dynamo.recompile_limit")
         logs.log("recompiles", "%s", text)
         # otherwise eager execution loses nothing
-        if any(version.code is not None and not version.followed for version in cache.versions):
+        if self.outdated or any(version.code is not None and not version.followed for version in cache.versions):
             logs.warn_once(f"dynamo.recompile_limit:{name}", text)
 
 
