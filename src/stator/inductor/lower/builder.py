@@ -48,6 +48,7 @@ class LoweringBuilder:
         self.wants_channels_last: dict[Any, bool] | None = None
         self.growing_cats: dict[Any, Any] | None = None
         self.shared_results: dict[Any, Any] = {}
+        self.with_previous: dict[Any, Tensor] = {}  # values of nodes that the call for the node before them computes
         # nodes whose values have rows at aligned addresses (aligned_rows.py), and copies of matrices with such rows
         self.padded: Collection[Any] = ()
         self.aligned_copies: dict[Any, Tensor] = {}

@@ -153,6 +153,9 @@ class _GraphLowering:
         if node.target is operator.getitem:
             self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
             return
+        if node in self.builder.with_previous:
+            self.values[node] = self.builder.with_previous[node]
+            return
         self.begin_node(node)
         args, kwargs = self.map_arguments(node.args), self.map_arguments(node.kwargs)
         lowering = exact_lowering(node.target) if self.exact else lowerings.get(node.target)  # type: ignore[arg-type]

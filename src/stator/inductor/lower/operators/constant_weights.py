@@ -4,9 +4,11 @@ its own layout of the weight, made once."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from stator.base import counters
 from stator.inductor.buffers import View
@@ -16,6 +18,28 @@ from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, same_strides
 from stator.prims.record import TensorMeta
 from stator.runtime.packed_products import BLAS, MKL, packed_kernel, packed_weight, quickest_product, without_data
+
+aten = torch.ops.aten
+
+# Activations that oneDNN applies to results of convolutions: by operator, its name for them. It also has others, which
+# give numbers for NaN (relu, hardtanh, hardsigmoid).
+_POST_OPERATIONS: dict[Any, str] = {
+    aten.hardswish.default: "hardswish",
+    aten.silu.default: "swish",
+    aten.sigmoid.default: "sigmoid",
+    aten.tanh.default: "tanh",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PostOperation:
+    """An activation that oneDNN applies to a result, and its node."""
+
+    name: str
+    node: fx.Node | None
+
+
+NO_POST = PostOperation("none", None)
 
 # Multiplications below which the call takes longer than the product, so that BLAS writes into memory that is there.
 _LEAST_WORK = 1 << 16
@@ -38,7 +62,13 @@ def constant_tensor(builder: LoweringBuilder, x: Tensor) -> torch.Tensor | None:
 
 
 def packed_convolution(
-    builder: LoweringBuilder, x: Tensor, weight: torch.Tensor, bias: Tensor | None, rest: Sequence[Any], key: Any
+    builder: LoweringBuilder,
+    x: Tensor,
+    weight: torch.Tensor,
+    bias: Tensor | None,
+    rest: Sequence[Any],
+    key: Any,
+    post: PostOperation,
 ) -> Tensor:
     """A convolution of images [N, C, H, W] in NHWC. rest: stride, padding, dilation and groups. key: names the weight,
     in this graph."""
@@ -51,13 +81,21 @@ def packed_convolution(
         _opaque(builder, name, packed, tuple(weight.shape))
     matrix = builder.argument(x, channels_last_strides(x.shape))
     added = None if bias is None else builder.argument(bias, (1,))
-    given = [matrix, builder.shared_results[name], added, padding, stride, dilation, groups, "none", [], ""]
+    given = [matrix, builder.shared_results[name], added, padding, stride, dilation, groups, post.name, [], ""]
     promised = channels_last_strides(meta.shape)
     result_meta = TensorMeta(meta.shape, promised, meta.dtype, meta.device)
     target = torch.ops.mkldnn._convolution_pointwise.default
     result: Tensor = library_results(builder, target, given, {}, result_meta)
     result.deviates = not same_strides(meta.shape, promised, meta.stride)
     return result
+
+
+def post_operation(builder: LoweringBuilder) -> PostOperation:
+    """The activation that is the only reader of this node's result."""
+    readers = list(builder.node.users)
+    if len(readers) == 1 and readers[0].target in _POST_OPERATIONS:
+        return PostOperation(_POST_OPERATIONS[readers[0].target], readers[0])
+    return NO_POST
 
 
 def library_for(builder: LoweringBuilder, a: Tensor, weight: torch.Tensor, bias: Tensor | None) -> str:
@@ -77,8 +115,9 @@ def packed_product(
     weight: torch.Tensor,
     bias: Tensor | None,
     meta: TensorMeta | None,
+    post: PostOperation = NO_POST,
 ) -> Any:
-    """`a @ weight + bias` by a library other than BLAS. b: the weight as an argument."""
+    """`a @ weight + bias` by a library other than BLAS. b: the weight as an argument. post: with oneDNN alone."""
     rows = builder.sizes.hint(a.shape[0])
     packed = _packed(builder, library, rows, b, weight)
     matrix, added = builder.argument(a, (a.shape[1], 1)), None if bias is None else builder.argument(bias, (1,))
@@ -86,7 +125,7 @@ def packed_product(
         shape = _opaque(builder, ("shape", weight.shape), without_data(weight.t()), tuple(weight.t().shape))
         given: list[Any] = [matrix, packed, shape, added, rows]
         return library_results(builder, torch.ops.mkl._mkl_linear.default, given, {}, meta or builder.meta)
-    given = [matrix, packed, added, "none", [], ""]
+    given = [matrix, packed, added, post.name, [], ""]
     return library_results(builder, torch.ops.mkldnn._linear_pointwise.default, given, {}, meta or builder.meta)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.inductor.buffers import View
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import (
@@ -23,10 +24,18 @@ from stator.inductor.lower.tensor import Strides, Tensor
 from stator.inductor.sizes import SizeKnowledge, Sizes
 from stator.prims.layout import channels_last_strides, contiguous_strides, numel, same_strides
 from stator.prims.record import TensorMeta
-from stator.runtime.packed_products import packs_convolutions
+from stator.runtime.packed_products import ONEDNN, implementations, packs_convolutions
 
-from .constant_weights import constant_tensor, packed_convolution
-from .library import multiply
+from .constant_weights import (
+    NO_POST,
+    PostOperation,
+    constant_of,
+    constant_tensor,
+    packed_convolution,
+    packed_product,
+    post_operation,
+)
+from .library import multiply, only_feeds_loops
 from .onednn import linear_product
 from .patches import cuts_patches, in_format, patch_products
 from .pointwise import elementwise
@@ -62,9 +71,15 @@ def _convolution(
         return patch_products(builder, x, weight, bias, meta.shape[2:])
     constant = None if transposed or not packs_convolutions(x.dtype) else constant_tensor(builder, weight)
     if constant is not None and _may_be_packed(x, weight, bias, meta):
-        product = _product_nhwc(builder, x, weight, bias) if is_product(weight, stride, padding, groups) else None
-        fixed = (stride, padding, dilation, groups)
-        return product or packed_convolution(builder, x, constant, bias, fixed, weight.resolved())
+        post = post_operation(builder)
+        by_rows = is_product(weight, stride, padding, groups)
+        result = _product_nhwc(builder, x, weight, bias, post) if by_rows else None
+        if result is None:
+            fixed = (stride, padding, dilation, groups)
+            result = packed_convolution(builder, x, constant, bias, fixed, weight.resolved(), post)
+        if post.node is not None:
+            builder.with_previous[post.node] = result
+        return result
     shapes = (x.shape, weight.shape, meta.shape)
     if may_choose_for_gpu(x, meta.shape):
         return _on_gpu(builder, x, weight, bias, rest)
@@ -165,7 +180,9 @@ def _single_product(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: T
     return reshape(result, (batch, out, 1, 1))
 
 
-def _product_nhwc(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+def _product_nhwc(
+    builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None, post: PostOperation = NO_POST
+) -> Tensor | None:
     """[positions, channels] @ [channels, out]; the library's convolution would take 1.1 times as long."""
     batch, channels, height, width = x.shape
     out = weight.shape[0]
@@ -173,12 +190,34 @@ def _product_nhwc(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Ten
     rows = reshape(permute(x, (0, 2, 3, 1)), (batch * height * width, channels))
     columns = builder.argument(permute(reshape(weight, (out, channels)), (1, 0)))
     meta = TensorMeta((rows.shape[0], out), (out, 1), x.dtype, x.device)
-    result = linear_product(builder, rows, columns, out, bias, meta)
+    result, added = _with_bias(builder, rows, columns, out, bias, meta, post)
     if result is None:
         return None
     images = permute(reshape(result, (batch, height, width, out)), (0, 3, 1, 2))
     images.deviates = True
-    return images
+    return images if added is None else _plus_bias(builder, images, added)
+
+
+def _with_bias(
+    builder: LoweringBuilder,
+    rows: Tensor,
+    columns: str | View,
+    out: Any,
+    bias: Tensor | None,
+    meta: TensorMeta,
+    post: PostOperation,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The product, and the bias if loops are to add it."""
+    constant = constant_of(builder, columns)
+    if post is not NO_POST and constant is not None:
+        takes = ONEDNN in implementations(rows.dtype, rows_are_known=False)
+        made = packed_product(builder, ONEDNN, rows, columns, constant, bias, meta, post) if takes else None
+        return made, None
+    to_loops = bias is not None and only_feeds_loops(builder.node)
+    found = linear_product(builder, rows, columns, out, bias, meta, loops_follow=to_loops)
+    if found is not None or not to_loops or constant is None:
+        return found, None
+    return linear_product(builder, rows, columns, out, None, meta), bias
 
 
 def _product_nchw(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:

@@ -27,16 +27,16 @@ def linear_product(
     columns: Any,
     bias: Tensor | None,
     meta: TensorMeta | None = None,
+    *,
+    loops_follow: bool = False,
 ) -> Any | None:
     """`a @ b + bias` for a matrix `b` of `columns` columns, given as a library argument; None where oneDNN does not
-    take these matrices, or for little work.
+    take these matrices, or for little work. For constant matrices, see `quicker_product`.
 
     `meta` describes the result; the default is the node's own.
     """
-    weight = constant_of(builder, b)
-    if weight is not None:
-        library = library_for(builder, a, weight, bias)
-        return None if library == BLAS else packed_product(builder, library, a, b, weight, bias, meta)
+    if constant_of(builder, b) is not None:
+        return quicker_product(builder, a, b, columns, bias, meta, loops_follow=loops_follow)
     if not _takes(builder, a, b, columns, bias) or builder.sizes.hint(a.numel * columns) < WORTHWHILE:
         return None
     return _by_onednn(builder, a, b, bias, meta)
