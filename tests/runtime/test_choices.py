@@ -1,0 +1,76 @@
+"""Choices by timing: the quickest wins, is kept on disk, and a disturbed timing decides nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stator.runtime import choices
+
+
+@pytest.fixture(autouse=True)
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices, "_known", {})
+
+
+class Clock:
+    """Time that only runs move on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+    def run(self, *seconds: float) -> Callable[[], None]:
+        """A run that takes these times, the last of them from then on."""
+        remaining = list(seconds)
+
+        def take() -> None:
+            self.now += remaining.pop(0) if len(remaining) > 1 else remaining[0]
+
+        return take
+
+
+def choose(runs: dict[str, Callable[[], Any]], name: str, rule: str = "rule") -> str:
+    return choices.quickest_on_cpu("test", (name, time.time_ns()), lambda: runs, rule)
+
+
+def test_quickest_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    assert choose({"a": clock.run(2e-4), "b": clock.run(1e-4), "c": clock.run(5e-4)}, "quickest") == "b"
+
+
+def test_simplest_wins_where_the_difference_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    assert choose({"a": clock.run(1.01e-3), "b": clock.run(1e-3)}, "close") == "a"
+
+
+def test_kept_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    facts = ("kept", time.time_ns())
+    runs = {"a": clock.run(2e-3), "b": clock.run(1e-3)}
+    assert choices.quickest_on_cpu("test", facts, lambda: runs, "rule") == "b"
+    choices._known.clear()
+    assert choices.quickest_on_cpu("test", facts, lambda: pytest.fail("timed again"), "rule") == "b"
+
+
+@pytest.mark.parametrize(
+    "times", [(1e-3, 1e-3, 9e-3, 4e-3, 6e-3, 8e-3), (1e-3, 30e-3)], ids=["no two times agree", "too few rounds"]
+)
+def test_disturbed_timing_is_not_kept(times: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    facts = ("disturbed", time.time_ns())
+    runs = {"a": clock.run(*times), "b": clock.run(*times)}
+    assert choices.quickest_on_cpu("test", facts, lambda: runs, "rule") == "rule"
+    assert choices.quickest_on_cpu("test", facts, lambda: pytest.fail("timed again"), "rule") == "rule"
+    choices._known.clear()
+    runs = {"a": clock.run(2e-3), "b": clock.run(1e-3)}
+    assert choices.quickest_on_cpu("test", facts, lambda: runs, "rule") == "b"
+
+
+def test_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    choose({"a": clock.run(1e-3), "b": clock.run(1e-3)}, "budget")
+    assert clock.now < 0.02
