@@ -11,7 +11,7 @@ from torch import nn
 
 import stator
 from stator.base import counters
-from stator.inductor.lower.operators import constant_weights
+from stator.inductor.lower import constant_weights
 from stator.runtime import packed_products
 
 LIBRARIES = ("blas", "onednn", "mkl")

@@ -290,8 +290,7 @@ static void write_check(Writer *writer, int node, int at, PyObject *value, Known
     Check const *check = &writer->tree->checks[at];
     if (check->kind == CHECK_TYPE && known.held) {
         if (PyType_HasFeature(Py_TYPE(value), Py_TPFLAGS_HEAPTYPE) || PyModule_Check(value)) {
-            /* other objects cannot change their class */
-            settle_type(writer, node, value);
+            settle_type(writer, node, value); /* other objects cannot change their class */
         }
     } else if (follows(check->kind, value, known)
                || (check->kind == CHECK_ABSENT && settle_absence(writer, node, value, known))

@@ -13,6 +13,15 @@ from torch import fx
 
 from stator.inductor.buffers import View
 from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.constant_weights import (
+    NO_POST,
+    PostOperation,
+    constant_of,
+    constant_tensor,
+    packed_convolution,
+    packed_product,
+    post_operation,
+)
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import (
     LARGE_PATCH,
@@ -26,15 +35,6 @@ from stator.prims.layout import channels_last_strides, contiguous_strides, numel
 from stator.prims.record import TensorMeta
 from stator.runtime.packed_products import ONEDNN, implementations, packs_convolutions
 
-from .constant_weights import (
-    NO_POST,
-    PostOperation,
-    constant_of,
-    constant_tensor,
-    packed_convolution,
-    packed_product,
-    post_operation,
-)
 from .library import multiply, only_feeds_loops
 from .onednn import linear_product
 from .patches import cuts_patches, in_format, patch_products

@@ -9,13 +9,12 @@ import torch
 
 from stator.inductor.buffers import Layout, View
 from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.constant_weights import constant_of, library_for, packed_product
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.record import TensorMeta
 from stator.runtime.matrix_products import WORTHWHILE, is_onednn_quicker
 from stator.runtime.packed_products import BLAS, MKL
-
-from .constant_weights import constant_of, library_for, packed_product
 
 _MANY_ROWS = 1 << 30
 
