@@ -106,8 +106,8 @@ def inductor_backend(
         memory_budget=options.memory_budget,
         leave_small=_note_left,
     )
-    frozen.closed = True
     gm.meta["frozen_inputs"] = [at for at, tensor in enumerate(example_inputs) if id(tensor) in frozen.used]
+    frozen.close()
     return compiled
 
 

@@ -54,6 +54,7 @@ def quickest_product(rows: int, weight: torch.Tensor, rows_are_known: bool) -> s
     def alternatives() -> dict[str, Callable[[], Any]]:
         most = max(_COLUMN_BLOCK, _TIMED_WORK // (rows * inner) // _COLUMN_BLOCK * _COLUMN_BLOCK)
         part = torch.full((min(columns, most), inner), 0.5, dtype=weight.dtype)
+        part = part.t().contiguous().t() if along == "columns" else part
         x = torch.full((rows, inner), 0.5, dtype=weight.dtype)
         return {name: _run(name, x, part) for name in names}
 

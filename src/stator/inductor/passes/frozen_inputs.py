@@ -16,14 +16,10 @@ PREFIX = "_frozen_"
 
 @dataclass(slots=True)
 class FrozenTensors:
-    """The tensors that graphs may have as constants, and those that they have.
-
-    closed: the guards are made, so that graphs compiled from now on freeze no further tensor.
-    """
+    """The tensors that graphs may have as constants, and the ids of those that they have."""
 
     tensors: dict[int, torch.Tensor]  # by id
     used: set[int] = field(default_factory=set)
-    closed: bool = False
 
     @staticmethod
     def among(tensors: Iterable[object]) -> FrozenTensors:
@@ -31,10 +27,15 @@ class FrozenTensors:
 
     def take(self, tensor: object) -> bool:
         """Whether a graph may have this tensor as a constant; it is used from now on."""
-        taken = id(tensor) in (self.used if self.closed else self.tensors)
-        if taken:
-            self.used.add(id(tensor))
-        return taken
+        if id(tensor) not in self.tensors:
+            return False
+        self.used.add(id(tensor))
+        return True
+
+    def close(self) -> None:
+        """The guards are made: graphs compiled from now on have no constants. Keeps no tensor alive any longer."""
+        self.tensors.clear()
+        self.used.clear()
 
 
 def _is_freezable(tensor: object) -> bool:
