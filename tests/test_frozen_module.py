@@ -65,6 +65,19 @@ class Images(nn.Module):
         return self.head(nn.functional.max_pool2d(self.grouped(x), 2).mean((2, 3)))
 
 
+class Counting(nn.Module):
+    """Writes to its own buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return self.first(x) * self.calls
+
+
 def tokens(batch: int = 16) -> torch.Tensor:
     return torch.randint(0, 40, (batch, 8))
 
@@ -238,17 +251,6 @@ def test_shared_weights() -> None:
 
 def test_graph_that_writes_to_its_buffer() -> None:
     """A buffer that the graph itself changes is no constant, and its changes cause no compilation."""
-
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-            self.register_buffer("calls", torch.zeros(()))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls.add_(1)
-            return self.linear(x) * self.calls
-
     model = Counting().eval()
     other = copy.deepcopy(model)
     frozen = stator.freeze(model)
@@ -392,14 +394,15 @@ def test_threads() -> None:
     assert_same(found, expected, FUSED)
 
 
-def test_compiled_function_keeps_no_model_alive() -> None:
+@pytest.mark.parametrize(("make", "inputs"), [(Net, tokens), (Counting, lambda: torch.randn(3, 4))])
+def test_compiled_function_keeps_no_model_alive(make: type[nn.Module], inputs: Callable[[], torch.Tensor]) -> None:
     @stator.compile(options={"freezing": True})
     def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return model(x)
 
-    model = Net().eval()
+    model: Any = make().eval()
     with torch.no_grad():
-        run(model, tokens())
+        run(model, inputs())
     held = weakref.ref(model.first.weight)
     del model
     gc.collect()

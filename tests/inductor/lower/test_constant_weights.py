@@ -50,6 +50,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.fixed_sizes  # MKL packs a weight for a number of rows
 @pytest.mark.parametrize("make", MODULES.values(), ids=MODULES)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
