@@ -58,7 +58,8 @@ def quickest_product(rows: int, weight: torch.Tensor, rows_are_known: bool) -> s
         x = torch.full((rows, inner), 0.5, dtype=weight.dtype)
         return {name: _run(name, x, part) for name in names}
 
-    rule = BLAS if rows < _SOME_ROWS else MKL if MKL in names and is_tuned_blas() else ONEDNN
+    packing = [name for name in (MKL, ONEDNN) if name in names and (name != MKL or is_tuned_blas())]
+    rule = packing[0] if packing and rows >= _SOME_ROWS else BLAS
     along = "columns" if weight.stride(0) == 1 else "rows"
     with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
         return quickest_on_cpu("product", (rows, inner, columns, str(weight.dtype), along, *names), alternatives, rule)
