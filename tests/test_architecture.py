@@ -213,7 +213,7 @@ NATIVE_ORDER = (
     *("current_frame", "binding", "guards", "guard_values", "guard_tensors", "guard_sizes", "guard_tree"),
     *("guard_memo", "guard_build"),
     *("hook_chain", "cache", "own_code_exit", "continuation", "entry", "frame_hook"),
-    *("tensor_address", "tensor_lists", "sized_call", "step_call", "launch"),
+    *("tensor_address", "tensor_lists", "torch_c", "result_tensors", "sized_call", "step_call", "launch"),
     *("driver", "kernel", "products", "segment"),
 )
 NATIVE_PARTS = [path for path in NATIVE_FILES if not path.name.startswith("vec")]

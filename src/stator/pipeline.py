@@ -376,7 +376,7 @@ def _recorded(call: Compiled, program: Program, gm: fx.GraphModule) -> Compiled:
     if reason := why_not_recorded(program, device, places):
         graphs.refuse(name, reason)
         return call
-    return graphs.record(call, describe_inputs(program), graphs.pool_of(device), name)
+    return graphs.record(call, describe_inputs(program), graphs.pool_of(device), name, gm.meta.get("visible"))
 
 
 def _build(program: Program, options: Options) -> dict[tuple[str, str], Kernel]:

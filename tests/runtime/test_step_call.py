@@ -38,8 +38,9 @@ def call_of(
     distinct: Callable[..., Any] = tuple,
     step: object = None,
     states: Callable[[], Any] | None = None,
+    **others: Any,
 ) -> Callable[..., Any]:
-    return launch.make_step_call(Step.apply, step, run, count, list(results), saved, placed, states, distinct)
+    return launch.make_step_call(Step.apply, step, run, count, list(results), saved, placed, states, distinct, **others)
 
 
 @pytest.fixture
@@ -59,7 +60,8 @@ def test_the_record_holds_what_python_would_keep(x: torch.Tensor) -> None:
     ((at, reference, version),) = record.results
     assert (at, version) == (1, 0) and reference() is product
     assert launch.lie_at(record.primals, product.grad_fn.memory[0])
-    saved = [one.tolist() for one in product.grad_fn.saved_tensors]
+    assert [one.tolist() for one in product.grad_fn.saved_tensors] == [y.tolist(), (x + y).tolist()]
+    saved = [one.tolist() for one in record.saved(product.grad_fn.saved_tensors)]
     assert saved == [y.tolist(), (x - y).tolist(), (x + y).tolist()]
     (added.sum() + product.sum()).backward()
     assert x.grad is not None and x.grad.tolist() == [1, 1, 1]
@@ -86,6 +88,55 @@ def test_freed_primals_are_let_go(x: torch.Tensor) -> None:
     assert reference() is not None
     found.grad_fn.record.primals = ()
     assert reference() is None and found.grad_fn.record.primals == ()
+
+
+def test_results_that_only_the_backward_sees_live_until_they_are_dropped(x: torch.Tensor) -> None:
+    (found,) = call_of(lambda x: (x + 1, x.detach() + 5), saved=(~1,))(x)
+    node = found.grad_fn
+    reference = weakref.ref(node.record.saved(())[0])
+    gc.collect()
+    assert node.saved_tensors == () and reference() is not None
+    node.record.drop_hidden()
+    assert reference() is None
+    with pytest.raises(RuntimeError, match="freed"):
+        node.record.saved(())
+
+
+def test_hooks_on_saved_tensors_get_results_that_only_the_backward_sees(x: torch.Tensor) -> None:
+    seen: list[list[float]] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        seen.append(tensor.tolist())
+        return tensor * 2
+
+    y = torch.ones(3)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor / 2):
+        (found,) = call_of(lambda x, y: (x + y, x.detach() + 5), saved=(1, ~1))(x, y)
+    assert seen == [[1, 1, 1], [5, 6, 7]]
+    assert [one.tolist() for one in found.grad_fn.record.saved(found.grad_fn.saved_tensors)] == seen
+
+
+def test_values_that_cannot_be_differentiated(x: torch.Tensor) -> None:
+    one, nothing, other = call_of(lambda x: (x + 1, None, x + 2), 3, (0, 2), constants=(1, 2))(x)
+    assert one.requires_grad and nothing is None and not other.requires_grad
+
+
+def test_written_primals_have_no_version_and_may_not_require_grad(x: torch.Tensor) -> None:
+    asked: list[tuple[torch.Tensor, ...]] = []
+
+    def general(*primals: torch.Tensor) -> str:
+        asked.append(primals)
+        return "general"
+
+    call = call_of(lambda x, y: (x + 1,), written=(1,), general=general)
+    y = torch.ones(3)
+    (found,) = call(x, y)
+    assert found.grad_fn.record.versions == [0, -1] and not asked
+    y.requires_grad_()
+    assert call(x, y) == "general" and asked[0][0] is x and asked[0][1] is y
+    assert call(x, y * 2) == "general"
+    with pytest.raises(TypeError, match="writes"):
+        call(x)
 
 
 @pytest.mark.parametrize("kind", [tuple, list])

@@ -102,6 +102,7 @@ def compile_training(
     parts.forward.meta["mutated"] = [
         (index, position) for index, position in joint.traced.mutated if position not in differentiable
     ]
+    parts.forward.meta["visible"] = joint.value_count  # the results behind these are for the backward
     _show(parts)
     compile_again = partial(compile_training, memory_budget=memory_budget)
     forward = compile_graph(parts.forward, [*tensors, *[example_inputs[at] for at in joint.traced.numbers]])

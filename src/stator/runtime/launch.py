@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -103,6 +104,9 @@ def make_step_call(
     placed: bool,
     states: Callable[[], Any] | None,
     distinct: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+    constants: tuple[int, ...] = (),
+    written: tuple[int, ...] = (),
+    general: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Return a callable of primals that calls apply(itself, *primals) of an autograd function whose forward is
     `step_forward`.
@@ -111,9 +115,14 @@ def make_step_call(
     aot/autograd/step_function.py describes. results: positions of the values that the caller receives. saved: places of
     primals that the backward reads, and inverted (~) positions of results. placed: whether the backward asks for the
     memory of primals. states: called ahead of a run, gives the states of random generators. distinct: makes values
-    distinct if one occurs twice.
+    distinct if one occurs twice. constants: positions of values that cannot be differentiated. written: places of
+    primals that `run` writes to, whose old contents no gradient depends on; general: called instead if one of them
+    requires grad.
     """
-    return _launch.StepCall(apply, step, run, value_count, results, saved, placed, states, distinct)  # type: ignore[no-any-return]
+    return _launch.StepCall(  # type: ignore[no-any-return]
+        *(apply, step, run, value_count, results, saved, placed, states, distinct, constants, written, general),
+        partial(torch._C._autograd._top_saved_tensors_default_hooks, True),
+    )
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:
@@ -158,8 +167,50 @@ def references(values: Sequence[Any], positions: Sequence[int]) -> list[tuple[in
 
 
 def are_distinct(values: Sequence[Any]) -> bool:
-    """Return whether no object occurs twice."""
-    return len(set(map(id, values))) == len(values)
+    """Return whether no object but None occurs twice."""
+    ids = [id(value) for value in values if value is not None]
+    return len(set(ids)) == len(ids)
+
+
+def spans_are_disjoint(tensors: Sequence[torch.Tensor], sizes: bytes, written: bytes, order: bytearray) -> bool:
+    """Return whether no written tensor shares a byte with another, where tensors span so many bytes each (int64).
+
+    order: their places (int64) by rising addresses in an earlier call, or in any order; brought up to date.
+    """
+    starts, spans = [tensor.data_ptr() for tensor in tensors], memoryview(sizes).cast("q")
+    places = memoryview(order).cast("q")
+    end = end_of_written = 0
+    for index, at in enumerate(sorted(places, key=starts.__getitem__)):
+        places[index] = at
+        start, size = starts[at], spans[at]
+        if not size:
+            continue
+        if start < (end if written[at] else end_of_written):
+            return False
+        end = max(end, start + size)
+        if written[at]:
+            end_of_written = max(end_of_written, start + size)
+    return True
+
+
+def uses(tensors: list[torch.Tensor], storages: list[torch.UntypedStorage]) -> bytes:
+    """Return the reference counts of tensors and of the storages at equal places in the other list, and what describes
+    the tensors. Needs the C extension and a calibrated layout."""
+    raise NotImplementedError
+
+
+def uses_are(tensors: list[torch.Tensor], storages: list[torch.UntypedStorage], known: bytes) -> bool:
+    """Return whether `uses` would return this again."""
+    raise NotImplementedError
+
+
+def with_aliases(items: list[Any], positions: list[int], tensors: list[torch.Tensor]) -> list[Any]:
+    """Return a copy of a list that has, at each position, another tensor of the memory of one of the tensors. Needs a
+    context below autograd."""
+    made = items.copy()
+    for at, tensor in zip(positions, tensors, strict=True):
+        made[at] = tensor.detach()
+    return made
 
 
 # forward of an autograd function around a step, see `make_step_call`; None where only Python can do its work
@@ -170,3 +221,5 @@ if _launch is not None and _offsets is not None:  # many times as fast
     dispatch_keys, layouts, places = _launch.dispatch_keys, _launch.layouts, _launch.places
     lie_at, memory, versions = _launch.lie_at, _launch.memory, _launch.versions
     addresses, references, are_distinct = _launch.addresses, _launch.references, _launch.are_distinct
+    spans_are_disjoint = _launch.spans_are_disjoint
+    uses, uses_are, with_aliases = _launch.uses, _launch.uses_are, _launch.with_aliases

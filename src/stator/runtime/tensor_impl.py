@@ -13,6 +13,7 @@ import random
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
+from typing import Any
 
 import torch
 
@@ -21,8 +22,8 @@ from stator.base import counters, logs
 # Sizes of torch's objects: the minimum over the supported versions.
 LONGEST_IMPL_BYTES = 184  # of a TensorImpl: 184 in torch 2.11, 176 in torch 2.13; see _impl_bytes
 STORAGE_BYTES = 96  # of a StorageImpl
-COUNTER_BYTES = 24  # of a version counter: 20 are used
 META_BYTES = 184  # of an AutogradMeta: 200 in torch 2.11, 184 in torch 2.13
+COUNTER_BYTES = 20  # of a VersionCounter: a virtual table, reference counts, the version
 INLINE_DIMS = 5
 SELF_TESTS = 40
 
@@ -48,6 +49,7 @@ class TensorLayout:
     storage_offset: int
     storage: int
     storage_data: int
+    use_count: int
     version_counter: int
     version: int
     autograd_meta: int
@@ -101,6 +103,10 @@ def _signed(memory: bytes, offset: int) -> int:
     return struct.unpack_from("q", memory, offset)[0]
 
 
+def _int(memory: bytes, offset: int) -> int:
+    return struct.unpack_from("I", memory, offset)[0]
+
+
 def _short(memory: bytes, offset: int) -> int:
     return struct.unpack_from("H", memory, offset)[0]
 
@@ -152,7 +158,7 @@ def _find_layout() -> TensorLayout:
     autograd_meta, requires_grad, grad_fn, vtable = _find_autograd()
     dtype, itemsize = _find_dtype()
     storage, storage_data = _find_storage()
-    version_counter, version = _find_version()
+    version_counter, version = _find_version((storage, autograd_meta))
     return TensorLayout(
         cdata=cdata,
         sizes=_find_sizes(),
@@ -162,6 +168,7 @@ def _find_layout() -> TensorLayout:
         storage_offset=_find_storage_offset(),
         storage=storage,
         storage_data=storage_data,
+        use_count=_find_use_count(),
         version_counter=version_counter,
         version=version,
         autograd_meta=autograd_meta,
@@ -256,23 +263,59 @@ def _find_storage() -> tuple[int, int]:
     return storage, data
 
 
-def _find_version() -> tuple[int, int]:
-    tensors = [torch.empty(3, device="cpu") for _ in range(4)]
+def _use_count(tensor: Any) -> int:
+    return tensor._use_count()  # type: ignore[no-any-return]
 
-    def is_counter(at: int) -> bool:  # a detached tensor shares the counter and the storage, `.data` the storage alone
-        words = [[_word(_impl(one), at) for one in (tensor, tensor.detach(), tensor.data)] for tensor in tensors]
-        return all(_looks_like_pointer(own) and own == detached != data for own, detached, data in words)
+
+def _find_use_count() -> int:
+    """Find the number of references in C++, which begins the objects of tensors and of storages alike."""
+    if not hasattr(torch.Tensor, "_use_count") or not hasattr(torch._C, "_storage_Use_Count"):
+        raise CalibrationError("this version of torch does not tell use counts")
+    tensor = torch.empty(3, device="cpu")
+    storage = tensor.untyped_storage()
+    seen, aliases = [], []
+    for _ in range(4):
+        memories = _impl(tensor), _memory(storage._cdata, STORAGE_BYTES)
+        seen.append((memories, (_use_count(tensor), torch._C._storage_Use_Count(storage._cdata))))
+        held = torch.zeros(3, device="cpu", requires_grad=True) * tensor  # autograd keeps the tensor
+        aliases += [tensor.detach(), held]
+
+    def fits(at: int) -> bool:
+        return all((_int(one, at), _int(other, at)) == counts for (one, other), counts in seen)
+
+    return _the_one("use count", range(8, 24, 4), fits)
+
+
+def _find_version(others: Sequence[int]) -> tuple[int, int]:
+    """Find the counter of versions: a tensor shares it with what `detach` gives, and not with what `data` gives."""
+    tensors = [torch.empty(3, device="cpu") for _ in range(4)]
+    for at, tensor in enumerate(tensors):
+        for _ in range(2 * at):
+            tensor.zero_()
+    trios = [tuple(_impl(one) for one in (tensor, tensor.detach(), tensor.data)) for tensor in tensors]
+    inference = _impl(_inference_tensor())
+
+    def is_counter(at: int) -> bool:
+        if _word(inference, at) or at in others:
+            return False
+        words = [tuple(_word(impl, at) for impl in trio) for trio in trios]
+        if not all(_looks_like_pointer(own) and own == shared != other for own, shared, other in words):
+            return False
+        return len({own for own, _, _ in words}) == len(words)
 
     counter = _the_one("version counter", _words(_impl_bytes()), is_counter)
-    seen = []
-    for number, tensor in enumerate(tensors):
-        for _ in range(1 + 3 * number):
-            tensor.zero_()
-            seen.append((tensor._version, _memory(_word(_impl(tensor), counter), COUNTER_BYTES)))
-    places = range(8, COUNTER_BYTES - 3, 4)
-    return counter, _the_one(
-        "version", places, lambda at: all(struct.unpack_from("I", memory, at)[0] == version for version, memory in seen)
+    memories = [_memory(_word(trio[0], counter), COUNTER_BYTES) for trio in trios]
+    version = _the_one(
+        "version",
+        range(0, COUNTER_BYTES - 3, 4),
+        lambda at: all(_int(memory, at) == tensor._version for memory, tensor in zip(memories, tensors, strict=True)),
     )
+    return counter, version
+
+
+def _inference_tensor() -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.empty(3, device="cpu")
 
 
 def _looks_like_pointer(word: int) -> bool:
@@ -350,6 +393,7 @@ def _random_tensor(random_: random.Random) -> torch.Tensor:
     tensor = torch.empty(shape, dtype=dtype, device=device, requires_grad=can_require_grad and random_.random() < 0.5)
     for _ in range(random_.randrange(3)):
         tensor = random_.choice(_VARIATIONS)(tensor)
+    torch.autograd.graph.increment_version([tensor] * random_.randrange(3))
     return tensor
 
 
@@ -377,8 +421,9 @@ def _self_test(layout: TensorLayout) -> None:
             "storage_offset": tensor.storage_offset(),
             "keyset": torch._C._dispatch_keys(tensor).raw_repr(),
             "itemsize": tensor.element_size(),
-            "version": tensor._version,
             "dtype": dtype_codes.setdefault(tensor.dtype, read["dtype"]),
+            "use_count": _use_count(tensor),
+            "version": tensor._version,
             "device": device_codes.setdefault(tensor.device.type, read["device"]),
         }
         if tensor.device.type == "cpu":
@@ -412,8 +457,9 @@ def read_tensor(layout: TensorLayout, tensor: torch.Tensor) -> dict[str, object]
         "keyset": _word(impl, layout.keyset),
         "itemsize": layout.itemsize[_short(impl, layout.dtype)],
         "storage_offset": _signed(impl, layout.storage_offset),
+        "use_count": _int(impl, layout.use_count),
+        "version": _int(_memory(counter, COUNTER_BYTES), layout.version) if counter else None,
         "data": _word(_memory(storage, STORAGE_BYTES), layout.storage_data) if storage else None,
-        "version": struct.unpack("I", _memory(counter + layout.version, 4))[0] if counter else None,
         "requires_grad": _read_requires_grad(layout, impl),
     }
 

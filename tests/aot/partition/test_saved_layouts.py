@@ -65,7 +65,7 @@ def pair(request):
 
 def images(output: torch.Tensor) -> list[torch.Tensor]:
     """The kept ones. The output holds its history and so the saved values."""
-    return [t for t in output.grad_fn.saved_tensors if t is not None and t.dim() == 4 and t.shape[1] == 32]
+    return [t for t in output.grad_fn.saved() if t is not None and t.dim() == 4 and t.shape[1] == 32]
 
 
 def test_kept_images_lie_as_the_forward_made_them(pair) -> None:

@@ -197,7 +197,7 @@ def test_a_graph_that_is_retained_can_run_backward_again() -> None:
 
 
 def _saved_tensors(loss: torch.Tensor) -> list[torch.Tensor]:
-    return [tensor for tensor in loss.grad_fn.saved_tensors if tensor is not None]
+    return [tensor for tensor in loss.grad_fn.saved() if tensor is not None]
 
 
 class Gate(torch.nn.Module):

@@ -64,7 +64,7 @@ def test_nothing_keeps_the_memory_of_a_freed_parameter(name: str) -> None:
     x, p = torch.randn(SIZE, SIZE), torch.nn.Parameter(torch.empty(SIZE, SIZE))
     with filled(p, torch.ones(SIZE, SIZE), []):
         result = stator.compile(PROGRAMS[name])(x, p)
-    storages = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in result.grad_fn.saved_tensors}  # type: ignore[union-attr]
+    storages = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in result.grad_fn.saved()}  # type: ignore[union-attr]
     for known in (x, result):
         storages.pop(known.untyped_storage()._cdata, None)
     assert sum(storages.values()) < p.numel() * p.element_size()

@@ -128,6 +128,106 @@ def test_blocks_compiled_one_by_one(
     assert counters.counts["cuda_graphs:replayed"] > 20
 
 
+def hooked_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    """Saved values are kept elsewhere, and one forward's without a backward."""
+    kept: list[Any] = []
+    written = {buffer.data_ptr() for buffer in model.buffers()}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.data_ptr() not in written:
+            kept.append(tensor)
+        return tensor.clone()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(torch.randn(5, 8)).square().mean()
+    before = [one.clone() for one in kept]
+    model(torch.randn(5, 8))
+    optimizer.zero_grad()
+    loss.backward()
+    model(torch.randn(5, 8)).sum()
+    close(kept, before)
+    optimizer.step()
+
+
+def penalty_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    """A backward that is differentiated, and one behind it."""
+    x = torch.randn(5, 8, requires_grad=True)
+    result = model(x).square().sum()
+    (slope,) = torch.autograd.grad(result, x, create_graph=True)
+    optimizer.zero_grad()
+    (slope.square().sum() + result).backward()
+    model(torch.randn(5, 8)).mean().backward()
+    optimizer.step()
+
+
+def kept_gradients_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    """The program keeps gradients, views of them, and what hooks get."""
+    kept: list[torch.Tensor] = []
+    handles = [parameter.register_hook(kept.append) for parameter in model.parameters()]
+    sums: list[torch.Tensor] = []
+    for _ in range(3):
+        model(torch.randn(5, 8)).square().mean().backward()
+        sums.append(torch.stack([parameter.grad.sum() for parameter in model.parameters()]))
+        views = [parameter.grad.view(-1)[:3] for parameter in model.parameters()]
+        before = [view.clone() for view in views]
+        hooked = [one.clone() for one in kept]
+        optimizer.zero_grad()
+        model(torch.randn(5, 8)).sin().mean().backward()
+        close([views, kept[: len(hooked)]], [before, hooked])
+    for handle in handles:
+        handle.remove()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("step", [hooked_step, penalty_step, kept_gradients_step], ids=lambda step: step.__name__)
+@pytest.mark.parametrize("statistics", [False, True], ids=["", "statistics"])
+def test_training_in_other_ways(
+    capture: FakeCapture, statistics: bool, step: Callable[[nn.Module, torch.optim.Optimizer, int], None]
+) -> None:
+    model = make_model()
+    if statistics:
+        model[2] = nn.BatchNorm1d(16)
+    other = copy.deepcopy(model)
+    expected = _train(other, step)
+    close(_train(compiled(model), step), expected)
+    close(list(model.buffers()), list(other.buffers()))
+    assert counters.counts["cuda_graphs:replayed"] > 5
+
+
+def test_what_only_the_backward_reads_is_one_tensor_for_all_calls(capture: FakeCapture) -> None:
+    model = make_model()
+    run = compiled(model)
+    seen: list[set[int]] = []
+    x = torch.randn(5, 8)
+    for _ in range(6):
+        loss = run(x).square().mean()
+        node = loss.grad_fn.next_functions[0][0].next_functions[0][0]  # type: ignore[union-attr]
+        hidden = [one for one in node.record.saved(node.saved_tensors) if one.grad_fn is None]  # type: ignore[union-attr]
+        seen.append({id(one) for one in hidden if not one.requires_grad})
+        del hidden
+        loss.backward()
+    assert len(seen[-1]) > 1 and seen[-1] == seen[-2] == seen[-3]
+
+
+def test_second_derivatives_past_written_statistics(capture: FakeCapture) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.Tanh())
+    other = copy.deepcopy(model)
+    run = compiled(model)
+    for _ in range(6):
+        found = []
+        x = torch.randn(9, 8)
+        for call, module in ((run, model), (other, other)):
+            given = x.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(call(given).square().sum(), given, create_graph=True)
+            module(x)  # writes the statistics again
+            module.zero_grad()
+            slope.square().sum().backward()
+            found.append([one.grad for one in module.parameters()])
+        close(*found)
+    close(list(model.buffers()), list(other.buffers()))
+
+
 def test_buffers_are_written(capture: FakeCapture) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU())

@@ -45,6 +45,7 @@ from stator.base.locks import fork_safe_lock
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.ir.size_bindings import environment_of, size_reader
 from stator.graph.subgraphs.generators import random_devices, replay_random_numbers
+from stator.runtime.launch import step_forward
 from stator.shapes.expr import Symbol
 
 
@@ -113,14 +114,19 @@ class CompiledStep:
         self.last_edge = with_gradient[-1] if with_gradient else None
         # whether a backward of all values frees all that the step saved
         self.frees_all = self.frees in ((everything,) if self.saved else (0, everything))
-        # for `OrdinaryStepFunction`: nothing happens in a call but that values are computed
+        # for `OrdinaryStepFunction`: a call only computes values. If the forward is native, it may also write inputs
+        # that no gradient depends on
         self.is_ordinary = bool(joint.differentiable) and not (
-            self.mutated or joint.groups or joint.leads_to_made or joint.unreached or joint.links_effects
+            joint.groups or joint.leads_to_made or joint.unreached or joint.links_effects
         )
+        if self.mutated:
+            self.is_ordinary &= step_forward is not None and self.mutated == self.overwritten and not joint.links
         self.select_saved = _selection(parts.saved)
         # saved values that only the backward knows: one that is differentiated reads them, too
         self.known = [] if self.devices else [at for at, saved in enumerate(parts.saved) if self._is_hidden(saved)]
-        self.saved_results = {saved.position for saved in parts.saved if not isinstance(saved, SavedInput)}
+        # forward values that the backward reads; other saved results are never seen by autograd
+        positions = {saved.position for saved in parts.saved if not isinstance(saved, SavedInput)}
+        self.saved_value_places = [at for at in positions if at < self.value_count]
         self.number_count = len(joint.traced.numbers)
         self.symbols = (*joint.bindings, *joint.unknown)
         self.sizes_of = _size_notes(joint)
@@ -310,7 +316,7 @@ class CompiledStep:
         places = self._still_needed(freed)
         if self.parts.saved:
             step_node.kept = None if places is None else RetainedValues.of(places, saved)
-            step_node.maybe_clear_saved_tensors()
+            step_node.drop_saved()
         if places is None:
             step_node.primals = step_node.memory = ()
 

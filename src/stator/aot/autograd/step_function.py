@@ -61,7 +61,9 @@ class StepFunction(torch.autograd.Function):
         if step.groups:  # values get nodes of their own: see input_groups.py
             ctx.mark_non_differentiable(*[value for value in values if isinstance(value, torch.Tensor)])
             values += (nothing.detach(),)
-            results = [one.detach() if at in step.saved_results else one for at, one in enumerate(results)]  # no cycle
+            results = list(results)
+            for at in step.saved_value_places:  # no cycle
+                results[at] = results[at].detach()
         elif step.constant_positions:
             ctx.mark_non_differentiable(*_constants(step, values))
         if step.saved:
@@ -85,6 +87,8 @@ class StepFunction(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         del tangents, of_values
         found = step.gradients(ctx, step.request(positions, is_observed(ctx), step.asked_by(ctx)), present)
+        if not keeps_graph():  # as autograd does
+            ctx.drop_saved()
         others = (None,) * (step.leads_to_made + step.number_count)
         return (None, *found, *others)
 
@@ -136,13 +140,13 @@ class OrdinaryStepFunction(torch.autograd.Function):
             or (ctx.memory and not lie_at(ctx.primals, ctx.memory[0]))
         ):
             return StepFunction.backward(ctx, *given)
-        arguments = [*ctx.saved_tensors, *tangents] if step.saved else [*tangents]
+        arguments = [*ctx.saved(), *tangents] if step.saved else [*tangents]
         if not step.frees_all:
             ctx.freed = 0, graph_task_id(), step.frees
             step.free(ctx, step.frees, arguments)
         elif step.frees:
             ctx.freed = 0, graph_task_id(), step.frees
-            ctx.maybe_clear_saved_tensors()
+            ctx.drop_saved()
             ctx.primals = ctx.memory = ()
         if step.sizes_of is not None:
             found = step.whole.at(ctx.sizes)(arguments)  # type: ignore[union-attr, arg-type]
@@ -151,8 +155,8 @@ class OrdinaryStepFunction(torch.autograd.Function):
 
 
 class NativeStepFunction(OrdinaryStepFunction):
-    """`OrdinaryStepFunction` with a forward in C, for steps without numbers whose values are all differentiable. One
-    object, `record`, keeps the step, primals, versions and results."""
+    """`OrdinaryStepFunction` with a forward in C, for steps without numbers. One object, `record`, keeps the step,
+    primals, versions and results."""
 
     forward = staticmethod(step_forward or OrdinaryStepFunction.forward)
 
@@ -179,6 +183,19 @@ def _call_hooks(hooks: dict[int, Any], gradient: torch.Tensor | None) -> torch.T
     return gradient
 
 
+def _saved(step_node: Any) -> Sequence[Any]:
+    return step_node.saved_tensors  # type: ignore[no-any-return]
+
+
+def _saved_of_native(step_node: Any) -> list[Any]:
+    return step_node.record.saved(step_node.saved_tensors)  # type: ignore[no-any-return]
+
+
+def _drop_saved_of_native(step_node: Any) -> None:
+    step_node.record.drop_hidden()
+    step_node.maybe_clear_saved_tensors()
+
+
 def _describe_nodes(function: type[StepFunction] | type[OrdinaryStepFunction]) -> None:
     """Default attributes of the nodes of calls, which most calls leave as they are.
 
@@ -186,7 +203,8 @@ def _describe_nodes(function: type[StepFunction] | type[OrdinaryStepFunction]) -
 
     hooks: on results, by position. groups: nodes of the groups of inputs. value_nodes: the nodes before these, by
     position.
-    progress: of running backwards. sizes: the values of symbols.
+    progress: of running backwards. sizes: the values of symbols. saved(): the values that the backward reads, until
+    `drop_saved` frees them.
     """
     node_type: Any = function._backward_cls  # type: ignore[union-attr]
     node_type.apply = function.backward
@@ -194,6 +212,7 @@ def _describe_nodes(function: type[StepFunction] | type[OrdinaryStepFunction]) -
     node_type.linked = node_type.kept = None
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
     node_type.freed = NOTHING_FREED
+    node_type.saved, node_type.drop_saved = _saved, node_type.maybe_clear_saved_tensors
     node_type._register_hook_dict = _note_hooks
     node_type.register_prehook = node_type.register_hook = refuse_hooks
 
@@ -202,6 +221,7 @@ _describe_nodes(StepFunction)
 _describe_nodes(OrdinaryStepFunction)
 _describe_nodes(NativeStepFunction)
 _NATIVE_NODE: Any = NativeStepFunction._backward_cls  # type: ignore[attr-defined]
+_NATIVE_NODE.saved, _NATIVE_NODE.drop_saved = _saved_of_native, _drop_saved_of_native
 _NATIVE_NODE.step = property(attrgetter("record.step"))
 _NATIVE_NODE.primals = property(
     attrgetter("record.primals"), lambda node, tensors: setattr(node.record, "primals", tensors)
@@ -217,8 +237,8 @@ _apply_native_step = super(torch.autograd.Function, NativeStepFunction).apply
 
 def call_of_ordinary_step(step: CompiledStep) -> Callable[..., Sequence[Any]]:
     """A function of the primals of an ordinary step, and of numbers behind them, that returns its values."""
-    if step_forward is None or step.number_count or step.sizes_of is not None or step.constant_positions:
-        return partial(apply_ordinary_step, step)
+    if step_forward is None or step.number_count or step.sizes_of is not None:
+        return partial(apply_step if step.mutated else apply_ordinary_step, step)
     saved = tuple([one.index if isinstance(one, SavedInput) else ~one.position for one in step.saved])
     return make_step_call(
         _apply_native_step,
@@ -230,6 +250,9 @@ def call_of_ordinary_step(step: CompiledStep) -> Callable[..., Sequence[Any]]:
         placed=bool(step.placed),
         states=partial(states_of, step.devices) if step.devices else None,
         distinct=_distinct,
+        constants=tuple(step.constant_positions),
+        written=tuple(step.mutated),
+        general=partial(apply_step, step),
     )
 
 

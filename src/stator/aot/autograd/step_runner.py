@@ -79,7 +79,7 @@ def _values(step: CompiledStep, primals: Sequence[torch.Tensor], numbers: Sequen
 
     numbers: the symbolic ints among the inputs.
     """
-    if step.is_ordinary:
+    if step.is_ordinary and not step.mutated:
         return apply_ordinary_step(step, *primals, *numbers)  # type: ignore[no-any-return]
     if not step.joint.unreached and not step.leads_to_made:
         return apply_step(step, *primals, *numbers)  # type: ignore[no-any-return]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
@@ -12,42 +13,30 @@ import torch
 
 from stator.prims.record import TensorMeta
 from stator.prims.shared_memory import may_meet
+from stator.runtime.launch import spans_are_disjoint
 
 
 class InputSpans:
     """How many bytes each input spans from its first element, and which inputs are written to. varying: positions of
     inputs whose sizes differ from call to call."""
 
-    __slots__ = ("sizes", "varying", "written")
+    __slots__ = ("order", "sizes", "varying", "written")
 
     def __init__(self, tensors: Sequence[torch.Tensor], written: Iterable[int], varying: Collection[int] = ()) -> None:
-        self.sizes = [_span(tensor) for tensor in tensors]
+        self.sizes = array("q", [_span(tensor) for tensor in tensors])
         self.varying = varying
         chosen = frozenset(written)
-        self.written = [at in chosen for at in range(len(tensors))]
+        self.written = bytes([at in chosen for at in range(len(tensors))])
+        self.order = bytearray(array("q", range(len(tensors))))
 
     def are_disjoint(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether no written tensor shares a byte with the span of another. A tensor given twice overlaps itself."""
-        starts = [tensor.data_ptr() for tensor in tensors]
-        sizes, written = self.sizes, self.written
+        sizes = self.sizes
         if self.varying:
-            sizes = sizes.copy()
+            sizes = sizes[:]
             for at in self.varying:
                 sizes[at] = _span(tensors[at])
-        end = end_of_written = 0
-        for at in sorted(range(len(starts)), key=starts.__getitem__):
-            size = sizes[at]
-            if not size:
-                continue
-            start = starts[at]
-            if start < (end if written[at] else end_of_written):
-                return False
-            stop = start + size
-            if stop > end:
-                end = stop
-            if written[at] and stop > end_of_written:
-                end_of_written = stop
-        return True
+        return spans_are_disjoint(tensors, sizes.tobytes(), self.written, self.order)
 
 
 def byte_span(tensor: torch.Tensor) -> tuple[int, int]:

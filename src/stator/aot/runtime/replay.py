@@ -5,7 +5,7 @@ Each effect is one small closure. A graph without effects is called directly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -152,6 +152,8 @@ def with_effects(
         for index, position in traced.mutated
     )
     places = tuple([index for index, _ in traced.mutated])
+    contents_of = dict(traced.mutated)
+    once = [index for index in places if traced.announced.get(index, 0) == 1]  # statistics of a batch, mostly
     bindings, of_results = input_bindings(traced.graph.graph), traced.result_sizes
     described = zip(traced.outputs, _histories(traced), strict=True)
     makes = tuple([_make(*one, bindings, of_results) for one in described])
@@ -160,12 +162,8 @@ def with_effects(
     build = _builder(traced)
     layouts = traced.layouts
 
-    def run(inputs: Sequence[torch.Tensor]) -> Any:
-        if mutated and not torch.is_inference_mode_enabled():
-            for index in places:
-                if inputs[index].is_inference():  # raise before `inner` writes
-                    raise RuntimeError(_OF_INFERENCE_MODE)
-        results = inner(*inputs)
+    def copied_back(inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> list[torch.Tensor]:
+        """Give inputs their new contents. Returns inputs whose versions have to rise by one for each time."""
         written: list[torch.Tensor] = []
         for index, position, with_history, announced in mutated:
             contents, place = results[position], inputs[index]
@@ -175,8 +173,18 @@ def with_effects(
             with torch.set_grad_enabled(with_history):
                 (place if announced else place.data).copy_(contents)
             written += [place] * (announced - 1)  # copy_ has counted one write
+        return written
+
+    def run(inputs: Sequence[torch.Tensor]) -> Any:
+        of_inference = [index for index in places if inputs[index].is_inference()]
+        if of_inference and not torch.is_inference_mode_enabled():  # raise before `inner` writes
+            raise RuntimeError(_OF_INFERENCE_MODE)
+        results = inner(*inputs)
+        written = [inputs[index] for index in once if results[contents_of[index]] is None]
+        if len(written) < len(mutated):
+            written = copied_back(inputs, results)
         if written:
-            _say_written(written)
+            _say_written(written, of_inference)
         made: list[Any] = [None] * len(ordered)
         for at, make in ordered:
             made[at] = make(inputs, results, made)
@@ -210,9 +218,12 @@ _OF_INFERENCE_MODE = (
 )
 
 
-def _say_written(tensors: list[torch.Tensor]) -> None:
-    """Increment the version counters, so that autograd finds changed saved values. Inference tensors have none."""
-    torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+def _say_written(tensors: list[torch.Tensor], of_inference: Collection[int] | None = None) -> None:
+    """Increment the version counters, so that autograd finds changed saved values. Inference tensors have none:
+    `of_inference` is empty if there are none."""
+    if of_inference is None or of_inference:
+        tensors = [tensor for tensor in tensors if not tensor.is_inference()]
+    torch.autograd.graph.increment_version(tensors)
 
 
 _set_grad_enabled = torch._C._set_grad_enabled  # torch.no_grad() costs more than most views

@@ -26,7 +26,7 @@ def saved_values(step_node: Any, values: int) -> list[Any]:
     kept: RetainedValues | None = step_node.kept
     if kept is not None:
         return kept.saved(len(step.names))
-    return list(step_node.saved_tensors) if step.parts.saved else []
+    return list(step_node.saved()) if step.parts.saved else []
 
 
 def freed_values(step_node: Any) -> int:

@@ -155,11 +155,11 @@ def wrap(
     def tensors_of(args: Sequence[Any]) -> list[torch.Tensor]:
         return [*[value for value in args if isinstance(value, torch.Tensor)], *placed]
 
-    def values_of(args: Sequence[Any]) -> list[Any]:
-        return [*tensors_of(args), *[args[at] for at in numbers]]
+    def run_on(tensors: list[torch.Tensor], args: Sequence[Any]) -> Any:
+        return run([*tensors, *[args[at] for at in numbers]] if numbers else tensors)
 
     def call(*args: Any) -> Any:
-        return run(values_of(args))
+        return run_on(tensors_of(args), args)
 
     def call_in_place(*args: Any) -> Any:
         tensors = tensors_of(args)
@@ -175,7 +175,7 @@ def wrap(
     inner = call
     if traced.mutated or traced.layouts:
         eagerly = _eagerly(gm)
-        inner = _checking_overlap(run_overlapping or eagerly, eagerly, traced, call, equalities, tensors_of)
+        inner = _checking_overlap(run_overlapping or eagerly, eagerly, traced, run_on, equalities, tensors_of)
     return call_in_place if traced.fixed_offsets else inner
 
 
@@ -194,11 +194,11 @@ def _checking_overlap(
     run_overlapping: RunOverlapping,
     eagerly: RunOverlapping,
     traced: Traced,
-    run: Callable[..., Any],
+    run_on: Callable[[list[torch.Tensor], Sequence[Any]], Any],
     equalities: list[int] | None,
     tensors_of: Callable[[Sequence[Any]], list[torch.Tensor]],
 ) -> Callable[..., Any]:
-    """`run`, where inputs overlap as when the graph was compiled; else `run_overlapping`."""
+    """`run_on` the tensors of a call, where inputs overlap as when the graph was compiled; else `run_overlapping`."""
     extents: InputSpans | None = None
     written = writes_of(traced)
     placeholders = [node for node in traced.graph.graph.nodes if node.op == "placeholder"]
@@ -213,10 +213,10 @@ def _checking_overlap(
         if traced.layouts and equalities_of(tensors) != (equalities or list(range(len(tensors)))):
             return eagerly(written, args)  # more or fewer inputs change their layout
         if equalities is None and extents.are_disjoint(tensors):
-            return run(*args)
+            return run_on(tensors, args)
         same = equalities is None or equalities_of(tensors) == equalities
         if same and writes_are_private(traced, tensors, merged=equalities is not None):
-            return run(*args)
+            return run_on(tensors, args)
         return run_overlapping(written, args)
 
     return call_checked

@@ -1,5 +1,6 @@
 /* Calls generated kernels on tensors, and caches views of parameters: the work of compiled code per call. No
  * computation and no allocation decisions live here. No torch headers; tensor_impl.h reads metadata by offset. */
+#include "result_tensors.h"
 #include "sized_call.h"
 #include "step_call.h"
 #include "tensor_address.h"
@@ -437,7 +438,8 @@ PyMODINIT_FUNC PyInit__launch(void)
         || PyModule_AddObjectRef(module, "SizedCall", (PyObject *)&StatorSizedCallType) < 0
         || PyModule_AddObjectRef(module, "StepCall", (PyObject *)&StatorStepCallType) < 0
         || PyModule_AddObjectRef(module, "Allocation", (PyObject *)&StatorAllocationType) < 0
-        || PyModule_AddFunctions(module, stator_tensor_list_methods) < 0) {
+        || PyModule_AddFunctions(module, stator_tensor_list_methods) < 0
+        || PyModule_AddFunctions(module, stator_result_tensor_methods) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -2,9 +2,8 @@
  * Allocation makes fresh tensors of one layout. */
 #include "sized_call.h"
 
-#ifndef _WIN32
-#include <dlfcn.h>
-#endif
+#include "torch_c.h"
+
 #include <stddef.h>
 #include <structmember.h>
 
@@ -211,31 +210,6 @@ PyTypeObject StatorSizedCallType = {
 
 /* ---- Allocation -------------------------------------------------------------------------------------------------- */
 
-/* torch's C interface to tensors, and the function that makes the Python object of a tensor: half the time of a call of
- * `empty_like`. Without them NULL. */
-static struct {
-    int32_t (*empty_strided)(int64_t ndim, int64_t const *size, int64_t const *stride, int32_t dtype, int32_t device,
-                             int32_t device_index, void **tensor); /* not 0: an error */
-    int32_t (*delete_tensor)(void *tensor);
-    PyObject *(*wrap)(void *tensor); /* the argument is a reference in C++ */
-} torch_c;
-
-void stator_find_torch_c(void)
-{
-#ifndef _WIN32
-    void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    void *python = dlopen("libtorch_python.so", RTLD_LAZY | RTLD_NOLOAD);
-    void *empty_strided = library ? dlsym(library, "aoti_torch_empty_strided") : NULL;
-    void *delete_tensor = library ? dlsym(library, "aoti_torch_delete_tensor_object") : NULL;
-    void *wrap = python ? dlsym(python, "_Z16THPVariable_WrapRKN2at10TensorBaseE") : NULL;
-    if (empty_strided && delete_tensor && wrap) {
-        memcpy(&torch_c.empty_strided, &empty_strided, sizeof empty_strided);
-        memcpy(&torch_c.delete_tensor, &delete_tensor, sizeof delete_tensor);
-        memcpy(&torch_c.wrap, &wrap, sizeof wrap);
-    }
-#endif
-}
-
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -245,7 +219,7 @@ typedef struct {
     PyObject *empty_like;
     PyObject *template;  /* a tensor of the layout, or NULL */
     char used;
-    char direct;         /* by torch_c */
+    char direct;         /* by stator_torch_c */
 } Allocation;
 
 /* A fresh tensor of the template's layout and device; NULL, perhaps without an exception. */
@@ -254,15 +228,13 @@ static PyObject *allocate(PyObject *template)
     char const *impl = stator_tensor_impl(&stator_layout, template);
     uint16_t device = impl ? stator_tensor_device(&stator_layout, impl) : 0; /* type, index */
     void *tensor = NULL;
-    if (!impl || torch_c.empty_strided(stator_tensor_ndim(&stator_layout, impl), stator_tensor_sizes(&stator_layout, impl),
+    if (!impl || stator_torch_c.empty_strided(stator_tensor_ndim(&stator_layout, impl), stator_tensor_sizes(&stator_layout, impl),
                                        stator_tensor_strides(&stator_layout, impl),
                                        stator_tensor_dtype(&stator_layout, impl), device & 0xff, (int8_t)(device >> 8),
                                        &tensor)) {
         return NULL;
     }
-    PyObject *result = torch_c.wrap(tensor);
-    torch_c.delete_tensor(tensor);
-    return result;
+    return stator_wrap_tensor(tensor);
 }
 
 static int are_alike(PyObject *one, PyObject *other)
@@ -287,7 +259,7 @@ static int are_alike(PyObject *one, PyObject *other)
  * before the program's own allocation, which would otherwise raise the peak. */
 static int can_allocate(Allocation const *self)
 {
-    char const *impl = stator_layout.valid && torch_c.wrap ? stator_tensor_impl(&stator_layout, self->template) : NULL;
+    char const *impl = stator_layout.valid && stator_torch_c.empty_strided ? stator_tensor_impl(&stator_layout, self->template) : NULL;
     if (!impl) {
         return 0;
     }

@@ -7,7 +7,4 @@
 extern PyTypeObject StatorSizedCallType;
 extern PyTypeObject StatorAllocationType;
 
-/* Look for functions of torch's libraries, if these are loaded. */
-void stator_find_torch_c(void);
-
 #endif

@@ -22,8 +22,9 @@ typedef struct {
     int storage_offset; /* TensorImpl -> int64, in elements */
     int storage;        /* TensorImpl -> StorageImpl* */
     int storage_data;   /* StorageImpl -> address of the first byte */
-    int version_counter; /* TensorImpl -> counter or NULL (made in inference mode) */
-    int version;        /* counter -> uint32: the number of writes */
+    int use_count;      /* TensorImpl, StorageImpl -> uint32 number of references in C++ */
+    int version_counter; /* TensorImpl -> VersionCounter* or NULL */
+    int version;        /* VersionCounter -> uint32 */
     int autograd_meta;  /* TensorImpl -> AutogradMeta* or NULL */
     int requires_grad;  /* AutogradMeta -> bool */
     int grad_fn;        /* AutogradMeta -> pointer or NULL */
@@ -31,7 +32,7 @@ typedef struct {
     uint8_t itemsize[256];         /* bytes per element by type code; 0: unknown */
 } StatorTensorLayout;
 
-/* Install the tuple of `TensorLayout.as_tuple()` (13 offsets, vtable, itemsize bytes). -1 with an exception on
+/* Install the tuple of `TensorLayout.as_tuple()` (14 offsets, vtable, itemsize bytes). -1 with an exception on
    error. */
 static inline int stator_layout_install(StatorTensorLayout *layout, PyObject *tuple)
 {
@@ -40,11 +41,12 @@ static inline int stator_layout_install(StatorTensorLayout *layout, PyObject *tu
     Py_ssize_t itemsize_length;
     unsigned long long vtable;
     memset(&new_layout, 0, sizeof new_layout);
-    if (!PyArg_ParseTuple(tuple, "iiiiiiiiiiiiiKy#;a TensorLayout tuple is expected",
+    if (!PyArg_ParseTuple(tuple, "iiiiiiiiiiiiiiKy#;a TensorLayout tuple is expected",
                           &new_layout.cdata, &new_layout.sizes, &new_layout.dtype, &new_layout.device,
                           &new_layout.keyset, &new_layout.storage_offset, &new_layout.storage,
-                          &new_layout.storage_data, &new_layout.version_counter, &new_layout.version,
-                          &new_layout.autograd_meta, &new_layout.requires_grad, &new_layout.grad_fn, &vtable, &itemsize, &itemsize_length)) {
+                          &new_layout.storage_data, &new_layout.use_count, &new_layout.version_counter,
+                          &new_layout.version, &new_layout.autograd_meta, &new_layout.requires_grad,
+                          &new_layout.grad_fn, &vtable, &itemsize, &itemsize_length)) {
         return -1;
     }
     if (itemsize_length != (Py_ssize_t)sizeof new_layout.itemsize) {
@@ -124,7 +126,7 @@ static inline char *stator_tensor_data(StatorTensorLayout const *layout, char co
     return data ? data + offset : NULL;
 }
 
-/* The number of writes to the tensor and its views; -1: nothing counts them. */
+/* The version of a tensor; -1 for one made in inference mode, which has none. */
 static inline int64_t stator_tensor_version(StatorTensorLayout const *layout, char const *impl)
 {
     char const *counter = STATOR_AT(char const *, impl, layout->version_counter);

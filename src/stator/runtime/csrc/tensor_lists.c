@@ -128,19 +128,14 @@ static PyObject *storage_of(PyObject *tensor)
     return PyObject_CallOneArg(stator_untyped_storage, tensor);
 }
 
-/* The getter raises RuntimeError for tensors made in inference mode, which have no version. */
 PyObject *stator_version(PyObject *tensor)
 {
-    static PyObject *name; /* lives as long as the process */
-    if (!name && !(name = PyUnicode_InternFromString("_version"))) {
+    char const *impl = stator_is_tensor(tensor) ? stator_tensor_impl(&stator_layout, tensor) : NULL;
+    if (!impl) {
+        PyErr_Format(PyExc_TypeError, "a tensor is expected, not %.100s", Py_TYPE(tensor)->tp_name);
         return NULL;
     }
-    PyObject *version = PyObject_GetAttr(tensor, name);
-    if (!version && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-        PyErr_Clear();
-        version = PyLong_FromLong(-1);
-    }
-    return version;
+    return PyLong_FromLongLong(stator_tensor_version(&stator_layout, impl));
 }
 
 PyObject *stator_memory(PyObject *tensors)
@@ -194,6 +189,60 @@ static PyObject *references(PyObject *module, PyObject *args)
     return result;
 }
 
+/* Return whether no written tensor shares a byte with the span of another. `order` are places by rising addresses in an
+ * earlier call: most tensors are where they were, so that few have to move in it. */
+static PyObject *spans_are_disjoint(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *tensors, *order_bytes;
+    char const *sizes_bytes, *written;
+    Py_ssize_t sizes_count, written_count;
+    if (!PyArg_ParseTuple(args, "Oy#y#O!", &tensors, &sizes_bytes, &sizes_count, &written, &written_count,
+                          &PyByteArray_Type, &order_bytes)) {
+        return NULL;
+    }
+    Py_ssize_t const count = count_of(tensors);
+    if (count < 0) {
+        return NULL;
+    }
+    if (sizes_count != count * 8 || written_count != count || PyByteArray_GET_SIZE(order_bytes) != count * 8) {
+        PyErr_SetString(PyExc_ValueError, "a size, a flag and a place are expected for each tensor");
+        return NULL;
+    }
+    uintptr_t *starts = PyMem_Malloc((size_t)(count + 1) * sizeof *starts);
+    if (!starts) {
+        return PyErr_NoMemory();
+    }
+    char const *impl = "";
+    for (Py_ssize_t at = 0; impl && at < count; ++at) {
+        if ((impl = impl_at(tensors, at))) {
+            starts[at] = (uintptr_t)stator_tensor_data(&stator_layout, impl);
+        }
+    }
+    int64_t *order = (int64_t *)PyByteArray_AS_STRING(order_bytes);
+    uintptr_t end = 0, end_of_written = 0;
+    int disjoint = 1;
+    for (Py_ssize_t i = 1; impl && i < count; ++i) {
+        int64_t const one = order[i];
+        Py_ssize_t to = i;
+        for (; to && starts[order[to - 1]] > starts[one]; --to) {
+            order[to] = order[to - 1];
+        }
+        order[to] = one;
+    }
+    for (Py_ssize_t i = 0; impl && disjoint && i < count; ++i) {
+        int64_t const at = order[i];
+        uintptr_t const size = (uintptr_t)STATOR_AT(int64_t, sizes_bytes, 8 * at), stop = starts[at] + size;
+        if (!size) {
+            continue;
+        }
+        disjoint = starts[at] >= (written[at] ? end : end_of_written);
+        end = stop > end ? stop : end;
+        end_of_written = written[at] && stop > end_of_written ? stop : end_of_written;
+    }
+    PyMem_Free(starts);
+    return impl ? PyBool_FromLong(disjoint) : NULL;
+}
+
 static int compare_addresses(void const *one, void const *other)
 {
     uintptr_t left = (uintptr_t)*(void *const *)one, right = (uintptr_t)*(void *const *)other;
@@ -202,15 +251,20 @@ static int compare_addresses(void const *one, void const *other)
 
 int stator_are_distinct(PyObject *objects)
 {
-    Py_ssize_t count = count_of(objects);
-    void **sorted = count < 0 ? NULL : PyMem_Malloc((size_t)(count + 1) * sizeof *sorted);
+    Py_ssize_t given = count_of(objects), count = 0;
+    void **sorted = given < 0 ? NULL : PyMem_Malloc((size_t)(given + 1) * sizeof *sorted);
     if (!sorted) {
-        if (count >= 0) {
+        if (given >= 0) {
             PyErr_NoMemory();
         }
         return -1;
     }
-    memcpy(sorted, PySequence_Fast_ITEMS(objects), (size_t)count * sizeof *sorted);
+    for (Py_ssize_t at = 0; at < given; ++at) {
+        PyObject *object = PySequence_Fast_GET_ITEM(objects, at);
+        if (object != Py_None) {
+            sorted[count++] = object;
+        }
+    }
     qsort(sorted, (size_t)count, sizeof *sorted, compare_addresses);
     int distinct = 1;
     for (Py_ssize_t at = 1; distinct && at < count; ++at) {
@@ -220,7 +274,7 @@ int stator_are_distinct(PyObject *objects)
     return distinct;
 }
 
-/* Return whether no object occurs twice in a list or tuple. */
+/* Return whether no object but None occurs twice in a list or tuple. */
 static PyObject *are_distinct(PyObject *Py_UNUSED(module), PyObject *objects)
 {
     int const distinct = stator_are_distinct(objects);
@@ -264,7 +318,9 @@ PyMethodDef stator_tensor_list_methods[] = {
     {"memory", memory, METH_O, PyDoc_STR("memory(list_of_tensors) -> (places, list of torch.UntypedStorage)")},
     {"references", references, METH_VARARGS,
      PyDoc_STR("references(list_of_tensors, positions) -> list of (position, weak reference, version)")},
-    {"are_distinct", are_distinct, METH_O, PyDoc_STR("are_distinct(list) -> whether no object occurs twice")},
+    {"are_distinct", are_distinct, METH_O, PyDoc_STR("are_distinct(list) -> whether no object but None occurs twice")},
+    {"spans_are_disjoint", spans_are_disjoint, METH_VARARGS,
+     PyDoc_STR("spans_are_disjoint(list_of_tensors, sizes, written, order) -> whether no written one overlaps another")},
     {"versions", versions, METH_O, PyDoc_STR("versions(list_of_tensors) -> list of numbers, -1 where there is none")},
     {NULL, NULL, 0, NULL},
 };

@@ -1,5 +1,5 @@
 """Results of recorded programs: handed out where they lie, copied, or made from inputs. Each call gets tensors of its
-own, also of memory that it shares with earlier calls.
+own, also of memory that it shares with earlier calls; only results that no program of the user sees are lent.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+
+from stator.runtime.launch import uses, uses_are, with_aliases
 
 from .graph_capture import CaptureFailed
 from .result_memory import USES_ARE_KNOWN, ResultStorage
@@ -22,7 +24,10 @@ class RecordedResults:
     handed: the storages that callers get. `make` needs a context below autograd.
     """
 
-    __slots__ = ("_copied", "_copied_storages", "_handed", "_inputs", "_plain", "_repeated", "handed")
+    __slots__ = (
+        *("_at_rest", "_copied", "_copied_storages", "_inputs", "_items", "_owned", "_positions", "_repeated"),
+        *("_storages", "_tensors", "handed"),
+    )
 
     def __init__(
         self,
@@ -30,13 +35,15 @@ class RecordedResults:
         given: Sequence[Any],
         copied: Collection[int],
         device: torch.device,
+        visible: int | None = None,
     ) -> None:
         """results: those of the capture; the list is emptied, because nothing else may own results. given: the inputs
-        of the capture. copied: positions of results that callers get copies of.
+        of the capture. copied: positions of results that callers get copies of. visible: only so many of the results
+        leave compiled code.
 
         Raises CaptureFailed for a result that a replay cannot make again.
         """
-        self._plain: list[Any] = [None] * len(results)
+        self._items: list[Any] = [None] * len(results)  # of every call
         self._inputs: list[tuple[int, int, Layout | None]] = []
         self._repeated: list[tuple[int, int]] = []
         groups: dict[int, list[tuple[int, torch.Tensor]]] = {}
@@ -50,7 +57,7 @@ class RecordedResults:
                 self._repeated.append((at, earlier))
                 continue
             if not isinstance(result, torch.Tensor):
-                self._plain[at] = result
+                self._items[at] = result
                 continue
             if result.layout is not torch.strided or result.device != device or result.is_conj() or result.is_neg():
                 raise CaptureFailed("a result is no plain tensor of the device")
@@ -62,20 +69,33 @@ class RecordedResults:
         results.clear()
         del result
         self.handed: list[ResultStorage] = []
-        self._handed: list[tuple[int, torch.Tensor]] = []
+        # results that callers get other tensors of
+        self._positions: list[int] = []
+        self._tensors: list[torch.Tensor] = []
         self._copied: list[tuple[list[torch.Tensor], list[int]]] = []
         self._copied_storages: list[ResultStorage] = []
-        self._choose(groups, copied)
+        self._choose(groups, copied, len(self._items) if visible is None else visible)
+        self._owned = [tensor for one in self.handed for tensor in one.tensors]
+        self._storages = [storage for one in self.handed for storage in one.storages]
+        for one in self.handed:
+            one.rest()
+        self._at_rest = uses(self._owned, self._storages) if self.handed else b""
 
-    def _choose(self, groups: dict[int, list[tuple[int, torch.Tensor]]], copied: Collection[int]) -> None:
-        """Choose for each storage whether callers get that storage or a copy."""
+    def _choose(self, groups: dict[int, list[tuple[int, torch.Tensor]]], copied: Collection[int], visible: int) -> None:
+        """Choose for each storage whether callers get that storage or a copy. A result that compiled code keeps for
+        itself is one tensor for all calls: nobody uses it when a call begins."""
         single: defaultdict[torch.dtype, tuple[list[torch.Tensor], list[int]]] = defaultdict(lambda: ([], []))
         for key in list(groups):
             positions = [at for at, _ in groups[key]]
             owner = ResultStorage([tensor for _, tensor in groups.pop(key)], positions)
-            if USES_ARE_KNOWN and not owner.is_used() and not any(at in copied for at in positions):
+            if USES_ARE_KNOWN and not owner.is_shared() and not any(at in copied for at in positions):
                 self.handed.append(owner)
-                self._handed += zip(positions, owner.tensors, strict=True)
+                for at, tensor in zip(positions, owner.tensors, strict=True):
+                    if at >= visible:
+                        self._items[at] = tensor
+                        continue
+                    self._positions.append(at)
+                    self._tensors.append(tensor)
             elif len(positions) == 1:
                 tensors, places = single[owner.tensors[0].dtype]
                 tensors += owner.tensors
@@ -86,9 +106,7 @@ class RecordedResults:
 
     def make(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The results of a replay."""
-        made = self._plain.copy()
-        for at, tensor in self._handed:
-            made[at] = tensor.detach()  # below autograd: another tensor of this memory
+        made = with_aliases(self._items, self._positions, self._tensors)
         for at, position, layout in self._inputs:
             made[at] = inputs[position] if layout is None else _view(inputs[position], *layout)
         for tensors, positions in self._copied:
@@ -103,9 +121,14 @@ class RecordedResults:
             made[at] = made[earlier]
         return tuple(made)
 
+    def are_used(self) -> bool:
+        """Whether any of `handed` is used."""
+        return bool(self.handed) and not uses_are(self._owned, self._storages, self._at_rest)
+
     def release(self) -> None:
         """Leave the memory to its users."""
-        self._handed.clear()
+        for items in (self._items, self._positions, self._tensors, self._owned, self._storages):
+            items.clear()
         for one in self.handed:
             one.release()
 

@@ -109,13 +109,14 @@ def pool_of(device: torch.device) -> GraphPool:
     return found or _pools.setdefault(device, GraphPool(device, CudaCapture(device)))
 
 
-def record(call: Call, description: InputDescription, pool: GraphPool, name: str) -> Call:
+def record(call: Call, description: InputDescription, pool: GraphPool, name: str, visible: int | None = None) -> Call:
     """Return a callable like `call`, which runs it as it is at first, then records it and replays the recording.
 
     call: a compiled program whose tensors are all on the pool's device, which launches work on the current stream and
-    neither waits for the device nor reads its data. name: of the program, for messages.
+    neither waits for the device nor reads its data. name: of the program, for messages. visible: only so many of its
+    results leave compiled code; by default all.
     """
-    return RecordedProgram(call, description, pool, name)
+    return RecordedProgram(call, description, pool, name, visible)
 
 
 def refuse(name: str, reason: str) -> None:
@@ -128,8 +129,10 @@ def refuse(name: str, reason: str) -> None:
 class RecordedProgram:
     """See `record`."""
 
-    def __init__(self, call: Call, description: InputDescription, pool: GraphPool, name: str) -> None:
-        self.call, self.description, self.pool, self.name = call, description, pool, name
+    def __init__(
+        self, call: Call, description: InputDescription, pool: GraphPool, name: str, visible: int | None
+    ) -> None:
+        self.call, self.description, self.pool, self.name, self.visible = call, description, pool, name, visible
         self.boxed = description.boxed
         self.stopped = False
         self.failures = self.evasions = 0
@@ -273,7 +276,8 @@ class RecordedProgram:
         pool.capturing = True
         try:
             made = Recording(
-                self.call, self.description, pool.capture, inputs, direct, self.copied, pool.device, self.memory
+                *(self.call, self.description, pool.capture, inputs, direct, self.copied),
+                *(pool.device, self.memory, self.visible),
             )
         except CaptureFailed as error:
             self.failures += 1

@@ -29,10 +29,11 @@ class Recording:
         copied_results: Collection[int],
         device: torch.device,
         pool: int,
+        visible: int | None,
     ) -> None:
         """direct: positions of inputs that are read where they lie; others are copied. copied_results: positions of
-        results that callers get copies of. pool: the number of the pool that it takes memory from. Raises
-        CaptureFailed."""
+        results that callers get copies of. pool: the number of the pool that it takes memory from. visible: see
+        `RecordedResults`. Raises CaptureFailed."""
         self.pool = pool
         copied = [at for at in description.tensors if at not in direct]
         with torch._C._InferenceMode(False):
@@ -43,7 +44,7 @@ class Recording:
         self.code = list(getattr(call, "known", {}).values())
         results = list(captured)
         del captured
-        self.results = RecordedResults(results, given, copied_results, device)
+        self.results = RecordedResults(results, given, copied_results, device, visible)
         self.read = [StorageWeakRef(inputs[at].untyped_storage()) for at in direct]
         self.quiet = True  # whether no caller has got results since all were seen unused
         self.overwrites: list[tuple[Recording, list[ResultStorage]]] = []  # results that a replay may write to
@@ -71,7 +72,8 @@ class Recording:
 
     def used(self) -> list[ResultStorage]:
         """The results that callers hold."""
-        if self.quiet:
+        if self.quiet or not self.results.are_used():
+            self.quiet = True
             return []
         found = [one for one in self.handed if one.is_used()]
         self.quiet = not found

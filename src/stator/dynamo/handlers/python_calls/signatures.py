@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
@@ -48,19 +47,22 @@ class _SameParts:
     """Checks that everything that decides a function's signature is the object that it was during capture."""
 
     def __init__(self, function: Any) -> None:
-        self.parts = tuple(_parts(function))
+        self.parts = _parts(function)
 
     def __call__(self, function: Any) -> bool:
-        now = tuple(_parts(function))
+        now = _parts(function)
         return len(now) == len(self.parts) and all(map(operator.is_, now, self.parts))
 
     def __repr__(self) -> str:
         return "has the signature it had"
 
 
-def _parts(function: Any) -> Iterator[Any]:
+def _parts(function: Any) -> list[Any]:
+    found: list[Any] = []
     for wrapped in _wrapped_functions(function):
-        yield from (wrapped.__code__, wrapped.__defaults__)
+        found += (wrapped.__code__, wrapped.__defaults__)
         for table in (wrapped.__kwdefaults__ or {}, wrapped.__annotations__, wrapped.__dict__):
-            for name, value in table.items():
-                yield from (name, value)
+            found += table
+            found += table.values()
+            found.append(_parts)  # ends the table
+    return found
