@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from .autograd_state import below_autograd
-from .placement import Piece, padded, place
+from .placement import Piece, padded, place, spacing_on
 
 # One intermediate: (offset in bytes, size, stride, dtype).
 Slot = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -80,7 +80,8 @@ def placed_arena(pieces: Sequence[Piece], slots: Sequence[SizedSlot], device: to
 
     pieces: (first step, last step, bytes) of each piece of memory. slots: as of `ArenaUser`, with offsets in a piece.
     """
-    offsets, needed = place([(start, end, padded(max(size, 0))) for start, end, size in pieces])
+    spacing = spacing_on(device.type)
+    offsets, needed = place([(start, end, padded(max(size, 0), spacing)) for start, end, size in pieces])
     placed = [(offsets[piece] + offset, size, stride, dtype) for piece, offset, size, stride, dtype in slots]
     return ArenaUser(needed, placed, device)
 

@@ -4,12 +4,25 @@ running programs for sizes that change between calls."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-ALIGNMENT = 64
-# Buffers with sizes that are powers of two would all start at the same distance from a page's start. Loads then wait
-# for stores to other buffers at the same distance (4K aliasing). Padding keeps the buffers apart.
 _PAGE = 4096
-_STAGGER = 192
+
+
+@dataclass(frozen=True, slots=True)
+class Spacing:
+    """alignment: of each buffer, in bytes. stagger: more bytes behind each buffer of at least a page."""
+
+    alignment: int
+    stagger: int
+
+
+# Buffers with sizes that are powers of two would all start at the same distance from a page's start. Loads of a CPU
+# then wait for stores to other buffers at the same distance (4K aliasing). Padding keeps the buffers apart.
+CPU = Spacing(64, 192)
+# As torch's allocator does. The library's products and attention read whole lines of 128 bytes, and a row that begins
+# in the middle of a line touches one line more.
+GPU = Spacing(512, 0)
 
 # (first step, last step, bytes)
 Piece = tuple[int, int, int]
@@ -37,10 +50,14 @@ def place(pieces: Sequence[Piece]) -> tuple[list[int], int]:
     return offsets, total
 
 
-def aligned(count: int) -> int:
-    return -(-count // ALIGNMENT) * ALIGNMENT
+def spacing_on(device_type: str) -> Spacing:
+    return CPU if device_type == "cpu" else GPU
 
 
-def padded(count: int) -> int:
+def aligned(count: int, spacing: Spacing) -> int:
+    return -(-count // spacing.alignment) * spacing.alignment
+
+
+def padded(count: int, spacing: Spacing) -> int:
     """The bytes to reserve for a buffer of `count` bytes."""
-    return aligned(count) + (_STAGGER if count >= _PAGE else 0)
+    return aligned(count, spacing) + (spacing.stagger if count >= _PAGE else 0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stator.inductor.buffers import Layout
-from stator.runtime.placement import aligned, padded, place
+from stator.runtime.placement import aligned, padded, place, spacing_on
 
 from .aliases import typical_bytes
 from .steps import Allocate, Free, Program, Reuse
@@ -49,6 +49,7 @@ def plan_arena(program: Program) -> ArenaLayout:
     blocks = _blocks(program)
     offsets, size = place([(block.start, block.end, block.bytes) for block in blocks])
     layouts = {name: program.buffers[name].layout for block in blocks for name in block.names}
+    spacing = spacing_on(program.device.type)
     return ArenaLayout(
         placed=tuple(
             ArenaSlot(name, offset, layouts[name])
@@ -56,7 +57,7 @@ def plan_arena(program: Program) -> ArenaLayout:
             for name in block.names
         ),
         bytes=size,
-        naive_bytes=sum(aligned(typical_bytes(layout, program.sizes)) for layout in layouts.values()),
+        naive_bytes=sum(aligned(typical_bytes(layout, program.sizes), spacing) for layout in layouts.values()),
         blocks=tuple(blocks),
     )
 
@@ -64,9 +65,10 @@ def plan_arena(program: Program) -> ArenaLayout:
 def _blocks(program: Program) -> list[ArenaBlock]:
     blocks: list[ArenaBlock] = []
     holder: dict[str, ArenaBlock] = {}
+    spacing = spacing_on(program.device.type)
     for position, step in enumerate(program.steps):
         if isinstance(step, Allocate) and _is_in_arena(step, program):
-            size = padded(typical_bytes(step.layout, program.sizes))
+            size = padded(typical_bytes(step.layout, program.sizes), spacing)
             block = ArenaBlock([step.name], position, len(program.steps), step.layout, size)
             blocks.append(block)
             holder[step.name] = block
