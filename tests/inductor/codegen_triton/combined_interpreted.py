@@ -63,6 +63,17 @@ def three_parts(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tens
     return torch.cat((x, y.half().float() * 2, z), 1) * 3 + 1
 
 
+def of_a_joint_projection(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The gradients of queries, keys and values side by side: one kernel stores them and sums columns of parts, one
+    adds up the sums."""
+    rows = torch.stack([q, k, v]).permute(1, 3, 0, 2, 4).reshape(q.shape[0] * q.shape[2], -1)
+    return torch.mm(rows, rows[:5].t()), torch.mm(rows.t(), rows[:, :5]), rows.sum(0)
+
+
+def stacked_in_the_middle(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.stack((x, y.half().float() * 2), 1) * 3 + 1
+
+
 def randn(*shape: int) -> torch.Tensor:
     return torch.randn(shape)
 
@@ -75,6 +86,8 @@ PROGRAMS: list[tuple[Callable[..., Any], Callable[[], list[torch.Tensor]], int]]
     (moments, lambda: [randn(n) for _ in range(3) for n in (10, 300, 10, 1030)], 1),
     (one_writes_what_another_reads, lambda: [randn(9, 20), randn(9, 20)], 1),
     (rotary, lambda: [randn(5, 32), randn(5, 16), randn(5, 16), randn(5, 8)], 3),
+    (of_a_joint_projection, lambda: [randn(2, 600, 3, 4).transpose(1, 2) for _ in range(3)], 2),
+    (stacked_in_the_middle, lambda: [randn(4, 3, 5), randn(4, 3, 5)], 1),
     (three_parts, lambda: [randn(4, 3, 5), randn(4, 1, 5), randn(4, 6, 5)], 1),
 ]
 

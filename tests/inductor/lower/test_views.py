@@ -74,6 +74,15 @@ def test_a_clone_that_the_library_reads_is_stored_once(columns):
     assert len(loop_nodes(lowered)) == 1
 
 
+def test_a_clone_that_several_products_read_through_views_is_stored_once():
+    def gradients(x):
+        y = x.permute(1, 0, 2).reshape(12, 6)
+        return torch.mm(y, y[:6]), torch.mm(y.t(), y), y.sum(0)
+
+    lowered = assert_lowers(gradients, torch.randn(3, 4, 6), library=2, tolerance=1e-5)
+    assert len(loop_nodes(lowered)) == 2
+
+
 def test_slice_and_select_scatter():
     x, y = torch.randn(4, 6), torch.randn(2, 6)
     assert_lowers(lambda x, y: torch.slice_scatter(x, y, 0, 1, 3), x, y)

@@ -331,7 +331,10 @@ class _GraphLowering:
             if too_large_to_inline(*size) or (
                 store_before_reuse(*size, root.heavy) and root.reads and self.count_uses(node) > 1
             ):
-                self.builder.realize(root)
+                if isinstance(value.source, Viewed) and value.source.reused:
+                    self.builder.materialize(value)  # a clone, in its own layout
+                else:
+                    self.builder.realize(root)
 
     def _large_reads(self, root: Tensor) -> int:
         """The number of buffers that computing the value reads, where small ones stay near without those: values of

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 
 from stator.base.registry import Registry
 
@@ -29,6 +30,19 @@ def lowers_view(*targets: torch._ops.OpOverload) -> Callable[[Lowering], Lowerin
     """Decorator: like `lowers`, for operators that return a view of their first argument."""
     view_targets.update(targets)
     return lowerings.register(*targets)
+
+
+def is_read_again(node: fx.Node) -> bool:
+    """True if several nodes compute with the value, looking through views."""
+    return _count_readers(node, 2) > 1
+
+
+def _count_readers(node: fx.Node, most: int) -> int:
+    found = 0
+    for user in node.users:
+        if found < most:
+            found += _count_readers(user, most - found) if user.target in view_targets else 1
+    return found
 
 
 def can_lower(target: Any) -> bool:

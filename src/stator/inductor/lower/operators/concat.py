@@ -49,7 +49,7 @@ def _cat(builder: LoweringBuilder, tensors: Sequence[Tensor], dim: int = 0) -> A
     dim = wrap_dim(dim, len(meta.shape))
     if len(parts) == 1 and parts[0].dtype is meta.dtype:
         return cloned(parts[0], parts[0].strides if parts[0].deviates else meta.stride)
-    if 0 < len(parts) <= traits_of(meta.device).lazy_parts and only_feeds_loops(builder.node):
+    if _needs_no_memory(builder, parts):
         return _selected(builder, parts, dim)
     if builder.growing_cats is None:
         builder.growing_cats = _growing_lists(builder.node.graph)
@@ -62,7 +62,12 @@ def _cat(builder: LoweringBuilder, tensors: Sequence[Tensor], dim: int = 0) -> A
 @lowers(aten.stack.default)
 def _stack(builder: LoweringBuilder, tensors: Sequence[Tensor], dim: int = 0) -> Any:
     dim = wrap_dim(dim, tensors[0].rank + 1)
-    return _joined(builder, [unsqueeze(part, dim) for part in tensors], dim)
+    parts = [unsqueeze(part, dim) for part in tensors]
+    return _selected(builder, parts, dim) if _needs_no_memory(builder, parts) else _joined(builder, parts, dim)
+
+
+def _needs_no_memory(builder: LoweringBuilder, parts: Sequence[Tensor]) -> bool:
+    return 0 < len(parts) <= traits_of(builder.meta.device).lazy_parts and only_feeds_loops(builder.node)
 
 
 def _selected(builder: LoweringBuilder, parts: Sequence[Tensor], dim: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder, dense_like
-from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.registry import is_read_again, lowers
 from stator.inductor.lower.tensor import Index, Tensor, cloned
 from stator.prims.layout import wrap_dim
 from stator.prims.record import TensorMeta
@@ -135,7 +135,7 @@ def _copy(builder: LoweringBuilder, x: Tensor, *, memory_format: torch.memory_fo
     strides = builder.meta.stride
     if x.deviates and builder.loop_order(x.shape, x.strides) != builder.loop_order(x.shape, strides):
         strides = x.strides  # a layout that lowering chose survives a clone that only asked for eager's
-    return cloned(x, strides, reused=len(builder.node.users) > 1)
+    return cloned(x, strides, reused=is_read_again(builder.node))
 
 
 @lowers(aten._to_copy.default)
