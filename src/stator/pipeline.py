@@ -38,6 +38,7 @@ from stator.inductor.program.combine import combine_groups
 from stator.inductor.program.recordable import describe_inputs, recording_device, why_not_recorded
 from stator.inductor.program.steps import KernelSource, Launch, Program
 from stator.inductor.schedule import schedule
+from stator.inductor.schedule.column_sums import sum_columns_in_rows
 from stator.inductor.schedule.groups import ProductGroup, Schedule
 from stator.inductor.schedule.printer import print_schedule
 from stator.inductor.schedule.products import fuse_products
@@ -236,6 +237,8 @@ def compile_graph(
     with counters.timed("schedule"):
         scheduled = schedule(lowered, options)
         scheduled, lowered = _with_product_kernels(scheduled, lowered, options)
+        if options.fusion and not options.exact_rounding:
+            scheduled, lowered = sum_columns_in_rows(scheduled, lowered)
         if "part" in gm.meta:
             freed = set(lowered.inputs) - _held(gm, lowered.inputs) if gm.meta.get("boxed") else ()
             scheduled = order_for_memory(lowered, scheduled, freed)

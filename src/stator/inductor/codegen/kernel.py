@@ -7,7 +7,7 @@ two sums. Every value knows the loops it varies with and its phase. Nothing is p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,8 @@ class Store:
 @dataclass(slots=True)
 class Kernel:
     """`loops[:outer]` are shared by all members; `loops[outer:]` are the inner loops, run once per phase. `typical`:
-    the loops' sizes in the example, for all decisions about speed. `indices`: prints indices and sizes."""
+    the loops' sizes in the example, for all decisions about speed. `indices`: prints indices and sizes. `rows_each`: as
+    of `Group`."""
 
     loops: tuple[Symbol, ...]
     sizes: Sizes
@@ -65,6 +66,7 @@ class Kernel:
     indices: IndexPrinter
     values: list[KernelValue] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
+    rows_each: int = 0
     indirect: dict[Symbol, int] = field(default_factory=dict)
 
     @property
@@ -133,6 +135,17 @@ class Kernel:
                 pending += self.operands(self.values[position].args)
         return sorted(seen)
 
+    def closure(self, roots: Iterable[int]) -> list[int]:
+        """All values that the roots depend on. Stops at reductions, which are complete before."""
+        seen: set[int] = set()
+        pending = list(roots)
+        while pending:
+            position = pending.pop()
+            if position not in seen and self.values[position].name != "reduce":
+                seen.add(position)
+                pending += self.operands(self.values[position].args)
+        return sorted(seen)
+
 
 def narrowed_by_stores(kernel: Kernel, buffers: Mapping[str, Buffer]) -> set[int]:
     """The values that are only stored, in their own dtype: a store rounds or wraps as NARROW does."""
@@ -154,6 +167,7 @@ def merge(group: Group, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge,
     sizes = (*body.ranges, *body.reduction_ranges)
     ranges = knowledge.ranges(loops, sizes)
     kernel = Kernel(loops, sizes, shared, knowledge.hints(sizes), knowledge, ranges, printer(ranges))
+    kernel.rows_each = group.rows_each
     merger = _Merger(kernel, group.internal)
     for member in group.members:
         merger.add(member.body)

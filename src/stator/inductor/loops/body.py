@@ -37,8 +37,9 @@ class Op:
 
     Signatures (names are in vocabulary.py):
       load(buffer: str, IndexRef, mask: Ref|None, other: number)     masked-off lanes read nothing and give `other`
-      store(buffer: str, IndexRef, value: Ref, mode: None|"add"|"max"|"min"|"mul"|"last", mask: Ref|None)
-          "add": atomic when parallel
+      store(buffer: str, IndexRef, value: Ref, mode: None|"add"|"max"|"min"|"mul"|"last"|"row_sum",
+          mask: Ref|None)
+          "add": atomic when parallel; "row_sum": the sum of all values with one index, in rows of one program
       reduce(kind: str, value: Ref) -> Ref      kind: sum prod max min any all xor_sum argmax argmin; over all
           reduction vars
       welford(value: Ref) -> use get(Ref, 0|1|2) for mean, m2 (sum of squared deviations), count

@@ -13,6 +13,7 @@ import torch
 
 from stator.inductor.devices import DeviceTraits, traits_of
 from stator.inductor.loops.body import IndexRef, LoopBody, Ref
+from stator.inductor.loops.replay import Replay
 from stator.inductor.sizes import SizeKnowledge, Sizes, ceil_div, product
 from stator.shapes.expr import Expr, ExprLike, Symbol
 
@@ -205,7 +206,7 @@ def _partial_results(builder: _Builder, body: LoopBody, split: _Split, device: t
         return name
 
     def function(ops: Any) -> None:
-        replay = _Replay(ops, body, where, {})
+        replay = Replay(ops, body, where, {})
         valid = None
         if not split.whole:
             size = body.reduction_ranges[split.at]
@@ -272,7 +273,7 @@ def _combined(
             given[at] = ops.reduce(op.args[0], first)
             if len(names) == 2:
                 given[at] = ops.load(names[1], ops.indirect(given[at], parts, False) * total + here)
-        replay = _Replay(ops, body, {}, given)
+        replay = Replay(ops, body, {}, given)
         for op in body.ops:
             if op.name == "store":
                 replay.store(op)
@@ -307,44 +308,3 @@ def _neutral(kind: str, dtype: torch.dtype) -> float | int | bool:
         return -math.inf if lowest else math.inf
     limits = torch.iinfo(dtype)
     return limits.min if lowest else limits.max
-
-
-class _Replay:
-    """Records operations of a body again, with other expressions for loops, and given values for reductions."""
-
-    def __init__(self, ops: Any, body: LoopBody, where: dict[Symbol, ExprLike], given: dict[int, Any]) -> None:
-        self.ops, self.body, self.where = ops, body, where
-        self.known: dict[int, Any] = given
-        self.indirect = {Symbol(f"indirect{at}"): at for at, op in enumerate(body.ops) if op.name == "indirect"}
-
-    def value(self, position: int) -> Any:
-        if position not in self.known:
-            self.known[position] = self._compute(position)
-        return self.known[position]
-
-    def index(self, reference: Any) -> Expr:
-        index = self.body.indices[reference.position]
-        symbols: dict[Symbol, ExprLike] = {s: self.value(at) for s, at in self.indirect.items() if s in index.symbols}
-        return index.substitute(self.where | symbols)
-
-    def store(self, op: Any) -> None:
-        buffer, index, value, mode, mask = op.args
-        kept = None if mask is None else self.value(mask.position)
-        self.ops.store(buffer, self.index(index), self.value(value.position), mode, kept)
-
-    def _compute(self, position: int) -> Any:
-        ops, op = self.ops, self.body.ops[position]
-        args: list[Any] = [
-            self.value(arg.position) if isinstance(arg, Ref) else self.index(arg) if isinstance(arg, IndexRef) else arg
-            for arg in op.args
-        ]
-        if op.name == "load":
-            buffer, index, mask, other = args
-            if mask is None:
-                return ops.load(buffer, index)
-            return ops.masked(mask, lambda: ops.load(buffer, index, other), other, op.dtype)
-        if op.name == "get":
-            return args[0][args[1]]
-        if op.name in ("constant", "index_value", "to_dtype", "bitcast", "indirect", "random", "normal"):
-            return getattr(ops, op.name)(*args)
-        return ops.elementwise(op.name, *args)

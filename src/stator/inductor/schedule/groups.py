@@ -79,6 +79,9 @@ class Group:
     The first len(ranges) `vars` of every member are the shared loops, under the same symbols in all members. The
     further loops of a member, `vars` (pointwise) or `reduction_vars`, are the inner loops, `inner_ranges`: a member
     has either none or all of them, under the same symbols as other members.
+
+    rows_each: programs run so many iterations of the only shared loop one after the other, and add up what stores of
+    mode "row_sum" store; 0 where no member has such stores.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Group:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     inner_ranges: tuple[Any, ...] = ()
+    rows_each: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stator.inductor.codegen.kernel import Kernel
 from stator.inductor.sizes import product
@@ -23,6 +23,7 @@ _LANES, _FEWEST_LANES = 64, 16  # rows that a program reduces together if neighb
 _LINE = 128  # bytes of neighbours in steps along columns
 _KEPT_COLUMNS = 8192  # elements of a block in registers if neighbours lie in other rows
 _KEPT_PER_THREAD = 64  # of them; exchanges between many warps took most of the time
+_SUM_ELEMENTS = 2048  # of a block whose columns are summed, too
 _STEP = 4096  # elements of a step along rows that do not fit in registers
 _JOINT_STEP = 2048  # where accumulators of joint reductions take registers, too
 _LONG_COLUMN = 1024  # elements of a column that has longer steps
@@ -43,7 +44,7 @@ class Blocks:
 
     programs: shared loops of which each program runs one iteration. x_loops, r_loops: positions of loops.
     persistent: a whole row is one block, so that every inner value is computed once. masked: the last block may be
-    partly outside.
+    partly outside. steps: blocks of x that a program runs one after the other.
     """
 
     programs: tuple[int, ...]
@@ -57,6 +58,7 @@ class Blocks:
     r_masked: bool
     persistent: bool
     warps: int
+    steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ def varied(kernel: Kernel, blocks: Blocks, variation: Variation) -> Blocks:
     if x_block * r_block > _MOST_ELEMENTS:
         return blocks
     warps = min(max(_times(blocks.warps, variation.warps), 1), 32)
+    if kernel.rows_each:
+        return _with_row_sums(kernel, replace(blocks, warps=warps))
     return _blocks(kernel, blocks.programs, blocks.x_loops, blocks.r_loops, x_block, r_block, blocks.persistent, warps)
 
 
@@ -100,6 +104,8 @@ def _times(number: int, power: int) -> int:
 def choose_blocks(kernel: Kernel) -> Blocks:
     """Blocks for all sizes in their ranges: a row is persistent only if no row can be longer than a block."""
     shared, inner = tuple(range(kernel.outer)), tuple(range(kernel.outer, len(kernel.loops)))
+    if kernel.rows_each:
+        return _row_sum_blocks(kernel, shared, inner)
     if inner:
         return (_column_blocks if _neighbours_are_outer(kernel) else _row_blocks)(kernel, shared, inner)
     crossing = _crossing_loops(kernel)
@@ -158,6 +164,19 @@ def _row_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...])
     if not persistent and kernel.phases > 1 and elements >= _JOINT_STEP:
         warps = min(2 * warps, 32)  # fewer rows at a time: a later phase finds its row in the second-level cache
     return _blocks(kernel, (), shared, inner, x_block, r_block, persistent, warps)
+
+
+def _row_sum_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...]) -> Blocks:
+    """Rows one after the other, with accumulators for columns in registers."""
+    r_block = _power_of_two(product([kernel.sizes[at] for at in inner]))
+    x_block = max(min(_SUM_ELEMENTS // r_block, kernel.rows_each & -kernel.rows_each), 1)
+    warps = min(max(x_block * r_block // (32 * _PER_THREAD), 4), _MOST_WARPS)
+    return _with_row_sums(kernel, _blocks(kernel, (), shared, inner, x_block, r_block, True, warps))
+
+
+def _with_row_sums(kernel: Kernel, blocks: Blocks) -> Blocks:
+    masked = not kernel.knowledge.divides(kernel.rows_each, blocks.x_size)
+    return replace(blocks, steps=kernel.rows_each // blocks.x_block, x_masked=masked)
 
 
 def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...]) -> Blocks:

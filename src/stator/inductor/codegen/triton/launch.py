@@ -28,7 +28,7 @@ def typed_sizes(kernel: Kernel) -> Iterator[str]:
 
 def programs_of(kernel: Kernel, blocks: Blocks) -> int | None:
     """The number of programs; None if it depends on arguments."""
-    counts = [ceil_div(blocks.x_size, blocks.x_block), *(kernel.sizes[at] for at in blocks.programs)]
+    counts = [ceil_div(blocks.x_size, blocks.x_block * blocks.steps), *(kernel.sizes[at] for at in blocks.programs)]
     if blocks.r_loops and kernel.outer == len(kernel.loops):
         counts.append(ceil_div(blocks.r_size, blocks.r_block))
     number = product(counts)
@@ -36,7 +36,7 @@ def programs_of(kernel: Kernel, blocks: Blocks) -> int | None:
 
 
 def print_grid(kernel: Kernel, blocks: Blocks) -> str:
-    grid = block_count(kernel, blocks.x_size, blocks.x_block)
+    grid = block_count(kernel, blocks.x_size, blocks.x_block * blocks.steps)
     if blocks.r_loops and kernel.outer == len(kernel.loops):
         grid = f"{grid} * {block_count(kernel, blocks.r_size, blocks.r_block)}"
     return " * ".join([grid, *(kernel.size(at) for at in blocks.programs)])

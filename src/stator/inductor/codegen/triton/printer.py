@@ -6,7 +6,6 @@ Takes the bodies that the C++ printer takes, merged by the same `merge`. Nothing
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -32,6 +31,7 @@ from .statements import Statements
 from .types import identity, literal, number, type_name
 
 _DEFAULT = Options()
+_WHOLE_ROW = "tl.arange(0, RBLOCK)[None, :].to(INDEX)"
 _EARLY_ELEMENTS = 16  # of a buffer for each thread, in registers during reductions
 
 
@@ -96,6 +96,7 @@ class _Emitter(Statements):
         self.x_bits, self.r_bits = (sum(1 << at for at in loops) for loops in (blocks.x_loops, blocks.r_loops))
         self.defined: set[int] = set()
         self.live = kernel.live_values()
+        self.row_sums = [store for store in kernel.stores if store.mode == "row_sum"]
         self.masks_x, self.masks_r = blocks.x_masked, blocks.r_masked
         self.row_start = unaligned_start(kernel, blocks)
         self.aligned = False  # r begins at an address that the widest accesses take
@@ -105,19 +106,47 @@ class _Emitter(Statements):
     # --- statements ---
 
     def emit(self) -> list[str]:
+        if self.row_sums:
+            self._rows_one_after_the_other()
+            return self.lines
         self._shared_loops()
         if not self.has_inner:
             self._pointwise()
             return self.lines
         if self.blocks.persistent:
-            self._r_loops("tl.arange(0, RBLOCK)[None, :].to(INDEX)", self.masks_r)
+            self._r_loops(_WHOLE_ROW, self.masks_r)
         if self.row_start is not None:
             self._whole_blocks(self.row_start)
+        self._all_phases()
+        return self.lines
+
+    def _all_phases(self) -> None:
         self._outside(0)
         for phase in range(self.kernel.phases):
             self._phase(phase)
             self._outside(phase + 1)
-        return self.lines
+
+    def _rows_one_after_the_other(self) -> None:
+        """Each program adds up columns of its rows in registers. What all rows share is loaded before them."""
+        each = self.kernel.rows_each
+        self.line(f"first = {self.number} * {each}")
+        self._r_loops(_WHOLE_ROW, self.masks_r)
+        for at in range(len(self.row_sums)):
+            self.line(f"sum{at} = tl.full([XBLOCK, RBLOCK], 0.0, tl.float32)")
+        values = self.kernel.values
+        self._run([at for at in self.live if not values[at].loops & self.x_bits and not values[at].phase], [])
+        self.line(f"for start in range(0, {each}, XBLOCK):")
+        with self.indented():
+            self.line("x = first + start + tl.arange(0, XBLOCK)[:, None]")
+            if self.masks_x:
+                self.line(f"xmask = x < {self.size(self.blocks.x_size)}")
+            self._split("x", self.blocks.x_loops)
+            self._all_phases()
+        self._split("first", self.blocks.x_loops)
+        lanes = ", rmask" if self.masks_r else ""
+        for at, store in enumerate(self.row_sums):
+            total = f"tl.reduce(sum{at}, 0, combine_sum)[None, :]"
+            self.line(f"tl.store({self.pointers[store.buffer]} + {self.index(store.index)}, {total}{lanes})")
 
     def _pointwise(self) -> None:
         """A mask that may end anywhere keeps loads from being 16 bytes wide: where the size may be no multiple of 16,
@@ -231,7 +260,7 @@ class _Emitter(Statements):
 
     def _inner_closure(self, roots: Iterable[int]) -> list[int]:
         values = self.kernel.values
-        return [p for p in _closure(self.kernel, roots) if values[p].loops & self.kernel.inner_bits]
+        return [p for p in self.kernel.closure(roots) if values[p].loops & self.kernel.inner_bits]
 
     def _accumulate_rows(self, phase: int, reduces: list[int], needed: list[int], stores: list[Store]) -> None:
         behind = next_phase_at_once(self.kernel, phase)
@@ -276,7 +305,7 @@ class _Emitter(Statements):
         kernel, blocks = self.kernel, self.blocks
         masked = self.masks_r
         self.masks_r = kernel.knowledge.bounded(blocks.r_size)[0] < blocks.r_block
-        self._r_loops("tl.arange(0, RBLOCK)[None, :].to(INDEX)", self.masks_r)
+        self._r_loops(_WHOLE_ROW, self.masks_r)
         self._run(self._inner_closure([kernel.values[total].args[1].position for total in totals]), [])
         for total in totals:
             text, name = self._spread(total)[1], type_name(self.dtype(total))
@@ -343,6 +372,7 @@ class _Emitter(Statements):
             if not kernel.values[position].loops & kernel.inner_bits
             and kernel.values[position].phase == phase
             and kernel.values[position].name != "reduce"
+            and position not in self.defined
         ]
         self._run(values, [s for s in kernel.stores if not s.loops & kernel.inner_bits and s.phase == phase])
 
@@ -430,6 +460,11 @@ class _Emitter(Statements):
         return (" + x * 0" if bits & self.x_bits else "") + (" + r * 0" if bits & self.r_bits else "")
 
     def _store(self, store: Store) -> None:
+        if store.mode == "row_sum":
+            value = f"tl.broadcast_to({self.operand(store.value)}, [XBLOCK, RBLOCK])"
+            value = f"tl.where(xmask, {value}, 0.0)" if self.masks_x else value
+            self.line(f"sum{self.row_sums.index(store)} += {value}")
+            return
         address = f"{self.pointers[store.buffer]} + {self.index(store.index)}{self._all_lanes(store)}"
         extra = None if store.mask is None else self.operand(store.mask)
         lanes = self._store_mask(store, extra)
@@ -550,15 +585,3 @@ class _Emitter(Statements):
         self.defined.add(position)
         value = self.kernel.values[position]
         self.line(f"t{position} = a{position}{' != 0' if value.dtype is torch.bool else ''}")
-
-
-def _closure(kernel: Kernel, roots: Iterable[int]) -> list[int]:
-    """All values that the roots depend on. Stops at reductions, which are complete before."""
-    seen: set[int] = set()
-    pending: list[Any] = list(roots)
-    while pending:
-        position = pending.pop()
-        if position not in seen and kernel.values[position].name != "reduce":
-            seen.add(position)
-            pending += kernel.operands(kernel.values[position].args)
-    return sorted(seen)

@@ -1,0 +1,276 @@
+"""Column sums beside row reductions: a kernel whose programs run rows one after the other, and add up columns of what
+they have in registers. The gradients of a layer norm's input and parameters read their operands once.
+
+Lowering has split the sum of a long column into parts, whose sums other loops add up. Here the parts become the rows of
+one program. The order of all sums is fixed. A pass over a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
+from stator.inductor.devices import traits_of
+from stator.inductor.loops.body import IndexRef, LoopBody, Ref
+from stator.inductor.loops.handler import freeze
+from stator.inductor.loops.replay import Replay
+from stator.inductor.sizes import SizeKnowledge, ceil_div
+from stator.shapes.expr import Symbol, as_expr, floor_div
+
+from .accesses import extern_reads, extern_writes, memory_owner, names_in
+from .groups import Group, Schedule
+
+MOST_COLUMNS = 4096  # that the accumulators of a program hold
+PROGRAMS = 528  # that share the rows
+_FEWEST_ROWS = 1024
+
+Step = Group | Extern
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnSums:
+    """A group that only sums columns of parts: its loops run over parts, columns and the rows of a part."""
+
+    group: Group
+    parts: int
+    columns: int
+    rows: int
+
+
+def sum_columns_in_rows(schedule: Schedule, lowered: Lowered) -> tuple[Schedule, Lowered]:
+    """Move column sums into kernels of rows that have most of their operands at hand."""
+    if any(isinstance(step, Extern) and step.binds for step in schedule.steps):
+        return schedule, lowered  # the order of checks of sizes is not looked at here
+    joining = _Pass(list(schedule.steps), lowered)  # type: ignore[arg-type]
+    return Schedule(tuple(joining.run())), replace(lowered, buffers=joining.buffers)
+
+
+class _Pass:
+    def __init__(self, steps: list[Step], lowered: Lowered) -> None:
+        self.steps, self.lowered, self.buffers = steps, lowered, dict(lowered.buffers)
+        self.outputs = names_in(lowered.outputs)
+
+    def run(self) -> list[Step]:
+        for step in list(self.steps):
+            sums = _column_sums(step)
+            if sums is None or self.outputs.intersection(sums.group.writes):
+                continue
+            if traits_of(self.buffers[sums.group.writes[0]].layout.device).programs:
+                self._move(sums)
+        return self.steps
+
+    def _move(self, sums: _ColumnSums) -> None:
+        """Try the groups of rows that share operands with the sums, the nearest first."""
+        here = self.steps.index(sums.group)
+        nearest = sorted(range(len(self.steps)), key=lambda at: abs(at - here))
+        for at in nearest:
+            rows = self.steps[at]
+            if abs(at - here) > _NEAR:
+                return
+            if isinstance(rows, Group) and self._fits(rows, sums) and self._moved(rows, at, sums, here):
+                return
+
+    def _fits(self, rows: Group, sums: _ColumnSums) -> bool:
+        """Whether a kernel has the rows of which columns are summed, and most operands of the sums."""
+        if type(rows) is not Group or rows is sums.group or len(rows.ranges) != 1 or len(rows.inner_ranges) != 1:
+            return False
+        count, columns = rows.ranges[0], rows.inner_ranges[0]
+        if columns != sums.columns or not isinstance(count, int):
+            return False
+        if not (sums.parts - 1) * sums.rows < count <= sums.parts * sums.rows or count < _FEWEST_ROWS:
+            return False
+        own = {name: self._bytes(name) for name in sums.group.reads}
+        shared = sum(own[name] for name in own if name in rows.reads or name in rows.writes)
+        in_place = any(memory_owner(name, self.buffers) != name for name in rows.writes)
+        reduces = any(member.body.reduction_vars for member in rows.members)
+        return reduces and not in_place and 2 * shared >= sum(own.values())
+
+    def _bytes(self, name: str) -> int:
+        layout = self.buffers[name].layout
+        count = 1
+        for size in layout.size:
+            count *= size if isinstance(size, int) else self.lowered.sizes.hint(size)
+        return count * layout.dtype.itemsize
+
+    # ---- order
+
+    def _moved(self, rows: Group, at: int, sums: _ColumnSums, here: int) -> bool:
+        """Put the sums into the place of the rows, if the order of all other steps allows it."""
+        readers = [step for step in self.steps if not self._writes(sums.group).isdisjoint(self._reads(step))]
+        if not all(_adds_up(step, sums, self.lowered.sizes) for step in readers):
+            return False
+        between = self.steps[min(at, here) + 1 : max(at, here)]
+        early = [step for step in readers if step in between]
+        others = [step for step in between if step not in early]
+        reads = self._reads(sums.group)
+        if any(not self._writes(step).isdisjoint(reads) for step in others):
+            return False
+        if rows in readers or any(self._meet(step, other) for step in early for other in (*others, rows)):
+            return False
+        joint, added = self._joined(rows, sums, readers)
+        self.steps = [
+            new
+            for step in self.steps
+            if step is not sums.group and step not in early
+            for new in ([joint, *(added[id(one)] for one in early)] if step is rows else [added.get(id(step), step)])
+        ]
+        return True
+
+    def _meet(self, one: Step, other: Step) -> bool:
+        """Whether the order of two steps matters."""
+        writes, more = self._writes(one), self._writes(other)
+        return not (writes.isdisjoint(more | self._reads(other)) and more.isdisjoint(self._reads(one)))
+
+    def _reads(self, step: Step) -> set[str]:
+        names = step.reads if isinstance(step, Group) else extern_reads(step)
+        return {memory_owner(name, self.buffers) for name in names if name in self.buffers}
+
+    def _writes(self, step: Step) -> set[str]:
+        names = step.writes if isinstance(step, Group) else extern_writes(step)
+        return {memory_owner(name, self.buffers) for name in names}
+
+    # ---- the groups
+
+    def _joined(self, rows: Group, sums: _ColumnSums, readers: Sequence[Step]) -> tuple[Group, dict[int, Group]]:
+        count = rows.ranges[0]
+        each = rows.rows_each or _rows_each(count)
+        parts = -(-count // each)
+        for name in sums.group.writes:
+            layout = self.buffers[name].layout
+            size = (parts, sums.columns)
+            self.buffers[name] = Buffer(name, replace(layout, size=size, stride=(sums.columns, 1)))
+        members = tuple([_over_rows(member, rows, sums, each, self.lowered) for member in sums.group.members])
+        new = [name for name in sums.group.reads if name not in rows.reads and name not in rows.writes]
+        joint = replace(
+            rows,
+            members=(*rows.members, *members),
+            reads=(*rows.reads, *new),
+            writes=(*rows.writes, *sums.group.writes),
+            rows_each=each,
+        )
+        return joint, {id(step): _over_parts(step, parts) for step in readers if isinstance(step, Group)}
+
+
+_NEAR = 24  # steps between groups that become one: values must not live much longer
+
+
+def _rows_each(count: int) -> int:
+    """Rows of a program: a power of two, or a multiple of eight, so that several run at a time."""
+    each = ceil_div(count, PROGRAMS)
+    return int(each if each < 8 and each & (each - 1) == 0 else -(-each // 4) * 4)
+
+
+def _column_sums(step: Step) -> _ColumnSums | None:
+    if type(step) is not Group or len(step.ranges) != 2 or len(step.inner_ranges) != 1:
+        return None
+    sizes = (*step.ranges, *step.inner_ranges)
+    if not all(isinstance(size, int) for size in sizes) or step.ranges[1] > MOST_COLUMNS or step.internal:
+        return None
+    found = _ColumnSums(step, *sizes)
+    return found if all(_is_sum(member.body, found) for member in step.members) else None
+
+
+def _is_sum(body: LoopBody, sums: _ColumnSums) -> bool:
+    """True if parts and their rows are one loop in all indices, and only sums of parts are stored."""
+    if len(body.reduction_vars) != 1:
+        return False
+    (part, column), (row,) = body.vars, body.reduction_vars
+    place = part * sums.columns + column
+    for op in body.ops:
+        if op.name in ("welford", "indirect", "random"):
+            return False
+        if op.name == "store":
+            _, index, value, mode, mask = op.args
+            reduce = body.ops[value.position]  # type: ignore[union-attr]
+            stored = body.indices[index.position]  # type: ignore[union-attr]
+            if (reduce.name, reduce.args[0]) != ("reduce", "sum") or reduce.dtype is not torch.float32:
+                return False
+            if stored != place or mode is not None or mask is not None:
+                return False
+        elif any(isinstance(arg, IndexRef) and not _follows(body, arg, part, row, sums.rows) for arg in op.args):
+            return False
+    return True
+
+
+def _follows(body: LoopBody, reference: IndexRef, part: Symbol, row: Symbol, rows: int) -> bool:
+    index = body.indices[reference.position]
+    step = index.coefficient(row)
+    return step is not None and index.coefficient(part) == step * rows
+
+
+def _over_rows(member: Loops, rows: Group, sums: _ColumnSums, each: int, lowered: Lowered) -> Loops:
+    """The node with the loops of the rows: each element is added to the sum of its program and column."""
+    body = member.body
+    widest = max((other.body for other in rows.members), key=lambda one: len(one.vars) + len(one.reduction_vars))
+    at_row, at_column = (*widest.vars, *widest.reduction_vars)
+    (part, column), (row,) = body.vars, body.reduction_vars
+    where: dict[Symbol, Any] = {part: as_expr(0), column: at_column, row: at_row}
+    place = floor_div(at_row, each) * sums.columns + at_column
+    inside = [at for at, op in enumerate(body.ops) if _is_inside(body, at, part * sums.rows + row, rows.ranges[0])]
+
+    def function(ops: Any) -> None:
+        replay = Replay(ops, body, where, {at: ops.constant(True, torch.bool) for at in inside})
+        for op in body.ops:
+            if op.name == "store":
+                value: Any = body.ops[op.args[2].position].args[1]  # type: ignore[union-attr]
+                ops.store(op.args[0], place, replay.value(value.position), "row_sum")
+
+    ranges = (*rows.ranges, *rows.inner_ranges)
+    made = freeze(function, (at_row, at_column), ranges, (), (), _dtypes(lowered), lowered.sizes)
+    return replace(member, body=made)
+
+
+def _dtypes(lowered: Lowered) -> Any:
+    return lambda name: lowered.buffers[name].layout.dtype
+
+
+def _is_inside(body: LoopBody, at: int, row: Any, count: int) -> bool:
+    """True for the condition that the last part has this row, which holds for all rows."""
+    op = body.ops[at]
+    if op.name != "lt":
+        return False
+    place, limit = (body.ops[arg.position] for arg in op.args if isinstance(arg, Ref))
+    if place.name != "index_value" or limit.name != "constant" or limit.args[0] != count:
+        return False
+    return bool(body.indices[place.args[0].position] == row)  # type: ignore[union-attr]
+
+
+def _adds_up(step: Step, sums: _ColumnSums, knowledge: SizeKnowledge) -> bool:
+    """True if the group does nothing with the sums of parts but add them up, and its inner loops serve nothing else."""
+    if type(step) is not Group or step.inner_ranges != (sums.parts,) or step.rows_each:
+        return False
+    return all(_adds_up_parts(member.body, len(step.ranges), sums, knowledge) for member in step.members)
+
+
+def _adds_up_parts(body: LoopBody, shared: int, sums: _ColumnSums, knowledge: SizeKnowledge) -> bool:
+    if len(body.vars) != shared:
+        return False  # it runs through the parts itself
+    ranges = knowledge.ranges(body.vars, body.ranges)
+    changing = {at for at, op in enumerate(body.ops) if op.name == "load" and op.args[0] in sums.group.writes}
+    for at in changing:
+        index = body.indices[body.ops[at].args[1].position]  # type: ignore[union-attr]
+        if not body.reduction_vars or index.coefficient(body.reduction_vars[0]) != sums.columns:
+            return False
+        low, high = as_expr(index.substitute({body.reduction_vars[0]: 0})).bounds(ranges)
+        if low < 0 or high >= sums.columns or body.ops[at].args[2] is not None:
+            return False
+    for op in body.ops:
+        used = {arg.position for arg in op.args if isinstance(arg, Ref)}
+        if op.name == "reduce":
+            if op.args[0] != "sum" or not used <= changing:
+                return False
+        elif op.name == "welford" or used & changing:
+            return False
+    return True
+
+
+def _over_parts(step: Group, parts: int) -> Group:
+    members = [
+        replace(member, body=replace(member.body, reduction_ranges=(parts,))) if member.body.reduction_vars else member
+        for member in step.members
+    ]
+    return replace(step, members=tuple(members), inner_ranges=(parts,))
