@@ -19,9 +19,9 @@ from stator.inductor.loops.body import IndexRef, LoopBody, Ref
 from stator.inductor.loops.handler import freeze
 from stator.inductor.loops.replay import Replay
 from stator.inductor.sizes import SizeKnowledge, ceil_div
-from stator.shapes.expr import Symbol, as_expr, floor_div
+from stator.shapes.expr import Expr, Symbol, as_expr, floor_div
 
-from .accesses import extern_reads, extern_writes, memory_owner, names_in
+from .accesses import extern_reads, extern_writes, memory_owner, names_in, summarize
 from .groups import Group, Schedule
 
 MOST_COLUMNS = 4096  # that the accumulators of a program hold
@@ -33,12 +33,14 @@ Step = Group | Extern
 
 @dataclass(frozen=True, slots=True)
 class _ColumnSums:
-    """A group that only sums columns of parts: its loops run over parts, columns and the rows of a part."""
+    """A group that sums columns of parts, and may store what it sums: its loops run over parts, columns and the rows of
+    a part. names: the buffers of sums."""
 
     group: Group
     parts: int
     columns: int
     rows: int
+    names: frozenset[str]
 
 
 def sum_columns_in_rows(schedule: Schedule, lowered: Lowered) -> tuple[Schedule, Lowered]:
@@ -57,7 +59,7 @@ class _Pass:
     def run(self) -> list[Step]:
         for step in list(self.steps):
             sums = _column_sums(step)
-            if sums is None or self.outputs.intersection(sums.group.writes):
+            if sums is None or self.outputs.intersection(sums.names):
                 continue
             if traits_of(self.buffers[sums.group.writes[0]].layout.device).programs:
                 self._move(sums)
@@ -83,11 +85,15 @@ class _Pass:
             return False
         if not (sums.parts - 1) * sums.rows < count <= sums.parts * sums.rows or count < _FEWEST_ROWS:
             return False
-        own = {name: self._bytes(name) for name in sums.group.reads}
-        shared = sum(own[name] for name in own if name in rows.reads or name in rows.writes)
-        in_place = any(memory_owner(name, self.buffers) != name for name in rows.writes)
+        if any(memory_owner(name, self.buffers) != name for name in (*rows.writes, *sums.group.writes)):
+            return False
+        reads, given = {*sums.group.reads}, {*rows.reads, *rows.writes}
+        before, after = {*sums.group.writes} & {*rows.reads}, reads & {*rows.writes}
+        if before and after:
+            return False
+        shared = (reads & given) | before
         reduces = any(member.body.reduction_vars for member in rows.members)
-        return reduces and not in_place and 2 * shared >= sum(own.values())
+        return reduces and 2 * sum(map(self._bytes, shared)) >= sum(map(self._bytes, reads))
 
     def _bytes(self, name: str) -> int:
         layout = self.buffers[name].layout
@@ -100,18 +106,25 @@ class _Pass:
 
     def _moved(self, rows: Group, at: int, sums: _ColumnSums, here: int) -> bool:
         """Put the sums into the place of the rows, if the order of all other steps allows it."""
-        readers = [step for step in self.steps if not self._writes(sums.group).isdisjoint(self._reads(step))]
+        readers = [step for step in self.steps if not sums.names.isdisjoint(self._reads(step))]
         if not all(_adds_up(step, sums, self.lowered.sizes) for step in readers):
             return False
         between = self.steps[min(at, here) + 1 : max(at, here)]
         early = [step for step in readers if step in between]
         others = [step for step in between if step not in early]
-        reads = self._reads(sums.group)
-        if any(not self._writes(step).isdisjoint(reads) for step in others):
+        if any(self._meet(step, sums.group) for step in others):
             return False
         if rows in readers or any(self._meet(step, other) for step in early for other in (*others, rows)):
             return False
-        joint, added = self._joined(rows, sums, readers)
+        joint = self._joined(rows, sums)
+        if joint is None:
+            return False
+        parts = -(-rows.ranges[0] // joint.rows_each)
+        for name in sums.names:
+            layout = self.buffers[name].layout
+            size = (parts, sums.columns)
+            self.buffers[name] = Buffer(name, replace(layout, size=size, stride=(sums.columns, 1)))
+        added = {id(step): _over_parts(step, parts) for step in readers if isinstance(step, Group)}
         self.steps = [
             new
             for step in self.steps
@@ -135,24 +148,25 @@ class _Pass:
 
     # ---- the groups
 
-    def _joined(self, rows: Group, sums: _ColumnSums, readers: Sequence[Step]) -> tuple[Group, dict[int, Group]]:
-        count = rows.ranges[0]
-        each = rows.rows_each or _rows_each(count)
-        parts = -(-count // each)
-        for name in sums.group.writes:
-            layout = self.buffers[name].layout
-            size = (parts, sums.columns)
-            self.buffers[name] = Buffer(name, replace(layout, size=size, stride=(sums.columns, 1)))
-        members = tuple([_over_rows(member, rows, sums, each, self.lowered) for member in sums.group.members])
-        new = [name for name in sums.group.reads if name not in rows.reads and name not in rows.writes]
-        joint = replace(
+    def _joined(self, rows: Group, sums: _ColumnSums) -> Group | None:
+        """One group; None where the one reads what the other writes, in another order."""
+        each = rows.rows_each or _rows_each(rows.ranges[0])
+        own = tuple([_over_rows(member, rows, sums, each, self.lowered) for member in sums.group.members])
+        first = not {*rows.reads}.isdisjoint(sums.group.writes)
+        members = (*own, *rows.members) if first else (*rows.members, *own)
+        if not _flows_in_place(members):
+            return None
+        writes = {*rows.writes, *sums.group.writes}
+        elsewhere = self.outputs.union(*(self._reads(step) for step in self.steps if step not in (rows, sums.group)))
+        hidden = {name for name in writes - sums.names if name not in elsewhere}
+        return replace(
             rows,
-            members=(*rows.members, *members),
-            reads=(*rows.reads, *new),
-            writes=(*rows.writes, *sums.group.writes),
+            members=members,
+            internal=rows.internal | sums.group.internal | hidden,
+            reads=tuple(dict.fromkeys(name for name in (*rows.reads, *sums.group.reads) if name not in writes)),
+            writes=tuple([name for name in (*rows.writes, *sums.group.writes) if name not in hidden]),
             rows_each=each,
         )
-        return joint, {id(step): _over_parts(step, parts) for step in readers if isinstance(step, Group)}
 
 
 _NEAR = 24  # steps between groups that become one: values must not live much longer
@@ -168,22 +182,24 @@ def _column_sums(step: Step) -> _ColumnSums | None:
     if type(step) is not Group or len(step.ranges) != 2 or len(step.inner_ranges) != 1:
         return None
     sizes = (*step.ranges, *step.inner_ranges)
-    if not all(isinstance(size, int) for size in sizes) or step.ranges[1] > MOST_COLUMNS or step.internal:
+    if not all(isinstance(size, int) for size in sizes) or step.ranges[1] > MOST_COLUMNS:
         return None
-    found = _ColumnSums(step, *sizes)
-    return found if all(_is_sum(member.body, found) for member in step.members) else None
+    names = frozenset(name for one in step.members if one.body.reduction_vars for name in one.outputs)
+    found = _ColumnSums(step, *sizes, names)
+    fits = all(_is_one_loop(member.body, found) for member in step.members)
+    return found if fits and names and names <= {*step.writes} else None
 
 
-def _is_sum(body: LoopBody, sums: _ColumnSums) -> bool:
-    """True if parts and their rows are one loop in all indices, and only sums of parts are stored."""
-    if len(body.reduction_vars) != 1:
+def _is_one_loop(body: LoopBody, sums: _ColumnSums) -> bool:
+    """True if parts and their rows are one loop in all indices, and reductions are sums of parts that are stored."""
+    if len(body.vars) + len(body.reduction_vars) != 3:
         return False
-    (part, column), (row,) = body.vars, body.reduction_vars
+    part, column, row = (*body.vars, *body.reduction_vars)
     place = part * sums.columns + column
     for op in body.ops:
         if op.name in ("welford", "indirect", "random"):
             return False
-        if op.name == "store":
+        if op.name == "store" and body.reduction_vars:
             _, index, value, mode, mask = op.args
             reduce = body.ops[value.position]  # type: ignore[union-attr]
             stored = body.indices[index.position]  # type: ignore[union-attr]
@@ -191,7 +207,9 @@ def _is_sum(body: LoopBody, sums: _ColumnSums) -> bool:
                 return False
             if stored != place or mode is not None or mask is not None:
                 return False
-        elif any(isinstance(arg, IndexRef) and not _follows(body, arg, part, row, sums.rows) for arg in op.args):
+        elif (op.name == "store" and op.args[3:] != (None, None)) or any(
+            isinstance(arg, IndexRef) and not _follows(body, arg, part, row, sums.rows) for arg in op.args
+        ):
             return False
     return True
 
@@ -207,7 +225,7 @@ def _over_rows(member: Loops, rows: Group, sums: _ColumnSums, each: int, lowered
     body = member.body
     widest = max((other.body for other in rows.members), key=lambda one: len(one.vars) + len(one.reduction_vars))
     at_row, at_column = (*widest.vars, *widest.reduction_vars)
-    (part, column), (row,) = body.vars, body.reduction_vars
+    part, column, row = (*body.vars, *body.reduction_vars)
     where: dict[Symbol, Any] = {part: as_expr(0), column: at_column, row: at_row}
     place = floor_div(at_row, each) * sums.columns + at_column
     inside = [at for at, op in enumerate(body.ops) if _is_inside(body, at, part * sums.rows + row, rows.ranges[0])]
@@ -215,7 +233,9 @@ def _over_rows(member: Loops, rows: Group, sums: _ColumnSums, each: int, lowered
     def function(ops: Any) -> None:
         replay = Replay(ops, body, where, {at: ops.constant(True, torch.bool) for at in inside})
         for op in body.ops:
-            if op.name == "store":
+            if op.name == "store" and not body.reduction_vars:
+                replay.store(op)
+            elif op.name == "store":
                 value: Any = body.ops[op.args[2].position].args[1]  # type: ignore[union-attr]
                 ops.store(op.args[0], place, replay.value(value.position), "row_sum")
 
@@ -239,6 +259,18 @@ def _is_inside(body: LoopBody, at: int, row: Any, count: int) -> bool:
     return bool(body.indices[place.args[0].position] == row)  # type: ignore[union-attr]
 
 
+def _flows_in_place(members: Sequence[Loops]) -> bool:
+    """True if every element that flows is read by the iteration that wrote it."""
+    written: dict[str, set[Expr]] = {}
+    for member in members:
+        facts = summarize(member)
+        if any(one.buffer in written and one.index not in written[one.buffer] for one in facts.loads):
+            return False
+        for access in facts.stores:
+            written.setdefault(access.buffer, set()).add(access.index)
+    return True
+
+
 def _adds_up(step: Step, sums: _ColumnSums, knowledge: SizeKnowledge) -> bool:
     """True if the group does nothing with the sums of parts but add them up, and its inner loops serve nothing else."""
     if type(step) is not Group or step.inner_ranges != (sums.parts,) or step.rows_each:
@@ -250,7 +282,7 @@ def _adds_up_parts(body: LoopBody, shared: int, sums: _ColumnSums, knowledge: Si
     if len(body.vars) != shared:
         return False  # it runs through the parts itself
     ranges = knowledge.ranges(body.vars, body.ranges)
-    changing = {at for at, op in enumerate(body.ops) if op.name == "load" and op.args[0] in sums.group.writes}
+    changing = {at for at, op in enumerate(body.ops) if op.name == "load" and op.args[0] in sums.names}
     for at in changing:
         index = body.indices[body.ops[at].args[1].position]  # type: ignore[union-attr]
         if not body.reduction_vars or index.coefficient(body.reduction_vars[0]) != sums.columns:
