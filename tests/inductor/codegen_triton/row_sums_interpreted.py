@@ -42,6 +42,28 @@ def images(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
     return layer_norm(x.view(10, -1, x.shape[-1]).sin(), weight, bias)
 
 
+def not_only_added(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Sums of parts that are squared stay sums of these parts."""
+    parts = x.view(50, -1, x.shape[-1]).sum(1)
+    return rms_norm(x, weight), parts.square().sum(0)
+
+
+def only_added(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return rms_norm(x, weight), x.view(50, -1, x.shape[-1]).sum(1).sum(0)
+
+
+def read_by_a_product(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Sums of parts that a product reads stay where they are."""
+    parts = x.view(50, -1, x.shape[-1]).sum(1)
+    return rms_norm(x, weight), parts.t() @ parts, parts.sum(0)
+
+
+def of_more_rows(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The columns have rows that the norm does not have."""
+    parts = x.view(50, -1, x.shape[-1]).sum(1)
+    return rms_norm(x[:1090], weight), parts.sum(0)
+
+
 def randn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, dtype=dtype).requires_grad_()
 
@@ -55,13 +77,21 @@ CASES: list[tuple[Callable[..., Any], Callable[[], list[torch.Tensor]], int]] = 
     (residual, lambda: [randn(ROWS, 24), randn(24, 24), randn(24), randn(24)], 3),
     (two_norms, lambda: [randn(ROWS, 24), randn(24), randn(24)], 3),
     (images, lambda: [randn(ROWS, 40), randn(40), randn(40)], 2),
+    (not_only_added, lambda: [torch.randn(ROWS, 24), torch.randn(24)], 0),
+    (read_by_a_product, lambda: [torch.randn(ROWS, 24), torch.randn(24)], 0),
+    (of_more_rows, lambda: [torch.randn(ROWS, 24), torch.randn(24)], 0),
+    (only_added, lambda: [torch.randn(ROWS, 24), torch.randn(24)], 1),
 ]
 
 
 def gradients(function: Callable[..., Any], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     torch.manual_seed(1)
-    result = function(*inputs)
-    return [result, *torch.autograd.grad(result, inputs, torch.randn(result.shape).to(result.dtype))]
+    found = function(*inputs)
+    results = found if isinstance(found, tuple) else (found,)
+    if not inputs[0].requires_grad:
+        return [*results]
+    given = [torch.randn(result.shape).to(result.dtype) for result in results]
+    return [*results, *torch.autograd.grad(results, inputs, given)]
 
 
 def check(function: Callable[..., Any], make: Callable[[], list[torch.Tensor]], sums: int) -> None:
@@ -71,7 +101,7 @@ def check(function: Callable[..., Any], make: Callable[[], list[torch.Tensor]], 
     printed.clear()
     interpreter.launches = 0
     compiled = stator.compile(function, dynamic=False, options={"verify": True})
-    exact = gradients(function, [one.detach().double().requires_grad_() for one in inputs])
+    exact = gradients(function, [one.detach().double().requires_grad_(one.requires_grad) for one in inputs])
     for one, other in zip(gradients(compiled, inputs), exact, strict=True):
         distance = float(((one.double() - other).norm() / other.norm()).detach())
         if not distance < (6e-3 if inputs[0].dtype is torch.bfloat16 else 1e-5):

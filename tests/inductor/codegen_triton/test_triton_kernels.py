@@ -101,6 +101,10 @@ def test_small_kernels_in_one_launch_in_the_interpreter(tmp_path: Path) -> None:
     run("combined_interpreted.py", tmp_path=tmp_path)
 
 
+def test_columns_summed_beside_rows_in_the_interpreter(tmp_path: Path) -> None:
+    run("row_sums_interpreted.py", tmp_path=tmp_path)
+
+
 def test_other_blocks_in_the_interpreter(tmp_path: Path) -> None:
     run("variations_interpreted.py", tmp_path=tmp_path)
 

@@ -15,7 +15,7 @@ import torch
 
 from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 from stator.inductor.devices import traits_of
-from stator.inductor.loops.body import IndexRef, LoopBody, Ref
+from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
 from stator.inductor.loops.handler import freeze
 from stator.inductor.loops.replay import Replay
 from stator.inductor.sizes import SizeKnowledge, ceil_div
@@ -27,6 +27,7 @@ from .groups import Group, Schedule
 MOST_COLUMNS = 4096  # that the accumulators of a program hold
 PROGRAMS = 528  # that share the rows
 _FEWEST_ROWS = 1024
+_NEAR = 24  # steps between groups that become one: values must not live much longer
 
 Step = Group | Extern
 
@@ -83,7 +84,7 @@ class _Pass:
         count, columns = rows.ranges[0], rows.inner_ranges[0]
         if columns != sums.columns or not isinstance(count, int):
             return False
-        if not (sums.parts - 1) * sums.rows < count <= sums.parts * sums.rows or count < _FEWEST_ROWS:
+        if count < _FEWEST_ROWS or not all(_sums_rows(member.body, sums, count) for member in sums.group.members):
             return False
         if any(memory_owner(name, self.buffers) != name for name in (*rows.writes, *sums.group.writes)):
             return False
@@ -169,13 +170,10 @@ class _Pass:
         )
 
 
-_NEAR = 24  # steps between groups that become one: values must not live much longer
-
-
 def _rows_each(count: int) -> int:
-    """Rows of a program: a power of two, or a multiple of eight, so that several run at a time."""
+    """Rows of a program: 1, 2 or a multiple of four, so that several run at a time."""
     each = ceil_div(count, PROGRAMS)
-    return int(each if each < 8 and each & (each - 1) == 0 else -(-each // 4) * 4)
+    return int(each if each <= 2 else -(-each // 4) * 4)
 
 
 def _column_sums(step: Step) -> _ColumnSums | None:
@@ -228,7 +226,7 @@ def _over_rows(member: Loops, rows: Group, sums: _ColumnSums, each: int, lowered
     part, column, row = (*body.vars, *body.reduction_vars)
     where: dict[Symbol, Any] = {part: as_expr(0), column: at_column, row: at_row}
     place = floor_div(at_row, each) * sums.columns + at_column
-    inside = [at for at, op in enumerate(body.ops) if _is_inside(body, at, part * sums.rows + row, rows.ranges[0])]
+    inside = [at for at in range(len(body.ops)) if _is_inside(body, at, part * sums.rows + row, rows.ranges[0])]
 
     def function(ops: Any) -> None:
         replay = Replay(ops, body, where, {at: ops.constant(True, torch.bool) for at in inside})
@@ -246,6 +244,31 @@ def _over_rows(member: Loops, rows: Group, sums: _ColumnSums, each: int, lowered
 
 def _dtypes(lowered: Lowered) -> Any:
     return lambda name: lowered.buffers[name].layout.dtype
+
+
+def _sums_rows(body: LoopBody, sums: _ColumnSums, count: int) -> bool:
+    """True if the parts have so many rows, those behind the end of the last part left out."""
+    if sums.parts * sums.rows == count:
+        return True
+    if not (sums.parts - 1) * sums.rows < count < sums.parts * sums.rows or not body.reduction_vars:
+        return False
+    row = body.vars[0] * sums.rows + body.reduction_vars[0]
+    return all(
+        _is_zero_behind(body, body.ops[op.args[1].position], row, count)  # type: ignore[union-attr]
+        for op in body.ops
+        if op.name == "reduce"
+    )
+
+
+def _is_zero_behind(body: LoopBody, summand: Op, row: Any, count: int) -> bool:
+    if summand.name == "where":
+        condition, _, other = summand.args
+        zero = body.ops[other.position]  # type: ignore[union-attr]
+        is_zero = zero.name == "constant" and zero.args[0] == 0
+    else:
+        condition = summand.args[2] if summand.name == "load" else None
+        is_zero = condition is not None and summand.args[3] == 0
+    return is_zero and _is_inside(body, condition.position, row, count)  # type: ignore[union-attr]
 
 
 def _is_inside(body: LoopBody, at: int, row: Any, count: int) -> bool:
