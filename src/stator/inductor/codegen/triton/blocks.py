@@ -26,6 +26,7 @@ _KEPT_PER_THREAD = 64  # of them; exchanges between many warps took most of the 
 _SUM_ELEMENTS = 2048  # of a block whose columns are summed, too
 _STEP = 4096  # elements of a step along rows that do not fit in registers
 _JOINT_STEP = 2048  # where accumulators of joint reductions take registers, too
+_LONG_STEP = 512  # elements of a step along columns, where programs are few
 _LONG_COLUMN = 1024  # elements of a column that has longer steps
 _SHORTEST_STEP = 128  # of loops whose rows may be longer than those of the example
 # Elements of a block in registers, by how many buffers it loads at most
@@ -200,6 +201,10 @@ def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ..
     else:
         x_block, r_block = line, _power_of_two(int(min(most_r, 64 if row >= _LONG_COLUMN else 32)))
     x_block = _block(most_x, _shrunk(x_block, rows, min(max(_FEWEST_LANES, _SMALLEST // r_block), x_block)))
+    if not persistent and rows < _WAVE * x_block:  # few programs wait less if they load much at a time
+        r_block = max(_power_of_two(int(min(most_r, _LONG_STEP))), r_block)
+        warps = min(max(x_block * r_block // (32 * _PER_THREAD), 4), _MOST_WARPS)
+        return _blocks(kernel, programs, shared, inner, x_block, r_block, most_r <= r_block, warps)
     each = _KEPT_PER_THREAD if loads == 1 else _KEPT_PER_THREAD // 2
     warps = min(max(x_block * r_block // (32 * each), 4), _MOST_WARPS)
     return _blocks(kernel, programs, shared, inner, x_block, r_block, persistent or most_r <= r_block, warps)
