@@ -38,8 +38,9 @@ from stator.inductor.program.combine import combine_groups
 from stator.inductor.program.recordable import describe_inputs, recording_device, why_not_recorded
 from stator.inductor.program.steps import KernelSource, Launch, Program
 from stator.inductor.schedule import schedule
+from stator.inductor.schedule.attention import fuse_attention
 from stator.inductor.schedule.column_sums import sum_columns_in_rows
-from stator.inductor.schedule.groups import ProductGroup, Schedule
+from stator.inductor.schedule.groups import Schedule, TiledGroup
 from stator.inductor.schedule.printer import print_schedule
 from stator.inductor.schedule.products import fuse_products
 from stator.inductor.schedule.verifier import verify_schedule
@@ -308,6 +309,7 @@ def _with_product_kernels(scheduled: Schedule, lowered: Lowered, options: Option
     """Compute products in kernels of our own where these win, unless eager's bits are asked for."""
     if options.exact_rounding or not options.fusion:
         return scheduled, lowered
+    scheduled = fuse_attention(scheduled, lowered, partial(triton.choose_attention, lowered=lowered))
     rule = partial(triton.choose_tile, lowered=lowered)
     return fuse_products(scheduled, lowered, triton.Tuner(lowered) if options.tunes else rule)
 
@@ -323,7 +325,7 @@ def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> d
     groups = [step for step in scheduled.steps if not isinstance(step, Extern)]
     printed = {}
     tuner = triton.BlockTuner(lowered) if options.tunes else None
-    for group in sorted(groups, key=lambda group: not isinstance(group, ProductGroup)):
+    for group in sorted(groups, key=lambda group: not isinstance(group, TiledGroup)):
         device = lowered.buffers[group.writes[0]].layout.device
         language = LANGUAGES.get(device.type, "cpp")
         tuned = {"variation": tuner(group)} if tuner and language == "triton" else {}

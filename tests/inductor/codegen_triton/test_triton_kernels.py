@@ -70,6 +70,16 @@ def test_products_compile_for_gpus(tiles: str, tmp_path: Path) -> None:
     run("products_machine_code.py", tiles, tmp_path=tmp_path)
 
 
+@pytest.mark.parametrize("seeds", ((0, 40), pytest.param((40, 600), marks=pytest.mark.slow)))
+def test_random_attention_in_the_interpreter(seeds: tuple[int, int], tmp_path: Path) -> None:
+    run("attention_interpreted.py", *map(str, seeds), tmp_path=tmp_path)
+
+
+@pytest.mark.parametrize("tiles", ("few", pytest.param("all", marks=pytest.mark.slow)))
+def test_attention_compiles_for_gpus(tiles: str, tmp_path: Path) -> None:
+    run("attention_machine_code.py", tiles, tmp_path=tmp_path)
+
+
 @pytest.mark.parametrize("sizes", ("few", pytest.param("all", marks=pytest.mark.slow)))
 @pytest.mark.parametrize("indices", ("narrow", "wide"))
 def test_one_kernel_for_all_sizes_in_the_interpreter(indices: str, sizes: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from stator.inductor.buffers import Buffer
 from stator.inductor.loops.body import IndexRef, LoopBody, Op
-from stator.inductor.schedule.groups import Group, ProductGroup
+from stator.inductor.schedule.groups import Group, TiledGroup
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 
 from .aliases import layout_bytes, may_alias_arguments
@@ -77,7 +77,7 @@ def may_overwrite(group: Group, old: Buffer, new: Buffer, sizes: SizeKnowledge =
     """
     if group.writes != (new.name,) or not _same_memory(old, new):
         return False
-    if isinstance(group, ProductGroup) and old.name in group.products.operands:
+    if isinstance(group, TiledGroup) and old.name in group.operands:
         return False
     index = loops = None
     stored = False

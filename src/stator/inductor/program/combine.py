@@ -12,7 +12,7 @@ import torch
 
 from stator.inductor.buffers import Lowered
 from stator.inductor.devices import traits_of
-from stator.inductor.schedule.groups import Combination, Group, ProductGroup, Schedule
+from stator.inductor.schedule.groups import Combination, Group, Schedule, TiledGroup
 from stator.inductor.sizes import product
 from stator.shapes.expr import Expr
 
@@ -104,7 +104,7 @@ class _Combiner:
 
     def _small_bytes(self, group: Group) -> int | None:
         """The bytes that the group moves, at most; None where it is no part for a combination."""
-        if isinstance(group, ProductGroup):
+        if isinstance(group, TiledGroup):
             return None
         layouts = [self.lowered.buffers[name].layout for name in (*group.reads, *group.writes)]
         if len({layout.device for layout in layouts}) != 1:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from stator.inductor.buffers import Buffer, Extern, Lowered
 from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
-from stator.inductor.schedule.groups import Combination, Group, ProductGroup, Schedule
+from stator.inductor.schedule.groups import Combination, Group, Schedule, TiledGroup
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, Symbol
 
@@ -110,7 +110,7 @@ def writes_where_it_read(group: Group, old: str, new: str, sizes: SizeKnowledge 
     The proof: all accesses to both have one common index, any two iterations with an access differ in that index, and
     no run over the inner loops follows the run that writes.
     """
-    if isinstance(group, ProductGroup):
+    if isinstance(group, TiledGroup):
         return False
     outer, inner = _loops(group)
     runs = _Runs(frozenset(inner))

@@ -94,12 +94,82 @@ class Group:
     rows_each: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TiledGroup(Group):
+    """A group computed in tiles. Its members loop over different ranges, so `ranges` is empty."""
+
+    @property
+    def operands(self) -> frozenset[str]:
+        """The buffers that programs read in other places than they write."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProductGroup(Group):
-    """Matrix products, and the loop nodes that read their sums: the members of all parts, in order. Members of
-    different parts loop over different numbers of columns, so `ranges` is empty."""
+class ProductGroup(TiledGroup):
+    """Matrix products, and the loop nodes that read their sums: the members of all parts, in order."""
 
     products: Products
+
+    @property
+    def operands(self) -> frozenset[str]:
+        return self.products.operands
+
+
+# Names of the values that the loops of an attention exchange, which have no memory
+QUERIES, KEYS, VALUES, PRODUCTS, SCORES, WEIGHTED = (
+    f"the {name}" for name in ("queries", "keys", "values", "products", "scores", "weighted values")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """How a program works: on so many rows at a time, in steps of so many keys."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The softmax, along keys, of scores, multiplied by values. Scores are what loops make of the products of queries
+    and keys.
+
+    queries, keys, values: loops over (batch, row, depth), (batch, depth, key) and (batch, key, width) that store
+    QUERIES, KEYS and VALUES. scores: loops over (batch, row, key) that load PRODUCTS, in float32, and store SCORES.
+    epilogue: loops over (batch, row, width) that load WEIGHTED, in float32. Each kind of loops has symbols of its own.
+    hidden_rows_are_zero: the result of a row whose scores are all minus infinity; otherwise NaN. causal: scores of keys
+    behind a row's own place are minus infinity, and nothing asks whether their values are numbers.
+    steps: the library calls and groups that this launch replaces.
+    """
+
+    queries: Loops
+    keys: Loops
+    values: Loops
+    scores: tuple[Loops, ...]
+    epilogue: tuple[Loops, ...]
+    batch: Any
+    rows: Any
+    count: Any  # of keys
+    depth: Any
+    width: Any
+    dtypes: tuple[torch.dtype, torch.dtype]  # of the sides of both products
+    hidden_rows_are_zero: bool
+    causal: bool
+    steps: tuple[Group | Extern, ...]
+    tile: AttentionTile | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionGroup(TiledGroup):
+    """An attention, and the loops that read its result."""
+
+    attention: Attention
+
+    @property
+    def operands(self) -> frozenset[str]:
+        return frozenset(self.reads)
 
 
 @dataclass(frozen=True)

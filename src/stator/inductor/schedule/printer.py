@@ -5,7 +5,7 @@ from __future__ import annotations
 from stator.inductor.buffers import Extern
 from stator.inductor.loops.printer import print_body
 
-from .groups import Combination, Group, ProductGroup, Products, Schedule
+from .groups import Attention, AttentionGroup, Combination, Group, ProductGroup, Products, Schedule
 
 
 def print_schedule(schedule: Schedule) -> str:
@@ -38,6 +38,8 @@ def _group(group: Group) -> str:
         lines.append(f"  internal {', '.join(sorted(group.internal))}")
     if isinstance(group, ProductGroup):
         lines += _products(group.products)
+    if isinstance(group, AttentionGroup):
+        lines.append(_attention(group.attention))
     for member in group.members:
         lines.append(f"  # {', '.join(member.outputs)} from {', '.join(member.origins) or 'unknown'}")
         lines.append(print_body(member.body, "  "))
@@ -52,3 +54,8 @@ def _products(products: Products) -> list[str]:
         for name, right in zip(part.sums, part.rights, strict=True):
             lines.append(f"  {name}: by {right.buffer}, {part.columns} columns")
     return lines
+
+
+def _attention(attention: Attention) -> str:
+    shape = f"{attention.batch} x {attention.rows} x {attention.count} keys"
+    return f"  attention ({shape}, depth {attention.depth}, width {attention.width}), {attention.tile}"

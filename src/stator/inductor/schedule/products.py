@@ -5,53 +5,19 @@ other products of one left side. The backend says which of these are worth it, a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import torch
+from stator.inductor.buffers import Extern, Loops, Lowered
 
-from stator.graph.ir.schema import has_effects
-from stator.inductor.buffers import Extern, Loops, Lowered, View
-from stator.inductor.devices import traits_of
-from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
-from stator.prims.layout import contiguous_strides, same_strides
-from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, as_expr
-
-from .accesses import extern_reads, extern_writes, memory_owner, names_in, summarize
-from .groups import Combination, Group, Matrices, ProductGroup, ProductPart, Products, Schedule, Tile
-from .regroup import OUTER, substitute_loops
+from .accesses import memory_owner, summarize
+from .groups import Group, ProductGroup, ProductPart, Products, Schedule, Tile
+from .product_calls import ProductCall, ProductSteps, over_elements
 from .shared_depth import may_share_depth, with_shared_depth
 
 Choose = Callable[[ProductGroup, bool], Tile | None]  # the second argument: programs may share the depth
 
-DTYPES = (torch.float16, torch.bfloat16)
 MOST_PARTS = 8
-_LOOPS = OUTER[:3]  # batch, row, column
-# Operations that an epilogue may not have: reductions, and what needs a check or a mask of its own
-_REFUSED = frozenset(("reduce", "welford", "get", "indirect"))
-_aten = torch.ops.aten
-# By operator: the position of the bias, if there is one, and of the left side
-_OPERATORS: dict[Any, tuple[int | None, int]] = {
-    _aten.mm.out: (None, 0),
-    _aten.bmm.out: (None, 0),
-    _aten.addmm.out: (0, 1),
-    _aten.baddbmm.out: (0, 1),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A library call that computes products, in terms of this file."""
-
-    result: str
-    left: Matrices
-    right: Matrices
-    bias: View | None
-    batch: ExprLike
-    rows: ExprLike
-    columns: ExprLike
-    depth: ExprLike
-    dtype: torch.dtype
 
 
 def fuse_products(schedule: Schedule, lowered: Lowered, choose: Choose) -> tuple[Schedule, Lowered]:
@@ -64,22 +30,18 @@ def fuse_products(schedule: Schedule, lowered: Lowered, choose: Choose) -> tuple
     return Schedule(tuple(steps)), replace(lowered, buffers=fusion.buffers)
 
 
-class _ProductFusion:
+class _ProductFusion(ProductSteps):
     def __init__(self, schedule: Schedule, lowered: Lowered, choose: Choose) -> None:
-        self.steps: list[Group | Extern] = []
-        for step in schedule.steps:
-            assert not isinstance(step, Combination), "products are looked for before groups are combined"
-            self.steps.append(step)
-        self.lowered, self.choose = lowered, choose
-        self.buffers = dict(lowered.buffers)
+        super().__init__(schedule, lowered)
+        self.choose = choose
 
     def run(self) -> list[Group | Extern]:
-        calls = {at: call for at, step in enumerate(self.steps) if (call := self._product(step)) is not None}
+        calls = {at: call for at, step in enumerate(self.steps) if (call := self.product(step)) is not None}
         if not calls:
             return self.steps
         self._absorb({call.result for call in calls.values()})
         for at, step in enumerate(self.steps):
-            call = self._product(step)
+            call = self.product(step)
             if call is not None:
                 alone = self._group([step], [call], None)  # type: ignore[list-item]
                 assert alone is not None
@@ -104,90 +66,30 @@ class _ProductFusion:
         alone = [self._combined(step.name, [(step, at)]) for at in range(len(products.parts))]
         return [final for part in alone for final in self._chosen(part)]
 
-    # ---- what a library call computes -------------------------------------------------------------
-
-    def _product(self, step: Group | Extern) -> _Call | None:
-        if not isinstance(step, Extern) or step.style != "out" or step.target not in _OPERATORS or step.mutates:
-            return None
-        if any(step.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")) or step.outputs[0] is None:
-            return None
-        with_bias, at = _OPERATORS[step.target]
-        result = step.outputs[0]
-        layout = self.buffers[result].layout
-        sides = [self._view(step.args[at]), self._view(step.args[at + 1])]
-        bias = None if with_bias is None else self._view(step.args[with_bias])
-        if None in sides or (with_bias is not None and bias is None) or layout.dtype not in DTYPES:
-            return None
-        left, right = sides[0].layout, sides[1].layout  # type: ignore[union-attr]
-        if any(one.dtype != layout.dtype or one.device != layout.device for one in (left, right)):
-            return None
-        if not traits_of(layout.device).products:
-            return None
-        if bias is not None and (bias.layout.device != layout.device or not bias.layout.dtype.is_floating_point):
-            return None
-        if not same_strides(layout.size, contiguous_strides(layout.size), layout.stride) or layout.offset != 0:
-            return None
-        sizes = (*layout.size, left.size[-1])
-        if 0 in sizes or isinstance(self.buffers[result].value, str):
-            return None
-        rows, columns, depth = sizes[-3:]
-        batch = layout.size[0] if len(layout.size) == 3 else 1
-        matrices = [_matrices(side) for side in sides]  # type: ignore[arg-type]
-        return _Call(result, matrices[0], matrices[1], bias, batch, rows, columns, depth, layout.dtype)
-
-    def _view(self, argument: str | View) -> View | None:
-        """An argument as a view of its buffer's own memory; None for memory that is read as of another dtype."""
-        if isinstance(argument, View):
-            return argument if argument.layout.dtype == self.buffers[argument.base].layout.dtype else None
-        return View(argument, replace(self.buffers[argument].layout, offset=0))
-
     # ---- launches ---------------------------------------------------------------------------------
 
-    def _group(self, externs: Sequence[Extern], calls: Sequence[_Call], follower: Group | None) -> ProductGroup | None:
+    def _group(
+        self, externs: Sequence[Extern], calls: Sequence[ProductCall], follower: Group | None
+    ) -> ProductGroup | None:
         """The launch for products of one left side and shape, and for the group that reads them; None if that group
         does not run over the products' elements, one by one."""
         first = calls[0]
         ranges = (first.batch, first.rows, first.columns)
         sums = tuple([f"the sums of {call.result}" for call in calls])
-        members = [self._rounded(call, name) for call, name in zip(calls, sums, strict=True)]
+        members = [self.rounded(call, name) for call, name in zip(calls, sums, strict=True)]
         internal: set[str] = set()
         if follower is not None:
-            moved = _over_elements(follower, [call.result for call in calls], ranges, self.lowered)
+            moved = over_elements(follower, [call.result for call in calls], ranges, self.lowered)
             if moved is None:
                 return None
             members += moved
-            internal = {call.result for call in calls if not self._is_read(call.result, (*externs, follower))}
+            internal = {call.result for call in calls if not self.is_read(call.result, (*externs, follower))}
             internal |= follower.internal
         part = ProductPart(tuple([call.right for call in calls]), sums, first.columns, tuple(members))
         steps = (*externs, *(() if follower is None else (follower,)))
         products = Products(first.left, first.batch, first.rows, first.depth, first.dtype, (part,), (steps,))
         name = follower.name if follower is not None else f"product_{first.result}"
         return _named(name, products, frozenset(internal))
-
-    def _rounded(self, call: _Call, sums: str) -> Loops:
-        """The loops that store a product, with its bias, in its dtype."""
-        ranges = (call.batch, call.rows, call.columns)
-        limits = self.lowered.sizes.ranges(_LOOPS, ranges)
-        strides = contiguous_strides(ranges)
-        index = [_at(0, strides, limits)]
-        ops = [Op("load", (sums, IndexRef(0), None, 0), torch.float32)]
-        if call.bias is not None:
-            layout = call.bias.layout
-            own = [0 if size == 1 else stride for size, stride in zip(layout.size, layout.stride, strict=True)]
-            index.append(_at(layout.offset, (*[0] * (3 - len(own)), *own), limits))
-            ops.append(Op("load", (call.bias.base, IndexRef(1), None, 0), layout.dtype))
-            if layout.dtype != torch.float32:
-                ops.append(Op("to_dtype", (Ref(1), torch.float32), torch.float32))
-            ops.append(Op("add", (Ref(0), Ref(len(ops) - 1)), torch.float32))
-        ops.append(Op("to_dtype", (Ref(len(ops) - 1), call.dtype), call.dtype))
-        ops.append(Op("store", (call.result, IndexRef(0), Ref(len(ops) - 1), None, None), None))
-        return Loops((call.result,), LoopBody(_LOOPS, ranges, (), (), tuple(index), tuple(ops)))
-
-    def _is_read(self, name: str, inside: Sequence[Group | Extern]) -> bool:
-        """True if a buffer needs memory: it is a result, or steps outside read it."""
-        outputs = names_in(self.lowered.outputs)
-        others = [step for step in self.steps if not any(step is one for one in inside)]
-        return name in outputs or any(name in self._effects(step)[0] for step in others)
 
     # ---- the pointwise group behind a product -----------------------------------------------------
 
@@ -196,7 +98,7 @@ class _ProductFusion:
             if follower.inner_ranges or results.isdisjoint(follower.reads):
                 continue
             at = next(at for at, step in enumerate(self.steps) if step is follower)
-            found = [(where, call) for where in range(at) if (call := self._product(self.steps[where])) is not None]
+            found = [(where, call) for where in range(at) if (call := self.product(self.steps[where])) is not None]
             found = [(where, call) for where, call in found if call.result in follower.reads]
             found = [one for one in found if found[-1][1] is one[1] or _together(found[-1][1], one[1])]
             if not found or not all(self._may_move(where, at) for where, _ in found):
@@ -214,18 +116,11 @@ class _ProductFusion:
 
     # ---- order ------------------------------------------------------------------------------------
 
-    def _effects(self, step: Group | Extern) -> tuple[set[str], set[str], bool]:
-        """(reads, writes, whether nothing may move past the step)."""
-        if isinstance(step, Group):
-            return set(step.reads), set(step.writes), any(isinstance(self.buffers[n].value, str) for n in step.writes)
-        fixed = step.style == "mutates" or has_effects(step.target, step.args, step.kwargs)
-        return extern_reads(step), extern_writes(step), fixed
-
     def _may_move(self, start: int, end: int) -> bool:
         """True if the step at one place may come next to the step at the other place instead."""
-        reads, writes, fixed = self._effects(self.steps[start])
+        reads, writes, fixed = self.effects(self.steps[start])
         for step in self.steps[min(start, end) + 1 : max(start, end)]:
-            others_read, others_write, stays = self._effects(step)
+            others_read, others_write, stays = self.effects(step)
             if fixed or stays or writes & (others_read | others_write) or reads & others_write:
                 return False
         return not fixed
@@ -283,12 +178,7 @@ class _ProductFusion:
         return _named(label, replace(first, parts=tuple(chosen), steps=tuple(steps)), internal)
 
 
-def _matrices(view: View) -> Matrices:
-    strides = view.layout.stride
-    return Matrices(view.base, view.layout.offset, (strides[0] if len(strides) == 3 else 0, *strides[-2:]))
-
-
-def _together(one: _Call, other: _Call) -> bool:
+def _together(one: ProductCall, other: ProductCall) -> bool:
     """True if the same programs may compute both products, tile by tile."""
     same = (one.left, one.right.strides, one.batch, one.rows, one.columns, one.depth, one.dtype)
     return same == (other.left, other.right.strides, other.batch, other.rows, other.columns, other.depth, other.dtype)
@@ -320,67 +210,3 @@ def _named(name: str, products: Products, internal: frozenset[str]) -> ProductGr
 
 def _written(members: Sequence[Loops]) -> frozenset[str]:
     return frozenset([name for member in members for name in summarize(member).writes])
-
-
-def _at(offset: ExprLike, strides: Sequence[Any], ranges: dict[Symbol, Any]) -> Expr:
-    total = as_expr(offset)
-    for symbol, stride in zip(_LOOPS, strides, strict=True):
-        low_high = symbol.bounds(ranges)
-        total = total + (ZERO if low_high == (0, 0) else symbol * stride)
-    return total
-
-
-def _over_elements(
-    group: Group, results: Sequence[str], ranges: tuple[Any, Any, Any], lowered: Lowered
-) -> list[Loops] | None:
-    """The members of a group in terms of (batch, row, column); None if an iteration needs other than one element of
-    each product, or if there are operations that an epilogue may not have."""
-    index: Expr | None = None
-    for member in group.members:
-        body = member.body
-        if body.reduction_vars or body.ranges != group.ranges:
-            return None
-        for op in body.ops:
-            if op.name in _REFUSED or (op.name == "load" and op.args[2] is not None):
-                return None
-            if op.name == "store" and op.args[3:] != (None, None):
-                return None
-            if op.name == "load" and op.args[0] in results:
-                place = body.indices[op.args[1].position]  # type: ignore[union-attr]
-                if index is not None and place is not index:
-                    return None
-                index = place
-    where = None if index is None else _loops_of_elements(group, index, ranges, lowered)
-    if where is None:
-        return None
-    element = _at(0, contiguous_strides(ranges), lowered.sizes.ranges(_LOOPS, ranges))
-    moved = []
-    for member in group.members:
-        found = substitute_loops(member, where, _LOOPS, ranges, (), (), lowered.sizes)
-        pairs = zip(member.body.indices, found.body.indices, strict=True)
-        indices = tuple([element if before is index else after for before, after in pairs])
-        moved.append(replace(found, body=replace(found.body, indices=indices)))
-    return moved
-
-
-def _loops_of_elements(
-    group: Group, index: Expr, ranges: tuple[Any, Any, Any], lowered: Lowered
-) -> dict[Symbol, ExprLike] | None:
-    """The loops of a group in terms of (batch, row, column), if `index` walks through all elements, once each."""
-    sizes = lowered.sizes
-    loops = list(zip(group.members[0].body.vars, group.ranges, strict=True))
-    if index.substitute({symbol: ZERO for symbol, _ in loops}) != 0:
-        return None
-    where: dict[Symbol, ExprLike] = {symbol: ZERO for symbol, size in loops if size == 1}
-    steps = [(symbol, size, index.coefficient(symbol)) for symbol, size in loops if size != 1]
-    if any(step is None for *_, step in steps):
-        return None
-    steps.sort(key=lambda one: sizes.hint(one[2]))  # type: ignore[arg-type]
-    flat = (_LOOPS[0] * ranges[1] + _LOOPS[1]) * ranges[2] + _LOOPS[2]
-    expected: ExprLike = 1
-    for at, (symbol, size, step) in enumerate(steps):
-        if step != expected:
-            return None
-        where[symbol] = flat // step if at == len(steps) - 1 else (flat // step) % size
-        expected = step * size
-    return where if expected == ranges[0] * ranges[1] * ranges[2] else None

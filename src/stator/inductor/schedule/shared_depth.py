@@ -16,7 +16,7 @@ from stator.prims.layout import contiguous_strides
 from stator.shapes.expr import Expr
 
 from .accesses import extern_reads, names_in, summarize
-from .groups import Group, Matrices, ProductGroup
+from .groups import Group, Matrices, ProductGroup, TiledGroup
 
 Steps = list[Group | Extern]
 
@@ -41,7 +41,7 @@ def _reads(step: Group | Extern) -> set[str]:
 
 def _reads_once(group: Group, name: str) -> bool:
     """True if loops load the buffer at one index without a mask, and no product has it as a side."""
-    if isinstance(group, ProductGroup) or any(
+    if isinstance(group, TiledGroup) or any(
         op.name == "indirect" for member in group.members for op in member.body.ops
     ):
         return False  # symbols of indirect indices are positions of operations

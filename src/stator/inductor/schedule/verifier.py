@@ -7,7 +7,15 @@ from stator.inductor.buffers import Extern, Loops, Lowered
 from stator.shapes.expr import Expr
 
 from .accesses import extern_reads, extern_writes, names_in, summarize
-from .groups import Combination, Group, ProductGroup, Schedule
+from .attention import LOOPS_OF
+from .groups import (
+    PRODUCTS,
+    AttentionGroup,
+    Combination,
+    Group,
+    ProductGroup,
+    Schedule,
+)
 
 
 def verify_schedule(schedule: Schedule, lowered: Lowered) -> None:
@@ -99,7 +107,39 @@ def _verify_products(group: ProductGroup, progress: _Progress) -> None:
         raise VerificationError(f"{group.name}: its members read {sorted(reads)} and write {sorted(writes)}")
 
 
+def _verify_attention(group: AttentionGroup, progress: _Progress) -> None:
+    """Each kind of loops runs over its own elements, and reads what is complete."""
+    attention = group.attention
+    batch, rows, count = attention.batch, attention.rows, attention.count
+    kinds = [
+        ((attention.queries,), (batch, rows, attention.depth)),
+        ((attention.keys,), (batch, attention.depth, count)),
+        ((attention.values,), (batch, count, attention.width)),
+        (attention.scores, (batch, rows, count)),
+        (attention.epilogue, (batch, rows, attention.width)),
+    ]
+    passed = {*LOOPS_OF, PRODUCTS}
+    reads: set[str] = set()
+    writes: set[str] = set()
+    for members, ranges in kinds:
+        for member in members:
+            facts = summarize(member)
+            if member.body.ranges != ranges or facts.reduces:
+                raise VerificationError(f"{group.name}: a member loops over {member.body.ranges}")
+            needed = facts.reads - writes - passed
+            progress.require(group.name, member, needed)
+            reads |= needed
+            writes |= facts.writes - passed
+    for step in attention.steps:
+        progress.record(extern_writes(step) if isinstance(step, Extern) else {*step.writes, *step.internal})
+    if reads != set(group.reads) or writes != set(group.writes) | group.internal:
+        raise VerificationError(f"{group.name}: its members read {sorted(reads)} and write {sorted(writes)}")
+
+
 def _verify_group(group: Group, progress: _Progress) -> None:
+    if isinstance(group, AttentionGroup):
+        _verify_attention(group, progress)
+        return
     if isinstance(group, ProductGroup):
         _verify_products(group, progress)
         return

@@ -15,10 +15,11 @@ from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.kernel import Kernel, KernelValue, Store, merge
 from stator.inductor.loops.vocabulary import ATOMIC_STORES
 from stator.inductor.program.steps import KernelSource
-from stator.inductor.schedule.groups import Combination, Group, ProductGroup
+from stator.inductor.schedule.groups import AttentionGroup, Combination, Group, ProductGroup
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike
 
+from .attention import print_attention
 from .blocks import ALIGNED, BY_RULE, Blocks, Variation, choose_blocks, varied
 from .expressions import TritonIndexPrinter, print_value
 from .flat_loops import R, X, along_flat, start_of_row, unaligned_start
@@ -53,6 +54,8 @@ def print_kernel(
         return print_combination(group, parts, buffers)
     if isinstance(group, ProductGroup):
         return print_module(group, print_products(group, buffers, knowledge), buffers)
+    if isinstance(group, AttentionGroup):
+        return print_module(group, print_attention(group, buffers, knowledge), buffers)
     return print_module(group, _print_part(group, buffers, knowledge, "tl.program_id(0)", variation), buffers)
 
 

@@ -11,21 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from stator.inductor.buffers import Buffer
-from stator.inductor.codegen.kernel import Kernel, KernelValue, Store, merge
+from stator.inductor.codegen.kernel import Kernel, merge
 from stator.inductor.schedule.groups import Group, Matrices, ProductGroup, ProductPart
 from stator.inductor.sizes import SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike, as_expr
 
-from .expressions import TritonIndexPrinter, print_value
+from .expressions import TritonIndexPrinter
 from .launch import block_count, index_type, typed_sizes
 from .modules import PrintedPart, pointer_names
 from .statements import Statements
-from .types import literal
+from .tile_values import Lanes, TileValues
 
-_ROWS, _COLUMNS = 2, 4  # bits of the loops of a kernel: batch, rows, columns
 _NEIGHBOURS = 8  # rows of tiles whose programs run one after the other: together they read a side from the second cache
 
 
@@ -83,7 +80,7 @@ class _Printer(Statements):
         self._sums()
         for at in range(len(self.products.parts)):
             with self._only_in(at):
-                _Epilogue(self, at).print()
+                self._epilogue(at)
         return self.lines
 
     def lanes(self) -> Iterator[Expr]:
@@ -152,6 +149,13 @@ class _Printer(Statements):
         with self.indented():
             yield
 
+    def _epilogue(self, part: int) -> None:
+        """The values and stores of one part."""
+        sums = {name: f"sum{at}" for at, name in enumerate(self.products.parts[part].sums)}
+        masks = (["in_rows"] if self.masks_rows else [], ["in_columns"] if self.masks_columns else [])
+        lanes = [Lanes(loop, "".join(mask)) for loop, mask in zip(("x1", "x2"), masks, strict=True)]
+        TileValues(self, self.kernels[part], self.pointers, sums, lanes, self.products.dtype).print()
+
     # --- the sums ---
 
     def _loops(self) -> None:
@@ -208,75 +212,3 @@ def _end(side: Matrices, batch: ExprLike, rows: ExprLike, columns: ExprLike) -> 
     for size, stride in zip((batch, rows, columns), side.strides, strict=True):
         total = total + size * stride
     return total
-
-
-class _Epilogue:
-    """The values and stores of one part. Prints operands for the handlers of operations."""
-
-    def __init__(self, printer: _Printer, part: int) -> None:
-        self.printer, self.kernel = printer, printer.kernels[part]
-        self.sums = {name: f"sum{at}" for at, name in enumerate(printer.products.parts[part].sums)}
-
-    def print(self) -> None:
-        kernel = self.kernel
-        pending = sorted(kernel.stores, key=lambda store: store.at)
-        for position in kernel.live_values():
-            while pending and pending[0].at <= position:
-                self._store(pending.pop(0))
-            if kernel.values[position].name != "constant":
-                self.printer.line(f"t{position} = {self._value(position)}")
-        for store in pending:
-            self._store(store)
-
-    def _value(self, position: int) -> str:
-        unrounded = self._unrounded(position)
-        return print_value(self, self.kernel.values[position]) if unrounded is None else self.operand(unrounded)
-
-    def _unrounded(self, position: int) -> int | None:
-        """The sums in float32, with a bias, where a value is what a product was rounded to, in float32 again."""
-        values = self.kernel.values
-        value = values[position]
-        if value.name != "to_dtype" or value.dtype is not torch.float32:
-            return None
-        rounded = values[value.args[0].position]
-        if rounded.name != "to_dtype" or rounded.dtype is not self.printer.products.dtype:
-            return None
-        source = rounded.args[0].position
-        parts = [source, *self.kernel.operands(values[source].args)] if values[source].name == "add" else [source]
-        sums = any(values[at].name == "load" and values[at].args[0] in self.sums for at in parts)
-        return source if sums and values[source].dtype is torch.float32 else None
-
-    # --- what handlers of operations ask ---
-
-    def operand(self, position: int) -> str:
-        value = self.kernel.values[position]
-        return literal(value.args[0], value.dtype) if value.name == "constant" else f"t{position}"
-
-    def dtype(self, position: int) -> torch.dtype:
-        return self.kernel.values[position].dtype
-
-    def index(self, index: Expr) -> str:
-        return self.kernel.indices.index(index)
-
-    def size(self, size: ExprLike) -> str:
-        return self.kernel.text(size)
-
-    def load(self, value: KernelValue) -> str:
-        buffer, index, *_ = value.args
-        if buffer in self.sums:
-            return self.sums[buffer]
-        mask = self._mask(value.loops)
-        address = f"{self.printer.pointers[buffer]} + {self.index(index)}"
-        return f"tl.load({address}, {mask}, other=0)" if mask else f"tl.load({address})"
-
-    def _mask(self, loops: int) -> str:
-        rows = ["in_rows"] if self.printer.masks_rows and loops & _ROWS else []
-        return " & ".join(rows + (["in_columns"] if self.printer.masks_columns and loops & _COLUMNS else []))
-
-    def _store(self, store: Store) -> None:
-        """A store has a lane for each element of the tile, also along loops of one iteration."""
-        missing = ~self.kernel.loops_of(store.index)
-        lanes = (" + x1 * 0" if missing & _ROWS else "") + (" + x2 * 0" if missing & _COLUMNS else "")
-        address = f"{self.printer.pointers[store.buffer]} + {self.index(store.index)}{lanes}"
-        mask = self._mask(_ROWS | _COLUMNS)
-        self.printer.line(f"tl.store({address}, {self.operand(store.value)}{', ' + mask if mask else ''})")

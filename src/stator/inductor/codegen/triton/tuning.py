@@ -15,7 +15,7 @@ import torch
 from stator.base import counters, logs
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer, Extern, Lowered, View
-from stator.inductor.schedule.groups import Combination, Group, ProductGroup, Tile
+from stator.inductor.schedule.groups import Combination, Group, ProductGroup, Tile, TiledGroup
 from stator.inductor.schedule.shared_depth import with_shared_depth
 from stator.runtime.choices import keep_choice, stored_choice
 
@@ -161,7 +161,7 @@ class BlockTuner:
 
     def __call__(self, group: Group | Combination) -> Variation:
         """How the blocks differ from the rule's. Small kernels, products and combinations have the rule's."""
-        if not isinstance(group, Group) or isinstance(group, ProductGroup) or not may_time():
+        if not isinstance(group, Group) or isinstance(group, TiledGroup) or not may_time():
             return BY_RULE
         names = dict.fromkeys((*group.reads, *group.writes))
         tensors = {name: self.buffers[name] for name in names}

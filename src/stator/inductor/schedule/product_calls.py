@@ -1,0 +1,206 @@
+"""Library calls that compute matrix products, as data; the loops that round a product, and loops in terms of its
+elements. products.py and attention.py put both into launches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from stator.graph.ir.schema import has_effects
+from stator.inductor.buffers import Extern, Loops, Lowered, View
+from stator.inductor.devices import traits_of
+from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
+from stator.inductor.sizes import SizeKnowledge, product
+from stator.prims.layout import contiguous_strides, same_strides
+from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, as_expr
+
+from .accesses import extern_reads, extern_writes, names_in
+from .groups import Combination, Group, Matrices, Schedule
+from .regroup import OUTER, substitute_loops
+
+DTYPES = (torch.float16, torch.bfloat16)
+LOOPS = OUTER[:3]  # batch, row, column
+# Operations that an epilogue may not have: reductions, and what needs a check or a mask of its own
+_REFUSED = frozenset(("reduce", "welford", "get", "indirect"))
+_aten = torch.ops.aten
+# By operator: the position of the bias, if there is one, and of the left side
+_OPERATORS: dict[Any, tuple[int | None, int]] = {
+    _aten.mm.out: (None, 0),
+    _aten.bmm.out: (None, 0),
+    _aten.addmm.out: (0, 1),
+    _aten.baddbmm.out: (0, 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProductCall:
+    """A library call that computes products, in terms of this file."""
+
+    result: str
+    left: Matrices
+    right: Matrices
+    bias: View | None
+    batch: ExprLike
+    rows: ExprLike
+    columns: ExprLike
+    depth: ExprLike
+    dtype: torch.dtype
+
+
+class ProductSteps:
+    """The steps of a schedule, some of which are calls of products."""
+
+    def __init__(self, schedule: Schedule, lowered: Lowered) -> None:
+        self.steps: list[Group | Extern] = []
+        for step in schedule.steps:
+            assert not isinstance(step, Combination), "products are looked for before groups are combined"
+            self.steps.append(step)
+        self.lowered = lowered
+        self.buffers = dict(lowered.buffers)
+
+    # ---- what a library call computes -------------------------------------------------------------
+
+    def product(self, step: Group | Extern, dtypes: Collection[torch.dtype] = DTYPES) -> ProductCall | None:
+        if not isinstance(step, Extern) or step.style != "out" or step.target not in _OPERATORS or step.mutates:
+            return None
+        if any(step.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")) or step.outputs[0] is None:
+            return None
+        with_bias, at = _OPERATORS[step.target]
+        result = step.outputs[0]
+        layout = self.buffers[result].layout
+        sides = [self.view(step.args[at]), self.view(step.args[at + 1])]
+        bias = None if with_bias is None else self.view(step.args[with_bias])
+        if None in sides or (with_bias is not None and bias is None) or layout.dtype not in dtypes:
+            return None
+        left, right = sides[0].layout, sides[1].layout  # type: ignore[union-attr]
+        if any(one.dtype != layout.dtype or one.device != layout.device for one in (left, right)):
+            return None
+        if not traits_of(layout.device).products:
+            return None
+        if bias is not None and (bias.layout.device != layout.device or not bias.layout.dtype.is_floating_point):
+            return None
+        if not same_strides(layout.size, contiguous_strides(layout.size), layout.stride) or layout.offset != 0:
+            return None
+        sizes = (*layout.size, left.size[-1])
+        if 0 in sizes or isinstance(self.buffers[result].value, str):
+            return None
+        rows, columns, depth = sizes[-3:]
+        batch = layout.size[0] if len(layout.size) == 3 else 1
+        matrices = [matrices_of(side) for side in sides]  # type: ignore[arg-type]
+        return ProductCall(result, matrices[0], matrices[1], bias, batch, rows, columns, depth, layout.dtype)
+
+    def view(self, argument: str | View) -> View | None:
+        """An argument as a view of its buffer's own memory; None for memory that is read as of another dtype."""
+        if isinstance(argument, View):
+            return argument if argument.layout.dtype == self.buffers[argument.base].layout.dtype else None
+        return View(argument, replace(self.buffers[argument].layout, offset=0))
+
+    def rounded(self, call: ProductCall, sums: str) -> Loops:
+        """The loops that store a product, with its bias, in its dtype."""
+        ranges = (call.batch, call.rows, call.columns)
+        limits = self.lowered.sizes.ranges(LOOPS, ranges)
+        strides = contiguous_strides(ranges)
+        index = [element_at(0, strides, limits)]
+        ops = [Op("load", (sums, IndexRef(0), None, 0), torch.float32)]
+        if call.bias is not None:
+            layout = call.bias.layout
+            own = [0 if size == 1 else stride for size, stride in zip(layout.size, layout.stride, strict=True)]
+            index.append(element_at(layout.offset, (*[0] * (3 - len(own)), *own), limits))
+            ops.append(Op("load", (call.bias.base, IndexRef(1), None, 0), layout.dtype))
+            if layout.dtype != torch.float32:
+                ops.append(Op("to_dtype", (Ref(1), torch.float32), torch.float32))
+            ops.append(Op("add", (Ref(0), Ref(len(ops) - 1)), torch.float32))
+        if call.dtype != torch.float32:
+            ops.append(Op("to_dtype", (Ref(len(ops) - 1), call.dtype), call.dtype))
+        ops.append(Op("store", (call.result, IndexRef(0), Ref(len(ops) - 1), None, None), None))
+        return Loops((call.result,), LoopBody(LOOPS, ranges, (), (), tuple(index), tuple(ops)))
+
+    def is_read(self, name: str, inside: Sequence[Group | Extern]) -> bool:
+        """True if a buffer needs memory: it is a result, or steps outside read it."""
+        outputs = names_in(self.lowered.outputs)
+        others = [step for step in self.steps if not any(step is one for one in inside)]
+        return name in outputs or any(name in self.effects(step)[0] for step in others)
+
+    # ---- order ------------------------------------------------------------------------------------
+
+    def effects(self, step: Group | Extern) -> tuple[set[str], set[str], bool]:
+        """(reads, writes, whether nothing may move past the step)."""
+        if isinstance(step, Group):
+            return set(step.reads), set(step.writes), any(isinstance(self.buffers[n].value, str) for n in step.writes)
+        fixed = step.style == "mutates" or has_effects(step.target, step.args, step.kwargs)
+        return extern_reads(step), extern_writes(step), fixed
+
+
+def matrices_of(view: View) -> Matrices:
+    strides = view.layout.stride
+    return Matrices(view.base, view.layout.offset, (strides[0] if len(strides) == 3 else 0, *strides[-2:]))
+
+
+def element_at(offset: ExprLike, strides: Sequence[Any], ranges: dict[Symbol, Any]) -> Expr:
+    total = as_expr(offset)
+    for symbol, stride in zip(LOOPS, strides, strict=True):
+        low_high = symbol.bounds(ranges)
+        total = total + (ZERO if low_high == (0, 0) else symbol * stride)
+    return total
+
+
+def over_elements(
+    group: Group,
+    results: Sequence[str],
+    ranges: tuple[Any, Any, Any],
+    lowered: Lowered,
+    refused: Collection[str] = _REFUSED,
+    place: Expr | None = None,
+) -> list[Loops] | None:
+    """The members of a group in terms of (batch, row, column); None if an iteration needs other than one element of
+    each product, or if there are operations that an epilogue may not have. place: of an element in memory, by default
+    in rows one behind the other."""
+    index: Expr | None = None
+    for member in group.members:
+        body = member.body
+        if body.reduction_vars or body.ranges != group.ranges:
+            return None
+        for op in body.ops:
+            if op.name in refused:
+                return None
+            if op.name == "store" and op.args[3:] != (None, None):
+                return None
+            if op.name == "load" and op.args[0] in results:
+                read = body.indices[op.args[1].position]  # type: ignore[union-attr]
+                if index is not None and read is not index:
+                    return None
+                index = read
+    element = element_at(0, contiguous_strides(ranges), lowered.sizes.ranges(LOOPS, ranges)) if place is None else place
+    where = None if index is None else loops_at(group, index, element, lowered.sizes)
+    if where is None or product(group.ranges) != product(ranges):
+        return None
+    moved = []
+    for member in group.members:
+        found = substitute_loops(member, where, LOOPS, ranges, (), (), lowered.sizes)
+        pairs = zip(member.body.indices, found.body.indices, strict=True)
+        indices = tuple([element if before is index else after for before, after in pairs])
+        moved.append(replace(found, body=replace(found.body, indices=indices)))
+    return moved
+
+
+def loops_at(group: Group, index: Expr, place: Expr, sizes: SizeKnowledge) -> dict[Symbol, ExprLike] | None:
+    """The loops of a group in which `index` has the value `place`; None if `index` does not walk through neighbouring
+    elements, once each."""
+    loops = list(zip(group.members[0].body.vars, group.ranges, strict=True))
+    if index.substitute({symbol: ZERO for symbol, _ in loops}) != 0:
+        return None
+    where: dict[Symbol, ExprLike] = {symbol: ZERO for symbol, size in loops if size == 1}
+    steps = [(symbol, size, index.coefficient(symbol)) for symbol, size in loops if size != 1]
+    if any(step is None for *_, step in steps):
+        return None
+    steps.sort(key=lambda one: sizes.hint(one[2]))  # type: ignore[arg-type]
+    expected: ExprLike = 1
+    for at, (symbol, size, step) in enumerate(steps):
+        if step != expected:
+            return None
+        where[symbol] = place // step if at == len(steps) - 1 else (place // step) % size
+        expected = step * size
+    return where

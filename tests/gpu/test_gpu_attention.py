@@ -1,0 +1,126 @@
+"""Attention as kernels of ours, by the rule and on each tile: as exact as eager, and NaN where eager has it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.gpu.device import DEVICE, only_cuda
+from torch import Tensor
+
+import stator
+from stator.inductor.codegen import triton
+from stator.inductor.codegen.triton.attention_tiles import TILES, choose_attention
+from stator.inductor.schedule.groups import AttentionGroup
+
+pytestmark = [pytest.mark.gpu, only_cuda, pytest.mark.fixed_sizes]
+launches: list[AttentionGroup] = []
+
+
+@pytest.fixture(autouse=True)
+def count_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches.clear()
+    stator.reset()
+
+    def choose(group: AttentionGroup, **lowered: Any) -> Any:
+        tile = choose_attention(group, **lowered)
+        launches.extend([group] if tile is not None else [])
+        return tile
+
+    monkeypatch.setattr(triton, "choose_attention", choose)
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    scores = q @ k.transpose(-1, -2) * 0.125
+    if bias is not None:
+        scores = scores + bias
+    return (torch.softmax(scores, -1) @ v).transpose(1, 2).flatten(2)
+
+
+def masked(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    """Few heads of keys, a cap, and keys that are hidden by their place."""
+    k, v = [one[:, ::2].repeat_interleave(2, 1) for one in (k, v)]
+    place = torch.arange(q.shape[2], device=q.device)
+    scores = torch.tanh(q @ k.transpose(-1, -2) / 50) * 50
+    scores = torch.where(place[:, None] >= place, scores, -math.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+def called(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2).flatten(2)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+FUNCTIONS = (by_hand, masked, called, causal)
+
+
+def sides(length: int, dtype: torch.dtype, width: int = 64) -> list[Tensor]:
+    return [torch.randn(2, length, 4, width, device=DEVICE).to(dtype).transpose(1, 2) for _ in range(3)]
+
+
+def check(function: Callable[..., Tensor], tensors: list[Any], **settings: Any) -> None:
+    with torch.no_grad():
+        found, eager = stator.compile(function, **settings)(*tensors), function(*tensors)
+        exact = function(*[None if one is None else one.double() for one in tensors])
+    assert torch.equal(found.isnan(), eager.isnan()) and found.dtype is eager.dtype and found.stride() == eager.stride()
+    errors = [float((one.double() - exact).nan_to_num().norm()) for one in (found, eager)]
+    assert errors[0] <= 1.1 * errors[1]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("mode", ("default", "reduce-overhead"))
+def test_attention_as_the_rule_chooses(mode: str, function: Any) -> None:
+    for length, dtype in ((49, torch.bfloat16), (128, torch.float16), (300, torch.bfloat16)):
+        bias = torch.randn(1, 4, length, length, device=DEVICE).to(dtype)
+        for one in (None, bias):
+            launches.clear()
+            check(function, [*sides(length, dtype), one], mode=mode)
+            assert launches
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_each_tile(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tile in TILES:
+        monkeypatch.setattr(triton, "choose_attention", lambda *_, tile=tile, **__: tile)
+        for length, width in ((49, 32), (200, 128)):
+            stator.reset()
+            bias = torch.randn(2, 1, length, length, device=DEVICE).bfloat16()
+            check(function, [*sides(length, torch.bfloat16, width), bias], options={"verify": True})
+
+
+@pytest.mark.parametrize("side", range(4))
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_infinities_and_nan(dtype: torch.dtype, side: int) -> None:
+    for value in (math.inf, -math.inf, math.nan):
+        tensors = [*sides(128, dtype), torch.zeros(2, 1, 1, 128, device=DEVICE).to(dtype)]
+        tensors[side][..., -1, 3] = value
+        if side == 3:
+            tensors[side][0] = -math.inf  # no key at all
+        launches.clear()
+        check(by_hand, tensors)
+        assert launches
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_rows_hidden_by_the_smallest_number(dtype: torch.dtype) -> None:
+    bias = torch.zeros(2, 1, 128, 128, device=DEVICE).to(dtype)
+    bias[:, :, 5:20], bias[..., 100:] = torch.finfo(dtype).min, torch.finfo(dtype).min
+    check(by_hand, [*sides(128, dtype), bias])
+    assert launches
+
+
+def test_flex_attention() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def slope(score: Any, batch: Any, head: Any, row: Any, key: Any) -> Any:
+        return torch.where(row + 3 >= key, score - (row - key) * 0.03, -math.inf)
+
+    check(lambda q, k, v: flex_attention(q, k, v, score_mod=slope), sides(128, torch.bfloat16))
+    assert launches
