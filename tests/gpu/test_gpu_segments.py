@@ -87,7 +87,7 @@ def test_inputs_and_results_change(graphs: list[Any]) -> None:
             close(*kept[-1])
     for actual, expected in kept:
         close(actual, expected)
-    assert len(graphs) >= 3
+    assert len(graphs) >= 2  # attention is a launch, which ends no segment
 
 
 def test_parameters_are_written_and_replaced() -> None:

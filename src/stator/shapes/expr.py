@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Union
 
-from .intervals import UNBOUNDED, Bound, floor_by, floor_quotient, product_of, times
+from .intervals import UNBOUNDED, Bound, floor_by, floor_quotient, plus, product_of, times
 from .polynomial import accumulate, add_terms, common_factor, divide, divide_by_number, multiply_terms, term_key
 
 Monomial = tuple["Atom", ...]
@@ -171,7 +171,7 @@ class Expr:
                 for atom in monomial:
                     a, b = product_of(a, b, *atom._atom_bounds(ranges))
             a, b = (times(value, a), times(value, b)) if value > 0 else (times(value, b), times(value, a))
-            low, high = low + a, high + b
+            low, high = plus(low, a), plus(high, b)
         return low, high
 
     def __repr__(self) -> str:

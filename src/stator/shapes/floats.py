@@ -208,7 +208,12 @@ class IntCall(Atom):
     @property
     def is_truth(self) -> bool:
         """Whether the value is 0 or 1."""
-        return self.function in _COMPARED or self.function is bool or hasattr(self.operands[0], "holds")
+        return self.function in _COMPARED or self.function is bool or self.is_of_condition
+
+    @property
+    def is_of_condition(self) -> bool:
+        """Whether this is `int` of a condition."""
+        return self.function is int and hasattr(self.operands[0], "holds")
 
     def __reduce__(self) -> tuple[object, ...]:
         return int_call, (self.function, *self.operands)

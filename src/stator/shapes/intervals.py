@@ -25,7 +25,16 @@ def floor_quotient(bound: Bound, divisor: Bound) -> Bound:
 
 
 def times(factor: Bound, bound: Bound) -> Bound:
-    return 0 if factor == 0 or bound == 0 else factor * bound
+    if factor == 0 or bound == 0:
+        return 0
+    if isinstance(factor, int) and isinstance(bound, int):
+        return factor * bound
+    return math.inf if (factor > 0) == (bound > 0) else -math.inf
+
+
+def plus(one: Bound, other: Bound) -> Bound:
+    """An infinity beside an int that no float can hold."""
+    return other if isinstance(other, float) else one if isinstance(one, float) else one + other
 
 
 def product_of(a: Bound, b: Bound, c: Bound, d: Bound) -> tuple[Bound, Bound]:

@@ -162,3 +162,17 @@ def test_one_version_serves_numbers_of_all_origins() -> None:
         found, expected = (observe(run, (x, number)) for run in (compiled, program))
         assert_same_outcome(found, expected, EXACT)
     assert counts.compilations == 2
+
+
+def test_truths_are_operands_of_bitwise_functions() -> None:
+    """`True << 3` is 8: such an int of a truth is no truth itself."""
+
+    def program(x: torch.Tensor, n: int) -> Any:
+        shifted = (n == 5) << 3
+        return x.new_zeros(shifted + 2), x * shifted, shifted, (n > 3) ^ 2, round(n == 5), -(n == 5)
+
+    compiled, x = stator.compile(program), torch.ones(2)
+    for number in (3, 4, 5, 6, 5, 2):
+        found, expected = compiled(x, number), program(x, number)
+        assert all(map(torch.equal, found[:2], expected[:2]))
+        assert found[2:] == expected[2:] and list(map(type, found[2:])) == list(map(type, expected[2:]))

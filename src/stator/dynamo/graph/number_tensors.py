@@ -62,8 +62,6 @@ class TensorExpressions(SizeExpressions):
     def truth(self, value: Any) -> Any:
         if value.function is bool and isinstance(value.operands[0], Symbol):
             return self._numbers.tensor_of_symbol(value.operands[0])
-        if value.function is int:
-            return self.written(value.operands[0])
         return super().truth(value)
 
     def _operator(self, function: Any, *args: Value) -> Value:

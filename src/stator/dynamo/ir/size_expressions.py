@@ -75,6 +75,8 @@ class SizeExpressions:
 
     def truth(self, value: Any) -> Any:
         """A 0 or 1 as a bool."""
+        if value.is_of_condition:
+            return self.written(value.operands[0])
         return self._called(value.function, *value.operands)
 
     def _product(self, monomial: tuple[Any, ...], factor: int) -> Any:
