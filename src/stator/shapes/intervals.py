@@ -25,16 +25,21 @@ def floor_quotient(bound: Bound, divisor: Bound) -> Bound:
 
 
 def times(factor: Bound, bound: Bound) -> Bound:
+    """An infinity may stand beside an int that no float can hold."""
     if factor == 0 or bound == 0:
         return 0
-    if isinstance(factor, int) and isinstance(bound, int):
-        return factor * bound
-    return math.inf if (factor > 0) == (bound > 0) else -math.inf
+    if _is_infinite(factor) or _is_infinite(bound):
+        return math.inf if (factor > 0) == (bound > 0) else -math.inf
+    return factor * bound
 
 
 def plus(one: Bound, other: Bound) -> Bound:
-    """An infinity beside an int that no float can hold."""
-    return other if isinstance(other, float) else one if isinstance(one, float) else one + other
+    """An infinity may stand beside an int that no float can hold."""
+    return other if _is_infinite(other) else one if _is_infinite(one) else one + other
+
+
+def _is_infinite(bound: Bound) -> bool:
+    return isinstance(bound, float) and math.isinf(bound)
 
 
 def product_of(a: Bound, b: Bound, c: Bound, d: Bound) -> tuple[Bound, Bound]:

@@ -85,15 +85,15 @@ def _calibrate() -> tuple[int, int] | None:
     seen.append(owner.is_used())
     del storage
     seen.append(owner.is_used())
-    with torch.inference_mode(False), torch.enable_grad():
-        node = (torch.zeros(4, device="cpu", requires_grad=True) * owner.tensors[0]).grad_fn
+    node = (torch.zeros(4, device="cpu", requires_grad=True) * owner.tensors[0]).grad_fn
     seen.append(owner.is_used())
     del node
     seen.append(owner.is_used())
     return (count - 2, references - 2) if seen == [False, True, True, False, True, False] else None
 
 
-_found = _calibrate()
+with torch.inference_mode(False), torch.enable_grad():  # the first call of a program may be inside of either
+    _found = _calibrate()
 if _found is not None:
     _OTHER_USES, _OTHER_REFERENCES = _found
 
