@@ -22,7 +22,7 @@ test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, 6 to 10 m
 
 test-dynamic: $(VENV)/.dev $(VENV)/.models  ## the quick tests with symbols for all sizes; goes on where a stopped run stopped
 	$(BIN)/python -m pytest -m "not slow and not gpu" --dynamic --numprocesses auto --maxprocesses 16 --dist worksteal \
-		--outcomes build/dynamic/outcomes.jsonl --kept tests/kept_dynamic.json
+		--outcomes=build/dynamic/outcomes.jsonl --kept=tests/kept_dynamic.json
 
 test-slow: $(VENV)/.dev $(VENV)/.models  ## the long suites: OpInfo sweep, real-size models, sanitizers
 	$(BIN)/python -m pytest -m "slow and not gpu" --timeout 3600

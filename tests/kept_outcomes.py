@@ -1,8 +1,8 @@
 """The outcomes of a long run: written as tests end, so that a stopped run goes on where it stopped, and compared with
 kept numbers, so that no later run passes by testing less.
 
---outcomes FILE: each test's outcome, one a line. A run of the same source does not repeat what has passed there.
---kept FILE: how many tests passed and were skipped in each file of tests. A whole run with fewer passed tests in a file
+--outcomes=FILE: each test's outcome, one a line. A run of the same source does not repeat what has passed there.
+--kept=FILE: how many tests passed and were skipped in each file of tests. A whole run with fewer passed tests in a file
     fails. Without FILE, or with --keep, a whole run in which no test failed writes it.
 """
 
