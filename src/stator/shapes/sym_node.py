@@ -40,7 +40,7 @@ def _of_two(function: Function) -> Callable[[SymbolicNode, SymbolicNode], Symbol
 class SymbolicNode:
     """`value` is an Expr or int (kind int), a FloatExpr or float (kind float), or a Condition (kind bool)."""
 
-    __slots__ = ("__weakref__", "environment", "kind", "value")
+    __slots__ = ("__weakref__", "environment", "is_int", "kind", "value")
     # torch reads this attribute of its own nodes; constant nodes here answer by is_constant instead
     constant = None
 
@@ -48,6 +48,9 @@ class SymbolicNode:
         self.environment = environment
         self.value = value
         self.kind = kind
+        # A method in C. torch asks it while it parses arguments, and makes a TypeError of any exception: no handler of
+        # signals must run then, as one may whenever a function in Python begins.
+        self.is_int = (kind is int).__bool__
 
     # -- kind -----------------------------------------------------------------------------------------------------
 
@@ -60,9 +63,6 @@ class SymbolicNode:
         if self.kind is bool:
             return self.value if isinstance(self.value, bool) else self.value.holds(self.environment.hints)
         return self.environment.hint(self.value)
-
-    def is_int(self) -> bool:
-        return self.kind is int
 
     def is_float(self) -> bool:
         return self.kind is float
