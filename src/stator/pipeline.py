@@ -231,7 +231,7 @@ def compile_graph(
         gm = run_passes(gm, options.exact_rounding)
     _compile_parts(gm, options)
     with counters.timed("lower"):
-        lowered = lower(gm, options.exact_rounding, sizes)
+        lowered = lower(gm, options.exact_rounding, sizes, tunes=options.tunes)
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))
     if options.verify:
         verify_lowered(lowered)

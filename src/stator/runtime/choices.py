@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,6 +45,7 @@ def keep_choice(key: str, choice: Mapping[str, Any]) -> None:
 
 
 _known: dict[str, str] = {}  # by key: the choices of this process
+_timing = threading.Lock()  # timings of two threads would disturb each other
 
 
 @functools.cache
@@ -52,27 +55,49 @@ def processor() -> list[str]:
 
 
 def quickest_on_cpu(
-    kind: str, facts: tuple[Any, ...], alternatives: Callable[[], Mapping[str, Callable[[], Any]]], rule: str
+    kind: str,
+    facts: tuple[Any, ...],
+    alternatives: Callable[[], Mapping[str, Callable[[], Any]]],
+    rule: str,
+    margin: float = _MARGIN,
 ) -> str:
     """The name of the quickest alternative on this processor and number of threads: a choice that was kept, or else
     timed now, in about 10 ms. The first alternatives are the simplest, and win where the difference is small.
 
     rule: the choice where other work on the machine disturbs the timing. It is not kept on disk, so that another
-    process tries again.
+    process tries again. margin: of the time of an earlier alternative, in which a later one must win.
     """
     key = choice_key(processor(), kind, torch.get_num_threads(), *facts)
-    if key not in _known:
-        stored = stored_choice(key)
-        _known[key] = _timed(key, kind, facts, alternatives(), rule) if stored is None else str(stored["name"])
-    return _known[key]
+    with _timing:
+        if key not in _known:
+            stored = stored_choice(key)
+            if stored is None:
+                _known[key] = _timed(key, kind, facts, alternatives, rule, margin)
+            else:
+                _known[key] = str(stored["name"])
+        return _known[key]
 
 
-def _timed(key: str, kind: str, facts: tuple[Any, ...], runs: Mapping[str, Callable[[], Any]], rule: str) -> str:
-    with counters.timed("autotune"):
-        times = _times(runs)
+def known_choice(kind: str, facts: tuple[Any, ...]) -> str | None:
+    """What `quickest_on_cpu` has chosen, in this process or in one that kept it; None if there is no such choice."""
+    key = choice_key(processor(), kind, torch.get_num_threads(), *facts)
+    stored = {"name": _known[key]} if key in _known else stored_choice(key)
+    return None if stored is None else str(stored["name"])
+
+
+def _timed(
+    key: str,
+    kind: str,
+    facts: tuple[Any, ...],
+    alternatives: Callable[[], Mapping[str, Callable[[], Any]]],
+    rule: str,
+    margin: float,
+) -> str:
+    with counters.timed("autotune"), _plain_calls():
+        times = _times(alternatives())
     chosen = ""
     for name, samples in times.items():
-        if not chosen or samples[0] < times[chosen][0] * _MARGIN:
+        if not chosen or samples[0] < times[chosen][0] * margin:
             chosen = name
     disturbed = any(_is_disturbed(samples) for samples in times.values() if samples[0] < 1.5 * times[chosen][0])
     if logs.enabled("autotune"):
@@ -84,18 +109,33 @@ def _timed(key: str, kind: str, facts: tuple[Any, ...], runs: Mapping[str, Calla
     return chosen
 
 
+@contextmanager
+def _plain_calls() -> Iterator[None]:
+    """Calls of torch that no setting and no mode of the program changes or sees."""
+    with (
+        torch._C._InferenceMode(False),
+        torch.no_grad(),
+        torch._C._DisableAutocast(),
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableTorchDispatch(),
+    ):
+        yield
+
+
 def _times(runs: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
     """Seconds of runs by turns, sorted. The first run of each prepares it."""
+    # other work takes the processor away, but a single thread's own time does not count that
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
-    begin = time.perf_counter()
+    begin = clock()
     for _ in range(_MOST_ROUNDS):
         for name, run in runs.items():
-            start = time.perf_counter()
+            start = clock()
             run()
-            times[name].append(time.perf_counter() - start)
-        if time.perf_counter() - begin > _BUDGET_SECONDS:
+            times[name].append(clock() - start)
+        if clock() - begin > _BUDGET_SECONDS:
             break
     return {name: sorted(samples) for name, samples in times.items()}
 

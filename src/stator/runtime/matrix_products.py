@@ -1,27 +1,53 @@
-"""The choice between BLAS and oneDNN for a product of float32 matrices, and a product that chooses in each call.
+"""The choice between eager's library (BLAS) and oneDNN's linear kernel for a product of float32 matrices, and a
+product that chooses in each call. (For bfloat16, eager's library is oneDNN.)
 
 oneDNN multiplies by weights that are not prepacked. It needs about 15 microseconds more than BLAS, and copies the
-weight, which few rows do not repay. Where the number of rows changes between calls, so does the better library:
-`stator::linear_product` is for these. benchmarks/products.py measures both.
+weight, which few rows do not repay; all else depends on the processor. So the choice is timed, on the processor and for
+typical sizes near to those asked for, each for a few milliseconds once (`choices.py`). A rule decides small products,
+and what could not be timed.
+
+Where the number of rows changes between calls, so does the better library: `stator::linear_product` is for these.
+benchmarks/products.py measures both.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import library
 
+from .choices import known_choice, quickest_on_cpu
 from .toolchain import cpu_vendor
+
+BLAS, ONEDNN = "blas", "onednn"
 
 # Multiplications from which oneDNN takes 0.45 to 0.75 of the time of BLAS on an AMD processor with AVX-512.
 WORTHWHILE = 1 << 20
-# MKL has kernels of its own for Intel's processors, which take 0.2 to 0.97 of oneDNN's time. oneDNN is quicker (down to
-# 0.6 of the time) for weights that do not fit into the cache of a core, and some rows. If the weight lies by rows, as
-# in the gradient of a layer's input, MKL takes 0.45 to 0.95 of oneDNN's time at these sizes, too.
+# MKL has kernels of its own for Intel's processors. oneDNN takes 0.45 to 0.9 of their time for large weights and some
+# rows; with fewer and with many rows, or where the weight lies by rows (as in the gradient of a layer's input), 0.95 to
+# 2.5 of it.
+_SOME_ROWS = range(4, 65)
 _LARGE_WEIGHT = 1 << 21
-_SOME_ROWS = 4
+
+# Products with fewer multiplications are not timed: a call costs about as much as they do.
+_TIMED_FROM = 1 << 22
+# Sizes that are timed have at most so many rows, columns, elements of the weight, and multiplications for each thread
+# (a millisecond). Larger sizes behave like these.
+_MOST_ROWS, _MOST_COLUMNS, _MOST_WEIGHT, _MOST_WORK = 1024, 4096, 1 << 22, 5 << 24
+_TUNED_WORK = 1 << 28
+# Elements that push a weight out of a core's cache: a model's weights do not lie there.
+_CACHE = 1 << 21
+# Sizes near to the timed ones may be a little slower. So oneDNN is chosen only where it wins clearly.
+_MARGIN = 0.93
+# All timings of a process, but for those that max-autotune asks for. Further products follow the rule, and are timed
+# by later processes.
+_PATIENCE_SECONDS = 0.15
+_seconds_waited = 0.0
 
 
 @functools.cache
@@ -30,12 +56,94 @@ def is_tuned_blas() -> bool:
     return torch.backends.mkl.is_available() and cpu_vendor() == "GenuineIntel"
 
 
-def is_onednn_quicker(rows: int, inner: int, columns: int, by_rows: bool = False) -> bool:
-    """Compare a product of [rows, inner] with [inner, columns] by oneDNN with one by BLAS. by_rows: whether the second
-    matrix lies row by row in memory."""
+def onednn_takes(dtype: torch.dtype) -> bool:
+    """Return whether this build multiplies matrices of this dtype by oneDNN, with float32 sums."""
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled and _linear_pointwise):
+        return False
+    return dtype is torch.float32 or (dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def is_onednn_quicker(rows: int, inner: int, columns: int, by_rows: bool = False, *, tunes: bool = False) -> bool:
+    """Compare a product of [rows, inner] with [inner, columns] by oneDNN with one by BLAS; this may time both.
+
+    by_rows: whether the second matrix lies row by row in memory. tunes: time these very sizes, however long all timings
+    take.
+    """
+    global _seconds_waited
+    is_small = rows * inner * columns < _TIMED_FROM
+    if is_small or (_seconds_waited > _PATIENCE_SECONDS and not tunes):
+        return is_known_quicker(rows, inner, columns, by_rows)
+    start = time.perf_counter()
+    sizes = _limited(rows, inner, columns, _TUNED_WORK) if tunes else _timed_sizes(rows, inner, columns)
+    runs = functools.partial(_runs, *sizes, by_rows)
+    chosen = quickest_on_cpu(_KIND, _facts(*sizes, by_rows), runs, _UNDECIDED, margin=_MARGIN)
+    if not tunes:
+        _seconds_waited += time.perf_counter() - start
+    return _is_onednn(chosen, rows, inner, columns, by_rows)
+
+
+def is_known_quicker(rows: int, inner: int, columns: int, by_rows: bool = False) -> bool:
+    """`is_onednn_quicker` without timing: by the rule where nothing was timed."""
+    known = None
+    if rows * inner * columns >= _TIMED_FROM:
+        known = known_choice(_KIND, _facts(*_timed_sizes(rows, inner, columns), by_rows))
+    return _is_onednn(known, rows, inner, columns, by_rows)
+
+
+def _is_onednn(chosen: str | None, rows: int, inner: int, columns: int, by_rows: bool) -> bool:
+    """By timing, or else by what measurements on a few processors say; on others it is BLAS, as in eager."""
+    if chosen in (BLAS, ONEDNN):
+        return chosen == ONEDNN
+    if not torch.backends.mkl.is_available():
+        return False
     if is_tuned_blas():
-        return not by_rows and rows >= _SOME_ROWS and inner * columns >= _LARGE_WEIGHT
+        return not by_rows and rows in _SOME_ROWS and inner * columns >= _LARGE_WEIGHT
     return rows * inner * columns >= WORTHWHILE
+
+
+# ---- timing
+
+_KIND, _UNDECIDED = "matrix product", "undecided"
+
+
+def _facts(rows: int, inner: int, columns: int, by_rows: bool) -> tuple[Any, ...]:
+    return rows, inner, columns, by_rows, torch.get_float32_matmul_precision()
+
+
+def _timed_sizes(rows: int, inner: int, columns: int) -> tuple[int, int, int]:
+    """The sizes that are timed in place of these. Most models have sizes like these, or these multiples."""
+    rows = _rounded(min(rows, _MOST_ROWS))
+    return _limited(rows, _rounded(min(inner, _MOST_COLUMNS)), _rounded(min(columns, _MOST_COLUMNS)), _MOST_WORK)
+
+
+def _rounded(size: int) -> int:
+    """The largest power of two, or three times one, that is not above the size."""
+    power = 1 << (max(size, 1).bit_length() - 1)
+    return power + power // 2 if size >= power + power // 2 else power
+
+
+def _limited(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, int]:
+    weight = min(_MOST_WEIGHT, work * torch.get_num_threads() // rows)
+    while inner * columns > weight and max(inner, columns) > 1:
+        inner, columns = (inner, columns // 2) if columns >= inner else (inner // 2, columns)
+    return rows, inner, columns
+
+
+def _runs(rows: int, inner: int, columns: int, by_rows: bool) -> dict[str, Callable[[], Any]]:
+    count = inner * columns
+    memory = torch.full((count + _CACHE,), 0.5, dtype=torch.float32, device="cpu")
+    strides = (1, columns) if by_rows else (inner, 1)
+    places = range(0, _CACHE + 1, count)
+    weights = itertools.cycle([memory.as_strided((columns, inner), strides, place) for place in places])
+    x = torch.full((rows, inner), 0.5, dtype=torch.float32, device="cpu")
+    out = torch.empty(rows, columns, dtype=torch.float32, device="cpu")
+    return {
+        BLAS: lambda: torch.mm(x, next(weights).t(), out=out),
+        ONEDNN: lambda: _linear_pointwise(x, next(weights), None, "none", [], ""),  # type: ignore[misc]
+    }
+
+
+# ---- a product that chooses in each call
 
 
 def linear_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -49,9 +157,15 @@ def product_of_sizes(
     rows: Sequence[int], matrix: Sequence[int], bias: Sequence[int] | None = None
 ) -> Callable[..., torch.Tensor]:
     """Return what computes `linear_product` of arguments of these sizes, without a choice in each call."""
-    if is_onednn_quicker(rows[0], matrix[0], matrix[1]):
+    if _is_quicker_in_calls(rows[0], matrix[0], matrix[1], torch.get_num_threads()):
         return _by_onednn
     return torch.mm if bias is None else _by_blas
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_quicker_in_calls(rows: int, inner: int, columns: int, threads: int) -> bool:
+    """Calls wait for no timing, and their choice stays."""
+    return is_known_quicker(rows, inner, columns)
 
 
 _linear_pointwise = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .choices import quickest_on_cpu
-from .matrix_products import is_tuned_blas
+from .matrix_products import BLAS, ONEDNN, is_tuned_blas, onednn_takes
 
 # Timed products have at most so many multiplications (0.3 ms on one core), with fewer columns if need be.
 _TIMED_WORK = 1 << 25
@@ -18,7 +18,7 @@ _COLUMN_BLOCK = 64
 # Fewer rows do not repay the time of a call of these libraries.
 _SOME_ROWS = 4
 
-BLAS, ONEDNN, MKL = "blas", "onednn", "mkl"
+MKL = "mkl"
 
 
 def _operator(namespace: str, name: str) -> Any:
@@ -26,17 +26,11 @@ def _operator(namespace: str, name: str) -> Any:
     return getattr(getattr(torch.ops, namespace), name, None)
 
 
-def _onednn_takes(dtype: torch.dtype) -> bool:
-    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
-        return False
-    return dtype is torch.float32 or (dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
 def implementations(dtype: torch.dtype, rows_are_known: bool) -> tuple[str, ...]:
     """The implementations of a product with a constant weight in this build, the simplest first. MKL packs a weight for
     a number of rows."""
     found = [BLAS]
-    if _onednn_takes(dtype) and _operator("mkldnn", "_reorder_linear_weight") is not None:
+    if onednn_takes(dtype) and _operator("mkldnn", "_reorder_linear_weight") is not None:
         found.append(ONEDNN)
     has_mkl = torch.backends.mkl.is_available() and _operator("mkl", "_mkl_linear") is not None
     if has_mkl and dtype is torch.float32 and rows_are_known:
@@ -61,8 +55,7 @@ def quickest_product(rows: int, weight: torch.Tensor, rows_are_known: bool) -> s
     packing = [name for name in (MKL, ONEDNN) if name in names and (name != MKL or is_tuned_blas())]
     rule = packing[0] if packing and rows >= _SOME_ROWS else BLAS
     along = "columns" if weight.stride(0) == 1 else "rows"
-    with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
-        return quickest_on_cpu("product", (rows, inner, columns, str(weight.dtype), along, *names), alternatives, rule)
+    return quickest_on_cpu("product", (rows, inner, columns, str(weight.dtype), along, *names), alternatives, rule)
 
 
 def _run(name: str, x: torch.Tensor, weight: torch.Tensor) -> Callable[[], Any]:
@@ -96,7 +89,7 @@ def without_data(weight: torch.Tensor) -> torch.Tensor:
 
 def packs_convolutions(dtype: torch.dtype) -> bool:
     """Whether this build has convolutions with packed weights of this dtype."""
-    return _onednn_takes(dtype) and _operator("mkldnn", "_reorder_convolution_weight") is not None
+    return onednn_takes(dtype) and _operator("mkldnn", "_reorder_convolution_weight") is not None
 
 
 def packed_kernel(

@@ -34,10 +34,11 @@ _REDUCTION_SYMBOLS = tuple(Symbol(f"r{at}") for at in range(16))
 
 class LoweringBuilder:
     """Collects buffers and nodes. `node`, `origin` (its name), `target` and `meta` are the FX node being lowered;
-    `sizes` knows about symbolic sizes."""
+    `sizes` knows about symbolic sizes; `tunes`: libraries are chosen by timing, at the sizes of the graph."""
 
-    def __init__(self, sizes: SizeKnowledge = NUMBERS_ONLY) -> None:
+    def __init__(self, sizes: SizeKnowledge = NUMBERS_ONLY, tunes: bool = False) -> None:
         self.sizes = sizes
+        self.tunes = tunes
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Loops | Extern] = []
         self.inputs: list[str] = []

@@ -66,25 +66,28 @@ _CONVERSIONS = frozenset(
 )
 
 
-def lower(gm: fx.GraphModule, exact: bool = False, sizes: SizeKnowledge = NUMBERS_ONLY) -> Lowered:
+def lower(
+    gm: fx.GraphModule, exact: bool = False, sizes: SizeKnowledge = NUMBERS_ONLY, *, tunes: bool = False
+) -> Lowered:
     """Lower a functional ATen graph with `meta["val"]` on its nodes. Raises CompileError naming the node,
     and Unsupported for lowerings that do not serve symbolic sizes.
 
     sizes: what is known about the expressions in place of sizes; without it, all sizes are numbers.
     exact: only operators with bits that IEEE 754 fixes become loops; ATen is called for all others.
+    tunes: choose libraries by timing the sizes of this graph.
 
     Optional entries of `gm.meta`: "mutated" has (input index, output position) for each output that is an input's new
     content; "free_layouts" has the positions of outputs that may have other strides than eager's; "given_strides" has
     the strides of the first inputs, where they may differ from those in their nodes' metas.
     """
-    return _GraphLowering(gm, exact, sizes).run()
+    return _GraphLowering(gm, exact, LoweringBuilder(sizes, tunes)).run()
 
 
 class _GraphLowering:
-    def __init__(self, gm: fx.GraphModule, exact: bool, sizes: SizeKnowledge) -> None:
+    def __init__(self, gm: fx.GraphModule, exact: bool, builder: LoweringBuilder) -> None:
         self.gm = gm
         self.exact = exact
-        self.builder = LoweringBuilder(sizes)
+        self.builder = builder
         self.values: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
         self.outputs: list[Any] = []

@@ -13,10 +13,11 @@ from stator.inductor.lower.constant_weights import constant_of, library_for, pac
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.record import TensorMeta
-from stator.runtime.matrix_products import WORTHWHILE, is_onednn_quicker
-from stator.runtime.packed_products import BLAS, MKL
+from stator.runtime.matrix_products import BLAS, WORTHWHILE, is_known_quicker, is_onednn_quicker, onednn_takes
+from stator.runtime.packed_products import MKL
 
-_MANY_ROWS = 1 << 30
+# Numbers of rows between which the better library changes, where it does
+_ROWS = (1, 8, 32, 128, 1024)
 
 
 def linear_product(
@@ -64,13 +65,14 @@ def quicker_product(
     if not _takes(builder, a, b, columns, bias):
         return None
     rows, inner = a.shape
-    few, many = builder.sizes.hint(rows), builder.sizes.hint(rows)
-    if isinstance(inner, int) and isinstance(columns, int) and not isinstance(rows, int):
-        few, many = 1, _MANY_ROWS
-    shape = builder.sizes.hint(inner), builder.sizes.hint(columns), _layout(builder, b).stride[1] == 1
-    if not is_onednn_quicker(many, *shape):
+    matrix = builder.sizes.hint(inner), builder.sizes.hint(columns), _layout(builder, b).stride[1] == 1
+    found = {is_onednn_quicker(builder.sizes.hint(rows), *matrix, tunes=builder.tunes)}
+    changes = isinstance(inner, int) and isinstance(columns, int) and not isinstance(rows, int)
+    if changes:
+        found.update(is_known_quicker(number, *matrix) for number in _ROWS)
+    if found == {False}:
         return None
-    if is_onednn_quicker(few, *shape):
+    if found == {True}:
         return _by_onednn(builder, a, b, bias, meta)
     given = [_rows(builder, a), b, *([] if bias is None else [builder.argument(bias, (1,))])]
     return library_results(builder, torch.ops.stator.linear_product.default, given, {}, meta or builder.meta)
@@ -86,17 +88,13 @@ def _rows(builder: LoweringBuilder, a: Tensor) -> str | View:
 def _takes(builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor | None) -> bool:
     plain = bias is None or (bias.shape == (columns,) and bias.dtype == torch.float32)
     of_floats = a.dtype == torch.float32 and a.device.type == "cpu"
-    return plain and of_floats and _available() and _is_dense(builder, b)
+    return plain and of_floats and onednn_takes(a.dtype) and _is_dense(builder, b)
 
 
 def _by_onednn(builder: LoweringBuilder, a: Tensor, b: str | View, bias: Tensor | None, meta: TensorMeta | None) -> Any:
     added = None if bias is None else builder.argument(bias, (1,))
     given: list[Any] = [builder.argument(a, (a.shape[1], 1)), _transposed(builder, b), added, "none", [], ""]
     return library_results(builder, torch.ops.mkldnn._linear_pointwise.default, given, {}, meta or builder.meta)
-
-
-def _available() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def is_transposed(a: Tensor) -> bool:
