@@ -72,6 +72,8 @@ def compile(
     eagerly.
     """
     make_compiler = _check(fullgraph, dynamic, backend, mode, options, disable)
+    if isinstance(options, Mapping) and options.get("free_parameters"):
+        raise UsageError("stator.compile keeps parameters, which training needs; stator.freeze has 'free_parameters'")
     if model is None:
         return lambda decorated: decorated if disable else _compile(decorated, make_compiler)
     if not callable(model):
@@ -82,6 +84,7 @@ def compile(
 def freeze(
     model: torch.nn.Module,
     *,
+    free_parameters: bool = False,
     fullgraph: bool = False,
     dynamic: bool | None = None,
     mode: str | None = None,
@@ -94,16 +97,19 @@ def freeze(
     and raise UsageError in training mode and for inputs that require grad. When a parameter or buffer changes, the next
     call compiles anew; writes through `.data` to single elements may go unnoticed.
 
+    free_parameters: free the memory of the original parameters and buffers in the first call, which must be one graph.
+        Later calls must be like the first one, but for sizes under dynamic=True; any other use of a freed parameter
+        raises UsageError.
     fullgraph, dynamic, mode, options: as in `stator.compile`.
 
     Raises UsageError for what is no module, and for a module in training mode.
     """
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"stator.freeze takes a module, not {type(model).__name__}: {model!r}")
-    chosen = {**(options or {}), "freezing": True}
+    chosen = {"free_parameters": free_parameters, **(options or {}), "freezing": True}
     if (options or {}).get("freezing", True) is not True:
         raise UsageError("stator.freeze has the option 'freezing'; use stator.compile without it")
-    make_compiler = _check(fullgraph, dynamic, "inductor", mode, chosen, False)
+    make_compiler = _check(fullgraph or free_parameters, dynamic, "inductor", mode, chosen, False)
     if not native_status.available():
         native_status.warn_if_missing()
     return freeze_module(model, make_compiler)

@@ -108,7 +108,8 @@ def inductor_backend(
         memory_budget=options.memory_budget,
         leave_small=_note_left,
     )
-    gm.meta["frozen_inputs"] = [at for at, tensor in enumerate(example_inputs) if id(tensor) in frozen.used]
+    for name, tensors in (("frozen_inputs", frozen.used), ("unread_inputs", frozen.used - frozen.read)):
+        gm.meta[name] = [at for at, tensor in enumerate(example_inputs) if id(tensor) in tensors]
     frozen.close()
     return compiled
 

@@ -39,6 +39,8 @@ class Options:
         need every size.
     freezing: make constants of parameters and buffers in code that computes no gradients, so that work on them is done
         once (docs/freezing.md). A guard finds most changes of their data; the code is then compiled anew.
+    free_parameters: for `stator.freeze`: the first call frees the memory of parameters and buffers that became
+        constants (docs/freezing.md).
     guard_filter_fn: `f(records) -> list of bool`, given a record of every guard of a compiled version; those with False
         are dropped, at your own risk: compiled code then relies on unchecked assumptions (docs/control.md).
     """
@@ -54,6 +56,7 @@ class Options:
     memory_budget: float = 1.0
     unknown_sizes: bool = True
     freezing: bool = False
+    free_parameters: bool = False
     guard_filter_fn: Callable[[Sequence[Any]], Sequence[bool]] | None = None
 
     @property

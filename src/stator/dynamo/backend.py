@@ -20,7 +20,10 @@ from stator.graph.printer import print_graph
 from stator.runtime import cuda
 
 from .guards.guard import Guard, GuardKind
+from .guards.source import Source
 from .guards.tensor_guards import content_of
+from .host.freed_tensors import free_tensor
+from .ir.capture_parts import members
 from .ir.capture_result import CapturedFrame
 from .ir.reconstruct_ir import Load
 
@@ -99,8 +102,6 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
         if raised_by_signal_handler(error):
             raise
         raise CompileError(stage, f"{type(error).__name__}: {error}", place=place) from error
-    for at in graph.meta.get("frozen_inputs", ()):
-        captured.guards.append(contents[at])
     if not callable(compiled):
         raise CompileError(
             stage,
@@ -108,12 +109,25 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
             place=place,
             hint="a backend is (gm, example_inputs) -> callable; return gm.forward to run the graph as it is",
         )
+    for at in graph.meta.get("frozen_inputs", ()):
+        captured.guards.append(contents[at])
+    if settings.options.free_parameters:
+        handed_out = {load.source for load in members((captured.effects, captured.exit), Load)}
+        for at in graph.meta.get("unread_inputs", ()):
+            if contents[at].source not in handed_out:
+                _free_input(captured, contents[at].source, captured.inputs[at].example)
     return compiled
+
+
+def _free_input(captured: CapturedFrame, source: Source, tensor: Any) -> None:
+    """Free a tensor of which the compiled code has constants. From then on, guards know it by identity and type."""
+    kept = [guard for guard in captured.guards if guard.source != source or guard.kind is GuardKind.IS]
+    captured.guards[:] = [*kept, Guard(source, GuardKind.TYPE, free_tensor(tensor))]
 
 
 def _contents(captured: CapturedFrame) -> dict[int, Guard]:
     """Guards on the present contents of parameters and buffers, by input. A backend names the inputs that it made
-    constants of in graph.meta["frozen_inputs"]."""
+    constants of in graph.meta["frozen_inputs"], and those of them that it does not read in "unread_inputs"."""
     made = {}
     for at, entry in enumerate(captured.inputs):
         if entry.is_static and isinstance(entry.example, torch.Tensor) and isinstance(entry.recipe, Load):

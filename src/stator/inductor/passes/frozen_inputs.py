@@ -16,10 +16,12 @@ PREFIX = "_frozen_"
 
 @dataclass(slots=True)
 class FrozenTensors:
-    """The tensors that graphs may have as constants, and the ids of those that they have."""
+    """The tensors that graphs may have as constants, and the ids of those that they have, and that they read as
+    inputs."""
 
     tensors: dict[int, torch.Tensor]  # by id
     used: set[int] = field(default_factory=set)
+    read: set[int] = field(default_factory=set)
 
     @staticmethod
     def among(tensors: Iterable[object]) -> FrozenTensors:
@@ -36,6 +38,7 @@ class FrozenTensors:
         """The guards are made: graphs compiled from now on have no constants. Keeps no tensor alive any longer."""
         self.tensors.clear()
         self.used.clear()
+        self.read.clear()
 
 
 def _is_freezable(tensor: object) -> bool:
@@ -56,6 +59,7 @@ def freeze_inputs(gm: fx.GraphModule, inputs: Sequence[object], frozen: FrozenTe
     kept = output_memory(gm.graph) | {placeholders[at] for at, _ in gm.meta.get("mutated", ())}
     for node, tensor in zip(placeholders, inputs, strict=True):
         if node in kept or not node.users or not frozen.take(tensor):
+            frozen.read.update({id(tensor)} if node.users else ())
             continue
         name = f"{PREFIX}{node.name}"
         # another object on this memory: constants keep no object of the program alive
