@@ -39,9 +39,12 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(matrix_products, "_KIND", f"test {time.time_ns()}")
     monkeypatch.setattr(matrix_products, "_seconds_waited", 0.0)
     monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: True)
-    matrix_products._is_quicker_in_calls.cache_clear()
+    answers = (matrix_products._is_timed_quicker, matrix_products._is_known_quicker)
+    for one in answers:
+        one.cache_clear()
     yield
-    matrix_products._is_quicker_in_calls.cache_clear()
+    for one in answers:
+        one.cache_clear()
 
 
 @pytest.fixture
@@ -109,11 +112,19 @@ def test_alternatives_compute_products(sizes: tuple[int, int, int], by_rows: boo
 
 @pytest.mark.parametrize("sizes", [(1, 1 << 20, 1), (128, 768, 30522), (4096, 64, 1 << 16), (3, 5, 1 << 20)])
 def test_timed_sizes_are_like_those_asked_for(sizes: tuple[int, int, int]) -> None:
-    timed = matrix_products._timed_sizes(*sizes)
+    work = matrix_products._TIMED_WORK
+    timed = matrix_products._typical(*sizes, work)
     assert all(1 <= one <= asked for one, asked in zip(timed, sizes, strict=True))
     rows, inner, columns = timed
-    assert rows * inner * columns <= matrix_products._MOST_WORK * torch.get_num_threads()
-    assert matrix_products._timed_sizes(*timed) == timed
+    assert rows * inner * columns <= work
+    assert matrix_products._typical(*timed, work) == timed
+
+
+def test_answers_stay(timings: Timings) -> None:
+    assert is_onednn_quicker(ROWS, INNER, COLUMNS)
+    choices._known.clear()
+    timings.ratio = 2.0
+    assert is_onednn_quicker(ROWS, INNER, COLUMNS)
 
 
 def test_calls_keep_their_choice_and_wait_for_no_timing(timings: Timings) -> None:

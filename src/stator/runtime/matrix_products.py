@@ -36,10 +36,10 @@ _LARGE_WEIGHT = 1 << 21
 
 # Products with fewer multiplications are not timed: a call costs about as much as they do.
 _TIMED_FROM = 1 << 22
-# Sizes that are timed have at most so many rows, columns, elements of the weight, and multiplications for each thread
-# (a millisecond). Larger sizes behave like these.
-_MOST_ROWS, _MOST_COLUMNS, _MOST_WEIGHT, _MOST_WORK = 1024, 4096, 1 << 22, 5 << 24
-_TUNED_WORK = 1 << 28
+# Sizes that are timed have at most so many rows, columns, and elements of the weight. Larger sizes behave like these.
+_MOST_ROWS, _MOST_COLUMNS, _MOST_WEIGHT = 1024, 4096, 1 << 22
+# Multiplications that each thread is timed for: a millisecond, and with max-autotune three or four.
+_TIMED_WORK, _TUNED_WORK = 5 << 24, 1 << 28
 # Elements that push a weight out of a core's cache: a model's weights do not lie there.
 _CACHE = 1 << 21
 # Sizes near to the timed ones may be a little slower. So oneDNN is chosen only where it wins clearly.
@@ -64,17 +64,29 @@ def onednn_takes(dtype: torch.dtype) -> bool:
 
 
 def is_onednn_quicker(rows: int, inner: int, columns: int, by_rows: bool = False, *, tunes: bool = False) -> bool:
-    """Compare a product of [rows, inner] with [inner, columns] by oneDNN with one by BLAS; this may time both.
+    """Compare a product of [rows, inner] with [inner, columns] by oneDNN with one by BLAS; this may time both. The
+    answer stays in a process.
 
     by_rows: whether the second matrix lies row by row in memory. tunes: time these very sizes, however long all timings
     take.
     """
+    return _is_timed_quicker(rows, inner, columns, by_rows, tunes, torch.get_num_threads())
+
+
+def is_known_quicker(rows: int, inner: int, columns: int, by_rows: bool = False) -> bool:
+    """`is_onednn_quicker` without timing: by the rule where nothing was timed."""
+    return _is_known_quicker(rows, inner, columns, by_rows, torch.get_num_threads())
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_timed_quicker(rows: int, inner: int, columns: int, by_rows: bool, tunes: bool, threads: int) -> bool:
     global _seconds_waited
     is_small = rows * inner * columns < _TIMED_FROM
     if is_small or (_seconds_waited > _PATIENCE_SECONDS and not tunes):
         return is_known_quicker(rows, inner, columns, by_rows)
     start = time.perf_counter()
-    sizes = _limited(rows, inner, columns, _TUNED_WORK) if tunes else _timed_sizes(rows, inner, columns)
+    limit = _limited if tunes else _typical
+    sizes = limit(rows, inner, columns, (_TUNED_WORK if tunes else _TIMED_WORK) * threads)
     runs = functools.partial(_runs, *sizes, by_rows)
     chosen = quickest_on_cpu(_KIND, _facts(*sizes, by_rows), runs, _UNDECIDED, margin=_MARGIN)
     if not tunes:
@@ -82,11 +94,11 @@ def is_onednn_quicker(rows: int, inner: int, columns: int, by_rows: bool = False
     return _is_onednn(chosen, rows, inner, columns, by_rows)
 
 
-def is_known_quicker(rows: int, inner: int, columns: int, by_rows: bool = False) -> bool:
-    """`is_onednn_quicker` without timing: by the rule where nothing was timed."""
+@functools.lru_cache(maxsize=4096)
+def _is_known_quicker(rows: int, inner: int, columns: int, by_rows: bool, threads: int) -> bool:
     known = None
     if rows * inner * columns >= _TIMED_FROM:
-        known = known_choice(_KIND, _facts(*_timed_sizes(rows, inner, columns), by_rows))
+        known = known_choice(_KIND, _facts(*_typical(rows, inner, columns, _TIMED_WORK * threads), by_rows))
     return _is_onednn(known, rows, inner, columns, by_rows)
 
 
@@ -110,10 +122,10 @@ def _facts(rows: int, inner: int, columns: int, by_rows: bool) -> tuple[Any, ...
     return rows, inner, columns, by_rows, torch.get_float32_matmul_precision()
 
 
-def _timed_sizes(rows: int, inner: int, columns: int) -> tuple[int, int, int]:
+def _typical(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, int]:
     """The sizes that are timed in place of these. Most models have sizes like these, or these multiples."""
     rows = _rounded(min(rows, _MOST_ROWS))
-    return _limited(rows, _rounded(min(inner, _MOST_COLUMNS)), _rounded(min(columns, _MOST_COLUMNS)), _MOST_WORK)
+    return _limited(rows, _rounded(min(inner, _MOST_COLUMNS)), _rounded(min(columns, _MOST_COLUMNS)), work)
 
 
 def _rounded(size: int) -> int:
@@ -123,7 +135,8 @@ def _rounded(size: int) -> int:
 
 
 def _limited(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, int]:
-    weight = min(_MOST_WEIGHT, work * torch.get_num_threads() // rows)
+    """Smaller matrices for at most so many multiplications."""
+    weight = min(_MOST_WEIGHT, work // rows)
     while inner * columns > weight and max(inner, columns) > 1:
         inner, columns = (inner, columns // 2) if columns >= inner else (inner // 2, columns)
     return rows, inner, columns
@@ -157,15 +170,9 @@ def product_of_sizes(
     rows: Sequence[int], matrix: Sequence[int], bias: Sequence[int] | None = None
 ) -> Callable[..., torch.Tensor]:
     """Return what computes `linear_product` of arguments of these sizes, without a choice in each call."""
-    if _is_quicker_in_calls(rows[0], matrix[0], matrix[1], torch.get_num_threads()):
+    if is_known_quicker(rows[0], matrix[0], matrix[1]):
         return _by_onednn
     return torch.mm if bias is None else _by_blas
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_quicker_in_calls(rows: int, inner: int, columns: int, threads: int) -> bool:
-    """Calls wait for no timing, and their choice stays."""
-    return is_known_quicker(rows, inner, columns)
 
 
 _linear_pointwise = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

@@ -37,6 +37,8 @@ def untuned_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor for which BLAS has no kernels of its own, where nothing was timed."""
     monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: False)
     monkeypatch.setattr(matrix_products, "_TIMED_FROM", 1 << 62)
+    for answers in (matrix_products._is_timed_quicker, matrix_products._is_known_quicker):
+        monkeypatch.setattr(matrix_products, answers.__name__, answers.__wrapped__)
 
 
 def lowered_graphs(function: Function, inputs: Sequence[torch.Tensor], seen: list[Lowered]) -> Callable[..., Any]:
@@ -99,13 +101,13 @@ def test_a_product_with_a_changing_number_of_rows_chooses_for_each(
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
     chosen: dict[int, bool] = {}
-    choose = matrix_products._is_quicker_in_calls.__wrapped__
+    choose = matrix_products.is_known_quicker
 
     def noted(rows: int, *others: int) -> bool:
         chosen[rows] = choose(rows, *others)
         return chosen[rows]
 
-    monkeypatch.setattr(matrix_products, "_is_quicker_in_calls", noted)
+    monkeypatch.setattr(matrix_products, "is_known_quicker", noted)
     model = torch.nn.Sequential(torch.nn.Linear(INNER, COLUMNS), *([last] if last else [])).eval()
     compiled = stator.compile(model, dynamic=True)
     for rows in (2, 100, 7, 128):
