@@ -21,7 +21,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        for clock in ("perf_counter", "thread_time"):
+            monkeypatch.setattr(time, clock, lambda: self.now)
 
     def run(self, *seconds: float) -> Callable[[], None]:
         """A run that takes these times, the last of them from then on."""
@@ -68,6 +69,28 @@ def test_disturbed_timing_is_not_kept(times: tuple[float, ...], monkeypatch: pyt
     choices._known.clear()
     runs = {"a": clock.run(2e-3), "b": clock.run(1e-3)}
     assert choices.quickest_on_cpu("test", facts, lambda: runs, "rule") == "b"
+
+
+def test_few_processes_time_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, timed = Clock(monkeypatch), 0
+    facts = ("always disturbed", time.time_ns())
+
+    def alternatives() -> dict[str, Callable[[], Any]]:
+        nonlocal timed
+        timed += 1
+        return {name: clock.run(1e-3, 30e-3) for name in "ab"}
+
+    for rule in ("one", "two", "three", "four", "five"):
+        assert choices.quickest_on_cpu("test", facts, alternatives, rule) == rule
+        assert choices.known_choice("test", facts) == rule
+        choices._known.clear()
+        assert choices.known_choice("test", facts) is None
+    assert timed == choices._MOST_DISTURBED
+
+
+def test_slow_processors_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    assert choose({"a": clock.run(6e-3), "b": clock.run(4e-3)}, "slow") == "b"
 
 
 def test_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,9 @@ from stator.base import counters, logs
 from .build import current_cache
 from .toolchain import cpu_features, cpu_model, digest
 
-_BUDGET_SECONDS = 0.01
+_BUDGET_SECONDS, _MOST_SECONDS = 0.01, 0.04  # the latter where rounds take long, on slow processors
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 9
+_MOST_DISTURBED = 3  # processes that time the same alternatives in vain
 _AGREEMENT = 1.2  # the least two times of undisturbed work differ by less
 # A later alternative replaces an earlier, simpler one only if it is clearly quicker.
 _MARGIN = 0.97
@@ -64,35 +65,35 @@ def quickest_on_cpu(
     """The name of the quickest alternative on this processor and number of threads: a choice that was kept, or else
     timed now, in about 10 ms. The first alternatives are the simplest, and win where the difference is small.
 
-    rule: the choice where other work on the machine disturbs the timing. It is not kept on disk, so that another
-    process tries again. margin: of the time of an earlier alternative, in which a later one must win.
+    rule: the choice where other work on the machine disturbs the timing. The next process tries again, but not every
+    one. margin: of the time of an earlier alternative, in which a later one must win.
     """
     key = choice_key(processor(), kind, torch.get_num_threads(), *facts)
     with _timing:
         if key not in _known:
-            stored = stored_choice(key)
-            if stored is None:
-                _known[key] = _timed(key, kind, facts, alternatives, rule, margin)
-            else:
-                _known[key] = str(stored["name"])
+            stored = stored_choice(key) or {}
+            disturbed = stored.get("disturbed", 0)
+            chosen = stored.get("name")
+            if chosen is None and disturbed < _MOST_DISTURBED:
+                chosen = _timed(kind, facts, alternatives, margin)
+                keep_choice(key, {"disturbed": disturbed + 1} if chosen is None else {"name": chosen})
+            _known[key] = rule if chosen is None else chosen
         return _known[key]
 
 
 def known_choice(kind: str, facts: tuple[Any, ...]) -> str | None:
     """What `quickest_on_cpu` has chosen, in this process or in one that kept it; None if there is no such choice."""
     key = choice_key(processor(), kind, torch.get_num_threads(), *facts)
-    stored = {"name": _known[key]} if key in _known else stored_choice(key)
-    return None if stored is None else str(stored["name"])
+    return _known[key] if key in _known else (stored_choice(key) or {}).get("name")
 
 
 def _timed(
-    key: str,
     kind: str,
     facts: tuple[Any, ...],
     alternatives: Callable[[], Mapping[str, Callable[[], Any]]],
-    rule: str,
     margin: float,
-) -> str:
+) -> str | None:
+    """The name of the quickest alternative; None if other work disturbed the timing."""
     with counters.timed("autotune"), _plain_calls():
         times = _times(alternatives())
     chosen = ""
@@ -102,11 +103,8 @@ def _timed(
     disturbed = any(_is_disturbed(samples) for samples in times.values() if samples[0] < 1.5 * times[chosen][0])
     if logs.enabled("autotune"):
         least = {name: round(1e6 * samples[0]) for name, samples in times.items()}
-        logs.log("autotune", "%s %s: %s; us: %s", kind, facts, f"{rule} (disturbed)" if disturbed else chosen, least)
-    if disturbed:
-        return rule
-    keep_choice(key, {"name": chosen})
-    return chosen
+        logs.log("autotune", "%s %s: %s; us: %s", kind, facts, "disturbed" if disturbed else chosen, least)
+    return None if disturbed else chosen
 
 
 @contextmanager
@@ -130,12 +128,12 @@ def _times(runs: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
     for run in runs.values():
         run()
     begin = clock()
-    for _ in range(_MOST_ROUNDS):
+    for done in range(1, _MOST_ROUNDS + 1):
         for name, run in runs.items():
             start = clock()
             run()
             times[name].append(clock() - start)
-        if clock() - begin > _BUDGET_SECONDS:
+        if clock() - begin > (_BUDGET_SECONDS if done >= _LEAST_ROUNDS else _MOST_SECONDS):
             break
     return {name: sorted(samples) for name, samples in times.items()}
 
