@@ -66,7 +66,7 @@ class Options:
 
     @property
     def tunes(self) -> bool:
-        """Whether kernels for GPUs are chosen by timing."""
+        """Whether kernels for GPUs, and libraries for products on CPUs, are chosen by timing the graph's sizes."""
         return self.mode.startswith("max-autotune")
 
 
