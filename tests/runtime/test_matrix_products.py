@@ -54,11 +54,20 @@ def timings(monkeypatch: pytest.MonkeyPatch) -> Timings:
     return made
 
 
-@pytest.mark.parametrize(("ratio", "chosen"), [(0.5, True), (0.97, False), (2.0, False)])
-def test_timing_decides(ratio: float, chosen: bool, timings: Timings) -> None:
+RULED = (8, 2048, 2048)  # where the rule says oneDNN
+
+
+@pytest.mark.parametrize(
+    ("ratio", "sizes", "chosen"),
+    [
+        *((0.5, (ROWS, INNER, COLUMNS), True), (0.9, (ROWS, INNER, COLUMNS), False)),
+        *((2.0, (ROWS, INNER, COLUMNS), False), (0.9, RULED, True), (1.1, RULED, False)),
+    ],
+)
+def test_timing_decides(ratio: float, sizes: tuple[int, int, int], chosen: bool, timings: Timings) -> None:
     timings.ratio = ratio
-    assert is_onednn_quicker(ROWS, INNER, COLUMNS) == chosen
-    assert is_known_quicker(ROWS, INNER, COLUMNS) == chosen
+    assert is_onednn_quicker(*sizes) == chosen
+    assert is_known_quicker(*sizes) == chosen
 
 
 def test_sizes_like_these_are_timed_once(timings: Timings) -> None:
@@ -96,8 +105,8 @@ def test_a_process_does_not_wait_long(timings: Timings, monkeypatch: pytest.Monk
 def test_a_rule_decides_where_timing_was_disturbed(timings: Timings) -> None:
     timings.agree = 3.0
     assert not is_onednn_quicker(ROWS, INNER, COLUMNS)
-    assert is_onednn_quicker(8, 2048, 2048)
-    assert not is_onednn_quicker(8, 2048, 2048, by_rows=True)
+    assert is_onednn_quicker(*RULED)
+    assert not is_onednn_quicker(*RULED, by_rows=True)
     assert timings.count == 3
 
 

@@ -37,13 +37,14 @@ _LARGE_WEIGHT = 1 << 21
 # Products with fewer multiplications are not timed: a call costs about as much as they do.
 _TIMED_FROM = 1 << 22
 # Sizes that are timed have at most so many rows, columns, and elements of the weight. Larger sizes behave like these.
-_MOST_ROWS, _MOST_COLUMNS, _MOST_WEIGHT = 1024, 4096, 1 << 22
+_MOST_ROWS, _MOST_COLUMNS, _MOST_WEIGHT = 1024, 3072, 5 << 20
 # Multiplications that each thread is timed for: a millisecond, and with max-autotune three or four.
 _TIMED_WORK, _TUNED_WORK = 5 << 24, 1 << 28
 # Elements that push a weight out of a core's cache: a model's weights do not lie there.
 _CACHE = 1 << 21
-# Sizes near to the timed ones may be a little slower. So oneDNN is chosen only where it wins clearly.
-_MARGIN = 0.93
+# The share of the time of BLAS in which oneDNN must win, where the rule says BLAS, and where it says oneDNN: sizes near
+# to the timed ones may be slower, and timing is never exact.
+_MARGIN, _RULED_MARGIN = 0.85, 1.0
 # All timings of a process, but for those that max-autotune asks for. Further products follow the rule, and are timed
 # by later processes.
 _PATIENCE_SECONDS = 0.15
@@ -87,25 +88,26 @@ def _is_timed_quicker(rows: int, inner: int, columns: int, by_rows: bool, tunes:
     start = time.perf_counter()
     limit = _limited if tunes else _typical
     sizes = limit(rows, inner, columns, (_TUNED_WORK if tunes else _TIMED_WORK) * threads)
-    runs = functools.partial(_runs, *sizes, by_rows)
-    chosen = quickest_on_cpu(_KIND, _facts(*sizes, by_rows), runs, _UNDECIDED, margin=_MARGIN)
+    ruled = _is_ruled_quicker(rows, inner, columns, by_rows)
+    margin, runs = _RULED_MARGIN if ruled else _MARGIN, functools.partial(_runs, *sizes, by_rows)
+    chosen = quickest_on_cpu(_KIND, _facts(*sizes, by_rows, ruled), runs, ONEDNN if ruled else BLAS, margin)
     if not tunes:
         _seconds_waited += time.perf_counter() - start
-    return _is_onednn(chosen, rows, inner, columns, by_rows)
+    return chosen == ONEDNN
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_known_quicker(rows: int, inner: int, columns: int, by_rows: bool, threads: int) -> bool:
-    known = None
-    if rows * inner * columns >= _TIMED_FROM:
-        known = known_choice(_KIND, _facts(*_typical(rows, inner, columns, _TIMED_WORK * threads), by_rows))
-    return _is_onednn(known, rows, inner, columns, by_rows)
+    ruled = _is_ruled_quicker(rows, inner, columns, by_rows)
+    if rows * inner * columns < _TIMED_FROM:
+        return ruled
+    sizes = _typical(rows, inner, columns, _TIMED_WORK * threads)
+    chosen = known_choice(_KIND, _facts(*sizes, by_rows, ruled))
+    return ruled if chosen is None else chosen == ONEDNN
 
 
-def _is_onednn(chosen: str | None, rows: int, inner: int, columns: int, by_rows: bool) -> bool:
-    """By timing, or else by what measurements on a few processors say; on others it is BLAS, as in eager."""
-    if chosen in (BLAS, ONEDNN):
-        return chosen == ONEDNN
+def _is_ruled_quicker(rows: int, inner: int, columns: int, by_rows: bool) -> bool:
+    """What measurements on a few processors say; on others it is BLAS, as in eager."""
     if not torch.backends.mkl.is_available():
         return False
     if is_tuned_blas():
@@ -115,11 +117,11 @@ def _is_onednn(chosen: str | None, rows: int, inner: int, columns: int, by_rows:
 
 # ---- timing
 
-_KIND, _UNDECIDED = "matrix product", "undecided"
+_KIND = "matrix product"
 
 
-def _facts(rows: int, inner: int, columns: int, by_rows: bool) -> tuple[Any, ...]:
-    return rows, inner, columns, by_rows, torch.get_float32_matmul_precision()
+def _facts(rows: int, inner: int, columns: int, by_rows: bool, ruled: bool) -> tuple[Any, ...]:
+    return rows, inner, columns, by_rows, ruled, torch.get_float32_matmul_precision()
 
 
 def _typical(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, int]:
