@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -91,6 +92,29 @@ def test_few_processes_time_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slow_processors_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     assert choose({"a": clock.run(6e-3), "b": clock.run(4e-3)}, "slow") == "b"
+
+
+def test_threads_time_once() -> None:
+    """Timings at once would disturb each other, and two threads could choose differently."""
+    facts, running, most, made = ("threads", time.time_ns()), 0, 0, []
+
+    def alternatives() -> dict[str, Callable[[], Any]]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.02)
+        running -= 1
+        return {"a": lambda: time.sleep(0.001)}
+
+    def ask() -> None:
+        made.append(choices.quickest_on_cpu("test", facts, alternatives, "a"))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most, made) == (1, ["a"] * 4)
 
 
 def test_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from stator.base import counters, logs
+from stator.base.locks import fork_safe_lock
 
 from .build import current_cache
 from .toolchain import cpu_features, cpu_model, digest
@@ -46,7 +46,7 @@ def keep_choice(key: str, choice: Mapping[str, Any]) -> None:
 
 
 _known: dict[str, str] = {}  # by key: the choices of this process
-_timing = threading.Lock()  # timings of two threads would disturb each other
+_timing = fork_safe_lock()  # timings of two threads would disturb each other
 
 
 @functools.cache
