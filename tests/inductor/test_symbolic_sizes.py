@@ -100,3 +100,52 @@ def test_a_size_that_inequalities_make_a_constant() -> None:
     for shape in ((5, 6), (0, 1), (0, 4)):
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), moments(x))
+
+
+OF_ONE_COLUMN: dict[str, Callable[[Any, Any], Any]] = {
+    "pooled": lambda x, y: x + F.avg_pool1d(x, 2),
+    "half": lambda x, y: x[:, : x.shape[1] // 2].exp() * y,
+    "remainder": lambda x, y: x * x[:, : x.shape[1] % 4 - 2].exp(),
+    "expanded": lambda x, y: x[:, : x.shape[1] // 2].expand(y.shape).exp() + y,
+    "squeezed": lambda x, y: x[:, : x.shape[1] // 2].squeeze(1).exp() + y[:, 0],
+    "of an equal size": lambda x, y: (x + y) * (y[:, : y.shape[1] // 2] + x[:, : x.shape[1] // 2]),
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE_COLUMN)
+def test_an_expression_that_a_fact_makes_one_broadcasts(name: str) -> None:
+    """Half of three columns is one column, which broadcasts against three."""
+    program = OF_ONE_COLUMN[name]
+    compiled = stator.compile(program, dynamic=True)
+    for rows, columns in ((2, 3), (5, 3), (4, 2)):
+        x, y = (torch.randn(rows, columns, dtype=torch.float64, requires_grad=True) for _ in range(2))
+        try:
+            expected = program(x, y)
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                compiled(x, y)
+            continue
+        found = compiled(x, y)
+        torch.testing.assert_close(found, expected)
+        gradients = [torch.autograd.grad(one.sin().sum(), (x, y), allow_unused=True) for one in (found, expected)]
+        torch.testing.assert_close(*gradients, allow_subclasses=False)
+
+
+def test_gradients_of_a_variance_of_one_row() -> None:
+    compiled = stator.compile(lambda x: x.var(0, keepdim=True) * 2, dynamic=True)
+    for rows in (1, 5, 1):
+        x = torch.randn(rows, 3, requires_grad=True)
+        gradients = [torch.autograd.grad(one(x).sum(), x) for one in (compiled, lambda x: x.var(0, keepdim=True) * 2)]
+        torch.testing.assert_close(*gradients, equal_nan=True)
+
+
+def test_writes_through_no_copies_of_a_tensor() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        copies = x.expand(x.shape[0] // 2, *x.shape)
+        copies[1:] += 1
+        return copies
+
+    compiled = stator.compile(program, dynamic=True)
+    for rows in (1, 0):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(compiled(x), program(x))

@@ -165,11 +165,13 @@ def test_terms_that_all_arguments_have_stand_beside_a_minimum() -> None:
 
 def test_a_minimum_is_zero_where_its_other_argument_is() -> None:
     """min(a, 4) is 0 where a is 0; and min(a, -1) never."""
-    a = Symbol("a")
+    a, b = Symbol("a"), Symbol("b")
     assert compare("==", Min.of(a, 4), 0) == compare("==", a, 0)
     assert compare("!=", Max.of(a, -4), 0) == compare("!=", a, 0)
     assert compare("==", Min.of(a, -1), 0) is False
     assert compare("!=", Max.of(a, 1), 0) is True
+    assert compare("==", a - Max.of(a + 1, a + 3, b), 0) is False
+    assert compare("==", a + 4 - Max.of(a + 1, a + 3, b), 0) == compare("==", a + 4, b)
 
 
 def test_an_equation_narrows_ranges_by_earlier_inequalities() -> None:
@@ -307,3 +309,11 @@ def test_facts_print_as_python_that_checks_them(asked: list, hints: tuple, point
     at = dict(zip(names, point, strict=True))
     for fact in environment.facts:
         assert eval(str(fact), {str(name): value for name, value in at.items()}) is fact.condition.holds(at)  # type: ignore[arg-type]
+
+
+def test_an_equation_is_known_after_its_symbol_is_replaced() -> None:
+    environment, (a, b) = sizes(a=3, b=3)
+    assert environment.decide(compare("==", b // 2, 1)) and environment.decide(compare("==", a, b))
+    assert environment.simplify(b) is a
+    assert environment.evaluate_static(compare("==", a // 2, 1)) is True
+    assert environment.evaluate_static(compare("!=", a // 2, 1)) is False

@@ -7,13 +7,14 @@ import operator
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stator.shapes.conditions import compare, conjunction, disjunction, negate
 from stator.shapes.environment import Environment
 from stator.shapes.expr import symbols
-from stator.shapes.floats import FloatExpr, as_float, float_operation, functions_of, int_call
+from stator.shapes.floats import FloatExpr, as_float, float_operation, functions_of, int_call, quotient
 
 X, Y, N = symbols("floats_x floats_y floats_n")
 LEFT, RIGHT = FloatExpr(None, (X,)), FloatExpr(None, (Y,))
@@ -127,6 +128,17 @@ def test_the_text_is_the_expression(function: Any, x: int, n: int) -> None:
         except ZeroDivisionError:
             continue
         assert eval(str(one), {"floats_n": n}) == expected
+
+
+@pytest.mark.parametrize("dividend", [2.0, -2.0, 0.0, math.inf, math.nan])
+@pytest.mark.parametrize("divisor", [0.0, -0.0])
+def test_quotients_by_zero_are_those_of_tensors(dividend: float, divisor: float) -> None:
+    expected = (torch.tensor(dividend) / torch.tensor(divisor)).item()
+    found = float_operation(quotient, dividend, float_operation(operator.mul, as_float(N), divisor))
+    assert repr(found.evaluate({N: 3})) == repr(expected)
+    assert repr(eval(str(found), {"floats_n": 3, "quotient": quotient, "inf": math.inf, "nan": math.nan})) == repr(
+        expected
+    )
 
 
 def test_functions_inside_of_conditions_and_quotients() -> None:

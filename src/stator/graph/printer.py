@@ -41,6 +41,7 @@ def print_graph(gm: fx.GraphModule, *, name: str = "forward", title: str = "") -
         *(["from math import ceil, floor, trunc"] if symbols_of_graph(gm.graph) else []),
         "",
         "import torch",
+        *(["", "from stator.shapes.floats import quotient"] if "quotient(" in str(functions) else []),
         *printer.imports(),
     ]
     lines += ["", "constants = {}"]

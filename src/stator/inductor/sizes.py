@@ -17,7 +17,7 @@ from stator.prims import layout
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, Conjunction, Disjunction, compare
 from stator.shapes.environment import Environment
-from stator.shapes.expr import Expr, ExprLike, Symbol, modulo
+from stator.shapes.expr import Expr, ExprLike, Symbol, as_expr, modulo
 from stator.shapes.floats import FloatExpr
 from stator.shapes.simplify import SymbolicRanges, loop_ranges
 from stator.shapes.sym_node import to_expression, to_sym_float, to_sym_int
@@ -56,8 +56,23 @@ class SizeKnowledge:
         if not isinstance(value, Expr):
             return value
         if self.environment is not None:
-            value = self.environment.simplify(value)
+            value = self._simplest(self.environment, value)
         return value if value.constant is None else value.constant
+
+    def _simplest(self, environment: Environment, value: Expr) -> Expr:
+        """As `Environment.simplify`; and 0 or 1 where a fact such as `rows // 2 == 1` says so: shape rules have
+        broadcast these."""
+        if value in environment.ranges:
+            return environment.simplify(value)
+        known = self._results(environment).simplest
+        found = known.get(value)
+        if found is None:
+            found = environment.simplify(value)
+            if found.constant is None:
+                small = [end for end in (0, 1) if environment.evaluate_static(compare("==", value, end))]
+                found = as_expr(small[0]) if small else found
+            known[value] = found
+        return found
 
     def with_sizes_of_inputs(self, value: Any) -> Any:
         """An expression, or a condition to check, without the sizes of inputs that facts have replaced. Facts about
@@ -262,6 +277,7 @@ class _Known:
     symbols: _Hints = field(default_factory=lambda: _Hints())
     replaced: dict[Symbol, Expr] = field(default_factory=dict)  # sizes of inputs that facts have replaced
     hints: dict[Expr, int] = field(default_factory=dict)
+    simplest: dict[Expr, Expr] = field(default_factory=dict)
     of_sizes: dict[Expr, Expr] = field(default_factory=dict)
     ranges: dict[tuple[Any, ...], SymbolicRanges] = field(default_factory=dict)
 

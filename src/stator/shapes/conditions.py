@@ -151,12 +151,12 @@ def _by_parts(relation: str, expr: Expr) -> Condition | None:
 
 
 def _without_number(relation: str, parts: list[Expr], least: bool) -> Condition | None:
-    """An equation of the least or greatest of these parts, one of which is a number: min(n, 4) == 0 is n == 0."""
+    """An equation of the least or greatest of these parts, some of which are numbers: min(n, 4) == 0 is n == 0."""
     rest = [part for part in parts if part.constant is None]
-    if len(rest) == len(parts):
+    numbers = [part.constant for part in parts if part.constant is not None]
+    if not numbers:
         return None
-    (number,) = (part.constant for part in parts if part.constant is not None)
-    if (number < 0) is least:  # type: ignore[operator]
+    if ((min if least else max)(numbers) < 0) is least:
         return relation == "!="
     return compare(relation, (Min if least else Max).of(*rest), 0)
 

@@ -434,13 +434,18 @@ class Environment:
                 return
 
     def _restate(self, replaced: Symbol) -> None:
-        """Draw conclusions from earlier inequalities without the symbol that has been replaced."""
+        """Draw conclusions from earlier facts without the symbol that has been replaced."""
         for fact in [fact for fact in self.facts if replaced in fact.condition.symbols]:
             condition = fact.condition
-            if isinstance(condition, Comparison) and condition.relation == ">=":
-                expr = condition.expr.substitute(self.replacements)
+            if not isinstance(condition, Comparison):
+                continue
+            expr = condition.expr.substitute(self.replacements)
+            if condition.relation == ">=":
                 self._about.setdefault(expr.symbols, []).append(expr)
                 self._narrow(expr, fact)
+            else:
+                again = compare(condition.relation, expr, 0)
+                self._answers.update({again: True, negate(again): False})
 
     def _is_told_before(self, symbol: Symbol, value: Expr) -> bool:
         """Whether a program knows the value when it learns the symbol: sizes that depend on data become known late, in

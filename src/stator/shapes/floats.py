@@ -80,7 +80,7 @@ class FloatExpr:
             return a + c, b + d
         if function is operator.sub:
             return a - d, b - c
-        if function is operator.mul or (function is operator.truediv and (c > 0 or d < 0)):
+        if function is operator.mul or (function in (operator.truediv, quotient) and (c > 0 or d < 0)):
             corners = [function(x, y) for x in (a, b) for y in (c, d)]  # type: ignore[misc]
             return _UNKNOWN if any(map(math.isnan, corners)) else (min(corners), max(corners))
         if function in (min, max):
@@ -89,6 +89,14 @@ class FloatExpr:
 
     def __str__(self) -> str:
         return str(self.operands[0]) if self.function is None else _text(self.function, self.operands)
+
+
+def quotient(dividend: float, divisor: float) -> float:
+    """The quotient as in C++, where formulas of gradients may divide by zero."""
+    if divisor:
+        return dividend / divisor
+    undefined = not dividend or math.isnan(dividend)
+    return math.nan if undefined else math.copysign(math.inf, dividend) * math.copysign(1.0, divisor)
 
 
 def depth_of(value: Any) -> int:

@@ -19,7 +19,7 @@ from .arithmetic import COMPARISONS, OF_INTS, applied, kind_of_result
 from .conditions import Condition, compare, conjunction, disjunction, negate
 from .environment import Environment
 from .expr import Expr, as_expr
-from .floats import ROUNDINGS, FloatExpr, Function
+from .floats import ROUNDINGS, FloatExpr, Function, quotient
 from .layouts import channels_last_order, densely_ordered, in_stride_order, row_major_order, suggests_channels_last
 from .simplify import simplify
 
@@ -183,7 +183,8 @@ class SymbolicNode:
 
     add, sub, mul, mod = (_of_two(one) for one in (operator.add, operator.sub, operator.mul, operator.mod))
     floordiv = int_floordiv = _of_two(operator.floordiv)
-    truediv = int_truediv = float_truediv = _of_two(operator.truediv)
+    int_truediv = float_truediv = _of_two(operator.truediv)
+    truediv = _of_two(quotient)  # of floats, by code in C++
     neg, abs, sym_float = _of_one(operator.neg), _of_one(abs), _of_one(float)
     floor, ceil = _of_one(math.floor), _of_one(math.ceil)
     trunc = sym_int = _of_one(math.trunc)

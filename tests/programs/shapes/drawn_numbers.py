@@ -127,7 +127,12 @@ def layers(w: Writer) -> None:
             "torch.ones(1, 1, 3, 3).double(), padding=1).sum((0, 1)).mean()",
             (),
         ),
-        (f"F.cross_entropy({v.name}.flatten(0, -2), torch.zeros({v.name}.shape[:-1]).long().flatten())", ()),
+        (
+            # without classes no target is valid, and an unused value does not tell whether one was
+            f"F.cross_entropy({v.name}.flatten(0, -2), "
+            f"torch.full({v.name}.shape[:-1], 0 if {v.name}.shape[-1] else -100).flatten())",
+            (),
+        ),
         (f"F.one_hot(index, {w.size(Size('max(a, 2)'))}).double()", (Size("a"), Size("max(a, 2)"))),
     )
     w.add(text, shape)

@@ -16,7 +16,7 @@ from stator.base.registry import Registry
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.ir.schema import op_info
 from stator.graph.ir.traced import ViewStep
-from stator.prims.layout import is_dense, may_overlap, numel
+from stator.prims.layout import has_zero, is_dense, may_overlap, numel
 from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten
@@ -151,8 +151,11 @@ def _permute_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
 
 @inverses.register(aten.expand.default)
 def _expand_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    """Take any copy: only writes of one value to all copies reach an expanded tensor (see `_narrows_copies`)."""
+    """Take any copy: only writes of one value to all copies reach an expanded tensor (see `_narrows_copies`). No copies
+    take no write."""
     shape = step.before.shape
+    if has_zero(step.after.shape):
+        return base
     for _ in range(len(step.after.shape) - len(shape)):
         new = apply(aten.select.int, new, 0, 0)
     for dim, size in enumerate(shape):

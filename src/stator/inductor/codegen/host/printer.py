@@ -47,6 +47,7 @@ from stator.runtime.arena import Block, idle
 from stator.runtime.host import check_size, conform
 '''
 
+_OF_NUMBERS = "from math import ceil, floor, trunc\n\nfrom stator.shapes.floats import quotient\n"
 _EXPRESSIONS = (Expr, FloatExpr, Comparison, Conjunction, Disjunction)
 
 _print_step: Registry[type, Any] = Registry("program step")
@@ -106,14 +107,12 @@ class _Printer:
             bound = [*self.bindings, "", *self._at(arena, call), "", self._sized_call(), ""]
         parts = [
             _HEAD,
-            *(["from math import ceil, floor, trunc\n"] if self.size_names or self.late_names else []),
+            *([_OF_NUMBERS] if self.size_names or self.late_names else []),
             f"KERNELS = {sorted(program.kernels)!r}\n\n",
             "def bind(rt):",
             *(_indented(bound)),
         ]
         return HostSource("\n".join(parts), self.objects)
-
-    # --- pieces of the text ---
 
     def _at(self, arena: ArenaLayout, call: list[str]) -> list[str]:
         """The function that binds a combination of sizes."""
