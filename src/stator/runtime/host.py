@@ -21,6 +21,7 @@ from .arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
 from .attention_masks import masked_attention, masked_attention_backward
 from .cuda.products import direct_product
 from .cuda.segments import Step, make_segment
+from .mask_indices import true_indices
 from .matrix_products import linear_product, product_of_sizes
 from .ownership import memory_reuser
 from .placement import Piece
@@ -62,6 +63,7 @@ PYTHON: dict[str, Callable[..., Any]] = {
     "stator.recurrent_layer_backward.default": run_layer_backward,
     "stator.require.default": require,
     "stator.tolist.default": numbers_in,
+    "stator.true_indices.default": true_indices,
 }
 
 

@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from stator.base.registry import Registry
 from stator.prims.layout import broadcast_shapes, contiguous_strides, holds, is_unknown, numel
+from stator.prims.operators.mask_indices import true_indices
 from stator.prims.record import TensorMeta
 from stator.prims.shape_rules.composites import TensorFromMeta
 from stator.prims.shape_rules.indexing import MASKS, index
@@ -140,6 +141,11 @@ def _nonzero(unknown: UnknownSizes, self: Any) -> TensorMeta:
     """Return one row per element, laid out column by column."""
     count = unknown.count(self)
     return _fresh((count, len(self.shape)), torch.int64, self, (1, count))
+
+
+@rules.register(true_indices)
+def _true_indices(unknown: UnknownSizes, mask: Any) -> TensorMeta:
+    return _fresh((len(mask.shape), unknown.count(mask)), torch.int64, mask)
 
 
 @rules.register(aten.masked_select.default)

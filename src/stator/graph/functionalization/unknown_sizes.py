@@ -19,15 +19,38 @@ from stator.graph.fake.fake_mode import FakeMode, FakeTensor
 from stator.graph.fake.unknown_sizes import UnknownSizes, masks_expanded, nested_lists
 from stator.graph.ir.schema import op_info
 from stator.graph.ir.size_bindings import new_symbols, unknown_symbols
-from stator.prims.layout import broadcast_shapes
+from stator.prims.layout import always_equal, broadcast_shapes, contiguous_strides, has_zero, numel, same_sizes
 from stator.prims.operators.checks import require_sizes, tolist
+from stator.prims.operators.mask_indices import true_indices
 from stator.prims.record import TensorMeta
+from stator.prims.shape_rules.indexing import MASKS
 from stator.shapes.expr import Symbol
 from stator.shapes.sym_node import to_sym_bool
 
 aten = torch.ops.aten
 _COMPARED_DEPTH = 8  # of operators, by which two computations are compared
+_COMPACTED = frozenset(  # dtypes that loops compare with zero
+    (
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    )
+)
 _COMPARED = frozenset((fx.Node, int, float, bool, str, type(None), torch.dtype, torch.device))  # arguments of these
+
+
+def _is_compacted(tensor: FakeTensor) -> bool:
+    """Whether a kernel finds the indices of the nonzero elements: on CPUs. GPUs need a scan of the whole device."""
+    return (
+        tensor.device.type == "cpu" and tensor.dtype in _COMPACTED and tensor.dim() > 0 and not has_zero(tensor.shape)
+    )
+
+
+def _lie_together(tensor: FakeTensor, mask: FakeTensor, at: int) -> bool:
+    """Whether the dimensions from `at` are the mask's, and rows of one block of memory."""
+    shape, stride = tensor.meta.shape[at : at + mask.dim()], tensor.meta.stride[at : at + mask.dim()]
+    if not same_sizes(shape, tuple(mask.shape)):
+        return False
+    return all(always_equal(stride[dim], stride[dim + 1] * shape[dim + 1]) for dim in range(len(shape) - 1))
 
 
 class UnknownSizeRecorder:
@@ -49,7 +72,10 @@ class UnknownSizeRecorder:
         """The results of an operator whose result's size depends on data; NotImplemented if there is no rule."""
         tracer: FakeMode = self.tracer
         if func is aten.index.Tensor:
-            return tracer.dispatch(func, (args[0], masks_expanded(args[0], args[1], self._columns)), {})
+            tensor, indices = self._over_blocks(*args)
+            return tracer.dispatch(func, (tensor, masks_expanded(tensor, indices, self._columns)), {})
+        if func is aten.nonzero.default and _is_compacted(args[0]):
+            return tracer.dispatch(aten.t.default, (self._indices(args[0]),), {})
         if func is aten.masked_select.default:
             return self._selected(*args)
         metas = self.unknown.results(func, args, kwargs)
@@ -104,9 +130,39 @@ class UnknownSizeRecorder:
             return node
         return self._first.setdefault((node.target, spec, *[(type(leaf), leaf) for leaf in leaves]), node)
 
+    # -- indices of a mask's elements -----------------------------------------------------------------------------
+
     def _columns(self, mask: FakeTensor) -> Sequence[Any]:
-        places = self.tracer.dispatch(aten.nonzero.default, (mask,), {})
-        return [self.tracer.dispatch(aten.select.int, (places, 1, dim), {}) for dim in range(mask.dim())]
+        """The indices of the nonzero elements, for each dimension."""
+        with self.tracer:
+            if _is_compacted(mask):
+                return aten.unbind.int(self._indices(mask))  # type: ignore[no-any-return]
+            return aten.unbind.int(aten.nonzero.default(mask), 1)  # type: ignore[no-any-return]
+
+    def _indices(self, tensor: FakeTensor, shape: Sequence[Any] | None = None) -> FakeTensor:
+        """Rows of indices of the nonzero elements of a tensor, seen in another shape."""
+        with self.tracer:
+            mask = tensor if tensor.dtype is torch.bool else aten.ne.Scalar(tensor, 0)
+            mask = mask if shape is None else aten.reshape.default(mask, shape)
+        rows = (mask.dim(), self.unknown.count(tensor))
+        meta = TensorMeta(rows, contiguous_strides(rows), torch.int64, tensor.device)
+        self.unknown.answered += 1
+        return self.tracer._record(op_info(true_indices), meta, (mask,), {}, [mask])  # type: ignore[no-any-return]
+
+    def _over_blocks(self, tensor: FakeTensor, indices: Sequence[Any]) -> tuple[FakeTensor, list[Any]]:
+        """Where a mask covers dimensions that lie together in memory, one dimension in their place, and positions of
+        the mask's elements as its index."""
+        found: list[Any] = []
+        for given in indices:
+            at = sum(1 if one is None or one.dtype not in MASKS else one.dim() for one in found)
+            rank = 0 if given is None or given.dtype not in MASKS else given.dim()
+            if rank > 1 and _is_compacted(given) and _lie_together(tensor, given, at):
+                sizes, inside = list(tensor.shape), numel(tuple(given.shape))
+                with self.tracer:
+                    tensor = aten.view.default(tensor, [*sizes[:at], inside, *sizes[at + rank :]])
+                    given = aten.select.int(self._indices(given, [-1]), 0, 0)
+            found.append(given)
+        return tensor, found
 
     def _selected(self, tensor: FakeTensor, mask: FakeTensor) -> Any:
         if mask.dtype is not torch.bool:
