@@ -1,4 +1,4 @@
-"""The kernels of `stator::true_indices`: one counts the Trues of each part of a mask, the other writes the indices, each
+"""The kernels of `stator::true_indices`: one counts the Trues of each part of a mask, the other writes indices, each
 part at its place. Built when a program first needs them."""
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ def check(case: Case, backend: str, dynamic: bool | None) -> None:
                     assert_same_outcome(found, expected, tolerance)
                     assert_same(gradients, expected_gradients, tolerance, "gradients")
                 assert type(found.error) is type(expected.error)
-                assert not said
+                # what eager refuses (behind a break, a write through a view of a leaf) is left to eager to refuse
+                assert not said or expected.error is not None
             except AssertionError as error:
                 raise AssertionError(f"{call} in turn {turn}: {error}\n{case}\n{case.source}") from error
     # in the second turn a call may reach a version for the first time, which an earlier call had not compiled yet
