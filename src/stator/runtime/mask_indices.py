@@ -13,17 +13,19 @@ import torch
 from . import launch
 from .build import build_kernels
 
+_FEW = 1024  # elements that the library is as quick for
 _PART = 1 << 15  # elements that one thread counts and writes at once: a fraction of a core's cache
 
 
 def true_indices(mask: torch.Tensor) -> torch.Tensor:
     """See the operator."""
+    if mask.numel() <= _FEW:
+        return mask.nonzero().t()
     mask, shape = mask.contiguous(), mask.shape
     parts, count, write = _kernels(shape)
     ends = torch.empty(parts + 1, dtype=torch.int64)
-    if parts:
-        count(mask, ends)
-    found = torch.empty((len(shape), int(ends[-1]) if parts else 0), dtype=torch.int64)
+    count(mask, ends)
+    found = torch.empty((len(shape), int(ends[-1])), dtype=torch.int64)
     if found.shape[1]:
         write(mask, ends, found)
     return found
