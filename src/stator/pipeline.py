@@ -310,7 +310,7 @@ def _with_product_kernels(scheduled: Schedule, lowered: Lowered, options: Option
     """Compute products in kernels of our own where these win, unless eager's bits are asked for."""
     if options.exact_rounding or not options.fusion:
         return scheduled, lowered
-    scheduled = fuse_attention(scheduled, lowered, partial(triton.choose_attention, lowered=lowered))
+    scheduled, lowered = fuse_attention(scheduled, lowered, partial(triton.choose_attention, lowered=lowered))
     rule = partial(triton.choose_tile, lowered=lowered)
     return fuse_products(scheduled, lowered, triton.Tuner(lowered) if options.tunes else rule)
 

@@ -27,7 +27,8 @@ def with_random_tiles(chance: random.Random) -> None:
 
     def choose(group: AttentionGroup, **_: Any) -> AttentionTile:
         launches.append(group)
-        return AttentionTile(chance.choice((16, 32)), chance.choice((16, 32, 64)), 4, 2)
+        parts = 1 if group.attention.causal else chance.choice((1, 1, 2, 5))
+        return AttentionTile(chance.choice((16, 32)), chance.choice((16, 32, 64)), 4, 2, parts)
 
     triton.choose_attention = choose
 
@@ -41,7 +42,7 @@ class Case:
         with_random_tiles(chance)
         self.dtype = chance.choice((torch.float16, torch.bfloat16, torch.float32))
         self.batch, self.heads = chance.choice((1, 2)), chance.choice((1, 4))
-        self.rows, self.keys = chance.choice((1, 16, 23, 49, 64)), chance.choice((16, 23, 49, 64, 80))
+        self.rows, self.keys = chance.choice((1, 3, 16, 23, 49, 64)), chance.choice((16, 23, 49, 64, 80))
         if self.rows > 1 and chance.random() < 0.5:
             self.keys = self.rows
         self.depth, self.width = chance.choice((8, 16, 20, 32)), 16

@@ -64,7 +64,7 @@ def launches(function: Callable[..., Any], tensors: list[torch.Tensor], marks: A
     fakes = symbolic_fakes(tensors, [marks] * len(tensors), Environment())
     graph, sizes = with_expressions(trace(function, fakes, keep=can_lower).graph)
     lowered = lower(run_passes(graph, False), False, sizes)
-    scheduled = fuse_attention(schedule(lowered), lowered, partial(choose_attention, lowered=lowered))
+    scheduled, lowered = fuse_attention(schedule(lowered), lowered, partial(choose_attention, lowered=lowered))
     verify_schedule(scheduled, lowered)
     found = [step.attention.tile for step in scheduled.steps if isinstance(step, AttentionGroup)]
     return [tile for tile in found if tile is not None]

@@ -20,6 +20,8 @@ from stator.shapes.simplify import simplify
 
 from .accesses import memory_owner
 from .attention_candidates import AttentionCandidate, AttentionSteps
+from .attention_divided_keys import divide_keys
+from .attention_shared_keys import with_shared_keys
 from .groups import (
     KEYS,
     PRODUCTS,
@@ -34,7 +36,7 @@ from .groups import (
     Schedule,
 )
 from .product_calls import DTYPES, LOOPS, loops_at, over_elements
-from .regroup import OUTER, substitute_loops
+from .regroup import OUTER, collapse_group, substitute_loops
 
 Choose = Callable[[AttentionGroup], AttentionTile | None]
 
@@ -50,14 +52,17 @@ LOOPS_OF = {
 _REDUCTIONS = frozenset(("reduce", "welford", "get"))
 _COPIES = frozenset(("load", "to_dtype", "store"))
 _LEAST_WIDTH, _MOST_WIDTH = 8, 256
+_FEW_ROWS = 16  # which leave room in a tile for rows of other heads
 
 
-def fuse_attention(schedule: Schedule, lowered: Lowered, choose: Choose) -> Schedule:
+def fuse_attention(schedule: Schedule, lowered: Lowered, choose: Choose) -> tuple[Schedule, Lowered]:
     """Replace attention by launches where `choose` gives them a tile. Results are those of the calls and loops up to
     rounding: scores, weights and sums stay in float32, and weights are rounded before they are divided by their sum."""
     if any(isinstance(step, Extern) and step.binds for step in schedule.steps):
-        return schedule  # the order of checks of sizes is not looked at here
-    return Schedule(tuple(_AttentionFusion(schedule, lowered).run(choose)))
+        return schedule, lowered  # the order of checks of sizes is not looked at here
+    fusion = _AttentionFusion(schedule, lowered)
+    steps = fusion.run(choose)
+    return Schedule(tuple(steps)), replace(lowered, buffers=fusion.buffers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,8 @@ class _AttentionFusion(AttentionSteps):
             causal=found.causal,
             steps=steps,
         )
+        if isinstance(found.rows, int) and found.rows < _FEW_ROWS:
+            attention = with_shared_keys(attention, self.lowered.sizes)
         (result,) = found.result.outputs
         internal = set(found.internal)
         if follower is not None:
@@ -109,7 +116,19 @@ class _AttentionFusion(AttentionSteps):
             return
         tile = choose(group)
         if tile is not None:
-            self._replace(steps, replace(group, attention=replace(attention, tile=tile)), sides)
+            attention = replace(attention, tile=tile)
+            made = [replace(group, attention=attention)] if tile.parts == 1 else self._divided(group, attention)
+            self._replace(steps, made, sides)
+
+    def _divided(self, group: AttentionGroup, attention: Attention) -> list[Group]:
+        """The launch whose programs share keys, and the loops that join what they store."""
+        found = divide_keys(attention, group.name, self.lowered, self.buffers)
+        members, ranges, inner_ranges = collapse_group(found.members, len(LOOPS), self.lowered.sizes)
+        written = {name for member in members for name in member.outputs}
+        internal = (group.internal | found.hidden) & written
+        reads, writes = _arguments(members, internal)
+        join = Group(group.name, members, ranges, internal, reads, writes, inner_ranges)
+        return [_named(f"{group.name}_parts", found.launch, group.internal), join]
 
     # ---- sides and what follows -------------------------------------------------------------------
 
@@ -192,13 +211,13 @@ class _AttentionFusion(AttentionSteps):
         owners = {memory_owner(name, self.buffers) for name in group.operands}
         return any(memory_owner(name, self.buffers) in owners for name in group.writes)
 
-    def _replace(self, steps: Sequence[Group | Extern], group: AttentionGroup, sides: Sequence[_Side]) -> None:
+    def _replace(self, steps: Sequence[Group | Extern], made_of: Sequence[Group], sides: Sequence[_Side]) -> None:
         gone = {id(step) for step in steps[:-1]}
         moved = {id(side.member) for side in sides if side.member is not None}
         made: list[Group | Extern] = []
         for step in self.steps:
             if step is steps[-1]:
-                made.append(group)
+                made += made_of
             elif any(step is side.source for side in sides):
                 assert isinstance(step, Group)
                 kept = [member for member in step.members if id(member) not in moved]
@@ -298,4 +317,4 @@ def _named(name: str, attention: Attention, internal: frozenset[str]) -> Attenti
     members = (*sides, *attention.scores, *attention.epilogue)
     reads, writes = _arguments(members, {*internal, *LOOPS_OF, PRODUCTS})
     inside = internal & {name for member in members for name in member.outputs}
-    return AttentionGroup(name, members, (), inside, reads, writes, attention=attention)
+    return AttentionGroup(name, members, (), inside, reads, (*writes, *attention.statistics), attention=attention)

@@ -123,12 +123,14 @@ QUERIES, KEYS, VALUES, PRODUCTS, SCORES, WEIGHTED = (
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
-    """How a program works: on so many rows at a time, in steps of so many keys."""
+    """How a program works: on so many rows at a time, in steps of so many keys. parts: programs that share the keys of
+    a row; each stores what it found for its own keys, and loops behind join this."""
 
     rows: int
     keys: int
     warps: int
     stages: int
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,8 @@ class Attention:
     epilogue: loops over (batch, row, width) that load WEIGHTED, in float32. Each kind of loops has symbols of its own.
     hidden_rows_are_zero: the result of a row whose scores are all minus infinity; otherwise NaN. causal: scores of keys
     behind a row's own place are minus infinity, and nothing asks whether their values are numbers.
+    statistics: buffers that get the largest score of each row, and the sum of powers of the distances to it; the
+    epilogue then gets values that are not divided by this sum.
     steps: the library calls and groups that this launch replaces.
     """
 
@@ -159,6 +163,7 @@ class Attention:
     causal: bool
     steps: tuple[Group | Extern, ...]
     tile: AttentionTile | None = None
+    statistics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,16 +111,17 @@ def _verify_attention(group: AttentionGroup, progress: _Progress) -> None:
     """Each kind of loops runs over its own elements, and reads what is complete."""
     attention = group.attention
     batch, rows, count = attention.batch, attention.rows, attention.count
+    parts = 1 if attention.tile is None else attention.tile.parts
     kinds = [
         ((attention.queries,), (batch, rows, attention.depth)),
         ((attention.keys,), (batch, attention.depth, count)),
         ((attention.values,), (batch, count, attention.width)),
         (attention.scores, (batch, rows, count)),
-        (attention.epilogue, (batch, rows, attention.width)),
+        (attention.epilogue, (batch * parts, rows, attention.width)),
     ]
     passed = {*LOOPS_OF, PRODUCTS}
     reads: set[str] = set()
-    writes: set[str] = set()
+    writes = {*attention.statistics}
     for members, ranges in kinds:
         for member in members:
             facts = summarize(member)

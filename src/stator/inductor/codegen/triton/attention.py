@@ -47,7 +47,7 @@ def print_attention(group: AttentionGroup, buffers: Mapping[str, Buffer], knowle
     body = printer.print()
     tile, scores = attention.tile, printer.kernels[SCORES]
     blocks = {"ROWS": tile.rows, "KEYS": tile.keys, "DEPTH": _block(attention.depth), "WIDTH": _block(attention.width)}
-    grid = f"{printer.row_tiles} * {scores.text(attention.batch)}"
+    grid = " * ".join([printer.row_tiles, scores.text(attention.batch), *([str(tile.parts)] if tile.parts > 1 else [])])
     index = index_type(list(printer.kernels.values()), ())
     text = "\n".join([*typed_sizes(scores), *body])
     return PrintedPart(text, blocks, tile.warps, grid, None, index, scores.indices.arguments.names, tile.stages)
@@ -100,7 +100,11 @@ class _Printer(Statements):
         if attention.causal:  # rows with most keys first
             place = f"{self.row_tiles} - 1 - {place}"
         self.line(f"row = {place}")
-        self.line(f"x0 = program // {self.row_tiles}")
+        if self.tile.parts > 1:
+            self.line(f"part = program // {self.row_tiles} % {self.tile.parts}")
+            self.line(f"x0 = program // {self.row_tiles} // {self.tile.parts}")
+        else:
+            self.line(f"x0 = program // {self.row_tiles}")
         self._loop("x1", "row * ROWS + tl.arange(0, ROWS)", attention.rows)
         self._loop("x3", "tl.arange(0, DEPTH)", attention.depth)
         self._loop("x4", "tl.arange(0, DEPTH)", attention.depth)
@@ -112,23 +116,36 @@ class _Printer(Statements):
         self.line('largest = tl.full([ROWS, 1], float("-inf"), tl.float32)')
         self.line("total = tl.zeros([ROWS, 1], tl.float32)")
         self.line("weighted = tl.zeros([ROWS, WIDTH], tl.float32)")
-        self.line(f"for start in range(0, {self._last_key()}, KEYS):")
+        self.line(f"for start in range({self._keys()}, KEYS):")
         with self.indented():
             self._loop("x2", "start + tl.arange(0, KEYS)", attention.count)
             self._loop("x5", "start + tl.arange(0, KEYS)", attention.count)
             self.line(f"products = tl.dot({queries}, {self._side(KEYS)}{_precision(attention.dtypes[0])})")
             scores.define([at for at in scores.live if scores.kernel.values[at].loops & _KEY])
             self._step(self._stored(scores, SCORES))
-        if attention.hidden_rows_are_zero:
-            self.line("total = tl.where(total == 0.0, 1.0, total)")
-        self.line("weighted = weighted / total")
+        if attention.statistics:
+            self._store_statistics()
+        else:
+            if attention.hidden_rows_are_zero:
+                self.line("total = tl.where(total == 0.0, 1.0, total)")
+            self.line("weighted = weighted / total")
         self._values(WEIGHTED, {WEIGHTED: "weighted"}).print()
         return self.lines
 
-    def _last_key(self) -> str:
-        """Behind the last key that a row of the program sees."""
+    def _keys(self) -> str:
+        """The first key that a row of the program sees, and the one behind the last."""
         count = self.kernels[SCORES].text(self.attention.count)
-        return f"tl.minimum(row * ROWS + ROWS, {count})" if self.attention.causal else count
+        if self.tile.parts > 1:
+            self.line(f"keys_of_part = ({count} + {self.tile.parts} * KEYS - 1) // ({self.tile.parts} * KEYS) * KEYS")
+            return f"part * keys_of_part, tl.minimum(part * keys_of_part + keys_of_part, {count})"
+        return f"0, tl.minimum(row * ROWS + ROWS, {count})" if self.attention.causal else f"0, {count}"
+
+    def _store_statistics(self) -> None:
+        self.line(f"x0 = program // {self.row_tiles}")
+        mask = f", {self.masks['x1']}" if self.masks["x1"] else ""
+        for buffer, value in zip(self.attention.statistics, ("largest", "total"), strict=True):
+            place = f"{self.pointers[buffer]} + x0 * {self.kernels[SCORES].text(self.attention.rows)} + x1"
+            self.line(f"tl.store({place}, {value}{mask})")
 
     def _loop(self, name: str, lanes: str, size: Any) -> None:
         along_rows = name in ("x1", "x4", "x5")
