@@ -133,7 +133,7 @@ def _rewrite(gm: fx.GraphModule, exact_random: bool) -> None:
     """Rewrite a functional graph, of a forward or with its backward."""
     if not exact_random:
         aot.functionalize_random(gm)
-    aot.fuse_attention(gm)
+    aot.fuse_attention(gm, triton.library_is_quicker)
 
 
 def why_left_to_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:

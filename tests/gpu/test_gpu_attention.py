@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from torch import Tensor
 import stator
 from stator.inductor.codegen import triton
 from stator.inductor.codegen.triton.attention_tiles import TILES, choose_attention
-from stator.inductor.schedule.groups import AttentionGroup
+from stator.inductor.schedule.groups import AttentionGroup, AttentionTile
 
 pytestmark = [pytest.mark.gpu, only_cuda, pytest.mark.fixed_sizes]
 launches: list[AttentionGroup] = []
@@ -88,11 +89,55 @@ def test_attention_as_the_rule_chooses(mode: str, function: Any) -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_each_tile(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for tile in TILES:
-        monkeypatch.setattr(triton, "choose_attention", lambda *_, tile=tile, **__: tile)
-        for length, width in ((49, 32), (200, 128)):
+
+        def choose(group: AttentionGroup, tile: AttentionTile = tile, **_: Any) -> AttentionTile:
+            return replace(tile, parts=1) if group.attention.causal else tile
+
+        monkeypatch.setattr(triton, "choose_attention", choose)
+        for length, width, dtype in ((49, 32, torch.bfloat16), (200, 128, torch.bfloat16), (200, 64, torch.float32)):
             stator.reset()
-            bias = torch.randn(2, 1, length, length, device=DEVICE).bfloat16()
-            check(function, [*sides(length, torch.bfloat16, width), bias], options={"verify": True})
+            bias = torch.randn(2, 1, length, length, device=DEVICE).to(dtype)
+            check(function, [*sides(length, dtype, width), bias], options={"verify": True})
+
+
+def one_token(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+    """Heads that share keys, as programs write it that keep keys and values of earlier tokens."""
+    k, v = [one[:, :, None].expand(-1, -1, 4, -1, -1).flatten(1, 2) for one in (k, v)]
+    scores = q @ k.transpose(-1, -2) * 0.125 + hidden
+    return (torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ v).transpose(1, 2).flatten(2)
+
+
+def one_token_called(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+    k, v = [one[:, :, None].expand(-1, -1, 4, -1, -1).flatten(1, 2) for one in (k, v)]
+    return F.scaled_dot_product_attention(q, k, v, hidden).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("function", (one_token, one_token_called))
+@pytest.mark.parametrize("mode", ("default", "reduce-overhead"))
+def test_few_rows_and_many_keys(mode: str, function: Any) -> None:
+    for rows, count, dtype in ((1, 4096, torch.bfloat16), (3, 1500, torch.float16)):
+        q = torch.randn(2, rows, 8, 64, device=DEVICE).to(dtype).transpose(1, 2)
+        k, v = [torch.randn(2, 2, count, 64, device=DEVICE).to(dtype) for _ in range(2)]
+        hidden = torch.zeros(2, 1, rows, count, device=DEVICE).to(dtype)
+        hidden[..., count // 2 :] = torch.finfo(dtype).min if function is one_token else -math.inf
+        launches.clear()
+        check(function, [q, k, v, hidden], mode=mode)
+        (launch,) = launches
+        assert (launch.attention.batch, launch.attention.rows) == (4, 4 * rows)
+
+
+@pytest.mark.parametrize("allowed", (False, True))
+def test_float32_is_as_exact_whether_tf32_is_allowed_or_not(allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+    tile = AttentionTile(32, 64, 4, 2)
+    monkeypatch.setattr(triton, "choose_attention", lambda *_, **__: tile)
+    for length in (49, 300):
+        tensors = [*sides(length, torch.float32), torch.randn(1, 4, length, length, device=DEVICE)]
+        with torch.no_grad():
+            found = stator.compile(by_hand)(*tensors)
+        exact = by_hand(*[one.double() for one in tensors])
+        assert float((found - exact).norm() / exact.norm()) < 1e-6
+        stator.reset()
 
 
 @pytest.mark.parametrize("side", range(4))

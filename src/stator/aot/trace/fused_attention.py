@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,16 +27,16 @@ from .attention_pattern import FLOATS, KEPT, TURNED, Attention, find_attention, 
 aten = torch.ops.aten
 
 
-def fuse_attention(gm: fx.GraphModule) -> fx.GraphModule:
+def fuse_attention(gm: fx.GraphModule, gpu: GpuRule) -> fx.GraphModule:
     """Replace attention by fused kernels, in place, where these are at least as exact and faster; returns `gm`.
 
-    Every node needs meta["val"]; placeholders that require grad have meta["requires_grad"]. Equal forwards are
+    gpu: says where they are on GPUs, where the compiler behind this has a kernel of its own. Every node needs meta["val"]; placeholders that require grad have meta["requires_grad"]. Equal forwards are
     rewritten equally, and get equal names, whichever gradients the graph computes.
     """
     found = [one for softmax in softmaxes(gm.graph) if (one := find_attention(softmax)) is not None]
     if not found:
         return gm
-    rewriter = _Rewriter(gm.graph)
+    rewriter = _Rewriter(gm.graph, gpu)
     fused = sum([rewriter.fuse(one) for one in found])
     if fused:
         counters.count("fused_attention", fused)
@@ -45,34 +45,35 @@ def fuse_attention(gm: fx.GraphModule) -> fx.GraphModule:
     return gm
 
 
-# Fused kernels are faster than products and a softmax from so many queries and keys on, on CPUs; on GPUs from so many
-# scores on.
+# On CPUs, fused kernels are faster than products and a softmax from so many queries and keys on
 _LEAST_ROWS = {torch.float32: 768, torch.bfloat16: 64, torch.float16: 256}
-_LEAST_SCORES = 1 << 21
+
+# Whether ATen's kernels are the fastest on a GPU, for (batch of heads, queries, keys, width of a key, width of a value);
+# the last arguments: scores are not only scaled, gradients may flow through the attention
+GpuRule = Callable[[torch.device, torch.dtype, tuple[int, int, int, int, int], bool, bool], bool]
 
 
-def _pays(found: Attention, queries: TensorMeta, keys: TensorMeta, tracked: bool) -> bool:
-    """Whether a fused kernel is faster, by measurements (docs/kernels.md, docs/gpu.md). Legality is decided elsewhere.
-
-    tracked: whether gradients may flow through the attention.
-    """
-    dtype, device = queries.dtype, queries.device.type
-    scores = math.prod(found.scores.product.meta["val"].shape)
-    if device == "cuda":
-        # where a bias varies, kernels of inductor take less time than ATen's on the devices that they were timed on
-        ours = bool(found.scores.biases) and torch.cuda.get_device_capability(queries.device) == (9, 0)
-        return dtype is not torch.float32 and not tracked and not ours and scores >= _LEAST_SCORES
-    if device != "cpu" or (tracked and dtype is not torch.float32):
+def _pays(
+    found: Attention, queries: TensorMeta, keys: TensorMeta, values: TensorMeta, tracked: bool, gpu: GpuRule
+) -> bool:
+    """Whether ATen's kernel is the fastest, by measurements (docs/kernels.md, docs/gpu.md). Legality is decided
+    elsewhere. tracked: whether gradients may flow through the attention."""
+    dtype, device, biases = queries.dtype, queries.device, found.scores.biases
+    batch, rows, width = queries.shape
+    if device.type == "cuda":
+        return gpu(device, dtype, (batch, rows, keys.shape[2], width, values.shape[2]), bool(biases), tracked)
+    if device.type != "cpu" or (tracked and dtype is not torch.float32):
         return False
-    reads_much = any(4 * math.prod(bias.node.meta["val"].shape) > scores for bias in found.scores.biases)
-    return not reads_much and min(queries.shape[1], keys.shape[2]) >= _LEAST_ROWS[dtype]
+    scores = batch * rows * keys.shape[2]
+    reads_much = any(4 * math.prod(bias.node.meta["val"].shape) > scores for bias in biases)
+    return not reads_much and min(rows, keys.shape[2]) >= _LEAST_ROWS[dtype]
 
 
 class _Rewriter:
     """Rewrites the nodes of one graph."""
 
-    def __init__(self, graph: fx.Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: fx.Graph, gpu: GpuRule) -> None:
+        self.graph, self.gpu = graph, gpu
         self.tracer = FunctionalTracer(keep_all)
         self.tracer.graph = graph
         self.fixed = fixed_memory(graph)
@@ -116,7 +117,7 @@ class _Rewriter:
         if any(type(number) is not int or number == 0 for number in numbers) or values.shape[2] != queries.shape[2]:
             return None
         tracked = found.result in self.differentiated
-        if not _pays(found, queries, keys, tracked):
+        if not _pays(found, queries, keys, values, tracked, self.gpu):
             return None
         if any(bias.rank > 4 or not self._is_usable(bias.node, queries, tracked) for bias in found.scores.biases):
             return None

@@ -1,10 +1,13 @@
 """Decides which attention is a kernel of ours, and on which tiles, from its sizes. Prints nothing.
 
-The numbers come from timings on an H100 (docs/gpu.md). They decide about speed alone. What was not timed
-is left to ATen, or to separate kernels.
+The numbers come from timings on an H100 (docs/gpu.md). They decide about speed alone. `_launch_is_quicker` compares a
+launch with ATen's kernels, also for attention by hand before it is lowered, which may become a call. Attention by hand
+that is lowered, because no call is quicker or possible, becomes a launch: separate kernels take longer.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -19,46 +22,81 @@ _FEW, _SQUARE, _NEAR, _TALL, _WIDE = (
     AttentionTile(128, 64, 8, 3),
     AttentionTile(128, 64, 4, 2),
 )
-TILES = (_SQUARE, _FEW, _NEAR, _TALL, _WIDE)
+_FEW_SINGLE, _NARROW_SINGLE = AttentionTile(32, 64, 4, 2), AttentionTile(32, 32, 4, 2)
+TILES = (_SQUARE, _FEW, _NEAR, _TALL, _WIDE, _FEW_SINGLE, _NARROW_SINGLE, replace(_FEW, parts=8))
 _MULTIPROCESSORS = 132
 _BUSY = 3 * _MULTIPROCESSORS  # programs that hide each other's loads
+_SHORTEST_PART = 256  # keys
 
 # Bounds of what was timed
-_LEAST_ROWS, _MOST_KEYS_OF_FEW_ROWS, _MOST_KEYS = 16, 256, 4096
+_MOST_KEYS = 4096
+_WORD = 8  # elements of a half float that one access reads
 _MOST_WIDTH = {torch.bfloat16: 128, torch.float16: 128}
 # Products of two numbers, in each of both products: with more than these, ATen's kernels are as quick
 _MOST_WORK, _MOST_WORK_WITH_BIAS = 1 << 29, 1 << 32
+_LEAST_SCORES = 1 << 21  # from which on ATen's kernels are quicker than products and a softmax
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSizes:
+    """batch: of heads. count: of keys. depth: of a query; width: of a value. biased: scores are not only scaled."""
+
+    batch: int
+    rows: int
+    count: int
+    depth: int
+    width: int
+    dtype: torch.dtype
+    biased: bool
+
+
+def library_is_quicker(
+    device: torch.device, dtype: torch.dtype, numbers: tuple[int, int, int, int, int], biased: bool, tracked: bool
+) -> bool:
+    """Whether attention that is written by hand takes least time as a call of ATen's kernels. numbers: (batch of heads,
+    rows, keys, depth, width). tracked: gradients may flow through it."""
+    sizes = AttentionSizes(*numbers, dtype, biased)
+    if tracked or dtype not in _HALVES or _launch_is_quicker(sizes, device):
+        return False
+    return sizes.batch * sizes.rows * sizes.count >= _LEAST_SCORES
+
+
+def _launch_is_quicker(sizes: AttentionSizes, device: torch.device) -> bool:
+    """Whether a launch takes less time than ATen's kernels."""
+    if not _is_measured(sizes, device) or sizes.count > _MOST_KEYS:
+        return False
+    work = sizes.batch * sizes.rows * sizes.count * max(sizes.depth, sizes.width)
+    return work < (_MOST_WORK_WITH_BIAS if sizes.biased else _MOST_WORK)
+
+
+def _is_measured(sizes: AttentionSizes, device: torch.device) -> bool:
+    """True for what the numbers of this file are of (tests run kernels for it on the CPU)."""
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) != (9, 0):
+        return False
+    widths = sizes.depth, sizes.width
+    return max(widths) <= _MOST_WIDTH.get(sizes.dtype, 0) and not any(width % _WORD for width in widths)
 
 
 def choose_attention(group: AttentionGroup, *, lowered: Lowered) -> AttentionTile | None:
-    """The tile of a launch for this attention; None where separate kernels, or ATen's, are as quick."""
-    attention = group.attention
-    batch, rows, count = attention.batch, attention.rows, attention.count
-    if not all(isinstance(size, int) for size in (batch, rows, count)) or not _is_measured(group, lowered):
+    """The tile of a launch for this attention; None where separate kernels, or ATen's, are as quick. Where sizes are
+    symbols, the example decides."""
+    attention, hint = group.attention, lowered.sizes.hint
+    batch, rows, count = hint(attention.batch), hint(attention.rows), hint(attention.count)
+    dtype = max(attention.dtypes, key=lambda one: one.itemsize)
+    sizes = AttentionSizes(batch, rows, count, attention.depth, attention.width, dtype, _is_biased(attention))
+    device = lowered.buffers[group.writes[0]].layout.device
+    if not _is_measured(sizes, device) or not _reads_words(attention.keys, 1) or not _reads_words(attention.values, 2):
         return None
     first = attention.steps[0]
     called = isinstance(first, Extern) and first.style == "returns"
-    if count > _MOST_KEYS or (rows < _LEAST_ROWS and (count > _MOST_KEYS_OF_FEW_ROWS or not called)):
+    if called and not _launch_is_quicker(sizes, device):
         return None
-    if called:
-        has_bias = any(op.name == "load" and op.args[0] != PRODUCTS for one in attention.scores for op in one.body.ops)
-        work = batch * rows * count * max(attention.depth, attention.width)
-        if work >= (_MOST_WORK_WITH_BIAS if has_bias else _MOST_WORK):
-            return None
-    return _tile(group)
+    return _with_parts(_tile(attention, sizes), attention, sizes)
 
 
-def _is_measured(group: AttentionGroup, lowered: Lowered) -> bool:
-    """True for the dtypes and the device that the numbers of this file are of (tests run kernels for it on the CPU),
-    where programs read keys and values 16 bytes at a time."""
-    attention = group.attention
-    device = lowered.buffers[group.writes[0]].layout.device
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) != (9, 0):
-        return False
-    width = max(attention.depth, attention.width)
-    if any(width > _MOST_WIDTH.get(dtype, 0) for dtype in attention.dtypes):
-        return False
-    return _reads_words(attention.keys, 1) and _reads_words(attention.values, 2)
+def _is_biased(attention: Attention) -> bool:
+    return any(op.name == "load" and op.args[0] != PRODUCTS for one in attention.scores for op in one.body.ops)
 
 
 def _reads_words(side: Loops, inner: int) -> bool:
@@ -69,23 +107,29 @@ def _reads_words(side: Loops, inner: int) -> bool:
             place = op.args[1]
             assert isinstance(place, IndexRef)
             rest = body.indices[place.position] - body.vars[inner]
-            if body.vars[inner] in rest.symbols or any(factor % 8 for factor in rest.terms().values()):
+            if body.vars[inner] in rest.symbols or any(factor % _WORD for factor in rest.terms().values()):
                 return False
     return True
 
 
-def _tile(group: AttentionGroup) -> AttentionTile:
-    attention = group.attention
-    programs = attention.batch * -(-attention.rows // _SQUARE.rows)
-    if programs < _MULTIPROCESSORS and attention.count <= 128:
+def _tile(attention: Attention, sizes: AttentionSizes) -> AttentionTile:
+    programs = sizes.batch * -(-sizes.rows // _SQUARE.rows)
+    if sizes.rows <= _FEW.rows or (programs < _MULTIPROCESSORS and sizes.count <= 128):
         return _FEW
     if programs < _BUSY:
         return _SQUARE
-    if max(attention.depth, attention.width) > 64:
+    if max(sizes.depth, sizes.width) > 64:
         return _WIDE
     if not _has_matrix(attention):
         return _SQUARE
-    return _NEAR if attention.rows < 1024 else _TALL
+    return _NEAR if sizes.rows < 1024 else _TALL
+
+
+def _with_parts(tile: AttentionTile, attention: Attention, sizes: AttentionSizes) -> AttentionTile:
+    """Programs share the keys of a row where most of the device would be idle."""
+    programs = sizes.batch * -(-sizes.rows // tile.rows)
+    parts = min(2 * _MULTIPROCESSORS // programs, sizes.count // _SHORTEST_PART)
+    return tile if attention.causal or 2 * programs > _MULTIPROCESSORS or parts < 2 else replace(tile, parts=parts)
 
 
 def _has_matrix(attention: Attention) -> bool:
