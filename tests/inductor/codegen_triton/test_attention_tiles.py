@@ -42,6 +42,10 @@ def called(q: Any, k: Any, v: Any) -> Any:
     return aten._scaled_dot_product_cudnn_attention(q, k, v, None, False, 0.0, False, False)[0]
 
 
+def called_causally(q: Any, k: Any, v: Any) -> Any:
+    return aten._scaled_dot_product_cudnn_attention(q, k, v, None, False, 0.0, True, False)[0]
+
+
 def for_a_backward(q: Any, k: Any, v: Any) -> Any:
     return aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)[:2]
 
@@ -76,6 +80,13 @@ def test_few_rows_have_small_tiles_and_many_have_large_ones() -> None:
     assert few.rows < 64 <= many.rows
 
 
+def test_few_rows_with_many_keys_share_these() -> None:
+    (one,) = launches(by_hand, sides(1, 8, 1, 4096, 64))
+    (many,) = launches(by_hand, sides(64, 8, 1, 4096, 64))
+    (causal,) = launches(called_causally, sides(1, 1, 1024, 1024, 64))
+    assert one.parts > many.parts == causal.parts == 1
+
+
 def test_calls_with_much_work_stay_and_products_do_not() -> None:
     tensors = sides(8, 12, 1024, 1024, 64)
     assert launches(by_hand, tensors) and not launches(called, tensors)
@@ -91,10 +102,7 @@ def test_calls_that_give_more_stay(function: Any) -> None:
     (
         sides(1, 12, 128, 128, 64, dtype=torch.float64),
         sides(1, 12, 128, 128, 64, dtype=torch.float32),
-        sides(1, 12, 1, 128, 64),
         sides(1, 12, 128, 128, 20),
-        sides(1, 12, 1, 1024, 64),
-        sides(1, 2, 128, 8192, 64),
         sides(1, 2, 128, 128, 512),
     ),
 )

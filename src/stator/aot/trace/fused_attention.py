@@ -30,7 +30,8 @@ aten = torch.ops.aten
 def fuse_attention(gm: fx.GraphModule, gpu: GpuRule) -> fx.GraphModule:
     """Replace attention by fused kernels, in place, where these are at least as exact and faster; returns `gm`.
 
-    gpu: says where they are on GPUs, where the compiler behind this has a kernel of its own. Every node needs meta["val"]; placeholders that require grad have meta["requires_grad"]. Equal forwards are
+    gpu: says where they are faster on GPUs, for which the compiler behind this may have a kernel of its own.
+    Every node needs meta["val"]; placeholders that require grad have meta["requires_grad"]. Equal forwards are
     rewritten equally, and get equal names, whichever gradients the graph computes.
     """
     found = [one for softmax in softmaxes(gm.graph) if (one := find_attention(softmax)) is not None]
@@ -48,16 +49,15 @@ def fuse_attention(gm: fx.GraphModule, gpu: GpuRule) -> fx.GraphModule:
 # On CPUs, fused kernels are faster than products and a softmax from so many queries and keys on
 _LEAST_ROWS = {torch.float32: 768, torch.bfloat16: 64, torch.float16: 256}
 
-# Whether ATen's kernels are the fastest on a GPU, for (batch of heads, queries, keys, width of a key, width of a value);
-# the last arguments: scores are not only scaled, gradients may flow through the attention
+# Whether ATen's kernels are the fastest on a GPU, for (batch of heads, queries, keys, width of a key, of a value); the
+# last arguments: scores are not only scaled; gradients may flow through the attention
 GpuRule = Callable[[torch.device, torch.dtype, tuple[int, int, int, int, int], bool, bool], bool]
 
 
-def _pays(
-    found: Attention, queries: TensorMeta, keys: TensorMeta, values: TensorMeta, tracked: bool, gpu: GpuRule
-) -> bool:
+def _pays(found: Attention, sides: Sequence[TensorMeta], tracked: bool, gpu: GpuRule) -> bool:
     """Whether ATen's kernel is the fastest, by measurements (docs/kernels.md, docs/gpu.md). Legality is decided
     elsewhere. tracked: whether gradients may flow through the attention."""
+    queries, keys, values = sides
     dtype, device, biases = queries.dtype, queries.device, found.scores.biases
     batch, rows, width = queries.shape
     if device.type == "cuda":
@@ -117,7 +117,7 @@ class _Rewriter:
         if any(type(number) is not int or number == 0 for number in numbers) or values.shape[2] != queries.shape[2]:
             return None
         tracked = found.result in self.differentiated
-        if not _pays(found, queries, keys, values, tracked, self.gpu):
+        if not _pays(found, (queries, keys, values), tracked, self.gpu):
             return None
         if any(bias.rank > 4 or not self._is_usable(bias.node, queries, tracked) for bias in found.scores.biases):
             return None
