@@ -75,7 +75,7 @@ def scheduled_on_gpu(function: Callable[..., Any], fakes: Sequence[Any]) -> tupl
 
 
 def attention_kernels(found: Schedule) -> list[str]:
-    """What computes the attention of a program: "launch", "launch and join", an operator of ATen, "separate kernels"."""
+    """What computes the attention of a program: a launch, one with loops that join, ATen or separate kernels."""
     kernels: list[str] = []
     for step in found.steps:
         if isinstance(step, AttentionGroup):

@@ -106,6 +106,8 @@ class Case:
     def between(self) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
         keys, heads = self.tensor(self.batch, 1, 1, self.keys), self.tensor(self.heads, self.rows, self.keys)
         table = self.tensor(32, self.heads)
+        half = self.keys // 2 if self.keys % 2 == 0 else 7 if self.keys == 49 else self.keys
+        along, across = self.tensor(self.rows, half), self.tensor(self.rows, self.keys // half)
         distance = torch.arange(self.keys)[None] - torch.arange(self.rows)[:, None]
         self.tensors.append(distance.remainder(32))
         at = len(self.tensors) - 1
@@ -125,6 +127,7 @@ class Case:
             heads=lambda s, t: s * 0.25 + t[heads],
             table=lambda s, t: s + t[table][t[at]].permute(2, 0, 1),
             both=lambda s, t: torch.tanh(s / 5) * 5 + t[heads] + t[keys],
+            planes=lambda s, t: (s.unflatten(-1, (half, -1)) + t[along][..., None] + t[across][:, None]).flatten(-2),
             slope=lambda s, t: s - torch.arange(self.keys).to(s.dtype) * 0.125,
             causal=where(lambda d: d <= 0, -math.inf),
             window=where(lambda d: (d <= 0) & (d > -7), -math.inf),

@@ -1,4 +1,4 @@
-"""Which kernels run attention on a GPU, where a launch is the fastest, where ATen's kernels are, and where neither may."""
+"""Which kernels run attention on a GPU: where a launch is the fastest, where ATen's kernels are, where neither may."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import torch
 
 from stator.inductor.buffers import Extern, Layout, Loops, View
 from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
+from stator.inductor.sizes import product
 from stator.prims.layout import contiguous_strides
 from stator.shapes.expr import Expr, ExprLike, as_expr
 from stator.shapes.simplify import simplify
@@ -127,11 +128,12 @@ class AttentionSteps(ProductSteps):
     ) -> list[Loops] | None:
         """The loops from a product to a score, by (batch, row, key)."""
         ranges = (products.batch, products.rows, products.columns)
-        if normalizing.inner_ranges != (products.columns,) or not _runs_along(softmax.scores, products.result):
+        inner = normalizing.inner_ranges
+        if product(inner) != products.columns or not _run_along(softmax.scores, products.result, inner):
             return None
         together = (*normalizing.ranges, *normalizing.inner_ranges)
-        inner = replace(normalizing, members=softmax.scores, ranges=together, inner_ranges=())
-        moved = over_elements(inner, [products.result], ranges, self.lowered, _REDUCTIONS)
+        flat = replace(normalizing, members=softmax.scores, ranges=together, inner_ranges=())
+        moved = over_elements(flat, [products.result], ranges, self.lowered, _REDUCTIONS)
         if moved is None:
             return None
         # the last of these loops store at the index of the weights, which the second product has to read alike
@@ -230,12 +232,15 @@ class AttentionSteps(ProductSteps):
         return Loops((SCORES,), LoopBody(LOOPS, ranges, (), (), tuple(indices), tuple(ops)))
 
 
-def _runs_along(loops: Sequence[Loops], products: str) -> bool:
-    """True if the innermost of the loops runs along rows of products."""
+def _run_along(loops: Sequence[Loops], products: str, inner: Sequence[Any]) -> bool:
+    """True if the innermost of the loops, of sizes `inner`, run along rows of products."""
     places = [
-        (access.index, one.body.vars[-1])
+        (access.index, one.body.vars[-len(inner) :])
         for one in loops
         for access in summarize(one).loads
         if access.buffer == products
     ]
-    return bool(places) and all(index.coefficient(loop) == 1 for index, loop in places)
+    steps = contiguous_strides(tuple(inner))
+    return bool(places) and all(
+        index.coefficient(loop) == step for index, symbols in places for loop, step in zip(symbols, steps, strict=True)
+    )
