@@ -169,3 +169,36 @@ def test_flex_attention() -> None:
 
     check(lambda q, k, v: flex_attention(q, k, v, score_mod=slope), sides(128, torch.bfloat16))
     assert launches
+
+
+@pytest.mark.parametrize("kind", ("bias", "mask", "none", "causal"))
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_gradients(dtype: torch.dtype, kind: str) -> None:
+    """Of heads whose rows fit into a tile, also with a bias that has a gradient, and rows without a key."""
+    for length, width in ((49, 32), (128, 64)):
+        bias = torch.randn(1, 4, length, length, device=DEVICE).to(dtype)
+        if kind == "mask":
+            bias[..., 7:20] = -math.inf
+        tensors = [one.requires_grad_() for one in sides(length, dtype, width)]
+        bias.requires_grad_(kind == "bias")
+        given = bias if kind in ("bias", "mask") else None
+        wanted = [one for one in (*tensors, given) if one is not None and one.requires_grad]
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, b: Tensor | None) -> Tensor:
+            b = b if b is None else b.expand(q.shape[0], -1, -1, -1)
+            return F.scaled_dot_product_attention(q, k, v, b, is_causal=kind == "causal").transpose(1, 2).flatten(2)
+
+        torch.manual_seed(1)
+        weight = torch.randn(2, length, 4 * width, device=DEVICE).to(dtype)
+        launches.clear()
+        stator.reset()
+        results = []
+        for call, cast in ((stator.compile(attend), None), (attend, None), (attend, torch.double)):
+            q, k, v, b = [one if one is None or cast is None else one.to(cast) for one in (*tensors, given)]
+            out = call(q, k, v, b)
+            results.append([out, *torch.autograd.grad(out, wanted, weight.to(out.dtype))])
+        assert any(one.attention.tangent is not None for one in launches)
+        for mine, eager, exact in zip(*results, strict=True):
+            assert mine.dtype is eager.dtype and mine.shape == eager.shape
+            errors = [float((one.double() - exact).norm()) for one in (mine, eager)]
+            assert errors[0] <= 1.1 * errors[1]

@@ -3,6 +3,7 @@ Arguments: the first seed and the last. Prints failures, then "done"."""
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import sys
@@ -29,6 +30,8 @@ def with_random_tiles(chance: random.Random) -> None:
 
     def choose(group: AttentionGroup, **_: Any) -> AttentionTile:
         launches.append(group)
+        if group.attention.tangent is not None:
+            return AttentionTile(64, 64, 4, 1)
         parts = 1 if group.attention.causal else chance.choice((1, 1, 2, 5))
         return AttentionTile(chance.choice((16, 32)), chance.choice((16, 32, 64)), 4, 2, parts)
 
@@ -269,6 +272,70 @@ def check_calls() -> None:
             print(f"FAILED {function.__name__}: {len(launches)} launches")
 
 
+def efficient_gradients(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool) -> Any:
+    statistics, number = torch.empty(*q.shape[:2], 64), torch.zeros((), dtype=torch.int64)
+    given = g, q, k, v, bias, v, statistics, number, number, 0.0, [True, True, True, bias is not None], causal
+    return [one for one in aten._scaled_dot_product_efficient_attention_backward(*given, scale=0.25) if one is not None]
+
+
+def cudnn_gradients(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool) -> Any:
+    statistics, number = torch.empty(*q.shape[:3], 1), torch.zeros((), dtype=torch.int64)
+    rest = None, None, q.shape[2], k.shape[2], 0.0, causal
+    return aten._scaled_dot_product_cudnn_attention_backward(
+        g, q, k, v, g, statistics, number, number, bias, *rest, scale=0.25
+    )
+
+
+def flash_gradients(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool) -> Any:
+    statistics, number = torch.empty(*q.shape[:3]), torch.zeros((), dtype=torch.int64)
+    rest = None, None, q.shape[2], k.shape[2], 0.0, causal, number, number
+    return aten._scaled_dot_product_flash_attention_backward(g, q, k, v, g, statistics, *rest, scale=0.25)
+
+
+def gradients_by_formula(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool) -> list[torch.Tensor]:
+    wanted = [one.double().requires_grad_() for one in (q, k, v, bias) if one is not None]
+    with torch.enable_grad():
+        scores = wanted[0] @ wanted[1].transpose(-1, -2) * 0.25
+        scores = scores if bias is None else scores + wanted[3]
+        if causal:
+            scores = scores + torch.ones(scores.shape[-2:]).tril().log()
+        hidden = (scores == -math.inf).all(-1, keepdim=True)
+        weights = torch.softmax(scores.masked_fill(hidden, 0.0), -1).masked_fill(hidden, 0.0)
+        return list(torch.autograd.grad(weights @ wanted[2], wanted, g.double()))
+
+
+def check_gradients() -> None:
+    """Gradients of ATen's kernels for GPUs, also of a bias, and of rows without a key."""
+    for function, rows, keys, biased, causal in (
+        (efficient_gradients, 49, 49, True, False),
+        (efficient_gradients, 64, 33, True, False),
+        (efficient_gradients, 40, 64, False, False),
+        (cudnn_gradients, 50, 50, True, False),
+        (cudnn_gradients, 64, 64, False, True),
+        (flash_gradients, 23, 23, False, True),
+        (flash_gradients, 17, 64, False, False),
+    ):
+        for dtype, depth, width in ((torch.float16, 16, 16), (torch.bfloat16, 24, 32), (torch.float32, 8, 8)):
+            q, k, v = [
+                torch.randn(2, length, 3, size).to(dtype).transpose(1, 2)
+                for length, size in ((rows, depth), (keys, depth), (keys, width))
+            ]
+            g = torch.randn(2, 3, rows, width).to(dtype)
+            bias = torch.randn(2, 3, rows, keys).to(dtype) if biased else None
+            if bias is not None:
+                bias[0, :, 5], bias[:, :, :, 7] = -math.inf, -math.inf
+            launches.clear()
+            stator.reset()
+            call = stator.compile(functools.partial(function, causal=causal), options={"verify": True}, fullgraph=True)
+            found, expected = call(q, k, v, bias, g), gradients_by_formula(q, k, v, bias, g, causal)
+            expected = expected[:3] if function is cudnn_gradients else expected
+            assert len(launches) == 1, function
+            for one, other in zip(found, expected, strict=True):
+                error = float((one.double() - other).norm() / other.norm())
+                if not error < {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-6}[dtype]:
+                    print(f"FAILED {function.__name__} {rows} x {keys} {dtype}: error {error}")
+
+
 def shown(q: Any, k: Any, v: Any, bias: Any) -> Any:
     weights = torch.softmax(q @ k.transpose(-1, -2) + bias, -1)
     return weights @ v, weights
@@ -356,6 +423,7 @@ def main() -> None:
             check_smallest_numbers()
             check_flex()
             check_calls()
+            check_gradients()
             check_what_stays()
             check_mutations()
             check_sizes()

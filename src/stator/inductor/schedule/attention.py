@@ -19,8 +19,9 @@ from stator.shapes.expr import Expr
 from stator.shapes.simplify import simplify
 
 from .accesses import memory_owner
-from .attention_candidates import AttentionCandidate, AttentionSteps
+from .attention_candidates import LOOPS_OF, AttentionCandidate, AttentionSteps, renamed
 from .attention_divided_keys import divide_keys
+from .attention_gradients import gradients_of
 from .attention_shared_keys import with_shared_keys
 from .groups import (
     KEYS,
@@ -36,19 +37,10 @@ from .groups import (
     Schedule,
 )
 from .product_calls import DTYPES, LOOPS, loops_at, over_elements
-from .regroup import OUTER, collapse_group, substitute_loops
+from .regroup import collapse_group
 
 Choose = Callable[[AttentionGroup], AttentionTile | None]
 
-# The loops of each kind, of which printers give lanes to the last two: (batch, row, column)
-_BATCH, _ROW, _KEY, _DEPTH, _DEPTH_OF_KEYS, _KEY_OF_VALUES, _WIDTH = OUTER[:7]
-LOOPS_OF = {
-    SCORES: (_BATCH, _ROW, _KEY),
-    QUERIES: (_BATCH, _ROW, _DEPTH),
-    KEYS: (_BATCH, _DEPTH_OF_KEYS, _KEY),
-    VALUES: (_BATCH, _KEY_OF_VALUES, _WIDTH),
-    WEIGHTED: (_BATCH, _ROW, _WIDTH),
-}
 _REDUCTIONS = frozenset(("reduce", "welford", "get"))
 _COPIES = frozenset(("load", "to_dtype", "store"))
 _LEAST_WIDTH, _MOST_WIDTH = 8, 256
@@ -81,18 +73,27 @@ class _AttentionFusion(AttentionSteps):
             found = self.attention(step)
             if found is not None and all(_fits(size) for size in (found.depth, found.width)):
                 self._fuse(found, choose)
+            elif isinstance(step, Extern) and (gradients := gradients_of(self, step)) is not None:
+                self._fuse_gradients(gradients, choose)
         return self.steps
+
+    def _fuse_gradients(self, attention: Attention, choose: Choose) -> None:
+        group = _named(f"gradients_{attention.epilogue[0].outputs[0]}", attention, frozenset())
+        fits = all(_fits(size) for size in (attention.depth, attention.width))
+        tile = choose(group) if fits and not self._overwrites(group) else None
+        if tile is not None:
+            self._replace(attention.steps, [replace(group, attention=replace(attention, tile=tile))], ())
 
     def _fuse(self, found: AttentionCandidate, choose: Choose) -> None:
         sides = self._sides(found)
         moved, follower = self._follower(found)
         steps = found.steps if follower is None else (*found.steps, follower)
-        epilogue = [_renamed(loops, WEIGHTED, self.lowered) for loops in (found.result, *moved)]
+        epilogue = [renamed(loops, WEIGHTED, self.lowered) for loops in (found.result, *moved)]
         attention = Attention(
             queries=sides[0].loops,
             keys=sides[1].loops,
             values=sides[2].loops,
-            scores=tuple([_renamed(loops, SCORES, self.lowered) for loops in found.scores]),
+            scores=tuple([renamed(loops, SCORES, self.lowered) for loops in found.scores]),
             epilogue=tuple(epilogue),
             batch=found.batch,
             rows=found.rows,
@@ -162,13 +163,13 @@ class _AttentionFusion(AttentionSteps):
             (member,) = [one for one in source.members if buffer in one.outputs]
             body = _moved_side(kind, member, source, index, ranges, self.lowered)
             if body is not None:
-                loops = _renamed(replace(member, outputs=(kind,), body=body), kind, self.lowered)
+                loops = renamed(replace(member, outputs=(kind,), body=body), kind, self.lowered)
                 return _Side(loops, dtype, source, member)
         load, store = (buffer, IndexRef(0), None, 0), (kind, IndexRef(0), Ref(0), None, None)
         loops = Loops(
             (kind,), LoopBody(LOOPS, ranges, (), (), (index,), (Op("load", load, dtype), Op("store", store, None)))
         )
-        return _Side(_renamed(loops, kind, self.lowered), dtype)
+        return _Side(renamed(loops, kind, self.lowered), dtype)
 
     def _follower(self, found: AttentionCandidate) -> tuple[list[Loops], Group | None]:
         """The loops that read the result, element by element."""
@@ -233,14 +234,6 @@ def _fits(size: Any) -> bool:
 
 
 # ---- loops in terms of other loops --------------------------------------------------------------
-
-
-def _renamed(loops: Loops, kind: str, lowered: Lowered) -> Loops:
-    """Loops over (batch, row, column) with the symbols of their kind."""
-    symbols = LOOPS_OF[kind]
-    return substitute_loops(
-        loops, dict(zip(LOOPS, symbols, strict=True)), symbols, loops.body.ranges, (), (), lowered.sizes
-    )
 
 
 def _moved_side(
@@ -313,7 +306,8 @@ def _arguments(members: Sequence[Loops], hidden: Collection[str]) -> tuple[tuple
 
 
 def _named(name: str, attention: Attention, internal: frozenset[str]) -> AttentionGroup:
-    sides = (attention.queries, attention.keys, attention.values)
+    sides = [attention.queries, attention.keys, attention.values]
+    sides += [] if attention.tangent is None else [attention.tangent]
     members = (*sides, *attention.scores, *attention.epilogue)
     reads, writes = _arguments(members, {*internal, *LOOPS_OF, PRODUCTS})
     inside = internal & {name for member in members for name in member.outputs}

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stator.inductor.buffers import Extern, Layout, Loops, View
+from stator.inductor.buffers import Extern, Layout, Loops, Lowered, View
 from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
 from stator.inductor.sizes import product
 from stator.prims.layout import contiguous_strides
@@ -18,8 +18,23 @@ from stator.shapes.expr import Expr, ExprLike, as_expr
 from stator.shapes.simplify import simplify
 
 from .accesses import summarize
-from .groups import KEYS, PRODUCTS, QUERIES, SCORES, VALUES, WEIGHTED, Group, Matrices
+from .groups import (
+    KEYS,
+    OF_KEYS,
+    OF_QUERIES,
+    OF_SCORES,
+    OF_VALUES,
+    PRODUCTS,
+    QUERIES,
+    SCORES,
+    TANGENT,
+    VALUES,
+    WEIGHTED,
+    Group,
+    Matrices,
+)
 from .product_calls import DTYPES, LOOPS, ProductCall, ProductSteps, element_at, over_elements
+from .regroup import OUTER, substitute_loops
 from .softmax_pattern import Softmax, softmax_of
 
 _aten = torch.ops.aten
@@ -36,6 +51,21 @@ _CALLS: dict[Any, tuple[str, ...]] = {
 }
 _DTYPES = (*DTYPES, torch.float32)
 _REDUCTIONS = frozenset(("reduce", "welford", "get"))
+
+# The loops of each kind, of which printers give lanes to the last two: (batch, row, column)
+_BATCH, _ROW, _KEY, _DEPTH, _DEPTH_OF_KEYS, _KEY_OF_VALUES, _WIDTH = OUTER[:7]
+LOOPS_OF = {
+    SCORES: (_BATCH, _ROW, _KEY),
+    QUERIES: (_BATCH, _ROW, _DEPTH),
+    KEYS: (_BATCH, _DEPTH_OF_KEYS, _KEY),
+    VALUES: (_BATCH, _KEY_OF_VALUES, _WIDTH),
+    WEIGHTED: (_BATCH, _ROW, _WIDTH),
+    TANGENT: (_BATCH, _ROW, _WIDTH),
+    OF_QUERIES: (_BATCH, _ROW, _DEPTH),
+    OF_KEYS: (_BATCH, _DEPTH_OF_KEYS, _KEY),
+    OF_VALUES: (_BATCH, _KEY_OF_VALUES, _WIDTH),
+    OF_SCORES: (_BATCH, _ROW, _KEY),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +85,25 @@ class AttentionCandidate:
     internal: frozenset[str]
     hidden_rows_are_zero: bool
     causal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """A call of ATen's attention. given: arguments by name. sides: as those of a candidate, in terms of (batch and
+    head, row, column)."""
+
+    given: dict[str, Any]
+    sides: dict[str, tuple[str, Expr, torch.dtype]]
+    bias: View | None
+    scale: float
+    batch: Any
+    heads: int
+    rows: Any
+    count: Any
+    depth: Any
+    width: Any
+    causal: bool
+    shares_keys: bool
 
 
 class AttentionSteps(ProductSteps):
@@ -150,6 +199,24 @@ class AttentionSteps(ProductSteps):
         names = _CALLS.get(step.target)
         if names is None or step.outputs[0] is None or any(self.is_read(one, ()) for one in step.outputs[1:] if one):
             return None
+        call = self.call(step, names)
+        if call is None:
+            return None
+        result, ranges = step.outputs[0], (call.batch * call.heads, call.rows, call.width)
+        layout = self.buffers[result].layout
+        index = self.place(layout, (0, 1, 2, 3), (call.batch, call.heads, call.rows, call.width))
+        ops = [Op("load", (WEIGHTED, IndexRef(0), None, 0), torch.float32)]
+        if layout.dtype is not torch.float32:
+            ops.append(Op("to_dtype", (Ref(0), layout.dtype), layout.dtype))
+        ops.append(Op("store", (result, IndexRef(0), Ref(len(ops) - 1), None, None), None))
+        loops = Loops((result,), LoopBody(LOOPS, ranges, (), (), (index,), tuple(ops)), step.origins)
+        numbers = ranges[0], call.rows, call.count, call.depth, call.width
+        return AttentionCandidate(
+            (step,), call.sides, (self.scores_of(call),), loops, *numbers, frozenset(), True, call.causal
+        )
+
+    def call(self, step: Extern, names: Sequence[str]) -> AttentionCall | None:
+        """A call of an operator with these positional arguments, if it is nothing but attention."""
         given = {**dict(zip(names, step.args, strict=False)), **step.kwargs}
         wanted = [given[name] for name in ("query", "key", "value", "attn_bias") if given.get(name) is not None]
         views = [view for one in wanted if (view := self.view(one)) is not None and len(view.layout.size) == 4]
@@ -160,7 +227,6 @@ class AttentionSteps(ProductSteps):
         if bias is not None and not bias.layout.dtype.is_floating_point:
             return None
         query, key, value = [view.layout for view in views[:3]]
-        layout = self.buffers[step.outputs[0]].layout
         batch, heads, rows, depth = query.size
         count, width = key.size[2], value.size[3]
         causal, shared = bool(given.get("is_causal")), [heads, key.size[1], value.size[1]]
@@ -177,21 +243,13 @@ class AttentionSteps(ProductSteps):
         ]
         sides = {}
         for kind, view, order, sizes in places:
-            place = self._place(view.layout, order, (batch, heads, *sizes))
-            sides[kind] = (view.base, place, query.dtype)
-        scale = 1 / math.sqrt(depth) if scale is None else scale
-        scores = self._scores_of_call((batch, heads, rows, count), scale, bias, causal)
-        ranges = (batch * heads, rows, width)
-        index = self._place(layout, (0, 1, 2, 3), (batch, heads, rows, width))
-        ops = [Op("load", (WEIGHTED, IndexRef(0), None, 0), torch.float32)]
-        if layout.dtype is not torch.float32:
-            ops.append(Op("to_dtype", (Ref(0), layout.dtype), layout.dtype))
-        ops.append(Op("store", (step.outputs[0], IndexRef(0), Ref(len(ops) - 1), None, None), None))
-        result = Loops((step.outputs[0],), LoopBody(LOOPS, ranges, (), (), (index,), tuple(ops)), step.origins)
-        numbers = batch * heads, rows, count, depth, width
-        return AttentionCandidate((step,), sides, (scores,), result, *numbers, frozenset(), True, causal)
+            sides[kind] = (view.base, self.place(view.layout, order, (batch, heads, *sizes)), query.dtype)
+        scale = 1 / math.sqrt(depth) if scale is None else float(scale)
+        return AttentionCall(
+            given, sides, bias, scale, batch, heads, rows, count, depth, width, causal, set(shared) != {heads}
+        )
 
-    def _place(self, layout: Layout, order: Sequence[int], sizes: Sequence[Any]) -> Expr:
+    def place(self, layout: Layout, order: Sequence[int], sizes: Sequence[Any]) -> Expr:
         """The place of an element by (batch and head, row, column) in memory of four dimensions, of which some may have
         one element, or fewer heads than there are."""
         batch, heads, rows, columns = sizes
@@ -205,22 +263,23 @@ class AttentionSteps(ProductSteps):
                 total = total + where * layout.stride[dim]
         return as_expr(simplify(total, limits))
 
-    def _scores_of_call(self, sizes: tuple[Any, ...], scale: float, bias: View | None, causal: bool) -> Loops:
+    def scores_of(self, call: AttentionCall) -> Loops:
         """Scaled products, with a bias, or minus infinity for keys behind the query."""
-        batch, heads, rows, count = sizes
+        bias = call.bias
+        batch, heads, rows, count = sizes = (call.batch, call.heads, call.rows, call.count)
         ranges = (batch * heads, rows, count)
         element = element_at(0, contiguous_strides(ranges), self.lowered.sizes.ranges(LOOPS, ranges))
         indices: list[Expr] = [element]
         float32 = torch.float32
-        ops = [Op("load", (PRODUCTS, IndexRef(0), None, 0), float32), Op("constant", (float(scale), float32), float32)]
+        ops = [Op("load", (PRODUCTS, IndexRef(0), None, 0), float32), Op("constant", (call.scale, float32), float32)]
         ops.append(Op("mul", (Ref(0), Ref(1)), float32))
         if bias is not None:
-            indices.append(self._place(bias.layout, (0, 1, 2, 3), sizes))
+            indices.append(self.place(bias.layout, (0, 1, 2, 3), sizes))
             ops.append(Op("load", (bias.base, IndexRef(1), None, 0), bias.layout.dtype))
             if bias.layout.dtype is not float32:
                 ops.append(Op("to_dtype", (Ref(3), float32), float32))
             ops.append(Op("add", (Ref(2), Ref(len(ops) - 1)), float32))
-        if causal:
+        if call.causal:
             score = Ref(len(ops) - 1)
             indices.append(as_expr(LOOPS[2] - LOOPS[1]))
             ops.append(Op("index_value", (IndexRef(len(indices) - 1), torch.int32), torch.int32))
@@ -243,4 +302,12 @@ def _run_along(loops: Sequence[Loops], products: str, inner: Sequence[Any]) -> b
     steps = contiguous_strides(tuple(inner))
     return bool(places) and all(
         index.coefficient(loop) == step for index, symbols in places for loop, step in zip(symbols, steps, strict=True)
+    )
+
+
+def renamed(loops: Loops, kind: str, lowered: Lowered) -> Loops:
+    """Loops over (batch, row, column) with the symbols of their kind."""
+    symbols = LOOPS_OF[kind]
+    return substitute_loops(
+        loops, dict(zip(LOOPS, symbols, strict=True)), symbols, loops.body.ranges, (), (), lowered.sizes
     )

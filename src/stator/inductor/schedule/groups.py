@@ -121,6 +121,12 @@ QUERIES, KEYS, VALUES, PRODUCTS, SCORES, WEIGHTED = (
 )
 
 
+# Names of what its gradients exchange: of the result, which is given, and of what a program computes
+TANGENT, OF_QUERIES, OF_KEYS, OF_VALUES, OF_SCORES = (
+    f"the gradient of {name}" for name in ("the result", "queries", "keys", "values", "scores")
+)
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
     """How a program works: on so many rows at a time, in steps of so many keys. parts: programs that share the keys of
@@ -145,6 +151,9 @@ class Attention:
     behind a row's own place are minus infinity, and nothing asks whether their values are numbers.
     statistics: buffers that get the largest score of each row, and the sum of powers of the distances to it; the
     epilogue then gets values that are not divided by this sum.
+    tangent: loops over (batch, row, width) that store TANGENT; then the launch computes gradients instead, of all rows
+    and keys at once. The loops of its epilogue load OF_QUERIES, over (batch, row, depth), OF_KEYS, over (batch, depth,
+    key), OF_VALUES, over (batch, key, width), or OF_SCORES, over (batch, row, key).
     steps: the library calls and groups that this launch replaces.
     """
 
@@ -164,6 +173,7 @@ class Attention:
     steps: tuple[Group | Extern, ...]
     tile: AttentionTile | None = None
     statistics: tuple[str, ...] = ()
+    tangent: Loops | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stator.base.errors import VerificationError
 from stator.inductor.buffers import Extern, Loops, Lowered
 from stator.shapes.expr import Expr
 
 from .accesses import extern_reads, extern_writes, names_in, summarize
-from .attention import LOOPS_OF
+from .attention_candidates import LOOPS_OF
 from .groups import (
+    OF_KEYS,
+    OF_QUERIES,
+    OF_SCORES,
+    OF_VALUES,
     PRODUCTS,
+    Attention,
     AttentionGroup,
     Combination,
     Group,
@@ -117,8 +124,12 @@ def _verify_attention(group: AttentionGroup, progress: _Progress) -> None:
         ((attention.keys,), (batch, attention.depth, count)),
         ((attention.values,), (batch, count, attention.width)),
         (attention.scores, (batch, rows, count)),
-        (attention.epilogue, (batch * parts, rows, attention.width)),
     ]
+    if attention.tangent is None:
+        kinds.append((attention.epilogue, (batch * parts, rows, attention.width)))
+    else:
+        kinds.append(((attention.tangent,), (batch, rows, attention.width)))
+        kinds += [((member,), _sizes_of_gradient(member, attention)) for member in attention.epilogue]
     passed = {*LOOPS_OF, PRODUCTS}
     reads: set[str] = set()
     writes = {*attention.statistics}
@@ -135,6 +146,18 @@ def _verify_attention(group: AttentionGroup, progress: _Progress) -> None:
         progress.record(extern_writes(step) if isinstance(step, Extern) else {*step.writes, *step.internal})
     if reads != set(group.reads) or writes != set(group.writes) | group.internal:
         raise VerificationError(f"{group.name}: its members read {sorted(reads)} and write {sorted(writes)}")
+
+
+def _sizes_of_gradient(member: Loops, attention: Attention) -> tuple[Any, Any, Any]:
+    """The sizes of the gradient that loops of an epilogue store."""
+    (kind,) = summarize(member).reads
+    sizes = {
+        OF_QUERIES: (attention.rows, attention.depth),
+        OF_KEYS: (attention.depth, attention.count),
+        OF_VALUES: (attention.count, attention.width),
+        OF_SCORES: (attention.rows, attention.count),
+    }
+    return attention.batch, *sizes[kind]
 
 
 def _verify_group(group: Group, progress: _Progress) -> None:

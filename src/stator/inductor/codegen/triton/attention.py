@@ -15,12 +15,17 @@ import torch
 
 from stator.inductor.buffers import Buffer, Loops
 from stator.inductor.codegen.kernel import Kernel, merge
-from stator.inductor.schedule.attention import LOOPS_OF
+from stator.inductor.schedule.attention_candidates import LOOPS_OF
 from stator.inductor.schedule.groups import (
     KEYS,
+    OF_KEYS,
+    OF_QUERIES,
+    OF_SCORES,
+    OF_VALUES,
     PRODUCTS,
     QUERIES,
     SCORES,
+    TANGENT,
     VALUES,
     WEIGHTED,
     AttentionGroup,
@@ -35,22 +40,15 @@ from .statements import Statements
 from .tile_values import Lanes, TileValues
 from .types import type_name
 
-_LOG2_E = "1.4426950408889634"
+LOG2_E = "1.4426950408889634"
 _KEY = 4  # the bit of the loop over keys in the kernel of scores
 
 
 def print_attention(group: AttentionGroup, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge) -> PrintedPart:
     """The statements of a group. Raises CompileError for operations that Triton kernels cannot compute."""
-    attention = group.attention
-    assert attention.tile is not None
     printer = _Printer(group, buffers, knowledge)
-    body = printer.print()
-    tile, scores = attention.tile, printer.kernels[SCORES]
-    blocks = {"ROWS": tile.rows, "KEYS": tile.keys, "DEPTH": _block(attention.depth), "WIDTH": _block(attention.width)}
-    grid = " * ".join([printer.row_tiles, scores.text(attention.batch), *([str(tile.parts)] if tile.parts > 1 else [])])
-    index = index_type(list(printer.kernels.values()), ())
-    text = "\n".join([*typed_sizes(scores), *body])
-    return PrintedPart(text, blocks, tile.warps, grid, None, index, scores.indices.arguments.names, tile.stages)
+    printer.print()
+    return printer.part()
 
 
 def _block(size: int) -> int:
@@ -58,21 +56,25 @@ def _block(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-class _Printer(Statements):
-    def __init__(self, group: AttentionGroup, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge) -> None:
+class AttentionPrinter(Statements):
+    """Prints what launches of attention and of its gradients have in common: loops of a program, sides, scores.
+
+    members: loops by their kind.
+    """
+
+    def __init__(
+        self,
+        group: AttentionGroup,
+        buffers: Mapping[str, Buffer],
+        knowledge: SizeKnowledge,
+        members: Mapping[str, Sequence[Loops]],
+    ) -> None:
         super().__init__()
         self.attention = attention = group.attention
         self.group, self.buffers, self.knowledge = group, buffers, knowledge
         assert attention.tile is not None
         self.tile = attention.tile
         self.kernels: dict[str, Kernel] = {}
-        members: dict[str, Sequence[Loops]] = {
-            QUERIES: (attention.queries,),
-            KEYS: (attention.keys,),
-            VALUES: (attention.values,),
-            SCORES: attention.scores,
-            WEIGHTED: attention.epilogue,
-        }
         arguments: Any = None
         for kind, loops in members.items():
             alone = Group(group.name, tuple(loops), loops[0].body.ranges, group.internal, group.reads, group.writes)
@@ -93,7 +95,69 @@ class _Printer(Statements):
         self.masks["x4"] = "of_depth" if self.masks["x3"] else ""
         self.masks["x5"] = "of_keys" if self.masks["x2"] else ""
 
-    def print(self) -> list[str]:
+    def part(self) -> PrintedPart:
+        """The printed statements, with what a module needs to know of them."""
+        attention, tile, scores = self.attention, self.tile, self.kernels[SCORES]
+        blocks = {
+            "ROWS": tile.rows,
+            "KEYS": tile.keys,
+            "DEPTH": _block(attention.depth),
+            "WIDTH": _block(attention.width),
+        }
+        grid = " * ".join(
+            [self.row_tiles, scores.text(attention.batch), *([str(tile.parts)] if tile.parts > 1 else [])]
+        )
+        index = index_type(list(self.kernels.values()), ())
+        text = "\n".join([*typed_sizes(scores), *self.lines])
+        return PrintedPart(text, blocks, tile.warps, grid, None, index, scores.indices.arguments.names, tile.stages)
+
+    def loop(self, name: str, lanes: str, size: Any) -> None:
+        along_rows = name in ("x1", "x4", "x5")
+        self.line(f"{name} = ({lanes}).to(INDEX){'[:, None]' if along_rows else '[None, :]'}")
+        if self.masks[name]:
+            self.line(f"{self.masks[name]} = {name} < {self.kernels[SCORES].text(size)}")
+
+    def values(self, kind: str, sums: Mapping[str, str]) -> TileValues:
+        """Of loops in which a value named in `sums` is known."""
+        kernel = self.kernels[kind]
+        lanes = [Lanes(loop.name, self.masks[loop.name]) for loop in LOOPS_OF[kind][1:]]
+        dtypes = self.attention.dtypes
+        dtype = dtypes[1] if kind == WEIGHTED else dtypes[0]
+        return TileValues(self, kernel, self.pointers, sums, lanes, dtype, prefix=_PREFIXES[kind])
+
+    def side(self, kind: str) -> str:
+        """The elements of a side, with zeros behind the ends of the loop that its product adds up along."""
+        values = self.values(kind, {})
+        values.define(values.live)
+        found = self.stored(values, kind)
+        summed = self.masks[{QUERIES: "x3", KEYS: "x4", VALUES: "x5", TANGENT: "x6"}[kind]]
+        if summed and not _is_load(values, kind):  # whose masked lanes are zero
+            name = f"{_PREFIXES[kind]}_in_range"
+            self.line(f"{name} = tl.where({summed}, {found}, 0.0)")
+            return name
+        return found
+
+    def stored(self, values: TileValues, name: str) -> str:
+        (store,) = [store for store in values.kernel.stores if store.buffer == name]
+        found = values.operand(store.value)
+        if name != SCORES:
+            return found
+        return f"tl.broadcast_to({found}.to(tl.float32), [ROWS, KEYS])"
+
+
+class _Printer(AttentionPrinter):
+    def __init__(self, group: AttentionGroup, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge) -> None:
+        attention = group.attention
+        members: dict[str, Sequence[Loops]] = {
+            QUERIES: (attention.queries,),
+            KEYS: (attention.keys,),
+            VALUES: (attention.values,),
+            SCORES: attention.scores,
+            WEIGHTED: attention.epilogue,
+        }
+        super().__init__(group, buffers, knowledge, members)
+
+    def print(self) -> None:
         attention = self.attention
         self.line("program = tl.program_id(0).to(INDEX)")
         place = f"program % {self.row_tiles}"
@@ -105,12 +169,12 @@ class _Printer(Statements):
             self.line(f"x0 = program // {self.row_tiles} // {self.tile.parts}")
         else:
             self.line(f"x0 = program // {self.row_tiles}")
-        self._loop("x1", "row * ROWS + tl.arange(0, ROWS)", attention.rows)
-        self._loop("x3", "tl.arange(0, DEPTH)", attention.depth)
-        self._loop("x4", "tl.arange(0, DEPTH)", attention.depth)
-        self._loop("x6", "tl.arange(0, WIDTH)", attention.width)
-        queries = self._side(QUERIES)
-        scores = self._values(SCORES, {PRODUCTS: "products"})
+        self.loop("x1", "row * ROWS + tl.arange(0, ROWS)", attention.rows)
+        self.loop("x3", "tl.arange(0, DEPTH)", attention.depth)
+        self.loop("x4", "tl.arange(0, DEPTH)", attention.depth)
+        self.loop("x6", "tl.arange(0, WIDTH)", attention.width)
+        queries = self.side(QUERIES)
+        scores = self.values(SCORES, {PRODUCTS: "products"})
         per_row = [at for at in scores.live if not scores.kernel.values[at].loops & _KEY]
         scores.define(per_row)
         self.line('largest = tl.full([ROWS, 1], float("-inf"), tl.float32)')
@@ -118,19 +182,18 @@ class _Printer(Statements):
         self.line("weighted = tl.zeros([ROWS, WIDTH], tl.float32)")
         self.line(f"for start in range({self._keys()}, KEYS):")
         with self.indented():
-            self._loop("x2", "start + tl.arange(0, KEYS)", attention.count)
-            self._loop("x5", "start + tl.arange(0, KEYS)", attention.count)
-            self.line(f"products = tl.dot({queries}, {self._side(KEYS)}{_precision(attention.dtypes[0])})")
+            self.loop("x2", "start + tl.arange(0, KEYS)", attention.count)
+            self.loop("x5", "start + tl.arange(0, KEYS)", attention.count)
+            self.line(f"products = tl.dot({queries}, {self.side(KEYS)}{precision(attention.dtypes[0])})")
             scores.define([at for at in scores.live if scores.kernel.values[at].loops & _KEY])
-            self._step(self._stored(scores, SCORES))
+            self._step(self.stored(scores, SCORES))
         if attention.statistics:
             self._store_statistics()
         else:
             if attention.hidden_rows_are_zero:
                 self.line("total = tl.where(total == 0.0, 1.0, total)")
             self.line("weighted = weighted / total")
-        self._values(WEIGHTED, {WEIGHTED: "weighted"}).print()
-        return self.lines
+        self.values(WEIGHTED, {WEIGHTED: "weighted"}).print()
 
     def _keys(self) -> str:
         """The first key that a row of the program sees, and the one behind the last."""
@@ -147,12 +210,6 @@ class _Printer(Statements):
             place = f"{self.pointers[buffer]} + x0 * {self.kernels[SCORES].text(self.attention.rows)} + x1"
             self.line(f"tl.store({place}, {value}{mask})")
 
-    def _loop(self, name: str, lanes: str, size: Any) -> None:
-        along_rows = name in ("x1", "x4", "x5")
-        self.line(f"{name} = ({lanes}).to(INDEX){'[:, None]' if along_rows else '[None, :]'}")
-        if self.masks[name]:
-            self.line(f"{self.masks[name]} = {name} < {self.kernels[SCORES].text(size)}")
-
     def _step(self, score: str) -> None:
         """Rows without a score above minus infinity so far keep sums of zero; an infinite score makes its row NaN.
         Distances come before the change of base: a mask of the smallest number would overflow in it."""
@@ -162,46 +219,22 @@ class _Printer(Statements):
         self.line("before = largest")
         self.line("largest = tl.maximum(before, tl.max(score, 1)[:, None])")
         self.line('shift = tl.where(largest == float("-inf"), 0.0, largest)')
-        self.line(f"power = tl.exp2((score - shift) * {_LOG2_E})")
-        self.line(f"factor = tl.exp2((before - shift) * {_LOG2_E})")
+        self.line(f"power = tl.exp2((score - shift) * {LOG2_E})")
+        self.line(f"factor = tl.exp2((before - shift) * {LOG2_E})")
         self.line("total = total * factor + tl.sum(power, 1)[:, None]")
         self.line("weighted = weighted * factor")
-        values = self._side(VALUES)
+        values = self.side(VALUES)
         dtype = self.attention.dtypes[1]
-        self.line(f"weighted = tl.dot(power.to({type_name(dtype)}), {values}, weighted{_precision(dtype)})")
-
-    def _values(self, kind: str, sums: Mapping[str, str]) -> TileValues:
-        """Of loops in which a value named in `sums` is known."""
-        kernel = self.kernels[kind]
-        lanes = [Lanes(loop.name, self.masks[loop.name]) for loop in LOOPS_OF[kind][1:]]
-        dtypes = self.attention.dtypes
-        dtype = dtypes[1] if kind == WEIGHTED else dtypes[0]
-        return TileValues(self, kernel, self.pointers, sums, lanes, dtype, prefix=_PREFIXES[kind])
-
-    def _side(self, kind: str) -> str:
-        """The elements of a side, with zeros behind the ends of the loop that its product adds up along."""
-        values = self._values(kind, {})
-        values.define(values.live)
-        found = self._stored(values, kind)
-        summed = self.masks[{QUERIES: "x3", KEYS: "x4", VALUES: "x5"}[kind]]
-        if summed and not _is_load(values, kind):  # whose masked lanes are zero
-            name = f"{_PREFIXES[kind]}_in_range"
-            self.line(f"{name} = tl.where({summed}, {found}, 0.0)")
-            return name
-        return found
-
-    def _stored(self, values: TileValues, name: str) -> str:
-        (store,) = [store for store in values.kernel.stores if store.buffer == name]
-        found = values.operand(store.value)
-        if name != SCORES:
-            return found
-        return f"tl.broadcast_to({found}.to(tl.float32), [ROWS, KEYS])"
+        self.line(f"weighted = tl.dot(power.to({type_name(dtype)}), {values}, weighted{precision(dtype)})")
 
 
-_PREFIXES = {QUERIES: "q", KEYS: "k", VALUES: "v", SCORES: "t", WEIGHTED: "e"}
+_PREFIXES = {
+    **{QUERIES: "q", KEYS: "k", VALUES: "v", SCORES: "t", WEIGHTED: "e", TANGENT: "g"},
+    **{OF_QUERIES: "eq", OF_KEYS: "ek", OF_VALUES: "ev", OF_SCORES: "es"},
+}
 
 
-def _precision(dtype: torch.dtype) -> str:
+def precision(dtype: torch.dtype) -> str:
     """Products of float32 as sums of three products of its halves in TF32, which tensor cores compute: as exact as
     float32, whether TF32 is allowed or not, because no guard tells when that changes."""
     return ', input_precision="tf32x3"' if dtype is torch.float32 else ""

@@ -34,6 +34,7 @@ _WORD = 8  # elements of a half float that one access reads
 _MOST_WIDTH = {torch.bfloat16: 128, torch.float16: 128}
 # Products of two numbers, in each of both products: with more than these, ATen's kernels are as quick
 _MOST_WORK, _MOST_WORK_WITH_BIAS = 1 << 29, 1 << 32
+_MOST_ROWS_OF_GRADIENTS, _WIDEST_OF_GRADIENTS = 128, 64
 _LEAST_SCORES = 1 << 21  # from which on ATen's kernels are quicker than products and a softmax
 _HALVES = (torch.bfloat16, torch.float16)
 
@@ -88,11 +89,23 @@ def choose_attention(group: AttentionGroup, *, lowered: Lowered) -> AttentionTil
     device = lowered.buffers[group.writes[0]].layout.device
     if not _is_measured(sizes, device) or not _reads_words(attention.keys, 1) or not _reads_words(attention.values, 2):
         return None
+    if attention.tangent is not None:
+        return _tile_of_gradients(attention, sizes)
     first = attention.steps[0]
     called = isinstance(first, Extern) and first.style == "returns"
     if called and not _launch_is_quicker(sizes, device):
         return None
     return _with_parts(_tile(attention, sizes), attention, sizes)
+
+
+def _tile_of_gradients(attention: Attention, sizes: AttentionSizes) -> AttentionTile | None:
+    """One tile has all rows and keys of a head, which are numbers."""
+    known = isinstance(attention.rows, int) and isinstance(attention.count, int)
+    longest = max(sizes.rows, sizes.count)
+    if not known or longest > _MOST_ROWS_OF_GRADIENTS or max(sizes.depth, sizes.width) > _WIDEST_OF_GRADIENTS:
+        return None
+    block = max(16, 1 << (longest - 1).bit_length())
+    return AttentionTile(block, block, 4 if block <= 64 else 8, 1)
 
 
 def _is_biased(attention: Attention) -> bool:

@@ -20,6 +20,7 @@ from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike
 
 from .attention import print_attention
+from .attention_gradients import print_attention_gradients
 from .blocks import ALIGNED, BY_RULE, Blocks, Variation, choose_blocks, varied
 from .expressions import TritonIndexPrinter, print_value
 from .flat_loops import R, X, along_flat, start_of_row, unaligned_start
@@ -55,7 +56,8 @@ def print_kernel(
     if isinstance(group, ProductGroup):
         return print_module(group, print_products(group, buffers, knowledge), buffers)
     if isinstance(group, AttentionGroup):
-        return print_module(group, print_attention(group, buffers, knowledge), buffers)
+        printed = print_attention if group.attention.tangent is None else print_attention_gradients
+        return print_module(group, printed(group, buffers, knowledge), buffers)
     return print_module(group, _print_part(group, buffers, knowledge, "tl.program_id(0)", variation), buffers)
 
 
