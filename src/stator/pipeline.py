@@ -134,6 +134,7 @@ def _rewrite(gm: fx.GraphModule, exact_random: bool) -> None:
     if not exact_random:
         aot.functionalize_random(gm)
     aot.fuse_attention(gm, triton.library_is_quicker)
+    aot.shorten_attention_gradients(gm, triton.launch_computes_gradients)
 
 
 def why_left_to_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:

@@ -10,6 +10,7 @@ from .runtime.shared_memory import RunOverlapping, with_shared_memory
 from .runtime.wrapper_subclasses import with_inner_tensors
 from .runtime.wrappers import apply_wrappers
 from .split.split_graph import compile_in_pieces
+from .trace.attention_gradients import shorten_attention_gradients
 from .trace.fused_attention import fuse_attention
 from .trace.inference import CompileGraph, Rewrite, compile_inference
 from .trace.needs_grad import needs_grad

@@ -272,24 +272,10 @@ def check_calls() -> None:
             print(f"FAILED {function.__name__}: {len(launches)} launches")
 
 
-def efficient_gradients(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool) -> Any:
-    statistics, number = torch.empty(*q.shape[:2], 64), torch.zeros((), dtype=torch.int64)
-    given = g, q, k, v, bias, v, statistics, number, number, 0.0, [True, True, True, bias is not None], causal
-    return [one for one in aten._scaled_dot_product_efficient_attention_backward(*given, scale=0.25) if one is not None]
-
-
-def cudnn_gradients(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool) -> Any:
-    statistics, number = torch.empty(*q.shape[:3], 1), torch.zeros((), dtype=torch.int64)
-    rest = None, None, q.shape[2], k.shape[2], 0.0, causal
-    return aten._scaled_dot_product_cudnn_attention_backward(
-        g, q, k, v, g, statistics, number, number, bias, *rest, scale=0.25
-    )
-
-
-def flash_gradients(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool) -> Any:
-    statistics, number = torch.empty(*q.shape[:3]), torch.zeros((), dtype=torch.int64)
-    rest = None, None, q.shape[2], k.shape[2], 0.0, causal, number, number
-    return aten._scaled_dot_product_flash_attention_backward(g, q, k, v, g, statistics, *rest, scale=0.25)
+def gradients(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool, by_rows: bool) -> Any:
+    given = g, q, k, v, bias, bias is not None, causal, 0.25, by_rows
+    found = torch.ops.stator.attention_gradients(*given)
+    return found if bias is not None else found[:3]
 
 
 def gradients_by_formula(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool) -> list[torch.Tensor]:
@@ -306,14 +292,13 @@ def gradients_by_formula(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool
 
 def check_gradients() -> None:
     """Gradients of ATen's kernels for GPUs, also of a bias, and of rows without a key."""
-    for function, rows, keys, biased, causal in (
-        (efficient_gradients, 49, 49, True, False),
-        (efficient_gradients, 64, 33, True, False),
-        (efficient_gradients, 40, 64, False, False),
-        (cudnn_gradients, 50, 50, True, False),
-        (cudnn_gradients, 64, 64, False, True),
-        (flash_gradients, 23, 23, False, True),
-        (flash_gradients, 17, 64, False, False),
+    for rows, keys, biased, causal, by_rows in (
+        (49, 49, True, False, True),
+        (64, 33, True, False, False),
+        (40, 64, False, False, True),
+        (64, 64, False, True, False),
+        (23, 23, True, True, True),
+        (17, 64, False, False, False),
     ):
         for dtype, depth, width in ((torch.float16, 16, 16), (torch.bfloat16, 24, 32), (torch.float32, 8, 8)):
             q, k, v = [
@@ -326,14 +311,15 @@ def check_gradients() -> None:
                 bias[0, :, 5], bias[:, :, :, 7] = -math.inf, -math.inf
             launches.clear()
             stator.reset()
-            call = stator.compile(functools.partial(function, causal=causal), options={"verify": True}, fullgraph=True)
-            found, expected = call(q, k, v, bias, g), gradients_by_formula(q, k, v, bias, g, causal)
-            expected = expected[:3] if function is cudnn_gradients else expected
-            assert len(launches) == 1, function
-            for one, other in zip(found, expected, strict=True):
+            function = functools.partial(gradients, causal=causal, by_rows=by_rows)
+            call = stator.compile(function, options={"verify": True}, fullgraph=True)
+            found, eager = call(q, k, v, bias, g), function(q, k, v, bias, g)
+            expected = gradients_by_formula(q, k, v, bias, g, causal)
+            assert len(launches) == 1 and [one.stride() for one in found] == [one.stride() for one in eager]
+            for one, other in zip((*found, *eager), (*expected, *expected), strict=True):
                 error = float((one.double() - other).norm() / other.norm())
                 if not error < {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-6}[dtype]:
-                    print(f"FAILED {function.__name__} {rows} x {keys} {dtype}: error {error}")
+                    print(f"FAILED gradients {rows} x {keys} {dtype}: error {error}")
 
 
 def shown(q: Any, k: Any, v: Any, bias: Any) -> Any:

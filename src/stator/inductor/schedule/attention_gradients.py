@@ -1,5 +1,5 @@
-"""Finds calls of ATen that compute the gradients of attention, as launches that keep no scores in memory but the
-gradient of a bias. A launch computes scores and weights anew; it needs neither the result nor its statistics.
+"""Puts calls that compute the gradients of attention into launches, which keep no scores in memory but the gradient of
+a bias: a launch computes scores and weights anew. attention.py uses it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import torch
 
 from stator.inductor.buffers import Extern, Loops
 from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
+from stator.prims.operators.attention_gradients import attention_gradients
 from stator.shapes.expr import Expr
 
 from .attention_candidates import AttentionSteps, renamed
@@ -27,28 +28,12 @@ from .groups import (
 )
 from .product_calls import LOOPS
 
-_aten = torch.ops.aten
-# By operator, its positional arguments
-_CALLS: dict[Any, tuple[str, ...]] = {
-    _aten._scaled_dot_product_efficient_attention_backward.default: (
-        *("tangent", "query", "key", "value", "attn_bias", "out", "logsumexp", "seed", "offset"),
-        *("dropout_p", "grad_input_mask", "is_causal"),
-    ),
-    _aten._scaled_dot_product_cudnn_attention_backward.default: (
-        *("tangent", "query", "key", "value", "out", "logsumexp", "seed", "offset", "attn_bias"),
-        *("cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal"),
-    ),
-    _aten._scaled_dot_product_flash_attention_backward.default: (
-        *("tangent", "query", "key", "value", "out", "logsumexp", "cum_seq_q", "cum_seq_k", "max_q", "max_k"),
-        *("dropout_p", "is_causal", "seed", "offset"),
-    ),
-}
+_ARGUMENTS = ("tangent", "query", "key", "value", "attn_bias", "of_bias", "is_causal", "scale", "by_rows")
 
 
 def gradients_of(steps: AttentionSteps, step: Extern) -> Attention | None:
     """The launch for a call that computes gradients, without a tile."""
-    names = _CALLS.get(step.target)
-    call = None if names is None else steps.call(step, names)
+    call = steps.call(step, _ARGUMENTS) if step.target is attention_gradients else None
     if call is None or call.shares_keys:
         return None
     tangent = steps.view(call.given["tangent"])
@@ -73,7 +58,7 @@ def gradients_of(steps: AttentionSteps, step: Extern) -> Attention | None:
     sides = {kind: _loaded(kind, *side, (batch * heads, *sizes[kind]), steps) for kind, side in given.items()}
     stored = []
     for kind, result in zip((OF_QUERIES, OF_KEYS, OF_VALUES, OF_SCORES), step.outputs, strict=False):
-        if result is None:
+        if result is None or (kind == OF_SCORES and not call.given["of_bias"]):
             continue
         layout = steps.buffers[result].layout
         order = _TURNED if kind == OF_KEYS else _ROWS

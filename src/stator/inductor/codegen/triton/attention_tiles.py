@@ -87,10 +87,10 @@ def choose_attention(group: AttentionGroup, *, lowered: Lowered) -> AttentionTil
     dtype = max(attention.dtypes, key=lambda one: one.itemsize)
     sizes = AttentionSizes(batch, rows, count, attention.depth, attention.width, dtype, _is_biased(attention))
     device = lowered.buffers[group.writes[0]].layout.device
+    if attention.tangent is not None:
+        return _tile_of_gradients(sizes)
     if not _is_measured(sizes, device) or not _reads_words(attention.keys, 1) or not _reads_words(attention.values, 2):
         return None
-    if attention.tangent is not None:
-        return _tile_of_gradients(attention, sizes)
     first = attention.steps[0]
     called = isinstance(first, Extern) and first.style == "returns"
     if called and not _launch_is_quicker(sizes, device):
@@ -98,13 +98,23 @@ def choose_attention(group: AttentionGroup, *, lowered: Lowered) -> AttentionTil
     return _with_parts(_tile(attention, sizes), attention, sizes)
 
 
-def _tile_of_gradients(attention: Attention, sizes: AttentionSizes) -> AttentionTile | None:
-    """One tile has all rows and keys of a head, which are numbers."""
-    known = isinstance(attention.rows, int) and isinstance(attention.count, int)
-    longest = max(sizes.rows, sizes.count)
-    if not known or longest > _MOST_ROWS_OF_GRADIENTS or max(sizes.depth, sizes.width) > _WIDEST_OF_GRADIENTS:
-        return None
-    block = max(16, 1 << (longest - 1).bit_length())
+def launch_computes_gradients(
+    device: torch.device, dtype: torch.dtype, numbers: tuple[int, int, int, int, int]
+) -> bool:
+    """Whether gradients of attention take less time in a launch than in ATen's kernels. numbers: as above."""
+    sizes = AttentionSizes(*numbers, dtype, False)
+    fits = max(sizes.rows, sizes.count) <= _MOST_ROWS_OF_GRADIENTS
+    return (
+        device.type == "cuda"
+        and fits
+        and _is_measured(sizes, device)
+        and max(sizes.depth, sizes.width) <= _WIDEST_OF_GRADIENTS
+    )
+
+
+def _tile_of_gradients(sizes: AttentionSizes) -> AttentionTile:
+    """One tile has all rows and keys of a head."""
+    block = max(16, 1 << (max(sizes.rows, sizes.count) - 1).bit_length())
     return AttentionTile(block, block, 4 if block <= 64 else 8, 1)
 
 

@@ -152,11 +152,11 @@ def efficient_attention_backward(
         shape = tuple(tensor.shape)
         return fresh(shape, tensor, stride=permuted_strides(shape, (3, 1, 2, 0)))
 
-    of_mask = _gradient_of_mask(attn_bias) if attn_bias is not None and grad_input_mask[3] else None
+    of_mask = gradient_of_mask(attn_bias) if attn_bias is not None and grad_input_mask[3] else None
     return gradient(query), gradient(key), gradient(value), of_mask
 
 
-def _gradient_of_mask(mask: Any) -> TensorMeta:
+def gradient_of_mask(mask: Any) -> TensorMeta:
     """Its rows are parts of rows that are padded to multiples of 16."""
     *leading, width = mask.shape
     return fresh(mask.shape, mask, stride=contiguous_strides((*leading, (width + 15) // 16 * 16)))
@@ -216,7 +216,7 @@ def efficient_attention_of_rows_backward(
 ) -> tuple[TensorMeta, ...]:
     if shared_storage_dqdkdv:
         raise Unsupported("attention-gradients", "gradients of attention that share their memory are not compiled")
-    of_mask = _gradient_of_mask(bias) if bias is not None and bias_requires_grad else fresh((0,), query)
+    of_mask = gradient_of_mask(bias) if bias is not None and bias_requires_grad else fresh((0,), query)
     return fresh(query.shape, query), fresh(key.shape, key), fresh(value.shape, value), of_mask
 
 
