@@ -46,8 +46,10 @@ def shorten_attention_gradients(gm: fx.GraphModule, rule: Rule) -> fx.GraphModul
 
 
 def _replace(node: fx.Node, rule: Rule) -> bool:
-    given = {**dict(zip(CALLS[node.target], node.args, strict=False)), **node.kwargs}
-    tangent, query, key, value, bias = [given.get(name) for name in ("tangent", "query", "key", "value", "bias")]
+    names: Any = CALLS[node.target]
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    tangent, query, key, value = [given[name] for name in ("tangent", "query", "key", "value")]
+    bias = given.get("bias")
     if given["dropout"] or not _is_plain(query, key, value, bias):
         return False
     shape = query.meta["val"].shape

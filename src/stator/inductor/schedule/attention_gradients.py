@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from stator.inductor.buffers import Extern, Loops
+from stator.inductor.devices import traits_of
 from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
 from stator.prims.operators.attention_gradients import attention_gradients
 from stator.shapes.expr import Expr
@@ -40,6 +41,8 @@ def gradients_of(steps: AttentionSteps, step: Extern) -> Attention | None:
     batch, heads, rows, count, depth, width = call.batch, call.heads, call.rows, call.count, call.depth, call.width
     dtype = call.sides[QUERIES][2]
     if tangent is None or len(tangent.layout.size) != 4 or tangent.layout.dtype is not dtype:
+        return None
+    if not traits_of(tangent.layout.device).products:
         return None
     sizes = {
         QUERIES: (rows, depth),

@@ -1,0 +1,114 @@
+"""Gradients of attention from its operands alone: programs and their gradients stay eager's, and the forward keeps
+nothing that only ATen's kernel for gradients reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.inductor.claimed_gpu import scheduled_on_gpu
+from torch import Tensor
+
+import stator
+from stator import pipeline
+from stator.aot.trace import attention_gradients
+from stator.graph.fake.fake_mode import FakeMode
+from stator.inductor.codegen import triton
+from stator.prims.record import TensorMeta
+
+pytestmark = pytest.mark.filterwarnings("error:stator")
+aten = torch.ops.aten
+ON_CPU = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+found: list[Any] = []
+
+
+@pytest.fixture
+def on_cpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rewrite what CPUs have as if it were one of the kernels for GPUs."""
+    names = "tangent", "query", "key", "value", "out", "logsumexp", "dropout", "is_causal"
+    monkeypatch.setitem(attention_gradients.CALLS, ON_CPU, names)
+
+    def rule(*asked: Any) -> bool:
+        found.append(asked)
+        return True
+
+    monkeypatch.setattr(triton, "launch_computes_gradients", rule)
+    found.clear()
+    stator.reset()
+    yield
+    stator.reset()
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+    sides = [one.transpose(1, 2) for one in (query, key, value)]
+    return F.scaled_dot_product_attention(*sides, is_causal=causal).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize("wanted", ((0, 1, 2), (0,), (1, 2)))
+def test_gradients(causal: bool, wanted: tuple[int, ...], on_cpus: None) -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(2, 24, 3, 16).requires_grad_(at in wanted) for at in range(3)]
+    tangent = torch.randn(2, 24, 48)
+    results = []
+    for function in (stator.compile(attend, options={"verify": True}), attend):
+        out = function(*given, causal)
+        results.append([out, *torch.autograd.grad(out, [given[at] for at in wanted], tangent)])
+    assert found and found[0][2] == (6, 24, 24, 16, 16)
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.fixed_sizes
+def test_the_forward_keeps_its_operands_alone(on_cpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[list[tuple[int, ...]]] = []
+    compile_graph = pipeline.compile_graph
+
+    def compiled(gm: Any, *args: Any, **options: Any) -> Any:
+        (output,) = gm.graph.find_nodes(op="output")
+        shapes.append([tuple(one.meta["val"].shape) for one in output.args[0] if one is not None])
+        return compile_graph(gm, *args, **options)
+
+    monkeypatch.setattr(pipeline, "compile_graph", compiled)
+    query, key, value = [torch.randn(2, 24, 3, 16).requires_grad_() for _ in range(3)]
+    stator.compile(attend)(query, key, value, False).sum().backward()
+    assert (2, 3, 24) not in shapes[0]  # logarithms
+
+
+@pytest.mark.fixed_sizes
+def test_a_scaled_result_that_needs_dropout_stays(on_cpus: None) -> None:
+    def dropped(query: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
+
+    stator.compile(dropped)(torch.randn(2, 3, 24, 16).requires_grad_()).sum().backward()
+    assert not found
+
+
+def fakes(*shapes: tuple[int, ...], offset: int = 0) -> list[Any]:
+    """By rows: (batch, length, heads, width), shown as (batch, heads, length, width)."""
+    mode, cpu = FakeMode(), torch.device("cpu")
+    rows = [torch.empty(shape, device="meta").transpose(1, 2) for shape in shapes]
+    return [mode.make(TensorMeta(tuple(x.shape), tuple(x.stride()), torch.bfloat16, cpu, offset)) for x in rows]
+
+
+def step(query: Any, key: Any, value: Any, bias: Any, tangent: Any) -> Any:
+    bias = bias.expand(query.shape[0], -1, -1, -1)
+    out, *rest = aten._scaled_dot_product_efficient_attention(query, key, value, bias, True, 0.0, False, scale=0.25)
+    given = tangent, query, key, value, bias, out, *rest, 0.0, [True] * 4, False
+    return out, *aten._scaled_dot_product_efficient_attention_backward(*given, scale=0.25)
+
+
+@pytest.mark.parametrize(
+    ("length", "width", "launches"), ((49, 32, 2), (128, 64, 2), (200, 64, 0), (49, 20, 0), (128, 128, 0))
+)
+def test_launches_on_an_h100(length: int, width: int, launches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both the forward and the gradients are launches, or neither: ATen's kernel for gradients wants logarithms."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    sides = fakes(*[(64, length, 3, width)] * 3, (1, length, 3, length), (64, length, 3, width))
+    scheduled, _ = scheduled_on_gpu(step, sides)
+    names = [str(getattr(one, "name", "")) for one in scheduled.steps]
+    assert sum("attention" in name for name in names) == max(launches, 2) - (1 if launches else 0)
+    assert sum(name.startswith(("attention_", "gradients_")) for name in names) == launches
