@@ -15,7 +15,7 @@ from torch import Tensor
 
 import stator
 from stator.inductor.codegen import triton
-from stator.inductor.codegen.triton.attention_tiles import TILES, choose_attention
+from stator.inductor.codegen.triton.attention_tiles import TILES, TILES_OF_FLOAT32, choose_attention
 from stator.inductor.schedule.groups import AttentionGroup, AttentionTile
 
 pytestmark = [pytest.mark.gpu, only_cuda, pytest.mark.fixed_sizes]
@@ -72,13 +72,14 @@ def check(function: Callable[..., Tensor], tensors: list[Any], **settings: Any) 
         exact = function(*[None if one is None else one.double() for one in tensors])
     assert torch.equal(found.isnan(), eager.isnan()) and found.dtype is eager.dtype and found.stride() == eager.stride()
     errors = [float((one.double() - exact).nan_to_num().norm()) for one in (found, eager)]
-    assert errors[0] <= 1.1 * errors[1]
+    # float32 is multiplied as sums of three products of halves, which lose one bit
+    assert errors[0] <= (2 if found.dtype is torch.float32 else 1.1) * errors[1]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("mode", ("default", "reduce-overhead"))
 def test_attention_as_the_rule_chooses(mode: str, function: Any) -> None:
-    for length, dtype in ((49, torch.bfloat16), (128, torch.float16), (300, torch.bfloat16)):
+    for length, dtype in ((49, torch.bfloat16), (128, torch.float16), (300, torch.bfloat16), (197, torch.float32)):
         bias = torch.randn(1, 4, length, length, device=DEVICE).to(dtype)
         for one in (None, bias):
             launches.clear()
@@ -88,16 +89,17 @@ def test_attention_as_the_rule_chooses(mode: str, function: Any) -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_each_tile(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for tile in TILES:
+    cases = [(tile, size) for tile in TILES for size in ((49, 32, torch.bfloat16), (200, 128, torch.bfloat16))]
+    cases += [(tile, (200, 64, torch.float32)) for tile in TILES_OF_FLOAT32]
+    for tile, (length, width, dtype) in cases:
 
         def choose(group: AttentionGroup, tile: AttentionTile = tile, **_: Any) -> AttentionTile:
             return replace(tile, parts=1) if group.attention.causal else tile
 
         monkeypatch.setattr(triton, "choose_attention", choose)
-        for length, width, dtype in ((49, 32, torch.bfloat16), (200, 128, torch.bfloat16), (200, 64, torch.float32)):
-            stator.reset()
-            bias = torch.randn(2, 1, length, length, device=DEVICE).to(dtype)
-            check(function, [*sides(length, dtype, width), bias], options={"verify": True})
+        stator.reset()
+        bias = torch.randn(2, 1, length, length, device=DEVICE).to(dtype)
+        check(function, [*sides(length, dtype, width), bias], options={"verify": True})
 
 
 def one_token(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
@@ -129,13 +131,12 @@ def test_few_rows_and_many_keys(mode: str, function: Any) -> None:
 @pytest.mark.parametrize("allowed", (False, True))
 def test_float32_is_as_exact_whether_tf32_is_allowed_or_not(allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
-    tile = AttentionTile(32, 64, 4, 2)
-    monkeypatch.setattr(triton, "choose_attention", lambda *_, **__: tile)
     for length in (49, 300):
         tensors = [*sides(length, torch.float32), torch.randn(1, 4, length, length, device=DEVICE)]
         with torch.no_grad():
             found = stator.compile(by_hand)(*tensors)
         exact = by_hand(*[one.double() for one in tensors])
+        assert launches
         assert float((found - exact).norm() / exact.norm()) < 1e-6
         stator.reset()
 

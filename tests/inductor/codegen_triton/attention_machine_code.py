@@ -19,7 +19,7 @@ from all_sizes import symbolic_fakes
 from stator.graph.tracing.tracer import trace
 from stator.inductor import devices
 from stator.inductor.codegen.triton import print_kernel
-from stator.inductor.codegen.triton.attention_tiles import TILES
+from stator.inductor.codegen.triton.attention_tiles import TILES, TILES_OF_FLOAT32
 from stator.inductor.lower import can_lower, lower
 from stator.inductor.passes import run_passes, with_expressions
 from stator.inductor.program.steps import KernelSource
@@ -80,7 +80,7 @@ def kernels(name: str) -> Iterator[tuple[Any, KernelSource]]:
     if len(found) != 1:
         print(f"FAILED {name}: {len(found)} attentions")
     for group in found:
-        for tile in TILES:
+        for tile in TILES_OF_FLOAT32 if name == "float32" else TILES:
             made = replace(group, attention=replace(group.attention, tile=tile))
             yield tile, print_kernel(made, lowered.buffers, knowledge=sizes)
 

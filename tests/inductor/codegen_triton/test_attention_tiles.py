@@ -101,7 +101,7 @@ def test_calls_that_give_more_stay(function: Any) -> None:
     "tensors",
     (
         sides(1, 12, 128, 128, 64, dtype=torch.float64),
-        sides(1, 12, 128, 128, 64, dtype=torch.float32),
+        sides(8, 12, 1024, 1024, 64, dtype=torch.float32),
         sides(1, 12, 128, 128, 20),
         sides(1, 2, 128, 128, 512),
     ),

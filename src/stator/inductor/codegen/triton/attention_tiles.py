@@ -15,25 +15,27 @@ from stator.inductor.buffers import Extern, Loops, Lowered
 from stator.inductor.loops.body import IndexRef
 from stator.inductor.schedule.groups import PRODUCTS, Attention, AttentionGroup, AttentionTile
 
-_FEW, _SQUARE, _NEAR, _TALL, _WIDE = (
+_FEW, _LONG, _SQUARE, _NEAR, _TALL, _WIDE = (
     AttentionTile(16, 128, 4, 2),
+    AttentionTile(16, 64, 4, 3),
     AttentionTile(64, 64, 4, 3),
     AttentionTile(64, 64, 4, 2),
     AttentionTile(128, 64, 8, 3),
     AttentionTile(128, 64, 4, 2),
 )
-_FEW_SINGLE, _NARROW_SINGLE = AttentionTile(32, 64, 4, 2), AttentionTile(32, 32, 4, 2)
-TILES = (_SQUARE, _FEW, _NEAR, _TALL, _WIDE, _FEW_SINGLE, _NARROW_SINGLE, replace(_FEW, parts=8))
+_SINGLE, _NARROW_SINGLE = AttentionTile(32, 64, 4, 2), AttentionTile(64, 64, 4, 2)  # of float32
+TILES = (_SQUARE, _FEW, _NEAR, _TALL, _WIDE, _LONG, replace(_FEW, parts=8), replace(_SQUARE, parts=3))
+TILES_OF_FLOAT32 = (_SINGLE, _NARROW_SINGLE, _FEW)
 _MULTIPROCESSORS = 132
 _BUSY = 3 * _MULTIPROCESSORS  # programs that hide each other's loads
-_SHORTEST_PART = 256  # keys
+_SHORTEST_PART = 256  # keys, of tiles with many rows
 
 # Bounds of what was timed
 _MOST_KEYS = 4096
 _WORD = 8  # elements of a half float that one access reads
-_MOST_WIDTH = {torch.bfloat16: 128, torch.float16: 128}
-# Products of two numbers, in each of both products: with more than these, ATen's kernels are as quick
-_MOST_WORK, _MOST_WORK_WITH_BIAS = 1 << 29, 1 << 32
+_MOST_WIDTH = {torch.bfloat16: 128, torch.float16: 128, torch.float32: 128}
+# Products of two numbers, in each of both products: with more than these, other kernels are as quick
+_MOST_WORK, _MOST_WORK_WITH_BIAS, _MOST_WORK_OF_FLOAT32 = 1 << 29, 1 << 32, 1 << 30
 _MOST_ROWS_OF_GRADIENTS, _WIDEST_OF_GRADIENTS = 128, 64
 _LEAST_SCORES = 1 << 21  # from which on ATen's kernels are quicker than products and a softmax
 _HALVES = (torch.bfloat16, torch.float16)
@@ -51,6 +53,14 @@ class AttentionSizes:
     dtype: torch.dtype
     biased: bool
 
+    @property
+    def work(self) -> int:
+        """Products of two numbers, in the larger one of both products."""
+        return self.batch * self.rows * self.count * max(self.depth, self.width)
+
+    def programs(self, tile: AttentionTile) -> int:
+        return self.batch * -(-self.rows // tile.rows)
+
 
 def library_is_quicker(
     device: torch.device, dtype: torch.dtype, numbers: tuple[int, int, int, int, int], biased: bool, tracked: bool
@@ -65,10 +75,18 @@ def library_is_quicker(
 
 def _launch_is_quicker(sizes: AttentionSizes, device: torch.device) -> bool:
     """Whether a launch takes less time than ATen's kernels."""
-    if not _is_measured(sizes, device) or sizes.count > _MOST_KEYS:
+    if not _is_measured(sizes, device):
         return False
-    work = sizes.batch * sizes.rows * sizes.count * max(sizes.depth, sizes.width)
-    return work < (_MOST_WORK_WITH_BIAS if sizes.biased else _MOST_WORK)
+    if sizes.dtype is torch.float32:
+        return sizes.work <= _MOST_WORK_OF_FLOAT32
+    if sizes.rows <= _FEW.rows or _idles(_SQUARE, sizes):
+        return True
+    return sizes.count <= _MOST_KEYS and sizes.work < (_MOST_WORK_WITH_BIAS if sizes.biased else _MOST_WORK)
+
+
+def _idles(tile: AttentionTile, sizes: AttentionSizes) -> bool:
+    """Whether most of the device has nothing to do, so that programs share the keys of a row."""
+    return 4 * sizes.programs(tile) <= _MULTIPROCESSORS and sizes.count >= 2 * _SHORTEST_PART
 
 
 def _is_measured(sizes: AttentionSizes, device: torch.device) -> bool:
@@ -93,9 +111,12 @@ def choose_attention(group: AttentionGroup, *, lowered: Lowered) -> AttentionTil
         return None
     first = attention.steps[0]
     called = isinstance(first, Extern) and first.style == "returns"
-    if called and not _launch_is_quicker(sizes, device):
+    if (called or dtype is torch.float32) and not _launch_is_quicker(sizes, device):
         return None
-    return _with_parts(_tile(attention, sizes), attention, sizes)
+    if dtype is torch.float32:
+        return _tile_of_float32(sizes)
+    tile = _tile(attention, sizes)
+    return tile if attention.causal else _with_parts(tile, sizes)
 
 
 def launch_computes_gradients(
@@ -136,7 +157,7 @@ def _reads_words(side: Loops, inner: int) -> bool:
 
 
 def _tile(attention: Attention, sizes: AttentionSizes) -> AttentionTile:
-    programs = sizes.batch * -(-sizes.rows // _SQUARE.rows)
+    programs = sizes.programs(_SQUARE)
     if sizes.rows <= _FEW.rows or (programs < _MULTIPROCESSORS and sizes.count <= 128):
         return _FEW
     if programs < _BUSY:
@@ -148,11 +169,20 @@ def _tile(attention: Attention, sizes: AttentionSizes) -> AttentionTile:
     return _NEAR if sizes.rows < 1024 else _TALL
 
 
-def _with_parts(tile: AttentionTile, attention: Attention, sizes: AttentionSizes) -> AttentionTile:
-    """Programs share the keys of a row where most of the device would be idle."""
-    programs = sizes.batch * -(-sizes.rows // tile.rows)
-    parts = min(2 * _MULTIPROCESSORS // programs, sizes.count // _SHORTEST_PART)
-    return tile if attention.causal or 2 * programs > _MULTIPROCESSORS or parts < 2 else replace(tile, parts=parts)
+def _tile_of_float32(sizes: AttentionSizes) -> AttentionTile:
+    if 4 * sizes.programs(_FEW) <= 5 * _MULTIPROCESSORS:
+        return _FEW
+    return _NARROW_SINGLE if sizes.rows <= 64 and max(sizes.depth, sizes.width) <= 32 else _SINGLE
+
+
+def _with_parts(tile: AttentionTile, sizes: AttentionSizes) -> AttentionTile:
+    """The tile, for programs that share the keys of a row where they would leave most of the device idle."""
+    if tile.rows > _FEW.rows:
+        if not _idles(tile, sizes):
+            return tile
+        return replace(tile, parts=min(2 * _MULTIPROCESSORS // sizes.programs(tile), sizes.count // _SHORTEST_PART))
+    parts = max(1, min(_BUSY // sizes.programs(tile), sizes.count // tile.keys))
+    return replace(_LONG if sizes.count >= 2 * tile.keys * parts else tile, parts=parts)
 
 
 def _has_matrix(attention: Attention) -> bool:
