@@ -133,8 +133,9 @@ def _rewrite(gm: fx.GraphModule, exact_random: bool) -> None:
     """Rewrite a functional graph, of a forward or with its backward."""
     if not exact_random:
         aot.functionalize_random(gm)
-    aot.fuse_attention(gm, triton.library_is_quicker)
-    aot.shorten_attention_gradients(gm, triton.launch_computes_gradients)
+    rules = aot.GpuRules(triton.library_is_quicker, triton.launch_computes_gradients)
+    aot.fuse_attention(gm, rules)
+    aot.shorten_attention_gradients(gm, rules.gradients)
 
 
 def why_left_to_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:

@@ -11,7 +11,7 @@ from .runtime.wrapper_subclasses import with_inner_tensors
 from .runtime.wrappers import apply_wrappers
 from .split.split_graph import compile_in_pieces
 from .trace.attention_gradients import shorten_attention_gradients
-from .trace.fused_attention import fuse_attention
+from .trace.fused_attention import GpuRules, fuse_attention
 from .trace.inference import CompileGraph, Rewrite, compile_inference
 from .trace.needs_grad import needs_grad
 from .trace.randomness import functionalize_random

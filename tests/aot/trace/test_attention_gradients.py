@@ -15,6 +15,7 @@ from torch import Tensor
 import stator
 from stator import pipeline
 from stator.aot.trace import attention_gradients
+from stator.base import counters
 from stator.graph.fake.fake_mode import FakeMode
 from stator.inductor.codegen import triton
 from stator.prims.record import TensorMeta
@@ -112,3 +113,53 @@ def test_launches_on_an_h100(length: int, width: int, launches: int, monkeypatch
     names = [str(getattr(one, "name", "")) for one in scheduled.steps]
     assert sum("attention" in name for name in names) == max(launches, 2) - (1 if launches else 0)
     assert sum(name.startswith(("attention_", "gradients_")) for name in names) == launches
+
+
+def by_hand(query: Tensor, key: Tensor, value: Tensor, *biases: Tensor) -> Tensor:
+    query, key, value = [one.transpose(1, 2) for one in (query, key, value)]
+    scores = query @ key.transpose(-1, -2) * 0.3
+    for bias in biases:
+        scores = scores + bias
+    weights = F.softmax(scores, -1, dtype=torch.float32).to(value.dtype)
+    return (weights @ value).transpose(1, 2).flatten(2)
+
+
+BIASES = {
+    "none": (),
+    "keys": ((2, 1, 1, 20),),
+    "matrix": ((20, 20),),
+    "both": ((2, 1, 1, 20), (3, 20, 20)),
+}
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("special", ("", "hidden keys", "no key", "the smallest number"))
+@pytest.mark.parametrize("name", list(BIASES))
+def test_gradients_by_hand(name: str, special: str, on_cpus: None) -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(2, 20, 3, 16).requires_grad_() for _ in range(3)]
+    biases = [torch.randn(shape) for shape in BIASES[name]]
+    if biases and special:
+        hidden = torch.finfo(torch.float32).min if special == "the smallest number" else -torch.inf
+        biases[0][..., 3:9] = hidden
+        if special != "hidden keys":
+            biases[0][0] = hidden
+    tangent = torch.randn(2, 20, 48)
+    before = counters.counts["fused_attention"]
+    results = []
+    for function in (stator.compile(by_hand, options={"verify": True}), by_hand):
+        out = function(*given, *biases)
+        results.append([out, *torch.autograd.grad(out, given, tangent)])
+    assert counters.counts["fused_attention"] > before
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.fixed_sizes
+def test_a_bias_with_a_gradient_stays(on_cpus: None) -> None:
+    given = [torch.randn(2, 20, 3, 16).requires_grad_() for _ in range(3)]
+    bias = torch.randn(3, 20, 20).requires_grad_()
+    before = counters.counts["fused_attention"]
+    out = stator.compile(by_hand)(*given, bias)
+    found, expected = [torch.autograd.grad(one.sum(), [*given, bias]) for one in (out, by_hand(*given, bias))]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert counters.counts["fused_attention"] == before

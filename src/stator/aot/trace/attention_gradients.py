@@ -6,7 +6,7 @@ That operator reads neither the result of the forward nor its logarithms: the fo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,10 +32,10 @@ CALLS: dict[Any, tuple[str, ...]] = {
     ),
 }
 # Whether a kernel of our own computes the gradients, for (batch of heads, queries, keys, width of a key, of a value)
-Rule = Callable[[torch.device, torch.dtype, tuple[int, int, int, int, int]], bool]
+GradientRule = Callable[[torch.device, torch.dtype, tuple[int, int, int, int, int]], bool]
 
 
-def shorten_attention_gradients(gm: fx.GraphModule, rule: Rule) -> fx.GraphModule:
+def shorten_attention_gradients(gm: fx.GraphModule, rule: GradientRule) -> fx.GraphModule:
     """Replace calls that compute gradients of attention, in place, where `rule` says so; returns `gm`. Every node needs
     meta["val"]."""
     found = [node for node in gm.graph.nodes if node.target in CALLS and _replace(node, rule)]
@@ -45,16 +45,16 @@ def shorten_attention_gradients(gm: fx.GraphModule, rule: Rule) -> fx.GraphModul
     return gm
 
 
-def _replace(node: fx.Node, rule: Rule) -> bool:
+def _replace(node: fx.Node, rule: GradientRule) -> bool:
     names: Any = CALLS[node.target]
     given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     tangent, query, key, value = [given[name] for name in ("tangent", "query", "key", "value")]
     bias = given.get("bias")
-    if given["dropout"] or not _is_plain(query, key, value, bias):
+    metas = [one.meta["val"] for one in (query, key, value)]
+    if given["dropout"] or not is_plain(metas, None if bias is None else bias.meta["val"]):
         return False
-    shape = query.meta["val"].shape
-    count, width = value.meta["val"].shape[2:]
-    meta = query.meta["val"]
+    meta = metas[0]
+    shape, (count, width) = meta.shape, metas[2].shape[2:]
     if not rule(meta.device, meta.dtype, (shape[0] * shape[1], shape[2], count, shape[3], width)):
         return False
     if tangent.target is aten.copy.default:  # to the layout of the result, as cuDNN's kernel wants it
@@ -62,7 +62,13 @@ def _replace(node: fx.Node, rule: Rule) -> bool:
     scale = given.get("scale")
     by_rows = node.target is aten._scaled_dot_product_efficient_attention_backward.default
     of_bias = bias is not None and by_rows and given["needed"][3]
-    options = of_bias, bool(given.get("is_causal")), 1 / math.sqrt(shape[3]) if scale is None else float(scale), by_rows
+    options = (
+        of_bias,
+        bool(given.get("is_causal")),
+        1 / math.sqrt(shape[3]) if scale is None else float(scale),
+        by_rows,
+        True,
+    )
     with node.graph.inserting_before(node):
         made = node.graph.call_function(attention_gradients, (tangent, query, key, value, bias, *options))
     made.meta.update(node.meta)
@@ -73,18 +79,16 @@ def _replace(node: fx.Node, rule: Rule) -> bool:
     return True
 
 
-def _is_plain(query: fx.Node, key: fx.Node, value: fx.Node, bias: fx.Node | None) -> bool:
-    """Heads of equal number, all sizes known, elements of a row side by side at multiples of 16 bytes, as the kernel
-    reads them."""
-    metas = [one.meta["val"] for one in (query, key, value)]
-    for meta in metas:
+def is_plain(sides: Sequence[Any], bias: Any) -> bool:
+    """Whether the kernel reads query, key, value and bias as they lie, by their meta: heads of equal number, all sizes
+    known, elements of a row side by side at multiples of 16 bytes."""
+    for meta in sides:
         numbers = (*meta.shape, *meta.stride, meta.offset)
-        if not all(type(number) is int for number in numbers) or 0 in meta.shape or meta.dtype is not metas[0].dtype:
+        if not all(type(number) is int for number in numbers) or 0 in meta.shape or meta.dtype is not sides[0].dtype:
             return False
         if meta.stride[3] != 1 or any(number % 8 for number in (*meta.stride[:3], meta.offset)):
             return False
-        if meta.shape[:2] != metas[0].shape[:2]:
+        if meta.shape[:2] != sides[0].shape[:2]:
             return False
-    scores = (*metas[0].shape[:3], metas[1].shape[2])
-    of_bias = None if bias is None else bias.meta["val"]
-    return of_bias is None or (of_bias.dtype.is_floating_point and tuple(of_bias.shape) == scores)
+    scores = (*sides[0].shape[:3], sides[1].shape[2])
+    return bias is None or (bias.dtype.is_floating_point and tuple(bias.shape) == scores)

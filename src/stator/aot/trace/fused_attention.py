@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,17 +21,19 @@ from stator.graph.functionalization.functionalize import FunctionalTracer
 from stator.graph.ir.cleanup import clean_up, same_layout
 from stator.graph.ir.memory import fixed_memory
 from stator.graph.ir.schema import has_effects
+from stator.prims.operators.attention_gradients import attention_gradients
 from stator.prims.record import TensorMeta, record
 
+from .attention_gradients import GradientRule
 from .attention_pattern import FLOATS, KEPT, TURNED, Attention, find_attention, meta_of, order_of, softmaxes
 
 aten = torch.ops.aten
 
 
-def fuse_attention(gm: fx.GraphModule, gpu: GpuRule) -> fx.GraphModule:
+def fuse_attention(gm: fx.GraphModule, gpu: GpuRules) -> fx.GraphModule:
     """Replace attention by fused kernels, in place, where these are at least as exact and faster; returns `gm`.
 
-    gpu: says where they are faster on GPUs, for which the compiler behind this may have a kernel of its own.
+    gpu: says where they are faster on GPUs, for which the compiler behind this may have kernels of its own.
     Every node needs meta["val"]; placeholders that require grad have meta["requires_grad"]. Equal forwards are
     rewritten equally, and get equal names, whichever gradients the graph computes.
     """
@@ -51,17 +54,25 @@ _LEAST_ROWS = {torch.float32: 768, torch.bfloat16: 64, torch.float16: 256}
 
 # Whether ATen's kernels are the fastest on a GPU, for (batch of heads, queries, keys, width of a key, of a value); the
 # last arguments: scores are not only scaled; gradients may flow through the attention
-GpuRule = Callable[[torch.device, torch.dtype, tuple[int, int, int, int, int], bool, bool], bool]
+LibraryRule = Callable[[torch.device, torch.dtype, tuple[int, int, int, int, int], bool, bool], bool]
 
 
-def _pays(found: Attention, sides: Sequence[TensorMeta], tracked: bool, gpu: GpuRule) -> bool:
+@dataclass(frozen=True, slots=True)
+class GpuRules:
+    """What is the fastest on a GPU: ATen's kernels; a kernel of our own for gradients."""
+
+    library: LibraryRule
+    gradients: GradientRule
+
+
+def _pays(found: Attention, sides: Sequence[TensorMeta], tracked: bool, gpu: GpuRules) -> bool:
     """Whether ATen's kernel is the fastest, by measurements (docs/kernels.md, docs/gpu.md). Legality is decided
     elsewhere. tracked: whether gradients may flow through the attention."""
     queries, keys, values = sides
     dtype, device, biases = queries.dtype, queries.device, found.scores.biases
     batch, rows, width = queries.shape
     if device.type == "cuda":
-        return gpu(device, dtype, (batch, rows, keys.shape[2], width, values.shape[2]), bool(biases), tracked)
+        return gpu.library(device, dtype, (batch, rows, keys.shape[2], width, values.shape[2]), bool(biases), tracked)
     if device.type != "cpu" or (tracked and dtype is not torch.float32):
         return False
     scores = batch * rows * keys.shape[2]
@@ -72,7 +83,7 @@ def _pays(found: Attention, sides: Sequence[TensorMeta], tracked: bool, gpu: Gpu
 class _Rewriter:
     """Rewrites the nodes of one graph."""
 
-    def __init__(self, graph: fx.Graph, gpu: GpuRule) -> None:
+    def __init__(self, graph: fx.Graph, gpu: GpuRules) -> None:
         self.graph, self.gpu = graph, gpu
         self.tracer = FunctionalTracer(keep_all)
         self.tracer.graph = graph
@@ -81,6 +92,8 @@ class _Rewriter:
 
     def fuse(self, found: Attention) -> bool:
         """Replace one attention; False if it stays as it is."""
+        if found.gradients is not None and self._differentiate_operands(found):
+            return True
         plan = self._operands(found)
         if plan is None:
             return False
@@ -196,15 +209,19 @@ class _Rewriter:
     def _bias(self, found: Attention, sizes: tuple[int, int]) -> Any:
         """The sum of the biases, of four dimensions. Fused kernels give zeros where a row of scores has only minus
         infinities, softmax gives NaN: such rows of the bias become NaN."""
+        total = self._sum_of_biases(found, sizes)
+        if total is None:
+            return None
+        hidden = aten.eq.Scalar(aten.amax.default(total, [-1], True), -torch.inf)
+        return _rows_contiguous(aten.where.ScalarSelf(hidden, torch.nan, total))
+
+    def _sum_of_biases(self, found: Attention, sizes: tuple[int, int]) -> Any:
         total: Any = None
         for bias in found.scores.biases:
             one = _four_dimensions(self._fake(bias.node), bias.rank, sizes)
             one = one if bias.factor == 1 else aten.mul.Tensor(one, bias.factor)
             total = one if total is None else aten.add.Tensor(total, one)
-        if total is None:
-            return None
-        hidden = aten.eq.Scalar(aten.amax.default(total, [-1], True), -torch.inf)
-        return _rows_contiguous(aten.where.ScalarSelf(hidden, torch.nan, total))
+        return total
 
     def _differentiate(self, found: Attention, attended: Any, operands: Sequence[Any]) -> None:
         gradients = found.gradients
@@ -224,6 +241,52 @@ class _Rewriter:
         for old, new in zip((gradients.queries, gradients.keys, gradients.values), nodes, strict=True):
             if old is not None:
                 self._replace(old, new)
+
+    def _differentiate_operands(self, found: Attention) -> bool:
+        """Let a kernel of our own compute the gradients, from the operands alone. The forward stays as it is."""
+        metas = [meta_of(one) for one in (found.scores.queries, found.scores.keys, found.result.args[1])]
+        if any(meta is None or any(type(size) is not int for size in meta.shape) for meta in metas):
+            return False
+        (batch, rows, depth), (_, _, count), (_, _, width) = [meta.shape for meta in metas]  # type: ignore[union-attr]
+        dtype, device = metas[0].dtype, metas[0].device  # type: ignore[union-attr]
+        biases = [meta_of(bias.node) for bias in found.scores.biases]
+        if not self.gpu.gradients(device, dtype, (batch, rows, count, depth, width)):
+            return False
+        if any(bias.rank > 4 for bias in found.scores.biases) or any(
+            meta is None or not meta.dtype.is_floating_point for meta in biases
+        ):
+            return False
+        sizes = _sizes(found)
+        shapes = (*sizes, rows, depth), (*sizes, count, width)
+        sides = _source(found.scores.queries, shapes[0]), _rows(found.scores.keys, sizes), found.result.args[1]
+        return self._record_gradients(found, sides[0], sides[1], _source(sides[2], shapes[1]), shapes)
+
+    def _record_gradients(
+        self, found: Attention, queries: fx.Node, keys: tuple[fx.Node, bool], values: fx.Node, shapes: Sequence[Any]
+    ) -> bool:
+        gradients = found.gradients
+        assert gradients is not None
+        sizes = _sizes(found)
+        (rows, depth), (count, width) = [shape[2:] for shape in shapes]
+        readers = [*gradients.tangent.users]
+        first = next(node for node in self.graph.nodes if node in readers and node.meta.get("backward"))
+        before, shape = first.prev, (*sizes, rows, width)
+        with self.graph.inserting_before(first), self._recording(tracked=False):
+            query, value = _reshaped(self._fake(queries), shapes[0]), _reshaped(self._fake(values), shapes[1])
+            key = self._fake(keys[0])
+            key = _reshaped(key, (*sizes, depth, count)).transpose(-1, -2) if keys[1] else key
+            key = _reshaped(key, (*sizes, count, depth))
+            bias = self._sum_of_biases(found, sizes)
+            bias = None if bias is None else bias.expand(*sizes, rows, count)
+            sides = [_rows_contiguous(one) for one in (query, key, value)]
+            tangent = _reshaped(self._fake(_source(gradients.tangent, shape)), shape)
+            made = attention_gradients(tangent, *sides, bias, False, False, float(found.scores.factor), True, False)
+            nodes = [self.tracer.current(one) for one in (made[0], made[1].transpose(-1, -2), made[2])]
+        self._inherit(before, first)
+        for old, new in zip((gradients.queries, gradients.keys, gradients.values), nodes, strict=True):
+            if old is not None:
+                self._replace(old, new)
+        return True
 
     def _inherit(self, before: fx.Node, node: fx.Node) -> None:
         """Give new nodes the meta of `node`, and names derived from its name."""

@@ -29,7 +29,10 @@ from .groups import (
 )
 from .product_calls import LOOPS
 
-_ARGUMENTS = ("tangent", "query", "key", "value", "attn_bias", "of_bias", "is_causal", "scale", "by_rows")
+_ARGUMENTS = (
+    *("tangent", "query", "key", "value", "attn_bias"),
+    *("of_bias", "is_causal", "scale", "by_rows", "hidden_rows_are_zero"),
+)
 
 
 def gradients_of(steps: AttentionSteps, step: Extern) -> Attention | None:
@@ -82,7 +85,7 @@ def gradients_of(steps: AttentionSteps, step: Extern) -> Attention | None:
         depth=depth,
         width=width,
         dtypes=(dtype, dtype),
-        hidden_rows_are_zero=True,
+        hidden_rows_are_zero=call.given["hidden_rows_are_zero"],
         causal=call.causal,
         steps=(step,),
         tangent=sides[TANGENT],

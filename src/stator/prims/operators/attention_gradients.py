@@ -29,6 +29,7 @@ def _formula(
     is_causal: bool,
     scale: float,
     by_rows: bool,
+    hidden_rows_are_zero: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The kernel of eager, for programs in which no launch computes the gradients."""
     working = torch.promote_types(query.dtype, torch.float32)
@@ -39,12 +40,13 @@ def _formula(
     if is_causal:
         place = torch.arange(scores.shape[-1], device=scores.device)
         scores = scores.masked_fill(place > place[: scores.shape[-2], None], -math.inf)
-    hidden = (scores == -math.inf).all(-1, keepdim=True)
-    weights = torch.softmax(scores.masked_fill(hidden, 0.0), -1).masked_fill(hidden, 0.0)
+    weights = torch.softmax(scores, -1)
+    if hidden_rows_are_zero:
+        weights = weights.masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
     of_weights = g @ v.transpose(-1, -2)
     of_scores = weights * (of_weights - (weights * of_weights).sum(-1, keepdim=True))
     found = of_scores @ k * scale, of_scores.transpose(-1, -2) @ q * scale, weights.transpose(-1, -2) @ g
-    metas = attention_gradients_shape(tangent, query, key, value, bias, of_bias, is_causal, scale, by_rows)
+    metas = attention_gradients_shape(tangent, query, key, value, bias, of_bias, is_causal, scale, by_rows, True)
     results = [torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=query.device) for meta in metas]
     for result, one in zip(results, (*found, of_scores) if of_bias else found, strict=False):
         result.copy_(one)
@@ -54,7 +56,7 @@ def _formula(
 _library = torch.library.Library("stator", "FRAGMENT")
 _library.define(
     "attention_gradients(Tensor tangent, Tensor query, Tensor key, Tensor value, Tensor? bias, bool of_bias, "
-    "bool is_causal, float scale, bool by_rows) -> (Tensor, Tensor, Tensor, Tensor)"
+    "bool is_causal, float scale, bool by_rows, bool hidden_rows_are_zero) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 _library.impl("attention_gradients", _formula, "CompositeExplicitAutograd")
 
@@ -72,9 +74,10 @@ def attention_gradients_shape(
     is_causal: bool,
     scale: float,
     by_rows: bool,
+    hidden_rows_are_zero: bool,
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta, TensorMeta]:
     """Of the softmax of query @ key^T * scale + bias, times value, all of (batch, heads, length, width), heads equally
-    many. bias: of the shape of the scores. A row without a key gives zeros.
+    many. bias: of the shape of the scores. A row without a key gives zeros if `hidden_rows_are_zero`, else NaN.
 
     The gradients of query, key and value are laid out as (batch, length, heads, width) if `by_rows`, else like these;
     that of the bias has rows that begin at multiples of 16, and no elements unless `of_bias`.

@@ -85,7 +85,7 @@ class _Printer(AttentionPrinter):
             self.values(OF_SCORES, {OF_SCORES: "of_scores"}).print()
 
     def _weights(self, queries: str, keys: str) -> None:
-        """Zeros in rows that see no key. Rows behind the end have no weights: sums along rows leave them out."""
+        """Zeros or NaN in rows that see no key. Rows behind the end have no weights: sums along rows leave them out."""
         self._product("products", queries, keys)
         scores = self.values(SCORES, {PRODUCTS: "products"})
         scores.define(scores.live)
@@ -96,7 +96,9 @@ class _Printer(AttentionPrinter):
         self.line('shift = tl.where(largest == float("-inf"), 0.0, largest)')
         self.line(f"power = tl.exp2((score - shift) * {LOG2_E})")
         self.line("total = tl.sum(power, 1)[:, None]")
-        self.line("weights = power / tl.where(total == 0.0, 1.0, total)")
+        if self.attention.hidden_rows_are_zero:
+            self.line("total = tl.where(total == 0.0, 1.0, total)")
+        self.line("weights = power / total")
         if self.masks["x1"]:
             self.line("weights = tl.where(in_rows, weights, 0.0)")
 
