@@ -172,34 +172,47 @@ def test_flex_attention() -> None:
     assert launches
 
 
-@pytest.mark.parametrize("kind", ("bias", "mask", "none", "causal"))
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, by_hand: bool) -> Tensor:
+    """By hand, the library does not see it."""
+    b = bias if bias is None else bias.expand(q.shape[0], -1, -1, -1)
+    if not by_hand:
+        shared = q.shape[1] != k.shape[1]
+        return (
+            F.scaled_dot_product_attention(q, k, v, b, is_causal=causal, enable_gqa=shared).transpose(1, 2).flatten(2)
+        )
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    scores = scores if b is None else scores + b
+    return (torch.softmax(scores.float(), -1).to(q.dtype) @ v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("kind", ("bias", "mask", "none", "causal", "shared", "mask by hand", "by hand"))
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
 def test_gradients(dtype: torch.dtype, kind: str) -> None:
-    """Of heads whose rows fit into a tile, also with a bias that has a gradient, and rows without a key."""
+    """Of heads whose rows fit into a tile, also with a bias that has a gradient, and with heads that share keys."""
     for length, width in ((49, 32), (128, 64)):
+        q, k, v = sides(length, dtype, width)
+        if kind == "shared":
+            k, v = [one[:, ::2].contiguous() for one in (k, v)]
         bias = torch.randn(1, 4, length, length, device=DEVICE).to(dtype)
-        if kind == "mask":
+        if "mask" in kind:
             bias[..., 7:20] = -math.inf
-        tensors = [one.requires_grad_() for one in sides(length, dtype, width)]
-        bias.requires_grad_(kind == "bias")
-        given = bias if kind in ("bias", "mask") else None
-        wanted = [one for one in (*tensors, given) if one is not None and one.requires_grad]
-
-        def attend(q: Tensor, k: Tensor, v: Tensor, b: Tensor | None) -> Tensor:
-            b = b if b is None else b.expand(q.shape[0], -1, -1, -1)
-            return F.scaled_dot_product_attention(q, k, v, b, is_causal=kind == "causal").transpose(1, 2).flatten(2)
-
-        torch.manual_seed(1)
+        tensors = [one.requires_grad_() for one in (q, k, v)]
+        given = bias.requires_grad_(kind == "bias") if kind == "bias" or "mask" in kind else None
+        wanted = [*tensors, *([bias] if kind == "bias" else [])]
         weight = torch.randn(2, length, 4 * width, device=DEVICE).to(dtype)
+
+        def run(call: Any, cast: torch.dtype | None = None) -> list[Tensor]:
+            given_to = [one if one is None or cast is None else one.to(cast) for one in (*tensors, given)]
+            out = call(*[one if one is None else one * 1.0 for one in given_to], kind == "causal", "hand" in kind)
+            return [out, *torch.autograd.grad((out * 2.0).cos(), wanted, weight.to(out.dtype))]
+
         launches.clear()
         stator.reset()
-        results = []
-        for call, cast in ((stator.compile(attend), None), (attend, None), (attend, torch.double)):
-            q, k, v, b = [one if one is None or cast is None else one.to(cast) for one in (*tensors, given)]
-            out = call(q, k, v, b)
-            results.append([out, *torch.autograd.grad(out, wanted, weight.to(out.dtype))])
+        compiled = stator.compile(lambda *args: attend(*args) * 1.5)
+        eager = lambda *args: attend(*args) * 1.5  # noqa: E731
+        results = run(compiled), run(eager), run(eager, torch.double)
         assert any(one.attention.tangent is not None for one in launches)
-        for mine, eager, exact in zip(*results, strict=True):
-            assert mine.dtype is eager.dtype and mine.shape == eager.shape
-            errors = [float((one.double() - exact).norm()) for one in (mine, eager)]
+        for mine, other, exact in zip(*results, strict=True):
+            assert mine.dtype is other.dtype and mine.shape == other.shape
+            errors = [float((one.double() - exact).norm()) for one in (mine, other)]
             assert errors[0] <= 1.1 * errors[1]

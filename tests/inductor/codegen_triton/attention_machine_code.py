@@ -25,7 +25,7 @@ from stator.inductor.passes import run_passes, with_expressions
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.attention import fuse_attention
-from stator.inductor.schedule.groups import AttentionGroup
+from stator.inductor.schedule.groups import AttentionGroup, AttentionTile
 from stator.shapes.environment import Environment
 
 
@@ -48,6 +48,10 @@ def capped(q: Any, k: Any, v: Any, mask: Any) -> Any:
     return torch.softmax(scores.float(), -1).to(q.dtype) @ v
 
 
+def gradients(q: Any, k: Any, v: Any, g: Any, bias: Any) -> Any:
+    return torch.ops.stator.attention_gradients(g, q, k, v, bias, True, False, 0.125, True, True)
+
+
 def scaled(q: Any, k: Any, v: Any) -> Any:
     return torch.softmax((q * 0.2) @ k.transpose(-1, -2), -1) @ v
 
@@ -59,6 +63,11 @@ CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "windows": (biased, [*[heads(64, 49, 3, 32) for _ in range(3)], half(3, 49, 49)]),
     "narrow heads": (scaled, [heads(2, 100, 4, 24) for _ in range(3)]),
     "float32": (biased, [*[torch.empty(2, 128, 4, 64).transpose(1, 2) for _ in range(3)], torch.empty(4, 128, 128)]),
+    "gradients": (gradients, [*[heads(64, 49, 3, 32) for _ in range(4)], half(64, 3, 49, 49)]),
+    "gradients of few heads of keys": (
+        gradients,
+        [heads(2, 128, 8, 64), *[heads(2, 128, 2, 64) for _ in range(2)], heads(2, 128, 8, 64), half(2, 8, 128, 128)],
+    ),
     "few heads of keys": (
         capped,
         [heads(1, 1024, 16, 128), *[heads(1, 1024, 4, 128) for _ in range(2)], torch.empty(1024, 1024) > 0],
@@ -80,9 +89,15 @@ def kernels(name: str) -> Iterator[tuple[Any, KernelSource]]:
     if len(found) != 1:
         print(f"FAILED {name}: {len(found)} attentions")
     for group in found:
-        for tile in TILES_OF_FLOAT32 if name == "float32" else TILES:
+        for tile in _tiles(group):
             made = replace(group, attention=replace(group.attention, tile=tile))
             yield tile, print_kernel(made, lowered.buffers, knowledge=sizes)
+
+
+def _tiles(group: AttentionGroup) -> tuple[AttentionTile, ...]:
+    if group.attention.tangent is not None:
+        return (AttentionTile(64, 64, 4, 1),) if group.attention.rows <= 64 else (AttentionTile(128, 128, 8, 1),)
+    return TILES_OF_FLOAT32 if group.attention.dtypes[0] is torch.float32 else TILES
 
 
 def main() -> None:

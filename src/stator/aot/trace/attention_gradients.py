@@ -80,15 +80,16 @@ def _replace(node: fx.Node, rule: GradientRule) -> bool:
 
 
 def is_plain(sides: Sequence[Any], bias: Any) -> bool:
-    """Whether the kernel reads query, key, value and bias as they lie, by their meta: heads of equal number, all sizes
-    known, elements of a row side by side at multiples of 16 bytes."""
+    """Whether the kernel reads query, key, value and bias as they lie, by meta: all sizes known, elements of a row
+    side by side at multiples of 16 bytes."""
     for meta in sides:
         numbers = (*meta.shape, *meta.stride, meta.offset)
         if not all(type(number) is int for number in numbers) or 0 in meta.shape or meta.dtype is not sides[0].dtype:
             return False
         if meta.stride[3] != 1 or any(number % 8 for number in (*meta.stride[:3], meta.offset)):
             return False
-        if meta.shape[:2] != sides[0].shape[:2]:
-            return False
+    query, key, value = [meta.shape for meta in sides]
+    if query[0] != key[0] or key[:2] != value[:2] or query[1] % key[1]:
+        return False
     scores = (*sides[0].shape[:3], sides[1].shape[2])
     return bias is None or (bias.dtype.is_floating_point and tuple(bias.shape) == scores)

@@ -90,7 +90,7 @@ class AttentionCandidate:
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
     """A call of ATen's attention. given: arguments by name. sides: as those of a candidate, in terms of (batch and
-    head, row, column)."""
+    head, row, column). heads_of_sides: of keys and of values."""
 
     given: dict[str, Any]
     sides: dict[str, tuple[str, Expr, torch.dtype]]
@@ -103,7 +103,7 @@ class AttentionCall:
     depth: Any
     width: Any
     causal: bool
-    shares_keys: bool
+    heads_of_sides: tuple[int, int]
 
 
 class AttentionSteps(ProductSteps):
@@ -246,7 +246,7 @@ class AttentionSteps(ProductSteps):
             sides[kind] = (view.base, self.place(view.layout, order, (batch, heads, *sizes)), query.dtype)
         scale = 1 / math.sqrt(depth) if scale is None else float(scale)
         return AttentionCall(
-            given, sides, bias, scale, batch, heads, rows, count, depth, width, causal, set(shared) != {heads}
+            given, sides, bias, scale, batch, heads, rows, count, depth, width, causal, (shared[1], shared[2])
         )
 
     def place(self, layout: Layout, order: Sequence[int], sizes: Sequence[Any]) -> Expr:

@@ -38,7 +38,7 @@ _ARGUMENTS = (
 def gradients_of(steps: AttentionSteps, step: Extern) -> Attention | None:
     """The launch for a call that computes gradients, without a tile."""
     call = steps.call(step, _ARGUMENTS) if step.target is attention_gradients else None
-    if call is None or call.shares_keys:
+    if call is None or len(set(call.heads_of_sides)) > 1:
         return None
     tangent = steps.view(call.given["tangent"])
     batch, heads, rows, count, depth, width = call.batch, call.heads, call.rows, call.count, call.depth, call.width
@@ -68,7 +68,8 @@ def gradients_of(steps: AttentionSteps, step: Extern) -> Attention | None:
             continue
         layout = steps.buffers[result].layout
         order = _TURNED if kind == OF_KEYS else _ROWS
-        if tuple([layout.size[dim] for dim in order]) != (batch, heads, *sizes[kind]):
+        own = call.heads_of_sides[0] if kind in (OF_KEYS, OF_VALUES) else heads
+        if tuple([layout.size[dim] for dim in order]) != (batch, own, *sizes[kind]):
             return None
         place = steps.place(layout, order, (batch, heads, *sizes[kind]))
         factor = call.scale if kind in (OF_QUERIES, OF_KEYS) else None
@@ -89,6 +90,7 @@ def gradients_of(steps: AttentionSteps, step: Extern) -> Attention | None:
         causal=call.causal,
         steps=(step,),
         tangent=sides[TANGENT],
+        shared=heads // call.heads_of_sides[0],
     )
 
 

@@ -153,7 +153,8 @@ class Attention:
     epilogue then gets values that are not divided by this sum.
     tangent: loops over (batch, row, width) that store TANGENT; then the launch computes gradients instead, of all rows
     and keys at once. The loops of its epilogue load OF_QUERIES, over (batch, row, depth), OF_KEYS, over (batch, depth,
-    key), OF_VALUES, over (batch, key, width), or OF_SCORES, over (batch, row, key).
+    key), OF_VALUES, over (batch, key, width), or OF_SCORES, over (batch, row, key). shared: so many neighbouring heads
+    have keys and values in common, and gradients of these.
     steps: the library calls and groups that this launch replaces.
     """
 
@@ -174,6 +175,7 @@ class Attention:
     tile: AttentionTile | None = None
     statistics: tuple[str, ...] = ()
     tangent: Loops | None = None
+    shared: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,8 @@ def _formula(
     """The kernel of eager, for programs in which no launch computes the gradients."""
     working = torch.promote_types(query.dtype, torch.float32)
     g, q, k, v = [one.to(working) for one in (tangent, query, key, value)]
+    shared = query.shape[1] // key.shape[1]
+    k, v = [one.repeat_interleave(shared, 1) for one in (k, v)]
     scores = q @ k.transpose(-1, -2) * scale
     if bias is not None:
         scores = scores + bias
@@ -45,7 +47,8 @@ def _formula(
         weights = weights.masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
     of_weights = g @ v.transpose(-1, -2)
     of_scores = weights * (of_weights - (weights * of_weights).sum(-1, keepdim=True))
-    found = of_scores @ k * scale, of_scores.transpose(-1, -2) @ q * scale, weights.transpose(-1, -2) @ g
+    of_sides = of_scores.transpose(-1, -2) @ q * scale, weights.transpose(-1, -2) @ g
+    found = of_scores @ k * scale, *[one.unflatten(1, (-1, shared)).sum(2) for one in of_sides]
     metas = attention_gradients_shape(tangent, query, key, value, bias, of_bias, is_causal, scale, by_rows, True)
     results = [torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=query.device) for meta in metas]
     for result, one in zip(results, (*found, of_scores) if of_bias else found, strict=False):
@@ -76,8 +79,9 @@ def attention_gradients_shape(
     by_rows: bool,
     hidden_rows_are_zero: bool,
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta, TensorMeta]:
-    """Of the softmax of query @ key^T * scale + bias, times value, all of (batch, heads, length, width), heads equally
-    many. bias: of the shape of the scores. A row without a key gives zeros if `hidden_rows_are_zero`, else NaN.
+    """Of the softmax of query @ key^T * scale + bias, times value, all of (batch, heads, length, width); neighbouring
+    heads of the query may share heads of key and value. bias: of the shape of the scores. A row without a key gives
+    zeros if `hidden_rows_are_zero`, else NaN.
 
     The gradients of query, key and value are laid out as (batch, length, heads, width) if `by_rows`, else like these;
     that of the bias has rows that begin at multiples of 16, and no elements unless `of_bias`.

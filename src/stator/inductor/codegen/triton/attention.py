@@ -104,9 +104,8 @@ class AttentionPrinter(Statements):
             "DEPTH": _block(attention.depth),
             "WIDTH": _block(attention.width),
         }
-        grid = " * ".join(
-            [self.row_tiles, scores.text(attention.batch), *([str(tile.parts)] if tile.parts > 1 else [])]
-        )
+        batch = scores.text(attention.batch // attention.shared)
+        grid = " * ".join([self.row_tiles, batch, *([str(tile.parts)] if tile.parts > 1 else [])])
         index = index_type(list(self.kernels.values()), ())
         text = "\n".join([*typed_sizes(scores), *self.lines])
         return PrintedPart(text, blocks, tile.warps, grid, None, index, scores.indices.arguments.names, tile.stages)

@@ -54,8 +54,8 @@ class _Printer(AttentionPrinter):
         super().__init__(group, buffers, knowledge, members)
 
     def print(self) -> None:
+        """Heads that share keys are computed one after the other; their gradients of keys and values are added up."""
         attention = self.attention
-        self.line("x0 = tl.program_id(0).to(INDEX)")
         for name, block, size in (
             ("x1", "ROWS", attention.rows),
             ("x2", "KEYS", attention.count),
@@ -65,6 +65,24 @@ class _Printer(AttentionPrinter):
             ("x6", "WIDTH", attention.width),
         ):
             self.loop(name, f"tl.arange(0, {block})", size)
+        if attention.shared == 1:
+            self.line("x0 = tl.program_id(0).to(INDEX)")
+            self._head()
+        else:
+            self.line("value_sums = tl.zeros([KEYS, WIDTH], tl.float32)")
+            self.line("key_sums = tl.zeros([DEPTH, KEYS], tl.float32)")
+            self.line(f"for member in range({attention.shared}):")
+            with self.indented():
+                self.line(f"x0 = tl.program_id(0).to(INDEX) * {attention.shared} + member")
+                self._head()
+            self.line(f"x0 = tl.program_id(0).to(INDEX) * {attention.shared}")
+        for kind, name in ((OF_VALUES, "value_sums"), (OF_KEYS, "key_sums")):
+            if kind in self.kernels:
+                self.values(kind, {kind: name}).print()
+
+    def _head(self) -> None:
+        """Adds up gradients of keys and values; stores the others."""
+        attention = self.attention
         queries, keys, values, tangent = [self.side(kind) for kind in (QUERIES, KEYS, VALUES, TANGENT)]
         self._weights(queries, keys)
         dtype = type_name(attention.dtypes[0])
@@ -72,15 +90,14 @@ class _Printer(AttentionPrinter):
         self.line("of_scores = weights * (of_weights - tl.sum(weights * of_weights, 1)[:, None])")
         self.line(f"rounded_weights = weights.to({dtype})")
         self.line(f"rounded_of_scores = of_scores.to({dtype})")
-        sums = {
-            OF_VALUES: ("value_sums", "tl.trans(rounded_weights)", tangent),
-            OF_KEYS: ("key_sums", f"tl.trans({queries})", "rounded_of_scores"),
-            OF_QUERIES: ("query_sums", "rounded_of_scores", f"tl.trans({keys})"),
-        }
-        for kind, (name, left, right) in sums.items():
-            if kind in self.kernels:
-                self._product(name, left, right)
-                self.values(kind, {kind: name}).print()
+        added = attention.shared > 1
+        if OF_VALUES in self.kernels:
+            self._product("value_sums", "tl.trans(rounded_weights)", tangent, added)
+        if OF_KEYS in self.kernels:
+            self._product("key_sums", f"tl.trans({queries})", "rounded_of_scores", added)
+        if OF_QUERIES in self.kernels:
+            self._product("query_sums", "rounded_of_scores", f"tl.trans({keys})")
+            self.values(OF_QUERIES, {OF_QUERIES: "query_sums"}).print()
         if OF_SCORES in self.kernels:
             self.values(OF_SCORES, {OF_SCORES: "of_scores"}).print()
 
@@ -102,5 +119,6 @@ class _Printer(AttentionPrinter):
         if self.masks["x1"]:
             self.line("weights = tl.where(in_rows, weights, 0.0)")
 
-    def _product(self, name: str, left: str, right: str) -> None:
-        self.line(f"{name} = tl.dot({left}, {right}{precision(self.attention.dtypes[0])})")
+    def _product(self, name: str, left: str, right: str, added: bool = False) -> None:
+        total = f", {name}" if added else ""
+        self.line(f"{name} = tl.dot({left}, {right}{total}{precision(self.attention.dtypes[0])})")
