@@ -95,6 +95,26 @@ def fakes(*shapes: tuple[int, ...], offset: int = 0) -> list[Any]:
     return [mode.make(TensorMeta(tuple(x.shape), tuple(x.stride()), torch.bfloat16, cpu, offset)) for x in rows]
 
 
+def masked_step(query: Any, key: Any, value: Any, mask: Any, tangent: Any) -> Any:
+    """Masks have one head, or one row, or one example."""
+    sides = query, key, value
+    out, *rest = aten._scaled_dot_product_cudnn_attention(*sides, mask, True, 0.0, False, False, scale=0.25)
+    numbers = rest[1:5]
+    given = tangent, *sides, out, rest[0], *rest[5:7], mask, *numbers, 0.0, False
+    return out, *aten._scaled_dot_product_cudnn_attention_backward(*given, scale=0.25)
+
+
+@pytest.mark.parametrize("shape", ((16, 1, 128, 128), (16, 1, 1, 128), (1, 12, 128, 128), (1, 1, 1, 128)))
+def test_masks_that_are_broadcast(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    batch, heads, rows, count = shape
+    sides = fakes(*[(16, 128, 12, 64)] * 3, (batch, rows, heads, count), (16, 128, 12, 64))
+    scheduled, _ = scheduled_on_gpu(masked_step, sides)
+    names = [str(getattr(one, "name", "")) for one in scheduled.steps]
+    assert sum(name.startswith(("attention_", "gradients_")) for name in names) == 2
+    assert not any("cudnn" in name for name in names)
+
+
 def step(query: Any, key: Any, value: Any, bias: Any, tangent: Any) -> Any:
     bias = bias.expand(query.shape[0], -1, -1, -1)
     out, *rest = aten._scaled_dot_product_efficient_attention(query, key, value, bias, True, 0.0, False, scale=0.25)

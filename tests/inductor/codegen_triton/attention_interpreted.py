@@ -273,9 +273,10 @@ def check_calls() -> None:
 
 
 def gradients(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool, by_rows: bool) -> Any:
-    given = g, q, k, v, bias, bias is not None, causal, 0.25, by_rows, by_rows
+    whole = bias is not None and bias.shape[0] == q.shape[0]
+    given = g, q, k, v, bias, whole, causal, 0.25, by_rows, by_rows
     found = torch.ops.stator.attention_gradients(*given)
-    return found if bias is not None else found[:3]
+    return found if whole else found[:3]
 
 
 def gradients_by_formula(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool, zeros: bool) -> list[torch.Tensor]:
@@ -294,12 +295,12 @@ def gradients_by_formula(q: Any, k: Any, v: Any, bias: Any, g: Any, causal: bool
 def check_gradients() -> None:
     """Gradients of ATen's kernels for GPUs, also of a bias, and of rows without a key."""
     for rows, keys, biased, causal, by_rows, shared in (
-        (49, 49, True, False, True, 1),
-        (64, 33, True, False, False, 3),
-        (40, 64, False, False, True, 2),
-        (64, 64, False, True, False, 1),
-        (23, 23, True, True, True, 6),
-        (17, 64, False, False, False, 1),
+        (49, 49, (2, 6), False, True, 1),
+        (64, 33, (2, 6), False, False, 3),
+        (40, 64, None, False, True, 2),
+        (64, 64, (1, 1), True, False, 1),
+        (23, 23, (2, 6), True, True, 6),
+        (17, 64, (1, 6), False, False, 1),
     ):
         for dtype, depth, width in ((torch.float16, 16, 16), (torch.bfloat16, 24, 32), (torch.float32, 8, 8)):
             q, k, v = [
@@ -307,7 +308,7 @@ def check_gradients() -> None:
                 for length, size, heads in ((rows, depth, 6), (keys, depth, 6 // shared), (keys, width, 6 // shared))
             ]
             g = torch.randn(2, 6, rows, width).to(dtype)
-            bias = torch.randn(2, 6, rows, keys).to(dtype) if biased else None
+            bias = torch.randn(*biased, rows, keys).to(dtype) if biased else None
             if bias is not None:
                 bias[0, :, 5], bias[:, :, :, 7] = -math.inf, -math.inf
             launches.clear()
@@ -316,11 +317,12 @@ def check_gradients() -> None:
             call = stator.compile(function, options={"verify": True}, fullgraph=True)
             found, eager = call(q, k, v, bias, g), function(q, k, v, bias, g)
             expected = gradients_by_formula(q, k, v, bias, g, causal, by_rows)
+            expected = expected[: len(found)]
             assert len(launches) == 1 and [one.stride() for one in found] == [one.stride() for one in eager]
             for one, other in zip((*found, *eager), (*expected, *expected), strict=True):
                 if not torch.equal(one.isnan(), other.isnan()):
                     print(f"FAILED gradients {rows} x {keys} {dtype}: NaN in {int(one.isnan().sum())} places")
-                error = float((one.double() - other).nan_to_num().norm() / other.nan_to_num().norm())
+                error = float((one.double() - other).nan_to_num().norm()) / (float(other.nan_to_num().norm()) or 1.0)
                 if not error < {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-6}[dtype]:
                     print(f"FAILED gradients {rows} x {keys} {dtype}: error {error}")
 

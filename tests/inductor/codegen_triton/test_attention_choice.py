@@ -70,6 +70,8 @@ def kernels(function: Any, tensors: list[torch.Tensor], *dims: Any) -> list[str]
         pytest.param([*sides(8, 1024, 1024, 256), bias(1024, 1024)], CUDNN, id="wide heads"),
         pytest.param([*sides(8, 1, 4096), bias(1, 4096)], JOINED, id="one row"),
         pytest.param([*sides(2, 64, 4096), bias(64, 4096)], JOINED, id="few rows"),
+        pytest.param([*sides(64, 1, 65536), bias(1, 65536)], JOINED, id="a cache of many keys"),
+        pytest.param(sides(12, 128, 128, dtype=torch.float32), LAUNCH, id="float32"),
     ),
 )
 def test_the_fastest_runs(function: Any, tensors: list[torch.Tensor], expected: str) -> None:
@@ -80,6 +82,10 @@ def test_the_fastest_runs(function: Any, tensors: list[torch.Tensor], expected: 
 def test_a_launch_runs_what_aten_does_not_take(function: Any) -> None:
     other = bias(512, 5000, dtype=torch.float32 if function is by_hand else torch.bool)
     assert kernels(function, [*sides(32, 512, 5000), other]) == [LAUNCH]
+
+
+def test_one_row_of_float32_stays() -> None:
+    assert kernels(by_hand, sides(16, 1, 2048, dtype=torch.float32)) == [SEPARATE]
 
 
 def test_sizes_that_are_symbols() -> None:

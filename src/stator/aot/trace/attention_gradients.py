@@ -62,6 +62,8 @@ def _replace(node: fx.Node, rule: GradientRule) -> bool:
     scale = given.get("scale")
     by_rows = node.target is aten._scaled_dot_product_efficient_attention_backward.default
     of_bias = bias is not None and by_rows and given["needed"][3]
+    if of_bias and tuple(bias.meta["val"].shape) != (*shape[:3], count):
+        return False
     options = (
         of_bias,
         bool(given.get("is_causal")),
@@ -91,5 +93,9 @@ def is_plain(sides: Sequence[Any], bias: Any) -> bool:
     query, key, value = [meta.shape for meta in sides]
     if query[0] != key[0] or key[:2] != value[:2] or query[1] % key[1]:
         return False
-    scores = (*sides[0].shape[:3], sides[1].shape[2])
-    return bias is None or (bias.dtype.is_floating_point and tuple(bias.shape) == scores)
+    scores = (*query[:3], key[2])
+    return bias is None or (
+        bias.dtype.is_floating_point
+        and len(bias.shape) == 4
+        and all(size in (1, whole) for size, whole in zip(bias.shape, scores, strict=True))
+    )

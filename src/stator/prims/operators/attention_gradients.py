@@ -80,8 +80,8 @@ def attention_gradients_shape(
     hidden_rows_are_zero: bool,
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta, TensorMeta]:
     """Of the softmax of query @ key^T * scale + bias, times value, all of (batch, heads, length, width); neighbouring
-    heads of the query may share heads of key and value. bias: of the shape of the scores. A row without a key gives
-    zeros if `hidden_rows_are_zero`, else NaN.
+    heads of the query may share heads of key and value. bias: broadcast to the scores, and of their shape if `of_bias`.
+    A row without a key gives zeros if `hidden_rows_are_zero`, else NaN.
 
     The gradients of query, key and value are laid out as (batch, length, heads, width) if `by_rows`, else like these;
     that of the bias has rows that begin at multiples of 16, and no elements unless `of_bias`.

@@ -23,11 +23,12 @@ _FEW, _LONG, _SQUARE, _NEAR, _TALL, _WIDE = (
     AttentionTile(128, 64, 8, 3),
     AttentionTile(128, 64, 4, 2),
 )
-_SINGLE, _NARROW_SINGLE = AttentionTile(32, 64, 4, 2), AttentionTile(64, 64, 4, 2)  # of float32
+_SINGLE, _SQUARE_SINGLE = AttentionTile(32, 64, 4, 2), AttentionTile(64, 64, 4, 2)  # of float32
 TILES = (_SQUARE, _FEW, _NEAR, _TALL, _WIDE, _LONG, replace(_FEW, parts=8), replace(_SQUARE, parts=3))
-TILES_OF_FLOAT32 = (_SINGLE, _NARROW_SINGLE, _FEW)
+TILES_OF_FLOAT32 = (_SINGLE, _SQUARE_SINGLE, _FEW)
 _MULTIPROCESSORS = 132
 _BUSY = 3 * _MULTIPROCESSORS  # programs that hide each other's loads
+_MANY = 512  # programs of float32
 _SHORTEST_PART = 256  # keys, of tiles with many rows
 
 # Bounds of what was timed
@@ -35,8 +36,9 @@ _MOST_KEYS = 4096
 _WORD = 8  # elements of a half float that one access reads
 _MOST_WIDTH = {torch.bfloat16: 128, torch.float16: 128, torch.float32: 128}
 # Products of two numbers, in each of both products: with more than these, other kernels are as quick
-_MOST_WORK, _MOST_WORK_WITH_BIAS, _MOST_WORK_OF_FLOAT32 = 1 << 29, 1 << 32, 1 << 30
+_MOST_WORK, _MOST_WORK_WITH_BIAS, _MOST_WORK_OF_FLOAT32 = 1 << 29, 1 << 32, 1 << 31
 _MOST_ROWS_OF_GRADIENTS, _WIDEST_OF_GRADIENTS = 128, 64
+_SPLIT_ROW = 32768  # keys, from which on lowering splits a softmax, so that a launch is found for a call alone
 _LEAST_SCORES = 1 << 21  # from which on ATen's kernels are quicker than products and a softmax
 _HALVES = (torch.bfloat16, torch.float16)
 
@@ -68,7 +70,7 @@ def library_is_quicker(
     """Whether attention that is written by hand takes least time as a call of ATen's kernels. numbers: (batch of heads,
     rows, keys, depth, width). tracked: gradients may flow through it."""
     sizes = AttentionSizes(*numbers, dtype, biased)
-    if tracked or dtype not in _HALVES or _launch_is_quicker(sizes, device):
+    if tracked or dtype not in _HALVES or (sizes.count < _SPLIT_ROW and _launch_is_quicker(sizes, device)):
         return False
     return sizes.batch * sizes.rows * sizes.count >= _LEAST_SCORES
 
@@ -78,7 +80,7 @@ def _launch_is_quicker(sizes: AttentionSizes, device: torch.device) -> bool:
     if not _is_measured(sizes, device):
         return False
     if sizes.dtype is torch.float32:
-        return sizes.work <= _MOST_WORK_OF_FLOAT32
+        return sizes.work <= _MOST_WORK_OF_FLOAT32 and (sizes.rows > _FEW.rows or sizes.count <= _SHORTEST_PART)
     if sizes.rows <= _FEW.rows or _idles(_SQUARE, sizes):
         return True
     return sizes.count <= _MOST_KEYS and sizes.work < (_MOST_WORK_WITH_BIAS if sizes.biased else _MOST_WORK)
@@ -172,7 +174,9 @@ def _tile(attention: Attention, sizes: AttentionSizes) -> AttentionTile:
 def _tile_of_float32(sizes: AttentionSizes) -> AttentionTile:
     if 4 * sizes.programs(_FEW) <= 5 * _MULTIPROCESSORS:
         return _FEW
-    return _NARROW_SINGLE if sizes.rows <= 64 and max(sizes.depth, sizes.width) <= 32 else _SINGLE
+    width, programs = max(sizes.depth, sizes.width), sizes.programs(_SQUARE_SINGLE)
+    square = (width <= 64 and programs >= _MANY) or (width <= 32 and sizes.rows <= 64)
+    return _SQUARE_SINGLE if square else _SINGLE
 
 
 def _with_parts(tile: AttentionTile, sizes: AttentionSizes) -> AttentionTile:
@@ -181,7 +185,8 @@ def _with_parts(tile: AttentionTile, sizes: AttentionSizes) -> AttentionTile:
         if not _idles(tile, sizes):
             return tile
         return replace(tile, parts=min(2 * _MULTIPROCESSORS // sizes.programs(tile), sizes.count // _SHORTEST_PART))
-    parts = max(1, min(_BUSY // sizes.programs(tile), sizes.count // tile.keys))
+    wanted = 1 << max(_BUSY // sizes.programs(tile), 1).bit_length() - 1
+    parts = max(1, min(wanted, sizes.count // tile.keys))
     return replace(_LONG if sizes.count >= 2 * tile.keys * parts else tile, parts=parts)
 
 
