@@ -174,12 +174,36 @@ def test_gradients_by_hand(name: str, special: str, on_cpus: None) -> None:
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
+def scaled_behind(query: Tensor, key: Tensor, value: Tensor, *biases: Tensor) -> Tensor:
+    """The gradient of the bias is not that of the scores."""
+    query, key, value = [one.transpose(1, 2) for one in (query, key, value)]
+    scores = (query @ key.transpose(-1, -2) + biases[0]) * 0.3
+    return (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
+
+
+def doubled_bias(query: Tensor, key: Tensor, value: Tensor, *biases: Tensor) -> Tensor:
+    return by_hand(query, key, value, biases[0] * 2, biases[0].sin())
+
+
 @pytest.mark.fixed_sizes
-def test_a_bias_with_a_gradient_stays(on_cpus: None) -> None:
-    given = [torch.randn(2, 20, 3, 16).requires_grad_() for _ in range(3)]
-    bias = torch.randn(3, 20, 20).requires_grad_()
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+@pytest.mark.parametrize("shape", ((3, 20, 20), (2, 1, 1, 20), (2, 3, 20, 20)))
+@pytest.mark.parametrize("function", (by_hand, doubled_bias, scaled_behind))
+def test_gradients_of_a_bias(function: Any, shape: tuple[int, ...], dtype: torch.dtype, on_cpus: None) -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(2, 20, 3, 16).to(dtype).requires_grad_() for _ in range(3)]
+    given.append(torch.randn(shape).to(dtype).requires_grad_())
+    tangent = torch.randn(2, 20, 48)
     before = counters.counts["fused_attention"]
-    out = stator.compile(by_hand)(*given, bias)
-    found, expected = [torch.autograd.grad(one.sum(), [*given, bias]) for one in (out, by_hand(*given, bias))]
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert counters.counts["fused_attention"] == before
+    results = []
+    for one, cast in (
+        (stator.compile(function, options={"verify": True}), dtype),
+        (function, dtype),
+        (function, torch.double),
+    ):
+        out = one(*[tensor.to(cast) for tensor in given])
+        results.append([out, *torch.autograd.grad(out, given, tangent.to(cast))])
+    assert (counters.counts["fused_attention"] > before) is (function is not scaled_behind)
+    for mine, eager, exact in zip(*results, strict=True):
+        errors = [float((one.double() - exact).norm() / exact.norm()) for one in (mine, eager)]
+        assert errors[0] <= max(1.1 * errors[1], 1e-6)

@@ -62,7 +62,7 @@ def _replace(node: fx.Node, rule: GradientRule) -> bool:
     scale = given.get("scale")
     by_rows = node.target is aten._scaled_dot_product_efficient_attention_backward.default
     of_bias = bias is not None and by_rows and given["needed"][3]
-    if of_bias and tuple(bias.meta["val"].shape) != (*shape[:3], count):
+    if bias is not None and of_bias and tuple(bias.meta["val"].shape) != (*shape[:3], count):
         return False
     options = (
         of_bias,

@@ -59,12 +59,14 @@ class Scores:
 @dataclass(frozen=True, slots=True)
 class Gradients:
     """The products that compute gradients from `tangent`, the gradient of the attention's result; None where a program
-    needs none. Each is a batch of matrices. keys: of the transposed keys."""
+    needs none. Each is a batch of matrices. keys: of the transposed keys. scores: the gradient of scores, if more than
+    the products reads it, such as the gradient of a bias."""
 
     tangent: fx.Node
     queries: fx.Node | None
     keys: fx.Node | None
     values: fx.Node | None
+    scores: fx.Node | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +283,7 @@ def _sums_rows(total: fx.Node, source: fx.Node) -> bool:
 
 def _gradients(scores: Scores, readers: _WeightReaders) -> Gradients | None:
     tangents: list[Any] = []
-    values = of_queries = of_keys = None
+    values = of_queries = of_keys = of_scores = None
     if readers.turned is not None:
         values = _sole_reader(readers.turned)
         if values is None or values.target is not aten.bmm.default or values.args[0] is not readers.turned:
@@ -297,11 +299,11 @@ def _gradients(scores: Scores, readers: _WeightReaders) -> Gradients | None:
         products = _gradients_of_product(readers.of_scores, scores)
         if products is None:
             return None
-        of_queries, of_keys = products
+        of_queries, of_keys, of_scores = products
     first = tangents[0]
     if any(one is not first for one in tangents) or _dtype(first) is not _dtype(readers.result):
         return None
-    return Gradients(first, of_queries, of_keys, values)
+    return Gradients(first, of_queries, of_keys, values, of_scores)
 
 
 def _sole_reader(node: fx.Node) -> fx.Node | None:
@@ -319,10 +321,20 @@ def _behind_steps(node: Any, reader: fx.Node) -> fx.Node | None:
     return None
 
 
-def _gradients_of_product(node: fx.Node, scores: Scores) -> tuple[fx.Node | None, fx.Node | None] | None:
-    """The products with keys and with queries that read the gradient of the scores, `node`."""
-    factor = 1.0
-    while (reader := _sole_reader(node)) is not None and (step := step_factor(reader)) is not None:
+_Products = tuple[fx.Node | None, fx.Node | None, fx.Node | None]
+
+
+def _gradients_of_product(node: fx.Node, scores: Scores) -> _Products | None:
+    """The products with keys and with queries that read the gradient of the scores, `node`, and that gradient if others
+    read it."""
+    factor, shown = 1.0, None
+    while (reader := _next_step(node)) is not None:
+        if len(node.users) > 1:
+            if shown is not None or factor != 1.0:
+                return None
+            shown = node
+        step = step_factor(reader)
+        assert step is not None
         node, factor = reader, factor * step
     if abs(factor - scores.factor) > 1e-12 * abs(scores.factor):
         return None
@@ -337,7 +349,22 @@ def _gradients_of_product(node: fx.Node, scores: Scores) -> tuple[fx.Node | None
             of_keys = user
         else:
             return None
-    return of_queries, of_keys
+    return of_queries, of_keys, shown
+
+
+def _next_step(node: fx.Node) -> fx.Node | None:
+    """The reader through which a gradient reaches products, by steps."""
+    steps = [user for user in node.users if step_factor(user) is not None]
+    if len(node.users) == 1:
+        return steps[0] if steps else None
+    ways = [user for user in steps if _reaches_products(user)]
+    return ways[0] if len(ways) == 1 else None
+
+
+def _reaches_products(node: fx.Node) -> bool:
+    while len(node.users) == 1 and step_factor(reader := next(iter(node.users))) is not None:
+        node = reader
+    return bool(node.users) and all(user.target is aten.bmm.default for user in node.users)
 
 
 def _is_transposed(node: Any, source: Any) -> bool:

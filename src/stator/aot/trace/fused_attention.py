@@ -94,6 +94,8 @@ class _Rewriter:
         """Replace one attention; False if it stays as it is."""
         if found.gradients is not None and self._differentiate_operands(found):
             return True
+        if found.gradients is not None and found.gradients.scores is not None:
+            return False  # ATen's kernels show no gradient of scores
         plan = self._operands(found)
         if plan is None:
             return False
@@ -252,6 +254,8 @@ class _Rewriter:
         biases = [meta_of(bias.node) for bias in found.scores.biases]
         if not self.gpu.gradients(device, dtype, (batch, rows, count, depth, width)):
             return False
+        if not biases and found.gradients is not None and found.gradients.scores is not None:
+            return False
         if any(bias.rank > 4 for bias in found.scores.biases) or any(
             meta is None or not meta.dtype.is_floating_point for meta in biases
         ):
@@ -280,12 +284,18 @@ class _Rewriter:
             bias = None if bias is None else bias.expand(*sizes, rows, count)
             sides = [_rows_contiguous(one) for one in (query, key, value)]
             tangent = _reshaped(self._fake(_source(gradients.tangent, shape)), shape)
-            made = attention_gradients(tangent, *sides, bias, False, False, float(found.scores.factor), True, False)
+            of_bias, factor = gradients.scores is not None, float(found.scores.factor)
+            made = attention_gradients(tangent, *sides, bias, of_bias, False, factor, True, False)
             nodes = [self.tracer.current(one) for one in (made[0], made[1].transpose(-1, -2), made[2])]
+            if gradients.scores is not None:
+                meta = gradients.scores.meta["val"]
+                of_scores = self.tracer.current(made[3].to(meta.dtype).reshape(meta.shape))
         self._inherit(before, first)
         for old, new in zip((gradients.queries, gradients.keys, gradients.values), nodes, strict=True):
             if old is not None:
                 self._replace(old, new)
+        if gradients.scores is not None:
+            self._substitute(gradients.scores, of_scores)
         return True
 
     def _inherit(self, before: fx.Node, node: fx.Node) -> None:
