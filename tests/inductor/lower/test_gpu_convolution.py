@@ -24,7 +24,7 @@ pytestmark = pytest.mark.fixed_sizes  # the evaluator of lowered graphs takes nu
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "resnet50": (dict(layers=(1, 1, 1, 1)), 64),
     "mobilenetv3_large_100": ({}, 64),
-    "convnext_tiny": (dict(depths=(1, 1, 1, 1), dims=(16, 32, 64, 64)), 64),
+    "convnext_tiny": (dict(depths=(1, 1, 1, 1), dims=(16, 32, 64, 64)), 192),
     "densenet121": (dict(block_config=(2, 2, 2), growth_rate=16), 64),
 }
 
@@ -85,6 +85,19 @@ class Grouped(nn.Module):
         return self.three(F.silu(self.two(F.silu(self.one(x)))))
 
 
+class Patches(nn.Module):
+    """Images cut into patches: at the start, of rows and columns left over, between products, and too narrow ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.halves = nn.Conv2d(3, 32, 4, 4), nn.Conv2d(32, 48, 2, 2, bias=False)
+        self.narrow, self.last = nn.Conv2d(48, 12, (1, 2), (1, 2)), nn.Conv2d(48, 16, (2, 3), (2, 3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = F.silu(self.halves(F.silu(self.stem(x))))
+        return self.narrow(x), self.last(x).flatten(2).transpose(1, 2)
+
+
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Compiled:
     return lower_on_gpu(monkeypatch)
@@ -140,6 +153,8 @@ def module_of(name: str) -> tuple[nn.Module, torch.Tensor]:
         return UNet(), torch.randn(2, 3, 32, 48)
     if name.startswith("groups of "):
         return Grouped(int(name.removeprefix("groups of "))), torch.randn(2, 3, 10, 12)
+    if name == "patches":
+        return Patches(), torch.randn(8, 3, 34, 57)
     if name == "odd":
         return OddOnes(), torch.randn(2, 1, 17, 12)
     settings, side = MODELS[name]
@@ -165,7 +180,7 @@ def test_networks_are_channels_last_between_their_ends(compiled, name, training)
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["unet", "odd", "groups of 1", "groups of 24"])
+@pytest.mark.parametrize("name", ["unet", "odd", "patches", "groups of 1", "groups of 24"])
 def test_values_and_layouts_are_eagers(compiled, name, dtype, training, memory_format):
     model, x = module_of(name)
     exact_model = module_of(name)[0].double()
@@ -193,6 +208,15 @@ def test_wide_groups_run_in_nchw_between_channels_last_products(compiled, width,
     assert (formats(compiled) == {"channels last"}) is channels_last
     if not training:  # what the backward needs is stored once, in the format of the loops that compute it
         assert all(_is_fused(lowered) for lowered, _ in compiled.graphs), "conversions are parts of other loops"
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_patches_become_products(compiled, training):
+    model, x = module_of("patches")
+    outcome(stator.compile(model.bfloat16().train(training)), model, x.bfloat16())
+    calls = [node for lowered, _ in compiled.graphs for node in lowered.nodes if isinstance(node, Extern)]
+    left = [call.name for call in calls if "convolution" in call.name]
+    assert len(left) == 1 + training, "the library's, for the rows of 24 bytes alone"
 
 
 def _is_fused(lowered: Lowered) -> bool:

@@ -35,7 +35,7 @@ from stator.prims.layout import channels_last_strides, contiguous_strides, numel
 from stator.prims.record import TensorMeta
 from stator.runtime.packed_products import ONEDNN, implementations, packs_convolutions
 
-from .library import multiply, only_feeds_loops
+from .library import multiplies_on_gpu, multiply, only_feeds_loops
 from .onednn import linear_product
 from .patches import cuts_patches, in_format, patch_products
 from .pointwise import elementwise
@@ -67,7 +67,9 @@ def _convolution(
     if not transposed and is_single_position_product(x, weight, stride, padding, groups):
         return _single_product(builder, x, weight, bias)
     large = builder.sizes.hint(numel(weight.shape[2:])) >= LARGE_PATCH
-    if large and cuts_patches(x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups):
+    if (large or x.device.type == "cuda") and cuts_patches(
+        x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups
+    ):
         return patch_products(builder, x, weight, bias, meta.shape[2:])
     constant = None if transposed or not packs_convolutions(x.dtype) else constant_tensor(builder, weight)
     if constant is not None and _may_be_packed(x, weight, bias, meta):
@@ -166,7 +168,7 @@ def is_single_position_product(
     The library spends 50 microseconds preparing the convolution; the product takes 5.
     """
     plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (x, weight))
-    plain = plain or (x.device.type == "cuda" and multiplies_on_gpu(x) and multiplies_on_gpu(weight))
+    plain = plain or (multiplies_on_gpu(x) and multiplies_on_gpu(weight))
     single = x.rank == 4 and x.shape[2:] == (1, 1) and 0 not in x.shape
     return single and plain and is_product(weight, stride, padding, groups)
 
@@ -281,12 +283,6 @@ def may_choose_for_gpu(x: Tensor, out: Sizes) -> bool:
         and all(x.sizes.hint(size) > 1 for shape in shapes for size in shape[2:])
         and all(x.sizes.known(">", shape[1], 1) for shape in shapes)
     )
-
-
-def multiplies_on_gpu(x: Tensor) -> bool:
-    """True if a product may stand for a convolution of this dtype: products and convolutions of float32 round by
-    settings of their own, and cuBLAS refuses what cuDNN computes where torch asks for deterministic algorithms."""
-    return x.dtype in (torch.bfloat16, torch.float16) and not torch.are_deterministic_algorithms_enabled()
 
 
 def in_tensor_cores(dtype: torch.dtype) -> bool:

@@ -27,11 +27,10 @@ from .convolution import (
     is_single_position_product,
     kernel_strides,
     may_choose_for_gpu,
-    multiplies_on_gpu,
     prefers_channels_last,
 )
 from .creation import filled, pad_with
-from .library import multiply
+from .library import multiplies_on_gpu, multiply
 from .patches import cuts_patches, in_format, patch_gradients
 from .reductions import reduce
 from .views import permute, reshape, slice_dim
@@ -64,11 +63,14 @@ def _convolution_backward(
     rest = [bias_sizes, stride, padding, dilation, transposed, output_padding, groups]
     if not transposed and is_single_position_product(x, weight, stride, padding, groups):
         return _of_product(builder, grad, x, weight, wanted)
+    patches = cuts_patches(x, weight, grad.shape[2:], stride, padding, dilation, transposed, groups)
+    if patches and x.device.type == "cuda":
+        return patch_gradients(builder, grad, x, weight, wanted)
     if may_choose_for_gpu(x, grad.shape):
         return _on_gpu(builder, grad, x, weight, rest, wanted)
     if transposed or not _is_plain(grad, x, weight):
         return NotImplemented
-    if cuts_patches(x, weight, grad.shape[2:], stride, padding, dilation, transposed, groups):
+    if patches:
         return patch_gradients(builder, grad, x, weight, wanted)
     if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
         return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)

@@ -79,6 +79,16 @@ def _addmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta
     return _product(builder, aten.addmm.out, args, beta=beta, alpha=alpha)
 
 
+def multiplies_on_gpu(x: Tensor) -> bool:
+    """True if a product may stand for a convolution of this dtype: products and convolutions of float32 round by
+    settings of their own, and cuBLAS refuses what cuDNN computes where torch asks for deterministic algorithms."""
+    return (
+        x.device.type == "cuda"
+        and x.dtype in (torch.bfloat16, torch.float16)
+        and not torch.are_deterministic_algorithms_enabled()
+    )
+
+
 def only_feeds_loops(node: fx.Node) -> bool:
     """True if every consumer, looking through views, is a generated loop, not a library call or the graph's end."""
     if not node.users:

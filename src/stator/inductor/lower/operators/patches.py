@@ -18,8 +18,9 @@ from stator.prims.record import TensorMeta
 from stator.runtime.matrix_products import WORTHWHILE
 
 from .creation import pad_with
-from .library import multiply
+from .library import multiplies_on_gpu, multiply
 from .onednn import linear_product
+from .pointwise import elementwise
 from .reductions import reduce
 from .views import permute, reshape, slice_dim
 
@@ -36,13 +37,20 @@ def cuts_patches(
 ) -> bool:
     """True for such a convolution of images [N, C, H, W] to [N, O, *out] that is large enough for a product to pay."""
     plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (x, weight))
-    if x.rank != 4 or not plain or transposed or groups != 1 or any(padding) or set(dilation) != {1}:
+    on_gpu = multiplies_on_gpu(x) and multiplies_on_gpu(weight) and _rows_are_aligned(x, weight)
+    if x.rank != 4 or not (plain or on_gpu) or transposed or groups != 1 or any(padding) or set(dilation) != {1}:
         return False
     kernel = weight.shape[2:]
     work = x.shape[0] * math.prod(out) * weight.numel
     filled = all(x.sizes.known(">", size, 0) for size in x.shape)
-    large = x.sizes.hint(math.prod(kernel)) > 1 and x.sizes.hint(work) >= WORTHWHILE
+    large = x.sizes.hint(math.prod(kernel)) > 1 and (on_gpu or x.sizes.hint(work) >= WORTHWHILE)
     return tuple(stride) == kernel and filled and large
+
+
+def _rows_are_aligned(x: Tensor, weight: Tensor) -> bool:
+    """True for patches and results at multiples of 16 bytes: cuBLAS multiplies others slowly."""
+    lengths = (math.prod(weight.shape[1:]), weight.shape[0])
+    return all(x.sizes.divides(16 // x.dtype.itemsize, length) for length in lengths)
 
 
 def patch_products(
@@ -58,7 +66,7 @@ def patch_products(
     if result is None:
         result = multiply(builder, rows, permute(_matrix_of(builder, weight, inside), (1, 0)))
         if bias is not None:
-            result = builder.pointwise(lambda ops, y, b: ops.add(y, b), [result, bias], x.dtype)
+            result = elementwise(builder, lambda ops, y, b: ops.add(y, b), [result, bias])
     images = permute(reshape(result, (x.shape[0], *out, channels)), (0, 3, 1, 2))
     images.deviates = not same_strides(images.shape, channels_last_strides(images.shape), builder.meta.stride)
     return images
