@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import stator
 from stator.graph.fake.fake_mode import FakeMode
 from stator.graph.tracing.tracer import trace
 from stator.inductor.lower import can_lower
@@ -53,6 +54,27 @@ def test_statistics_of_a_batch_norm(training: bool) -> None:
     program = lambda x, *rest: aten.native_batch_norm(x, *rest, training, 0.1, 1e-5)  # noqa: E731
     _, found = traced(program, x, one, one, one, one)
     assert [result.shape for result in found[:3]] == [(3, 2, 4), (2,), (2,)]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_cudnn_s_batch_norm(training: bool) -> None:
+    """Traced where there is no cuDNN, as loops: results, gradients and running statistics are those of `batch_norm`."""
+    x, weight, bias = torch.randn(64, 32, 9, 9), torch.rand(32), torch.randn(32)
+    running = [torch.randn(32), torch.rand(32)]
+    seed = torch.rand(x.shape)
+
+    def outcome(program: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        inputs = [one.clone().requires_grad_() for one in (x, weight, bias)]
+        statistics = [one.clone() for one in running]
+        result = program(*inputs, *statistics)
+        return [result, *torch.autograd.grad(result, inputs, seed), *statistics]
+
+    by_cudnn = lambda *args: torch.cudnn_batch_norm(*args, training, 0.1, 1e-5)[0].tanh()  # noqa: E731
+    plain = lambda x, w, b, mean, var: F.batch_norm(x, mean, var, w, b, training, 0.1, 1e-5).tanh()  # noqa: E731
+    for actual, expected in zip(outcome(stator.compile(by_cudnn)), outcome(plain), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    targets, _ = traced(lambda x, *rest: (torch.cudnn_batch_norm(x, *rest, True, 0.1, 1e-5)[0],), x, *[weight] * 4)
+    assert not any("cudnn" in str(target) for target in targets)
 
 
 def test_layouts_of_factors() -> None:

@@ -128,6 +128,27 @@ def _batch_norm_with_update(
     return (*results, _no_reserve(tracer, x))
 
 
+@mutations.register(aten.cudnn_batch_norm.default)
+def _cudnn_batch_norm(
+    tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What eager calls for float32 and float16 on NVIDIA GPUs."""
+    return NotImplemented if 0 in args[0].shape else (*batch_norm(tracer, *args[:8]), _no_reserve(tracer, args[0]))
+
+
+@mutations.register(aten.cudnn_batch_norm_backward.default)
+def _cudnn_batch_norm_backward(
+    tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    x, grad, weight, _, _, mean, rstd, eps, reserve = args
+    if 0 in x.shape or tuple(reserve.shape) != (0,):
+        return NotImplemented
+    wanted = [True, True, True]
+    return tracer.apply(
+        aten.native_batch_norm_backward.default, grad, x, weight, None, None, mean, rstd, True, eps, wanted
+    )
+
+
 @mutations.register(aten.native_batch_norm_backward.default)
 def _native_batch_norm_backward(
     tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
