@@ -269,6 +269,14 @@ def _narrowest(kernel: Kernel) -> int:
     return min(found, default=4)
 
 
+def neighbours_of_thread(kernel: Kernel, blocks: Blocks) -> int:
+    """The elements of a row that a thread loads at once, in steps along rows: 16 bytes. 1 along columns."""
+    if _neighbours_are_outer(kernel):
+        return 1
+    inner = [v.dtype.itemsize for v in kernel.values if v.name == "load" and v.loops & kernel.inner_bits]
+    return max(min(16 // max(inner, default=16), blocks.r_block // (32 * blocks.warps)), 1)
+
+
 def _crossing_loops(kernel: Kernel) -> tuple[int, int] | None:
     """Two long loops, one contiguous in some buffers, the other in other buffers."""
     fast: set[int] = set()

@@ -162,6 +162,15 @@ def append_largest_and_total(largest, total, x):
     total = tl.where(distance > 0, tl.fma(total, factor, 1.0), total + factor)
     return tl.maximum(largest, x, propagate_nan=tl.PropagateNan.ALL), total
 """,
+    # The same for groups of neighbours that one thread has, [rows, groups, neighbours]: one new maximum for each group.
+    "append_groups_to_largest_and_total": """
+@triton.jit
+def append_groups_to_largest_and_total(largest, total, x):
+    new = tl.maximum(largest, tl.reduce(x, 2, combine_max), propagate_nan=tl.PropagateNan.ALL)
+    total *= libdevice.exp2((largest - new) * 1.4426950408889634)
+    powers = libdevice.exp2((x - new[:, :, None]) * 1.4426950408889634)
+    return new, total + tl.reduce(powers, 2, combine_sum)
+""",
     "combine_largest_and_total": """
 @triton.jit
 def combine_largest_and_total(x, total_x, y, total_y):
@@ -184,6 +193,13 @@ def joint_name(first: str, second: str) -> str:
 
 
 def helpers_for(text: str) -> str:
-    """The text of the helpers that `text` calls."""
-    used = set(re.findall(r"\b[a-z_]+\b", text))
-    return "\n".join(helper for name, helper in HELPERS.items() if name in used)
+    """The text of the helpers that `text` calls, and of those that these call."""
+    called: set[str] = set()
+    while found := _called(text) - called:
+        called |= found
+        text = "".join(HELPERS[name] for name in found)
+    return "\n".join(helper for name, helper in HELPERS.items() if name in called)
+
+
+def _called(text: str) -> set[str]:
+    return HELPERS.keys() & set(re.findall(r"\b[a-z_]+\b", text))

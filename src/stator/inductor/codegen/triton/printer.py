@@ -20,7 +20,7 @@ from stator.shapes.expr import Expr, ExprLike
 
 from .attention import print_attention
 from .attention_gradients import print_attention_gradients
-from .blocks import ALIGNED, BY_RULE, Blocks, Variation, choose_blocks, varied
+from .blocks import ALIGNED, BY_RULE, Blocks, Variation, choose_blocks, neighbours_of_thread, varied
 from .expressions import TritonIndexPrinter, print_value
 from .joint_reductions import Moments, extrema_with_positions, inner_stores, next_phase_at_once, reductions
 from .launch import block_count, index_type, lanes_of, print_grid, programs_of, typed_sizes
@@ -93,6 +93,7 @@ class _Emitter(KernelStatements):
         self.number = f"{number}.to(INDEX)"  # of the program
         self.defined: set[int] = set()
         self.live = kernel.live_values()
+        self.together = neighbours_of_thread(kernel, blocks)
         self.pending: list[Moments] = []  # sums around the mean that follow from sums around another number
 
     # --- statements ---
@@ -261,8 +262,10 @@ class _Emitter(KernelStatements):
         if moments:
             self._around_first_means([*moments])
         for position in reduces:
-            self._accumulator(position, position in totals)
-        for position in (*totals.values(), *(one.squares for one in moments.values() if one.squares is not None)):
+            self._accumulator(position, position in totals, in_groups=position in totals)
+        for position in totals.values():
+            self._accumulator(position, in_groups=True)
+        for position in (one.squares for one in moments.values() if one.squares is not None):
             self._accumulator(position)
         if self.blocks.x_block == 1 and self._runs_again(phase + 1 if behind is None else phase + 2):
             self.eviction = "evict_last"
@@ -447,14 +450,16 @@ class _Emitter(KernelStatements):
             self.line(f"a{position} = {reduced}[:, None]")
             self._finish(position)
 
-    def _accumulator(self, position: int, finite: bool = False) -> None:
-        """finite: the smallest finite number stands for no element, so that distances from it are numbers."""
+    def _accumulator(self, position: int, finite: bool = False, in_groups: bool = False) -> None:
+        """finite: the smallest finite number stands for no element, so that distances from it are numbers. in_groups:
+        the neighbours that a thread has share an element."""
         kind, source = self.kernel.values[position].args
         dtype = self.dtype(source.position)
         neutral = number(torch.finfo(dtype).min, dtype) if finite else identity(kind, dtype)
         if dtype is torch.bool:
             dtype, neutral = torch.int32, str(int(neutral == "True"))
-        self.line(f"a{position} = tl.full([XBLOCK, RBLOCK], {neutral}, {type_name(dtype)})")
+        columns = f"RBLOCK // {self.together}" if in_groups and self.together > 1 else "RBLOCK"
+        self.line(f"a{position} = tl.full([XBLOCK, {columns}], {neutral}, {type_name(dtype)})")
         if kind.startswith("arg"):
             self.line(f"p{position} = tl.broadcast_to(tl.arange(0, RBLOCK)[None, :].to(INDEX), [XBLOCK, RBLOCK])")
 
@@ -466,8 +471,11 @@ class _Emitter(KernelStatements):
             helper = "combine" if self.row_start is not None and not self.aligned else "append"
             self.line(f"{pair} = {helper}_{kind}({pair}, {text}, {self._flat_position()})")
         elif total is not None:
-            pair = f"a{position}, a{total}"
-            self.line(f"{pair} = append_largest_and_total({pair}, {text})")
+            pair, name = f"a{position}, a{total}", "append_largest_and_total"
+            if self.together > 1:
+                text = f"tl.reshape({text}, [XBLOCK, RBLOCK // {self.together}, {self.together}])"
+                name = "append_groups_to_largest_and_total"
+            self.line(f"{pair} = {name}({pair}, {text})")
         else:
             self.line(f"a{position} = combine_{kind}(a{position}, {text})")
 
