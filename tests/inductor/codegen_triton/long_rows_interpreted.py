@@ -94,6 +94,12 @@ def one_of_each_row(x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor
     return chosen - x.exp() * chosen.sum(-1, keepdim=True), chosen.sum(-1)
 
 
+def gradient_of_logits(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Nothing is reduced and nothing stored for a whole row: programs share rows."""
+    chosen = torch.where(torch.arange(x.shape[1]) == places[:, None], x[:, :1].float(), 0)
+    return chosen - x.exp() * chosen.sum(-1, keepdim=True)
+
+
 def far_from_zero(*shape: int) -> torch.Tensor:
     """The first elements are far from the others, and all are far from zero."""
     x = torch.randn(shape) + 1000
@@ -162,6 +168,8 @@ PROGRAMS: list[tuple[Callable[..., Any], Callable[[], list[torch.Tensor]], bool]
     (two_norms, lambda: [randn(2, 17001), far_from_zero(2, 17001)], True),
     (softmax_of_columns, lambda: [randn(2000, 40)], False),
     (one_of_each_row, lambda: [randn(5, 9001), torch.tensor([0, 9000, -1, 9001, 77])], True),
+    (gradient_of_logits, lambda: [randn(3, 9001, dtype=HALF), torch.tensor([0, 9000, 5000])], True),
+    (gradient_of_logits, lambda: [randn(2, 8192), torch.tensor([8191, 17])], True),
     (F.cross_entropy, lambda: [randn(5, 17003, dtype=HALF), torch.tensor([0, 17002, 5, -100, 7])], False),
 ]
 

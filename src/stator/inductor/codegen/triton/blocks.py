@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 
 from stator.inductor.codegen.kernel import Kernel
-from stator.inductor.sizes import product
+from stator.inductor.sizes import ceil_div, product
 from stator.shapes.expr import Expr, ExprLike
 
-from .joint_reductions import joint_phases
+from .joint_reductions import joint_phases, reductions
 
 _WAVE = 264  # programs that occupy a large GPU: two for each multiprocessor
 _BYTES = 32  # of one buffer for a thread: two loads of 16 bytes are in flight
@@ -26,6 +26,7 @@ _KEPT_PER_THREAD = 64  # of them; exchanges between many warps took most of the 
 _SUM_ELEMENTS = 2048  # of a block whose columns are summed, too
 _STEP = 4096  # elements of a step along rows that do not fit in registers
 _JOINT_STEP = 2048  # where accumulators of joint reductions take registers, too
+_PIECE = 1  # steps of a program along a row without a reduction
 _LONG_STEP = 512  # elements of a step along columns, where programs are few
 _LONG_COLUMN = 1024  # elements of a column that has longer steps
 _SHORTEST_STEP = 128  # of loops whose rows may be longer than those of the example
@@ -45,7 +46,8 @@ class Blocks:
 
     programs: shared loops of which each program runs one iteration. x_loops, r_loops: positions of loops.
     persistent: a whole row is one block, so that every inner value is computed once. masked: the last block may be
-    partly outside. steps: blocks of x that a program runs one after the other.
+    partly outside. steps: blocks of x that a program runs one after the other. row_steps: the steps along a row that a
+    program runs; 0: all of them.
     """
 
     programs: tuple[int, ...]
@@ -60,6 +62,12 @@ class Blocks:
     persistent: bool
     warps: int
     steps: int = 1
+    row_steps: int = 0
+
+    @property
+    def pieces(self) -> ExprLike:
+        """The programs that share a row."""
+        return ceil_div(self.r_size, self.r_block * self.row_steps) if self.row_steps else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,8 @@ def varied(kernel: Kernel, blocks: Blocks, variation: Variation) -> Blocks:
     warps = min(max(_times(blocks.warps, variation.warps), 1), 32)
     if kernel.rows_each:
         return _with_row_sums(kernel, replace(blocks, warps=warps))
-    return _blocks(kernel, blocks.programs, blocks.x_loops, blocks.r_loops, x_block, r_block, blocks.persistent, warps)
+    found = _blocks(kernel, blocks.programs, blocks.x_loops, blocks.r_loops, x_block, r_block, blocks.persistent, warps)
+    return replace(found, row_steps=blocks.row_steps)
 
 
 def _times(number: int, power: int) -> int:
@@ -156,6 +165,8 @@ def _row_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...])
         if r_block == _WARP_ROW and rows >= _MANY_ROWS:
             return _blocks(kernel, (), shared, inner, 1, r_block, True, 1)
     else:
+        if kernel.phases == 1 and not reductions(kernel, 0) and all(s.loops & kernel.inner_bits for s in kernel.stores):
+            return _piece_blocks(kernel, shared, inner, rows, row)
         step = _JOINT_STEP if _runs_once(kernel) else 2 * _STEP if kernel.phases > 1 else _STEP
         r_block = min(max(_power_of_two(row), _SHORTEST_STEP), step)
     x_block = max(2048 // r_block, 1)
@@ -165,6 +176,15 @@ def _row_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...])
     if not persistent and kernel.phases > 1 and elements >= _JOINT_STEP:
         warps = min(2 * warps, 32)  # fewer rows at a time: a later phase finds its row in the second-level cache
     return _blocks(kernel, (), shared, inner, x_block, r_block, persistent, warps)
+
+
+def _piece_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...], rows: int, row: int) -> Blocks:
+    """Rows without a reduction: several programs share each, so that all walk through memory side by side. Nothing is
+    stored once for a row, which each program would do again."""
+    r_block = min(max(_power_of_two(row), _SHORTEST_STEP), _STEP)
+    r_block = _shrunk(r_block, rows * row, min(r_block, 2 * _SMALLEST))
+    warps = max(r_block // (32 * _PER_THREAD), 4)
+    return replace(_blocks(kernel, (), shared, inner, 1, r_block, False, warps), row_steps=_PIECE)
 
 
 def _row_sum_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...]) -> Blocks:

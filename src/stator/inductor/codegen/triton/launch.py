@@ -28,7 +28,8 @@ def typed_sizes(kernel: Kernel) -> Iterator[str]:
 
 def programs_of(kernel: Kernel, blocks: Blocks) -> int | None:
     """The number of programs; None if it depends on arguments."""
-    counts = [ceil_div(blocks.x_size, blocks.x_block * blocks.steps), *(kernel.sizes[at] for at in blocks.programs)]
+    counts = [ceil_div(blocks.x_size, blocks.x_block * blocks.steps), blocks.pieces]
+    counts += [kernel.sizes[at] for at in blocks.programs]
     if blocks.r_loops and kernel.outer == len(kernel.loops):
         counts.append(ceil_div(blocks.r_size, blocks.r_block))
     number = product(counts)
@@ -39,7 +40,8 @@ def print_grid(kernel: Kernel, blocks: Blocks) -> str:
     grid = block_count(kernel, blocks.x_size, blocks.x_block * blocks.steps)
     if blocks.r_loops and kernel.outer == len(kernel.loops):
         grid = f"{grid} * {block_count(kernel, blocks.r_size, blocks.r_block)}"
-    return " * ".join([grid, *(kernel.size(at) for at in blocks.programs)])
+    pieces = [kernel.text(blocks.pieces)] if blocks.row_steps else []
+    return " * ".join([grid, *pieces, *(kernel.size(at) for at in blocks.programs)])
 
 
 def lanes_of(blocks: Blocks) -> tuple[Expr, Expr]:

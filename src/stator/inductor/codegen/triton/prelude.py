@@ -65,7 +65,7 @@ def error_function(x):  # of float32
     far = tl.fma(far, size, 0.03455463796854019)
     far = tl.fma(far, size, -0.15358959138393402)
     far = tl.fma(far, size, -0.9161315560340881)
-    far = 1.0 - tl.exp2(tl.fma(far, size, -1.628345251083374) * size)
+    far = 1.0 - libdevice.exp2(tl.fma(far, size, -1.628345251083374) * size)
     return libdevice.copysign(tl.where(size < 1.0, tl.fma(near, size, size), far), x)
 """,
     # As above, for tanh(x) / x - 1 in x * x. Without branches, which the lanes of a warp seldom take together.

@@ -162,8 +162,12 @@ class _Emitter(KernelStatements):
         blocks = self.blocks
         tile = bool(blocks.r_loops) and not self.has_inner
         place = self.number
-        if blocks.programs or tile:
+        if blocks.programs or tile or blocks.row_steps:
             self.line(f"program = {place}")
+            if blocks.row_steps:
+                pieces = self.size(blocks.pieces)
+                self.line(f"begin = program % {pieces} * {blocks.row_steps} * RBLOCK")
+                self.line(f"program = program // {pieces}")
             place = self._next_place(block_count(self.kernel, blocks.x_size, "XBLOCK"))
         self.line(f"x = {place} * XBLOCK + tl.arange(0, XBLOCK)" + ("[:, None]" if blocks.r_loops else ""))
         if blocks.x_masked:
@@ -198,18 +202,23 @@ class _Emitter(KernelStatements):
     def _row_loop(self) -> Iterator[None]:
         """Give each loop that, with the others, runs over a row."""
         size, lanes = self.size(self.blocks.r_size), "start + tl.arange(0, RBLOCK)[None, :]"
+        steps = self.blocks.row_steps
+        end, whole = (f"tl.minimum(begin + {steps} * RBLOCK, {one})" if steps else one for one in (size, "whole"))
+        begin = "begin" if steps else "0"
         if self.row_start is None:
-            self.line(f"for start in range(0, {size}, RBLOCK):")
+            self.line(f"for start in range({begin}, {end}, RBLOCK):")
             with self.indented():
                 self._r_loops(f"({lanes}).to(INDEX)", self.masks_r)
                 yield
             return
-        self.line("for start in range(0, whole, RBLOCK):")
+        self.line(f"for start in range({begin}, {whole}, RBLOCK):")
         with self.indented():
             self.aligned, self.masks_r = True, False
             self._r_loops(f"(first + {lanes}).to(INDEX)", False)
             yield
-        self.line(f"for start in range(whole, {size}, RBLOCK):")
+        # the last of the programs that share a row
+        rest = f"tl.where(begin + {steps} * RBLOCK < {size}, {size}, whole)" if steps else "whole"
+        self.line(f"for start in range({rest}, {size}, RBLOCK):")
         with self.indented():
             self.aligned, self.masks_r = False, True
             self.line(f"lane = ({lanes}).to(INDEX)")
