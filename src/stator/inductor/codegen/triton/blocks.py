@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from stator.inductor.codegen.kernel import Kernel
 from stator.inductor.sizes import ceil_div, product
-from stator.shapes.expr import Expr, ExprLike
+from stator.shapes.expr import ExprLike
 
+from .access_patterns import crossing_loops, inner_loads, narrowest, neighbours_are_outer
 from .joint_reductions import joint_phases, reductions
 
 _WAVE = 264  # programs that occupy a large GPU: two for each multiprocessor
@@ -18,7 +19,6 @@ _SMALLEST = 256  # elements of a block: two for each thread
 _PER_THREAD = 16  # elements of a row in the registers of a thread
 _ROW = 512  # the shortest row that is no part of a longer block, if each has values of its own
 _TILE = 64  # elements along each side of a tile: whole lines of the cache on both sides
-_SHORTEST_SIDE = 16
 _LANES, _FEWEST_LANES = 64, 16  # rows that a program reduces together if neighbours lie in other rows
 _LINE = 128  # bytes of neighbours in steps along columns
 _KEPT_COLUMNS = 8192  # elements of a block in registers if neighbours lie in other rows
@@ -117,8 +117,8 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     if kernel.rows_each:
         return _row_sum_blocks(kernel, shared, inner)
     if inner:
-        return (_column_blocks if _neighbours_are_outer(kernel) else _row_blocks)(kernel, shared, inner)
-    crossing = _crossing_loops(kernel)
+        return (_column_blocks if neighbours_are_outer(kernel) else _row_blocks)(kernel, shared, inner)
+    crossing = crossing_loops(kernel)
     if crossing is not None:
         return _tile(kernel, *crossing)
     return _flat_blocks(kernel, shared)
@@ -128,7 +128,7 @@ def _flat_blocks(kernel: Kernel, shared: tuple[int, ...]) -> Blocks:
     most = kernel.knowledge.bounded(product(kernel.sizes))[1]
     every = (1 << kernel.outer) - 1
     buffers = len({value.args[0] for value in kernel.values if value.name == "load" and value.loops == every})
-    each = max(min(_BYTES // _narrowest(kernel), 16 if buffers <= 6 else 8), 4)
+    each = max(min(_BYTES // narrowest(kernel), 16 if buffers <= 6 else 8), 4)
     block = _shrunk(_THREADS * each, math.prod(kernel.typical), _SMALLEST)
     if _loads_by_row(kernel):
         row = kernel.typical[-1]
@@ -208,11 +208,11 @@ def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ..
     if len(shared) > 1 and typical[shared[-1]] >= _FEWEST_LANES:
         programs, shared = shared[:-1], shared[-1:]
     most_x, most_r = (knowledge.bounded(product([kernel.sizes[at] for at in loops]))[1] for loops in (shared, inner))
-    narrowest, loads = _narrowest(kernel), _inner_loads(kernel)
+    width, loads = narrowest(kernel), inner_loads(kernel)
     in_registers = most_r * _FEWEST_LANES <= _room(kernel)
-    if kernel.phases > 1 and loads == 1 and narrowest == 4 and not _runs_once(kernel):
+    if kernel.phases > 1 and loads == 1 and width == 4 and not _runs_once(kernel):
         in_registers |= most_r * _FEWEST_LANES // 2 <= _COLUMNS
-    line = min(max(_LINE // narrowest, _FEWEST_LANES), _LANES)
+    line = min(max(_LINE // width, _FEWEST_LANES), _LANES)
     # a sum needs no registers but its own; where programs are few, waiting for each step would take most of the time
     persistent = in_registers and (kernel.phases > 1 or rows < _WAVE * line)
     if persistent:
@@ -230,13 +230,9 @@ def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ..
     return _blocks(kernel, programs, shared, inner, x_block, r_block, persistent or most_r <= r_block, warps)
 
 
-def _inner_loads(kernel: Kernel) -> int:
-    return len({v.args[0] for v in kernel.values if v.name == "load" and v.loops & kernel.inner_bits})
-
-
 def _room(kernel: Kernel) -> int:
     """The most elements of a block in registers."""
-    loads = _inner_loads(kernel)
+    loads = inner_loads(kernel)
     return next(elements for most, elements in _PERSISTENT if loads <= most)
 
 
@@ -276,44 +272,9 @@ def _power_of_two(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-def accesses(kernel: Kernel) -> list[tuple[Expr, int]]:
-    """(index, positions of the value that is loaded or stored) of all accesses to memory."""
-    loads = [(value.args[1], at) for at, value in enumerate(kernel.values) if value.name == "load"]
-    return loads + [(store.index, store.value) for store in kernel.stores]
-
-
-def _narrowest(kernel: Kernel) -> int:
-    """Bytes of the narrowest element that every iteration loads or stores."""
-    every = (1 << len(kernel.loops)) - 1
-    found = [kernel.values[at].dtype.itemsize for index, at in accesses(kernel) if kernel.loops_of(index) == every]
-    return min(found, default=4)
-
-
 def neighbours_of_thread(kernel: Kernel, blocks: Blocks) -> int:
     """The elements of a row that a thread loads at once, in steps along rows: 16 bytes. 1 along columns."""
-    if _neighbours_are_outer(kernel):
+    if neighbours_are_outer(kernel):
         return 1
     inner = [v.dtype.itemsize for v in kernel.values if v.name == "load" and v.loops & kernel.inner_bits]
     return max(min(16 // max(inner, default=16), blocks.r_block // (32 * blocks.warps)), 1)
-
-
-def _crossing_loops(kernel: Kernel) -> tuple[int, int] | None:
-    """Two long loops, one contiguous in some buffers, the other in other buffers."""
-    fast: set[int] = set()
-    for index, _ in accesses(kernel):
-        if len([symbol for symbol in kernel.loops if symbol in index.symbols]) > 1:
-            fast.update(at for at in range(kernel.outer) if index.coefficient(kernel.loops[at]) == 1)
-    long = sorted(at for at in fast if kernel.typical[at] >= _SHORTEST_SIDE)
-    return (long[-2], long[-1]) if len(long) > 1 else None
-
-
-def _neighbours_are_outer(kernel: Kernel) -> bool:
-    """True if most accesses touch neighbouring elements along the last shared loop, not along the last inner loop."""
-    if not kernel.outer:
-        return False
-    shared, inner = kernel.loops[kernel.outer - 1], kernel.loops[-1]
-    votes = 0
-    for index, _ in accesses(kernel):
-        if shared in index.symbols and inner in index.symbols:
-            votes += (index.coefficient(shared) == 1) - (index.coefficient(inner) == 1)
-    return votes > 0

@@ -8,7 +8,8 @@ from stator.inductor.codegen.kernel import Kernel
 from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, as_expr
 from stator.shapes.simplify import add_loop
 
-from .blocks import ALIGNED, Blocks, accesses
+from .access_patterns import accesses
+from .blocks import ALIGNED, Blocks
 
 X, R = Symbol("x"), Symbol("r")  # the flattened loops in indices
 

@@ -10,6 +10,8 @@ import torch
 from stator.inductor.codegen.kernel import Kernel
 from stator.inductor.loops.body import Ref
 
+from .access_patterns import neighbours_are_outer
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -33,8 +35,9 @@ class NextPhase:
 def next_phase_at_once(kernel: Kernel, phase: int) -> NextPhase | None:
     """The reductions of the next phase, if all can be computed in this one, and nothing else runs over the row then.
 
-    Where a maximum grows, the sum of exponentials so far shrinks (M. Milakov and N. Gimelshein, 2018). As this takes
-    longer than a second run over a row that is near, no further run may follow. Moments around the mean follow from
+    Where a maximum grows, the sum of exponentials so far shrinks (M. Milakov and N. Gimelshein, 2018). Along columns,
+    where this happens once for each element, it takes longer than a second run over a column that is near, and no
+    further run may follow. Moments around the mean follow from
     those around the mean of the first elements. If k of n elements were first, the squared distance of both means is
     below n / k times the variance, so that a sum of squares is at most so much larger than the result."""
     behind = reductions(kernel, phase + 1)
@@ -42,7 +45,8 @@ def next_phase_at_once(kernel: Kernel, phase: int) -> NextPhase | None:
         return None
     now = reductions(kernel, phase)
     exponentials = {_maximum_below(kernel, total): total for total in behind}
-    if len(exponentials) == len(behind) and exponentials.keys() <= {*now} and phase + 2 == kernel.phases:
+    quick = phase + 2 == kernel.phases or not neighbours_are_outer(kernel)
+    if len(exponentials) == len(behind) and exponentials.keys() <= {*now} and quick:
         return NextPhase(exponentials, [])
     moments = _moments(kernel, behind)
     return NextPhase({}, moments) if moments and {one.total for one in moments} <= {*now} else None
