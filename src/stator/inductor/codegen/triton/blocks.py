@@ -10,7 +10,7 @@ from stator.inductor.sizes import ceil_div, product
 from stator.shapes.expr import ExprLike
 
 from .access_patterns import crossing_loops, inner_loads, narrowest, neighbours_are_outer
-from .joint_reductions import joint_phases, reductions
+from .joint_reductions import joint_phases, next_phase_at_once, reductions
 
 _WAVE = 264  # programs that occupy a large GPU: two for each multiprocessor
 _BYTES = 32  # of one buffer for a thread: two loads of 16 bytes are in flight
@@ -22,8 +22,11 @@ _TILE = 64  # elements along each side of a tile: whole lines of the cache on bo
 _LANES, _FEWEST_LANES = 64, 16  # rows that a program reduces together if neighbours lie in other rows
 _LINE = 128  # bytes of neighbours in steps along columns
 _KEPT_COLUMNS = 8192  # elements of a block in registers if neighbours lie in other rows
+_LONG_OPERATIONS = frozenset(("erf", "tanh", "exp", "sigmoid"))
 _KEPT_PER_THREAD = 64  # of them; exchanges between many warps took most of the time
 _SUM_ELEMENTS = 2048  # of a block whose columns are summed, too
+_SUM_ROW, _LONG_SUM_ROW = 1024, 4096  # elements of a row that is summed alone, and of one that is summed with the next
+_AHEAD, _AHEAD_BYTES = 3, 1 << 16  # stages of loads ahead of their rows, in so much shared memory
 _STEP = 4096  # elements of a step along rows that do not fit in registers
 _JOINT_STEP = 2048  # where accumulators of joint reductions take registers, too
 _PIECE = 1  # steps of a program along a row without a reduction
@@ -34,7 +37,8 @@ _SHORTEST_STEP = 128  # of loops whose rows may be longer than those of the exam
 _PERSISTENT = ((3, 16384), (6, 8192), (1 << 30, 4096))
 _COLUMNS = 32768  # of a block in registers that has long rows of one buffer: sectors of 32 bytes in each
 _WARP_ROW = 1024  # elements of a row for which one warp needs no exchange with others, if there are many rows
-_MANY_ROWS = 12 * _WAVE
+_FEW_ROWS = 16  # whose programs leave most of the device idle: they have as many threads as they can
+_MANY_ROWS = 6 * _WAVE
 _MOST_WARPS = 16  # of a persistent row
 _MOST_ELEMENTS = 1 << 16  # of a block
 ALIGNED = 16  # elements: 16 bytes of the narrowest
@@ -46,8 +50,8 @@ class Blocks:
 
     programs: shared loops of which each program runs one iteration. x_loops, r_loops: positions of loops.
     persistent: a whole row is one block, so that every inner value is computed once. masked: the last block may be
-    partly outside. steps: blocks of x that a program runs one after the other. row_steps: the steps along a row that a
-    program runs; 0: all of them.
+    partly outside. steps: blocks of x that a program runs one after the other; stages: how far ahead their elements are
+    loaded. row_steps: the steps along a row that a program runs; 0: all of them.
     """
 
     programs: tuple[int, ...]
@@ -62,6 +66,7 @@ class Blocks:
     persistent: bool
     warps: int
     steps: int = 1
+    stages: int = 1
     row_steps: int = 0
 
     @property
@@ -167,15 +172,25 @@ def _row_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...])
     else:
         if kernel.phases == 1 and not reductions(kernel, 0) and all(s.loops & kernel.inner_bits for s in kernel.stores):
             return _piece_blocks(kernel, shared, inner, rows, row)
-        step = _JOINT_STEP if _runs_once(kernel) else 2 * _STEP if kernel.phases > 1 else _STEP
-        r_block = min(max(_power_of_two(row), _SHORTEST_STEP), step)
+        r_block = min(max(_power_of_two(row), _SHORTEST_STEP), _longest_step(kernel, rows))
     x_block = max(2048 // r_block, 1)
     x_block = _block(most_x, _shrunk(x_block, rows, min(max(1, _SMALLEST // r_block), x_block)))
     elements = x_block * r_block
     warps = min(max(elements // (32 * _PER_THREAD), 4), _MOST_WARPS if persistent else 32)
-    if not persistent and kernel.phases > 1 and elements >= _JOINT_STEP:
+    if not persistent and rows <= _FEW_ROWS:
+        warps = min(max(elements // 256, warps), 32)
+    elif not persistent and kernel.phases > 1 and elements >= _JOINT_STEP:
         warps = min(2 * warps, 32)  # fewer rows at a time: a later phase finds its row in the second-level cache
     return _blocks(kernel, (), shared, inner, x_block, r_block, persistent, warps)
+
+
+def _longest_step(kernel: Kernel, rows: int) -> int:
+    if rows <= _FEW_ROWS:
+        return 2 * _STEP
+    if _runs_once(kernel):
+        joint = next_phase_at_once(kernel, 0)
+        return _STEP if joint and joint.exponentials else _JOINT_STEP
+    return 2 * _STEP if kernel.phases > 1 else _STEP
 
 
 def _piece_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...], rows: int, row: int) -> Blocks:
@@ -190,14 +205,19 @@ def _piece_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...
 def _row_sum_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...]) -> Blocks:
     """Rows one after the other, with accumulators for columns in registers."""
     r_block = _power_of_two(product([kernel.sizes[at] for at in inner]))
-    x_block = max(min(_SUM_ELEMENTS // r_block, kernel.rows_each & -kernel.rows_each), 1)
-    warps = min(max(x_block * r_block // (32 * _PER_THREAD), 4), _MOST_WARPS)
+    wanted = 2 if r_block >= _LONG_SUM_ROW else 1 if r_block >= _SUM_ROW else _SUM_ELEMENTS // r_block
+    x_block = max(min(wanted, kernel.rows_each & -kernel.rows_each), 1)
+    warps = min(max(x_block * r_block // (32 * _PER_THREAD), 2), _MOST_WARPS)
     return _with_row_sums(kernel, _blocks(kernel, (), shared, inner, x_block, r_block, True, warps))
 
 
 def _with_row_sums(kernel: Kernel, blocks: Blocks) -> Blocks:
     masked = not kernel.knowledge.divides(kernel.rows_each, blocks.x_size)
-    return replace(blocks, steps=kernel.rows_each // blocks.x_block, x_masked=masked)
+    every = (1 << len(kernel.loops)) - 1
+    loaded = {v.args[0]: v.dtype.itemsize for v in kernel.values if v.name == "load" and v.loops == every}
+    ahead = (_AHEAD - 1) * blocks.x_block * blocks.r_block * sum(loaded.values())
+    stages = _AHEAD if ahead <= _AHEAD_BYTES else 1
+    return replace(blocks, steps=kernel.rows_each // blocks.x_block, stages=stages, x_masked=masked)
 
 
 def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...]) -> Blocks:
@@ -227,6 +247,8 @@ def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ..
         return _blocks(kernel, programs, shared, inner, x_block, r_block, most_r <= r_block, warps)
     each = _KEPT_PER_THREAD if loads == 1 else _KEPT_PER_THREAD // 2
     warps = min(max(x_block * r_block // (32 * each), 4), _MOST_WARPS)
+    if not persistent and any(v.name in _LONG_OPERATIONS and v.loops & kernel.inner_bits for v in kernel.values):
+        warps = min(2 * warps, _MOST_WARPS)  # they take longer than exchanges between warps
     return _blocks(kernel, programs, shared, inner, x_block, r_block, persistent or most_r <= r_block, warps)
 
 

@@ -128,7 +128,7 @@ class _Emitter(KernelStatements):
             self.line(f"sum{at} = tl.full([XBLOCK, RBLOCK], 0.0, tl.float32)")
         values = self.kernel.values
         self._run([at for at in self.live if not values[at].loops & self.x_bits and not values[at].phase], [])
-        self.line(f"for start in range(0, {each}, XBLOCK):")
+        self.line(f"for start in tl.range(0, {each}, XBLOCK, num_stages={self.blocks.stages}):")
         with self.indented():
             self.line("x = first + start + tl.arange(0, XBLOCK)[:, None]")
             if self.masks_x:
