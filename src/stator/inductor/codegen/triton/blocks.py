@@ -24,8 +24,8 @@ _LINE = 128  # bytes of neighbours in steps along columns
 _KEPT_COLUMNS = 8192  # elements of a block in registers if neighbours lie in other rows
 _LONG_OPERATIONS = frozenset(("erf", "tanh", "exp", "sigmoid"))
 _KEPT_PER_THREAD = 64  # of them; exchanges between many warps took most of the time
-_SUM_ELEMENTS = 2048  # of a block whose columns are summed, too
-_SUM_ROW, _LONG_SUM_ROW = 1024, 4096  # elements of a row that is summed alone, and of one that is summed with the next
+_SUM_ELEMENTS = 1024  # of a block whose columns are summed, too
+_LONG_SUM_ROW = 4096  # elements of a row that is summed with the next one
 _AHEAD, _AHEAD_BYTES = 3, 1 << 16  # stages of loads ahead of their rows, in so much shared memory
 _STEP = 4096  # elements of a step along rows that do not fit in registers
 _JOINT_STEP = 2048  # where accumulators of joint reductions take registers, too
@@ -205,7 +205,7 @@ def _piece_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...
 def _row_sum_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...]) -> Blocks:
     """Rows one after the other, with accumulators for columns in registers."""
     r_block = _power_of_two(product([kernel.sizes[at] for at in inner]))
-    wanted = 2 if r_block >= _LONG_SUM_ROW else 1 if r_block >= _SUM_ROW else _SUM_ELEMENTS // r_block
+    wanted = 2 if r_block >= _LONG_SUM_ROW else _SUM_ELEMENTS // r_block
     x_block = max(min(wanted, kernel.rows_each & -kernel.rows_each), 1)
     warps = min(max(x_block * r_block // (32 * _PER_THREAD), 2), _MOST_WARPS)
     return _with_row_sums(kernel, _blocks(kernel, (), shared, inner, x_block, r_block, True, warps))
@@ -239,7 +239,8 @@ def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ..
         r_block = _power_of_two(int(most_r))
         x_block = min(max(_KEPT_COLUMNS // r_block, _FEWEST_LANES // 2), _LANES)
     else:
-        x_block, r_block = line, _power_of_two(int(min(most_r, 64 if row >= _LONG_COLUMN else 32)))
+        step = 32 if row < _LONG_COLUMN else 64 if loads > 1 or width > 2 else 128
+        x_block, r_block = line, _power_of_two(int(min(most_r, step)))
     x_block = _block(most_x, _shrunk(x_block, rows, min(max(_FEWEST_LANES, _SMALLEST // r_block), x_block)))
     if not persistent and rows < _WAVE * x_block:  # few programs wait less if they load much at a time
         r_block = max(_power_of_two(int(min(most_r, _LONG_STEP))), r_block)
@@ -247,7 +248,8 @@ def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ..
         return _blocks(kernel, programs, shared, inner, x_block, r_block, most_r <= r_block, warps)
     each = _KEPT_PER_THREAD if loads == 1 else _KEPT_PER_THREAD // 2
     warps = min(max(x_block * r_block // (32 * each), 4), _MOST_WARPS)
-    if not persistent and any(v.name in _LONG_OPERATIONS and v.loops & kernel.inner_bits for v in kernel.values):
+    stores = any(store.loops & kernel.inner_bits for store in kernel.stores)
+    if not persistent and stores and any(value.name in _LONG_OPERATIONS for value in kernel.values):
         warps = min(2 * warps, _MOST_WARPS)  # they take longer than exchanges between warps
     return _blocks(kernel, programs, shared, inner, x_block, r_block, persistent or most_r <= r_block, warps)
 
