@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from symbolic_graphs import SymbolicGraph
 
+import stator
 from stator import pipeline
 
 MODES = {1: ("nearest", "nearest-exact", "linear"), 2: ("nearest", "nearest-exact", "bilinear", "bicubic", "area")}
@@ -49,3 +50,17 @@ def test_without_aliases_and_with_aligned_corners(mode: str) -> None:
     check(lambda x: F.interpolate(x, size=(4, x.size(3)), mode=mode, antialias=True), 2)
     check(lambda x: F.interpolate(x, scale_factor=(2.0, 0.6), mode=mode, align_corners=True), 2)
     check(lambda x: F.interpolate(x, scale_factor=1.5, mode=mode, recompute_scale_factor=True), 2)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("factor", [1.1, 1.3, 2.05])
+@pytest.mark.parametrize("sizes", [(8,), (8, 20), (8, 8), (4, 8, 6)])
+def test_to_as_many_or_twice_as_many_pixels(sizes: tuple[int, ...], factor: float, mode: str) -> None:
+    """Some of eager's kernels ignore the factor then."""
+    compiled = stator.compile(lambda x: F.interpolate(x.neg(), scale_factor=factor, mode=mode).neg())
+    x = torch.randn(2, 3, *sizes, requires_grad=True)
+    found, expected = compiled(x), F.interpolate(x, scale_factor=factor, mode=mode)
+    assert torch.equal(found, expected)
+    weights = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((result * weights).sum(), x)[0] for result in (found, expected)]
+    torch.testing.assert_close(*gradients)

@@ -14,7 +14,7 @@ import torch
 from stator.prims.decompositions.decomposition_decorator import decomposes, iota
 from stator.prims.layout import is_unknown, surely, wrap_dim
 
-from .resampling import linear_places, nearest_places, reflected, replicated, scales_of, unless_equal
+from .resampling import linear_places, nearest_places, reflected, replicated, scales_of, unless_equal, unless_repeated
 
 aten = torch.ops.aten
 
@@ -109,6 +109,7 @@ def _nearest_backward(names: str, shift: float) -> None:
             return NotImplemented
         given = scales_of(output_size, scales, named)
         sizes = list(input_size)[2:]
+        given = unless_repeated(sizes, output_size, given, shift, grad_output)
         factors = _whole_factors(output_size, sizes, given)
         if factors is not None:
             return _summed_blocks(grad_output, sizes, factors)

@@ -19,6 +19,19 @@ def scale_of(scale: float | None, size: Any, target: Any) -> float:
     return 1.0 / scale if scale is not None and scale > 0 else size / target
 
 
+def unless_repeated(
+    sizes: Sequence[Any], output_size: Sequence[Any], scales: Sequence[float | None], shift: float, like: Any
+) -> list[float | None]:
+    """Drop the scales of dimensions in which each element is read once, or each twice: kernels of CPUs that begin at
+    the first element (no `shift`) read their scale from the sizes then."""
+    if shift or like.device.type != "cpu":
+        return list(scales)
+    return [
+        None if scale is not None and (target == size or target == 2 * size) else scale
+        for size, target, scale in zip(sizes, output_size, scales, strict=True)
+    ]
+
+
 def nearest_places(
     sizes: Sequence[Any], output_size: Sequence[Any], scales: Sequence[float | None], shift: float, like: Any
 ) -> list[Any]:
@@ -37,7 +50,10 @@ def nearest_places(
 
 
 def nearest(self: Any, output_size: Sequence[Any], scales: Sequence[float | None], shift: float) -> Any:
-    places = nearest_places(list(self.shape)[2:], output_size, scales, shift, self)
+    sizes = list(self.shape)[2:]
+    if len(sizes) == 2:  # eager's kernels of one and three dimensions take the scale as it is
+        scales = unless_repeated(sizes, output_size, scales, shift, self)
+    places = nearest_places(sizes, output_size, scales, shift, self)
     return aten.index.Tensor(self, [None, None, *places])
 
 
