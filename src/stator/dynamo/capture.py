@@ -29,7 +29,7 @@ from .interpreter.generators import GeneratorValue
 from .interpreter.nested_break import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
 from .interpreter.reconstruction import FrameReconstructor
 from .interpreter.release_capture_state import dismantle
-from .interpreter.varying_loops import behind_for_iter
+from .interpreter.varying_loops import behind_for_iter, loop_counters
 from .interpreter.wrapping import CONSTANT_TYPES
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
 from .ir.prepared_code import callees_read_frames, prepare_code, reads_no_frame
@@ -196,6 +196,7 @@ class _Attempt:
         item = behind_for_iter(frame)
         if item is not None:
             context.expected.add(LocalSource(item))
+        context.expected.update(LocalSource(name) for name in loop_counters(frame.program, self.arguments))
         return frame
 
     def _go_on_handling(self, context: FrameCapture, frame: Frame) -> None:

@@ -34,6 +34,7 @@ def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
     the other path. Where both meet with equal stacks, either truth is right; where they meet with numbers of which each
     call takes the smaller or larger one, the frame continues there."""
     context = frame.context
+    context.loops.meet_test(frame, value, jump)
     if isinstance(value, ConstantValue):
         return context.truth(value)
     wanted = _truth_to_go_on(frame.program, jump)
