@@ -17,9 +17,17 @@ from stator.base.registry import Registry
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, specials
 from stator.prims.decompositions import quantiles
 from stator.prims.operators.checks import check
+from stator.prims.record import record
 
 # Keyed by the call target: a function, or the name of a method.
 stand_ins: Registry[Any, Callable[..., Any]] = Registry("torch function that reads data")
+
+
+def decomposed(target: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """The decomposition of an operator, which autograd differentiates step by step."""
+    rule = record(target).decompose
+    assert rule is not None, target
+    return rule(*args, **kwargs)
 
 
 def _quantile_by(rule: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,6 +87,8 @@ def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """Run below autograd: above autograd, the C++ skips the check of the classes for tensors without data."""
     if num_classes == -1 or not isinstance(input, FakeTensor):
         return F.one_hot(input, num_classes)
+    if type(num_classes) is torch.SymInt and num_classes >= 1 and input.dtype is torch.int64:
+        return decomposed(torch.ops.aten.one_hot.default, input, num_classes)  # type: ignore[no-any-return]
     with torch._C._AutoDispatchBelowAutograd():
         return F.one_hot(input, num_classes)
 

@@ -17,7 +17,7 @@ from stator.prims.layout import broadcast_shapes
 from stator.prims.operators.checks import check
 from stator.prims.shape_rules.creation import lower_triangle
 
-from .data_dependent_functions import stand_ins
+from .data_dependent_functions import decomposed, stand_ins
 
 aten = torch.ops.aten
 
@@ -117,6 +117,29 @@ def _gru_cell(
     reset, update = (torch.sigmoid(of_state[gate] + of_input[gate]) for gate in (0, 1))
     new = torch.tanh(of_input[2] + of_state[2] * reset)
     return (hx - new) * update + new
+
+
+@stand_ins.register(torch.diagonal, "diagonal")
+def _diagonal(input: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: int = 1, **names: Any) -> torch.Tensor:
+    """The main diagonal behind the first columns, or rows."""
+    if not is_symbolic(offset) or names:
+        return torch.diagonal(input, offset, dim1, dim2, **names)
+    dim, first = (dim2, offset) if offset >= 0 else (dim1, -offset)
+    return torch.diagonal(aten.slice.Tensor(input, dim, first), 0, dim1, dim2)
+
+
+@stand_ins.register(torch.diag_embed, "diag_embed")
+def _diag_embed(input: torch.Tensor, offset: Any = 0, dim1: int = -2, dim2: int = -1) -> torch.Tensor:
+    if not is_symbolic(offset):
+        return torch.diag_embed(input, offset, dim1, dim2)
+    return decomposed(aten.diag_embed.default, input, offset, dim1, dim2)  # type: ignore[no-any-return]
+
+
+@stand_ins.register(torch.diag, "diag")
+def _diag(input: torch.Tensor, diagonal: Any = 0, **options: Any) -> torch.Tensor:
+    if not is_symbolic(diagonal) or options or input.dim() not in (1, 2):
+        return torch.diag(input, diagonal, **options)
+    return _diag_embed(input, diagonal) if input.dim() == 1 else _diagonal(input, diagonal).clone()
 
 
 def _positions(original: Callable[..., Any], triangle: Callable[..., Any], count: Callable[..., Any]) -> None:

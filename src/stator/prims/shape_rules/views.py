@@ -437,7 +437,7 @@ def diagonal(self: Any, offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Tensor
         columns = columns - offset
     else:
         rows = rows + offset
-    length = rows if rows < columns else columns
+    length = smaller_size(rows, columns)
     start = self.storage_offset()
     if length <= 0:
         length = 0
