@@ -39,6 +39,7 @@ from stator.graph.fake.unknown_sizes import rely_on_copy
 from stator.graph.fake.wrapper_subclasses import fakes_in, has_own_functions, is_wrapper, storages_of, version_of
 from stator.graph.ir.aten_graph import LazyGraphModule
 from stator.graph.operators.data_dependent_functions import stand_ins
+from stator.graph.operators.number_forms import of_numbers
 from stator.graph.torch_warnings import cpp_warnings_kept, of_operator, warnings_of_kernel, warnings_of_variance
 
 from .data_dependent_errors import is_noticed, may_fail, refuses_symbols, why_it_failed
@@ -333,7 +334,9 @@ class GraphBuilder:
         warned: list[str] = []
         try:
             with outside_inference_mode(), self.mode, cpp_warnings_kept(_callee(target), warned):
-                result = rely_on_copy(target, args, (stand_ins.get(target) or run)(*args, **kwargs))
+                made = of_numbers(target, args, kwargs)
+                made = (stand_ins.get(target) or run)(*args, **kwargs) if made is NotImplemented else made
+                result = rely_on_copy(target, args, made)
             for text in (*warned, *warnings_of_kernel(_name(target), args)):
                 if of_operator(text) or self.kernels_warn:
                     self.context.warn_now(text)
@@ -464,8 +467,8 @@ def _decides_in_backward(target: Any, kwargs: dict[str, Value]) -> bool:
     return name in _POWERS or ("alpha" in kwargs and name in _SUMS)
 
 
-_POWERS = frozenset({"pow", "ipow", "rpow", "float_power", "lerp", "foreach_pow", "foreach_lerp"})
-_SUMS = frozenset({"add", "sub", "subtract", "rsub", "foreach_add", "foreach_sub"})
+_POWERS = frozenset({"foreach_pow", "foreach_lerp"})
+_SUMS = frozenset({"rsub", "foreach_add", "foreach_sub"})
 
 
 def _lower_tensor(recorder: GraphBuilder, value: TensorValue) -> tuple[Any, Any]:

@@ -274,7 +274,8 @@ class NumberNodes:
         if recorder.graph is not recorder.root:
             node = recorder.open[-1].lift_number(value, example)
             node.meta["number"] = True
-        number = Number(ask=lambda: _plain(value.constant()), whole=whole)
+        ask = lambda: _plain(value.constant())  # noqa: E731
+        number = Number(ask=ask, whole=whole, known=value.number.node, of_input=True)
         return node, torch.SymInt(number) if whole else torch.SymFloat(number)
 
     def _placeholder(self, value: SymbolicNumber) -> fx.Node:

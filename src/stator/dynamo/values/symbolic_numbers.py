@@ -140,6 +140,8 @@ class SymbolicNumber(Value):
         return self._as_constant(context, "as a key, or a member of a set").value
 
     def get_attr(self, context: CaptureContext, name: str) -> Value:
+        if not hasattr(self.kind, name):  # an AttributeError, whatever the value
+            return ConstantValue(self.kind()).get_attr(context, name)
         return self._as_constant(context, f"and its attribute {name!r}").get_attr(context, name)
 
     def _as_constant(self, context: CaptureContext, what: str) -> ConstantValue:

@@ -8,6 +8,7 @@ them; any other operator reads the value. Control flow and sizes never use them.
 from __future__ import annotations
 
 import builtins
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +18,13 @@ from torch._ops import OpOverload
 
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.registry import Registry
+from stator.prims.decompositions import creation
 from stator.prims.decompositions.decomposition_decorator import cast, conform
 from stator.prims.foreach import FOREACH
 from stator.prims.record import record
 from stator.prims.type_promotion import common_dtype, computation_dtype, is_integral, number_dtype
+from stator.shapes.conditions import compare
+from stator.shapes.sym_node import SymbolicNode
 
 aten = torch.ops.aten
 
@@ -52,18 +56,29 @@ class Number:
     None.
 
     ask: returns the value and relies on it from then on; None if the value is unknown. whole: whether the number is an
-        int.
+        int. known: the number as an expression over inputs, of which capture asks questions. of_input: whether the
+        number is computed from inputs alone, so that capture has asked all questions about it. plain: the value of a
+        number of the code.
     """
 
-    __slots__ = ("ask", "tensor", "whole")
+    __slots__ = ("ask", "known", "of_input", "plain", "tensor", "whole")
     constant = None  # torch reads this attribute
 
     def __init__(
-        self, tensor: torch.Tensor | None = None, ask: Callable[[], Any] | None = None, whole: bool = False
+        self,
+        tensor: torch.Tensor | None = None,
+        ask: Callable[[], Any] | None = None,
+        whole: bool = False,
+        known: SymbolicNode | None = None,
+        of_input: bool = False,
+        plain: float | None = None,
     ) -> None:
         self.tensor = tensor
-        self.ask = ask
+        self.plain = plain
+        self.ask = ask if plain is None else lambda: plain
         self.whole = whole if tensor is None else not tensor.dtype.is_floating_point
+        self.known = known
+        self.of_input = of_input
 
     # -- torch's interface of symbolic nodes; see torch/csrc/utils/python_symnode.h --
     def is_int(self) -> bool:
@@ -128,36 +143,102 @@ class Number:
     def sym_float(self) -> Number:
         return self
 
+    def wrap_int(self, value: int) -> Number:
+        return _constant(value)
+
+    wrap_float = wrap_bool = wrap_int
+
+    def is_between(self, low: float, high: float) -> bool:
+        """Whether the number lies between two others, which it does not equal. Capture relies on it where it is so;
+        a traced graph comes from a capture that has relied on it."""
+        if self.known is None:
+            return self.of_input
+        environment = self.known.environment
+        relations: list[Any] = [
+            compare(relation, self.known.value, bound)
+            for relation, bound in ((">", low), ("<", high))
+            if abs(bound) != math.inf
+        ]
+        holding = all(one.holds(environment.hints) for one in relations)
+        return holding and all(map(environment.decide, relations))
+
     def __getattr__(self, name: builtins.str) -> Any:
-        """Compute arithmetic and comparisons on the value."""
+        """Arithmetic: in tensors of a traced graph, or of values which nothing relies on until they are needed."""
         if name.startswith("__"):
             raise AttributeError(name)
         function = _FUNCTIONS.get(name)
-        if function is None or self.ask is None:
+        if function is None or (self.ask is None and self.tensor is None):
             raise DataDependent("data-dependent", f"{name} of a Python number that is not known while tracing")
-        return lambda *others: _constant(function(self.value(), *map(_plain, others)))
+        return lambda *others: _computed(name, function, (self, *others))
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "neg", "pow")},
-    **{"float_truediv": operator.truediv, "float_pow": operator.pow},
-    **dict.fromkeys(("wrap_int", "wrap_float", "wrap_bool"), lambda _, value: value),
+    **{"float_truediv": operator.truediv, "float_pow": operator.pow, "sqrt": math.sqrt},
 }
 
 
 def _constant(value: float) -> Number:
-    return Number(ask=lambda: value, whole=type(value) is int)
+    return Number(whole=type(value) is int, of_input=True, plain=value)
 
 
-def _plain(value: Any) -> Any:
-    return value.value() if isinstance(value, Number) else value
+def _computed(name: str, function: Callable[..., Any], numbers: tuple[Number, ...]) -> Number:
+    of_input = all(number.of_input for number in numbers)
+    if any(number.tensor is not None for number in numbers):
+        return Number(_in_tensors(function, numbers), of_input=of_input)
+    if function is operator.pow:  # whose type depends on the values
+        return _constant(function(*[number.value() for number in numbers]))
+    whole = all(number.whole for number in numbers) and function not in (operator.truediv, math.sqrt)
+    return Number(
+        ask=lambda: function(*[number.value() for number in numbers]),
+        whole=whole,
+        known=_known(name, numbers),
+        of_input=of_input,
+    )
 
 
-def symbolic(tensor: torch.Tensor) -> Any:
+def _known(name: str, numbers: tuple[Number, ...]) -> SymbolicNode | None:
+    if name not in _EXPRESSED or any(number.known is None and number.plain is None for number in numbers):
+        return None
+    first = next((number.known for number in numbers if number.known is not None), None)
+    operands = [number.known or _wrapped(first, number.plain) for number in numbers]
+    return getattr(operands[0], name)(*operands[1:])  # type: ignore[no-any-return]
+
+
+def _wrapped(node: Any, value: Any) -> SymbolicNode:
+    return node.wrap_int(value) if type(value) is int else node.wrap_float(value)  # type: ignore[no-any-return]
+
+
+_EXPRESSED = frozenset(("add", "sub", "mul", "truediv", "float_truediv", "neg"))
+
+
+def _in_tensors(function: Callable[..., Any], numbers: tuple[Number, ...]) -> torch.Tensor:
+    """Python's function of floats in float64, which has Python's bits. Ints of Python have no largest one."""
+    if function is not operator.truediv and all(number.whole for number in numbers):
+        raise DataDependent("data-dependent", "arithmetic of ints that are not known while tracing")
+    operands = [
+        float(number.value()) if number.tensor is None else cast(number.tensor, torch.float64) for number in numbers
+    ]
+    if function is operator.neg or function is math.sqrt:
+        return (aten.neg if function is operator.neg else aten.sqrt).default(operands[0])  # type: ignore[no-any-return]
+    if not isinstance(operands[0], torch.Tensor):
+        operands[0] = aten.full_like.default(operands[1], operands[0])
+    if function not in _OF_TENSORS:
+        raise DataDependent("data-dependent", f"{function.__name__} of numbers that are not known while tracing")
+    return _OF_TENSORS[function](*operands)  # type: ignore[no-any-return]
+
+
+_OF_TENSORS: dict[Callable[..., Any], OpOverload] = {
+    **{operator.add: aten.add.Tensor, operator.sub: aten.sub.Tensor, operator.mul: aten.mul.Tensor},
+    operator.truediv: aten.div.Tensor,
+}
+
+
+def symbolic(tensor: torch.Tensor, of_input: bool = False) -> Any:
     """Return the number in a zero-dim tensor as an argument of operators: in a traced graph, its node."""
     if not tensor.dtype.is_floating_point:
-        return torch.SymInt(Number(cast(tensor, torch.int64)))
-    return torch.SymFloat(Number(cast(tensor, torch.float64)))
+        return torch.SymInt(Number(cast(tensor, torch.int64), of_input=of_input))
+    return torch.SymFloat(Number(cast(tensor, torch.float64), of_input=of_input))
 
 
 SYMBOLIC = (torch.SymFloat, torch.SymInt)
@@ -188,25 +269,50 @@ def replace_numbers(value: Any, by: Callable[[Number], Any]) -> Any:
     return value
 
 
+def held(number: Number) -> Any:
+    """Return the tensor that holds a number in a traced graph, or the value of another number."""
+    return number.value() if number.tensor is None else number.tensor
+
+
+def in_tensors(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The arguments of an operator that traced graphs hold with numbers, first for its shape rule, then with tensors
+    for the numbers; None for another operator."""
+    if func not in LEFT_WITH_NUMBERS:
+        return None
+    return tuple((replace_numbers(args, by), replace_numbers(kwargs, by)) for by in (stand_in, held))
+
+
 def number_from_tensor(tensor: torch.Tensor) -> Any:
     """Read the number in a zero-dim tensor. Captured graphs call this function on a Python float that they take as a
     tensor."""
-    return symbolic(tensor) if hasattr(tensor, "fake_mode") else tensor.item()
+    return symbolic(tensor, of_input=True) if hasattr(tensor, "fake_mode") else tensor.item()
 
 
 def takes_unknown_numbers(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a traced graph can hold this call while the values of its numbers are unknown."""
+    if target in LEFT_WITH_NUMBERS:
+        return True
     if target not in rules and (target not in FOREACH_BY_TARGET or FOREACH_BY_TARGET[target].single not in rules):
         return False
     dtypes = _dtypes((args, tuple(kwargs.values())))
     single = FOREACH_BY_TARGET[target].single if target in FOREACH_BY_TARGET else target
     if single in _IN_TENSORS_DTYPE and any(map(is_integral, dtypes)):
         return False
+    if single in _ELEMENTS and is_integral(args[0].dtype):
+        return False
     if single in _POWERS and all(map(is_integral, dtypes)):  # eager refuses negative exponents of integers
         return False
     return not any(dtype.is_complex for dtype in dtypes) and _only_numbers_are_numbers(target, args, kwargs)
 
 
+# Random operators, whose floats decide about values alone. Traced graphs hold them with tensors for their numbers.
+LEFT_WITH_NUMBERS = frozenset(
+    (
+        *(aten.bernoulli.p, aten.native_dropout.default, aten.normal_functional.default, aten.uniform.default),
+        *(aten.exponential.default, aten.cauchy.default, aten.log_normal.default, aten.geometric.default),
+        *(aten.normal.float_float, aten.normal.Tensor_float, aten.normal.float_Tensor),
+    )
+)
 _POWERS = frozenset((aten.pow.Tensor_Scalar, aten.pow.Scalar))
 
 
@@ -219,6 +325,8 @@ def _only_numbers_are_numbers(target: OpOverload, args: tuple[Any, ...], kwargs:
 
 # Operators whose number eager converts to the tensors' dtype, even if that drops its fraction.
 _IN_TENSORS_DTYPE = frozenset((aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))
+# ... to the dtype of the first tensor, of which it becomes an element
+_ELEMENTS = frozenset((aten.index_fill.int_Scalar, aten.scatter.value, aten.constant_pad_nd.default))
 
 
 def _dtypes(value: Any) -> list[torch.dtype]:
@@ -379,6 +487,37 @@ for _name in ("leaky_relu", "elu", "softplus", "hardtanh", "threshold", "hardshr
         _registers(_target)(_rule)
 
 
+def _of_tensors(rule: Rule) -> Rule:
+    """A rule that takes tensors in place of numbers, which it rounds itself."""
+    return lambda *args, **kwargs: rule(*replace_numbers(args, held), **replace_numbers(kwargs, held))
+
+
+_registers(aten.linspace.default)(_of_tensors(creation.linspace))
+_registers(aten.logspace.default)(_of_tensors(creation.logspace))
+
+
+@_registers(aten.index_fill.int_Scalar)
+def _index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
+    return aten.index_fill.int_Tensor(self, dim, index, _operand(value, self.dtype))
+
+
+@_registers(aten.scatter.value)
+def _scatter(self: Any, dim: int, index: Any, value: Any) -> Any:
+    source = aten.expand.default(_on(self.device, _operand(value, self.dtype)), list(index.shape))
+    return aten.scatter.src(self, dim, index, source)
+
+
+def _on(device: torch.device, tensor: Any) -> Any:
+    return tensor if tensor.device == device else aten._to_copy.default(tensor, device=device)
+
+
+@_registers(aten.constant_pad_nd.default)
+def _pad(self: Any, pad: Any, value: Any) -> Any:
+    inside = aten.constant_pad_nd.default(aten.ones_like.default(self, dtype=torch.bool), pad, False)
+    padded = aten.constant_pad_nd.default(self, pad, 0)
+    return aten.where.self(inside, padded, _operand(value, self.dtype))
+
+
 @_registers(aten.where.ScalarSelf)
 def _number_where(condition: Any, self: Any, other: Any) -> Any:
     return aten.where.self(condition, _operand(self, other.dtype), other)
@@ -391,8 +530,8 @@ def _masked_fill(self: Any, mask: Any, value: Any) -> Any:
 
 def _filled(number: Any, size: Any, dtype: Any, device: Any) -> Any:
     value = cast(number.node.tensor, number_dtype(number) if dtype is None else dtype)
-    if device is not None and torch.device(device) != value.device:
-        value = aten._to_copy.default(value, device=device)
+    if device is not None:
+        value = _on(torch.device(device), value)
     return aten.clone.default(aten.expand.default(value, list(size)), memory_format=torch.contiguous_format)
 
 

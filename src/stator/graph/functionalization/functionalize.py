@@ -26,7 +26,7 @@ from stator.graph.fake.fake_mode import (
     meta_of_real,
     specials,
 )
-from stator.graph.fake.number_stand_ins import DataDependent, holds_numbers, rules, symbolic
+from stator.graph.fake.number_stand_ins import DataDependent, holds_numbers, in_tensors, rules, symbolic
 from stator.graph.fake.writes import check_overlap, check_unwritten
 from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.schema import SchemaFacts, argument, arguments_of_twin, functional_twin, op_info
@@ -332,6 +332,11 @@ class FunctionalTracer(FakeMode):
     def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator that has numbers held by tensors among its arguments."""
         info = op_info(func)
+        made = in_tensors(func, args, kwargs)
+        if made is not None:
+            known, (args, kwargs) = made
+            tensors = flat_tensors((args, tuple(kwargs.values())))
+            return self._record(info, self.infer(info, known[0], known[1], tensors), args, kwargs, tensors)
         rule = rules.get(func) or info.record.decompose
         if rule is not None:
             with self:

@@ -26,6 +26,7 @@ from stator.graph.ir.aten_graph import LazyGraphModule, graphs_of_callable
 from stator.graph.ir.cleanup import clean_up
 from stator.graph.ir.traced import Traced
 from stator.graph.operators.data_dependent_functions import stand_in_for
+from stator.graph.operators.number_forms import of_numbers
 from stator.graph.torch_warnings import cpp_warnings_kept
 
 
@@ -228,6 +229,9 @@ def _run_node(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any])
         return value
     args = fx.map_arg(node.args, values.__getitem__)
     kwargs = fx.map_arg(node.kwargs, values.__getitem__)
+    made = of_numbers(node.target, args, kwargs)
+    if made is not NotImplemented:
+        return made
     stand_in = stand_in_for(node.target)
     if stand_in is not None:
         return stand_in(*args, **kwargs)

@@ -40,7 +40,7 @@ def mse_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int) 
 @decomposes("smooth_l1_loss")
 def smooth_l1_loss(self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
     distance = aten.abs.default(aten.sub.Tensor(self, target))
-    if beta == 0:
+    if type(beta) in (int, float) and beta == 0:  # numbers that only the running program knows are positive
         return reduced(distance, reduction)
     near = aten.div.Tensor(aten.mul.Tensor(aten.mul.Tensor(distance, distance), 0.5), beta)
     return reduced(
