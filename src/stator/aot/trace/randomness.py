@@ -20,6 +20,7 @@ from stator.aot.runtime.eager import keep_all
 from stator.base import counters
 from stator.base.registry import Registry
 from stator.graph.fake.fake_mode import FakeTensor, flat_tensors
+from stator.graph.fake.number_stand_ins import held, is_number, symbolic
 from stator.graph.functionalization.functionalize import FunctionalTracer
 from stator.graph.ir.cleanup import remove_dead
 from stator.prims.layout import broadcast_shapes, is_dense, same_strides
@@ -81,7 +82,7 @@ class Draw:
         metas = (value,) if isinstance(value, TensorMeta) else tuple(value)
         self.meta, before, stream = metas[0], node.prev, self.stream
         self.tracer.place = node.meta.get("place")
-        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self._fake)
+        args, kwargs = _with_numbers(node.target, *fx.map_arg((node.args, dict(node.kwargs)), self._fake))
         with self.graph.inserting_before(node):
             result = replacements[node.target](self, *args, **kwargs)  # type: ignore[index]
             if result is NotImplemented:
@@ -155,8 +156,10 @@ class Draw:
         seed, stream = self.seed(meta.device), self._next()
         return self._placed(lambda size: random.normal(seed, stream, size, dtype), meta)
 
-    def bernoulli(self, meta: TensorMeta, p: float) -> Any:
+    def bernoulli(self, meta: TensorMeta, p: Any) -> Any:
         """Booleans with the shape and strides of `meta`."""
+        if is_number(p):
+            return aten.lt.Scalar(self.uniform(meta, torch.float32), p)
         seed, stream = self.seed(meta.device), self._next()
         return self._placed(lambda size: random.bernoulli(seed, stream, size, p), meta)
 
@@ -182,10 +185,33 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value if value.dtype is dtype else aten._to_copy.default(value, dtype=dtype)
 
 
-def _scaled(value: Any, factor: float, shift: float) -> Any:
-    if factor != 1:
+def _with_numbers(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Make the tensors in the place of floats numbers again. Capture has asked whether eager takes them."""
+    arguments = {argument.name: str(argument.type) for argument in target._schema.arguments}
+    kinds = list(arguments.values())
+
+    def number(value: Any, kind: str) -> Any:
+        return symbolic(value) if kind == "float" and isinstance(value, FakeTensor) else value
+
+    return (
+        tuple(number(value, kind) for value, kind in zip(args, kinds, strict=False)),
+        {name: number(value, arguments[name]) for name, value in kwargs.items()},
+    )
+
+
+def _is(number: Any, value: float) -> bool:
+    return not is_number(number) and number == value
+
+
+def _lies(low: float, number: Any, high: float) -> bool:
+    """Whether a number is between others, which it does not equal."""
+    return is_number(number) or low < number < high
+
+
+def _scaled(value: Any, factor: Any, shift: Any) -> Any:
+    if not _is(factor, 1):
         value = aten.mul.Tensor(value, factor)
-    return value if shift == 0 else aten.add.Tensor(value, shift)
+    return value if _is(shift, 0) else aten.add.Tensor(value, shift)
 
 
 # ---- uniform and normal ---------------------------------------------------------------------------------------------
@@ -205,18 +231,19 @@ def _randn(draw: Draw, _source: Any, **_options: Any) -> Any:
 def _uniform(draw: Draw, self: Any, low: float = 0.0, high: float = 1.0, **options: Any) -> Any:
     low = options.get("from", low)
     meta = draw.meta
-    if meta.dtype not in REAL or not low <= high or not math.isfinite(high - low):
+    width = high - low
+    if meta.dtype not in REAL or not (_is(width, 0) or _lies(0, width, math.inf)):
         return NotImplemented
-    if (low, high) == (0, 1):
+    if _is(low, 0) and _is(high, 1):
         return draw.uniform(meta, meta.dtype)
-    return _cast(_scaled(draw.uniform(meta, computation_dtype(meta.dtype)), high - low, low), meta.dtype)
+    return _cast(_scaled(draw.uniform(meta, computation_dtype(meta.dtype)), width, low), meta.dtype)
 
 
-def _normal(draw: Draw, mean: float, std: float) -> Any:
+def _normal(draw: Draw, mean: Any, std: Any) -> Any:
     meta = draw.meta
-    if meta.dtype not in REAL or not std >= 0:
+    if meta.dtype not in REAL or not (is_number(std) or std >= 0):
         return NotImplemented
-    if (mean, std) == (0, 1):
+    if _is(mean, 0) and _is(std, 1):
         return draw.normal(meta, meta.dtype)
     return _cast(_scaled(draw.normal(meta, computation_dtype(meta.dtype)), std, mean), meta.dtype)
 
@@ -235,7 +262,9 @@ def _normal_numbers(draw: Draw, mean: float, std: float, size: Any, **_options: 
 def _normal_tensors(draw: Draw, mean: Any, std: Any = 1, **_options: Any) -> Any:
     meta = draw.meta
     checked = isinstance(std, FakeTensor)
-    if any(value.dtype not in REAL for value in (meta, *flat_tensors((mean, std)))) or not (checked or std >= 0):
+    if any(value.dtype not in REAL for value in (meta, *flat_tensors((mean, std)))) or not (
+        checked or is_number(std) or std >= 0
+    ):
         return NotImplemented
     if checked:
         draw.require(aten.ge.Scalar(std, 0), "normal expects all elements of std >= 0.0")
@@ -247,7 +276,7 @@ def _normal_tensors(draw: Draw, mean: Any, std: Any = 1, **_options: Any) -> Any
 @replaces("log_normal")
 def _log_normal(draw: Draw, self: Any, mean: float = 1.0, std: float = 2.0, **_options: Any) -> Any:
     meta = draw.meta
-    if meta.dtype not in REAL or not std > 0:
+    if meta.dtype not in REAL or not (is_number(std) or std > 0):
         return NotImplemented
     value = _scaled(draw.normal(meta, computation_dtype(meta.dtype)), std, mean)
     return _cast(aten.exp.default(value), meta.dtype)
@@ -259,16 +288,16 @@ def _log_normal(draw: Draw, self: Any, mean: float = 1.0, std: float = 2.0, **_o
 @replaces("exponential")
 def _exponential(draw: Draw, self: Any, rate: float = 1.0, **options: Any) -> Any:
     rate, meta = options.get("lambd", rate), draw.meta
-    if meta.dtype not in REAL or not 0 < rate < math.inf:
+    if meta.dtype not in REAL or not _lies(0, rate, math.inf):
         return NotImplemented
     value = aten.neg.default(aten.log.default(draw.uniform(meta, computation_dtype(meta.dtype), open=True)))
-    return _cast(value if rate == 1 else aten.div.Tensor(value, rate), meta.dtype)
+    return _cast(value if _is(rate, 1) else aten.div.Tensor(value, rate), meta.dtype)
 
 
 @replaces("cauchy")
 def _cauchy(draw: Draw, self: Any, median: float = 0.0, sigma: float = 1.0, **_options: Any) -> Any:
     meta = draw.meta
-    if meta.dtype not in REAL or not sigma > 0:
+    if meta.dtype not in REAL or not (is_number(sigma) or sigma > 0):
         return NotImplemented
     angle = _scaled(draw.uniform(meta, computation_dtype(meta.dtype), open=True), math.pi, -math.pi / 2)
     return _cast(_scaled(aten.tan.default(angle), sigma, median), meta.dtype)
@@ -277,11 +306,15 @@ def _cauchy(draw: Draw, self: Any, median: float = 0.0, sigma: float = 1.0, **_o
 @replaces("geometric")
 def _geometric(draw: Draw, self: Any, p: float, **_options: Any) -> Any:
     meta = draw.meta
-    if (meta.dtype not in REAL and meta.dtype not in _INTEGERS) or not 0 < p < 1:
+    if (meta.dtype not in REAL and meta.dtype not in _INTEGERS) or not _lies(0, p, 1):
         return NotImplemented
     working = computation_dtype(meta.dtype) if meta.dtype in REAL else torch.float64
     value = aten.log.default(draw.uniform(meta, working, open=True))
-    return _cast(aten.ceil.default(aten.div.Tensor(value, math.log1p(-p))), meta.dtype)
+    return _cast(aten.ceil.default(aten.div.Tensor(value, _log1p(-p))), meta.dtype)
+
+
+def _log1p(number: Any) -> Any:
+    return _cast(aten.log1p.default(held(number.node)), torch.float64) if is_number(number) else math.log1p(number)
 
 
 # ---- integers -------------------------------------------------------------------------------------------------------
@@ -351,7 +384,7 @@ def _random_from(draw: Draw, self: Any, low: int, to: int | None, **_options: An
 
 @replaces("bernoulli.p")
 def _bernoulli(draw: Draw, self: Any, p: float, **_options: Any) -> Any:
-    if not 0 <= p <= 1:
+    if not (is_number(p) or 0 <= p <= 1):
         return NotImplemented
     return _cast(draw.bernoulli(draw.meta, p), draw.meta.dtype)
 
@@ -374,10 +407,10 @@ def _bernoulli_tensor(draw: Draw, self: Any, p: Any, **_options: Any) -> Any:
 
 @replaces("native_dropout")
 def _native_dropout(draw: Draw, input: Any, p: float, train: bool | None) -> Any:
-    if train is False or not 0 <= p <= 1:
+    if train is False or not (is_number(p) or 0 <= p <= 1):
         return NotImplemented
     mask = draw.bernoulli(draw.meta, 1 - p)
-    return _scaled(aten.mul.Tensor(input, mask), 0.0 if p == 1 else 1 / (1 - p), 0), mask
+    return _scaled(aten.mul.Tensor(input, mask), 0.0 if _is(p, 1) else 1 / (1 - p), 0), mask
 
 
 @replaces("rrelu_with_noise_functional")
