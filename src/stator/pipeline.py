@@ -40,6 +40,7 @@ from stator.inductor.program.steps import KernelSource, Launch, Program
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.attention import fuse_attention
 from stator.inductor.schedule.column_sums import sum_columns_in_rows
+from stator.inductor.schedule.convolutions import convolution_kernels
 from stator.inductor.schedule.groups import Schedule, TiledGroup
 from stator.inductor.schedule.printer import print_schedule
 from stator.inductor.schedule.products import fuse_products
@@ -239,7 +240,7 @@ def compile_graph(
     if options.verify:
         verify_lowered(lowered)
     with counters.timed("schedule"):
-        scheduled = schedule(lowered, options)
+        scheduled = convolution_kernels(schedule(lowered, options), lowered, options.fusion)
         scheduled, lowered = _with_product_kernels(scheduled, lowered, options)
         if options.fusion and not options.exact_rounding:
             scheduled, lowered = sum_columns_in_rows(scheduled, lowered)

@@ -106,6 +106,15 @@ def cpu_features() -> frozenset[str]:
     return frozenset(_cpu_entry("flags", "Features").split())
 
 
+def float_lanes() -> int:
+    """Return how many float32 a vector register holds, as far as choices of speed assume; the text of kernels asks the
+    compiler."""
+    features = cpu_features()
+    if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= features:
+        return 16
+    return 8 if {"avx2", "fma"} <= features else 4
+
+
 @functools.cache
 def cpu_vendor() -> str:
     """Return the processor's maker as the processor says it, or nothing if the kernel does not report it."""

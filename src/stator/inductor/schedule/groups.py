@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from stator.inductor.buffers import Extern, Loops
+from stator.inductor.buffers import Extern, Loops, View
+from stator.inductor.convolutions import DirectConvolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,27 @@ class AttentionGroup(TiledGroup):
 
     @property
     def operands(self) -> frozenset[str]:
+        return frozenset(self.reads)
+
+
+SUMS = "the sums of a convolution"  # the name of its elements before the loops that read them; has no memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvolutionGroup(TiledGroup):
+    """A convolution, and loop nodes over (1, positions, channels) of its result; the first loads SUMS.
+
+    call: the library call in its place, whose arguments the members do not read.
+    """
+
+    convolution: DirectConvolution
+    call: Extern
+    images: View
+    weight: str
+
+    @property
+    def operands(self) -> frozenset[str]:
+        """Blocks of channels may overlap, and then both compute and write the elements that they share."""
         return frozenset(self.reads)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stator.inductor.buffers import Extern
 from stator.inductor.loops.printer import print_body
 
-from .groups import Attention, AttentionGroup, Combination, Group, ProductGroup, Products, Schedule
+from .groups import Attention, AttentionGroup, Combination, ConvolutionGroup, Group, ProductGroup, Products, Schedule
 
 
 def print_schedule(schedule: Schedule) -> str:
@@ -40,6 +40,8 @@ def _group(group: Group) -> str:
         lines += _products(group.products)
     if isinstance(group, AttentionGroup):
         lines.append(_attention(group.attention))
+    if isinstance(group, ConvolutionGroup):
+        lines.append(f"  {group.convolution} of {group.images.base} by {group.weight}")
     for member in group.members:
         lines.append(f"  # {', '.join(member.outputs)} from {', '.join(member.origins) or 'unknown'}")
         lines.append(print_body(member.body, "  "))

@@ -16,9 +16,11 @@ from .groups import (
     OF_SCORES,
     OF_VALUES,
     PRODUCTS,
+    SUMS,
     Attention,
     AttentionGroup,
     Combination,
+    ConvolutionGroup,
     Group,
     ProductGroup,
     Schedule,
@@ -160,7 +162,29 @@ def _sizes_of_gradient(member: Loops, attention: Attention) -> tuple[Any, Any, A
     return attention.batch, *sizes[kind]
 
 
+def _verify_convolution(group: ConvolutionGroup, progress: _Progress) -> None:
+    """The images and the weight are complete, and members loop over the elements of the convolution."""
+    convolution = group.convolution
+    progress.require(group.name, group.call, extern_reads(group.call))
+    reads = {group.images.base, group.weight}
+    writes: set[str] = set()
+    for member in group.members:
+        facts = summarize(member)
+        if member.body.ranges != (1, convolution.rows, convolution.columns) or facts.reduces:
+            raise VerificationError(f"{group.name}: a member loops over {member.body.ranges}")
+        needed = facts.reads - writes - {SUMS}
+        progress.require(group.name, member, needed)
+        reads |= needed
+        writes |= facts.writes
+        progress.record(facts.writes)
+    if reads != set(group.reads) or writes != set(group.writes) | group.internal or reads & writes:
+        raise VerificationError(f"{group.name}: its members read {sorted(reads)} and write {sorted(writes)}")
+
+
 def _verify_group(group: Group, progress: _Progress) -> None:
+    if isinstance(group, ConvolutionGroup):
+        _verify_convolution(group, progress)
+        return
     if isinstance(group, AttentionGroup):
         _verify_attention(group, progress)
         return

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from stator.base.config import Options
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.kernel import Kernel, merge
 from stator.inductor.program.steps import KernelSource
-from stator.inductor.schedule.groups import Group
+from stator.inductor.schedule.groups import ConvolutionGroup, Group
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
-from stator.shapes.expr import Expr
+from stator.shapes.expr import Expr, ExprLike
 
 from .columns import ColumnEmitter
+from .direct_convolution import print_convolution
 from .indices import CppIndexPrinter
 from .types import memory_type
 from .vectorize import choose_order
@@ -30,6 +31,8 @@ def print_kernel(
 ) -> KernelSource:
     """C++ text of a group. Groups that differ only in names give identical text. Raises CompileError for operations
     that C++ kernels cannot compute."""
+    if isinstance(group, ConvolutionGroup):
+        return _convolution(group, buffers, knowledge)
     for member in group.members:
         for op in member.body.ops:
             if op.dtype is not None:
@@ -46,15 +49,7 @@ def print_kernel(
     # An empty loop must print nothing: values hoisted out of it would be loaded anyway.
     body = [] if 0 in kernel.sizes else emitter.emit()
     aliased = _aliased(group, buffers, in_place)
-    lines = []
-    for at, name in enumerate((*group.reads, *group.writes)):
-        written = at >= len(group.reads)
-        if not written and (name in group.writes or name in in_place):
-            continue
-        constness = "" if written else "const "
-        restrict = "" if name in aliased else " __restrict__"
-        kind = memory_type(buffers[name].layout.dtype)
-        lines.append(f"    {constness}{kind} *{restrict} {pointers[name]} = ({constness}{kind} *)pointers[{at}];")
+    lines = _pointers(group, buffers, pointers, {*aliased}, in_place)
     if emitter.uses_error:
         lines.append(f"    int64_t *error = (int64_t *)pointers[{len(group.reads) + len(group.writes)}];")
     lines += body
@@ -64,9 +59,44 @@ def print_kernel(
     names = kernel.indices.arguments.names
     sizes = [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate(names.values())]
     parameters = "void *const *pointers, int64_t const *sizes" if names else "void *const *pointers"
-    text = "\n".join([f"({parameters}) {{", *sizes, *leave, *lines, "}", ""])
+    return _source(group, [f"({parameters}) {{", *sizes, *leave, *lines, "}", ""], tuple(names))
+
+
+def _source(group: Group, lines: Sequence[str], sizes: tuple[ExprLike, ...]) -> KernelSource:
+    text = "\n".join(lines)
     symbol = f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    return KernelSource(group.name, symbol, f'extern "C" void {symbol}{text}', "cpp", tuple(names))
+    return KernelSource(group.name, symbol, f'extern "C" void {symbol}{text}', "cpp", sizes)
+
+
+def _pointers(
+    group: Group,
+    buffers: Mapping[str, Buffer],
+    pointers: Mapping[str, str],
+    aliased: Collection[str],
+    in_place: Collection[str] = (),
+) -> list[str]:
+    lines = []
+    for at, name in enumerate((*group.reads, *group.writes)):
+        written = at >= len(group.reads)
+        if not written and (name in group.writes or name in in_place):
+            continue
+        constness = "" if written else "const "
+        restrict = "" if name in aliased else " __restrict__"
+        kind = memory_type(buffers[name].layout.dtype)
+        lines.append(f"    {constness}{kind} *{restrict} {pointers[name]} = ({constness}{kind} *)pointers[{at}];")
+    return lines
+
+
+def _convolution(
+    group: ConvolutionGroup, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge
+) -> KernelSource:
+    printed = print_convolution(group, buffers, knowledge)
+    names = printed.kernel.indices.arguments.names
+    sizes = [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate((*names.values(), *printed.sizes))]
+    body = [*_pointers(group, buffers, printed.pointers, ()), *[f"    {line}" for line in printed.statements]]
+    lines = ["    in_parallel(threads_for(work), [=] {", *[f"    {line}" for line in body], "    });"]
+    head = "(void *const *pointers, int64_t const *sizes) {"
+    return _source(group, [head, *sizes, *lines, "}", ""], (*names, *printed.sizes.values()))
 
 
 def _leave_empty_loops(kernel: Kernel) -> Iterator[str]:

@@ -22,6 +22,7 @@ from stator.inductor.lower.constant_weights import (
     packed_product,
     post_operation,
 )
+from stator.inductor.lower.direct_convolution import direct_convolution
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import (
     LARGE_PATCH,
@@ -73,11 +74,14 @@ def _convolution(
         return patch_products(builder, x, weight, bias, meta.shape[2:])
     constant = None if transposed or not packs_convolutions(x.dtype) else constant_tensor(builder, weight)
     if constant is not None and _may_be_packed(x, weight, bias, meta):
+        fixed = (stride, padding, dilation, groups)
+        direct = direct_convolution(builder, x, constant, bias, fixed, weight.resolved())
+        if direct is not None:
+            return direct
         post = post_operation(builder)
         by_rows = is_product(weight, stride, padding, groups)
         result = _product_nhwc(builder, x, weight, bias, post) if by_rows else None
         if result is None:
-            fixed = (stride, padding, dilation, groups)
             result = packed_convolution(builder, x, constant, bias, fixed, weight.resolved(), post)
         if post.node is not None:
             builder.with_previous[post.node] = result

@@ -1,0 +1,194 @@
+"""Prints convolutions of images in NHWC. A tile of the result, some positions times some vectors of channels, stays in
+registers while a kernel runs over all taps and channels of the images; the loops that follow read the tile.
+
+A position outside of the image reads zeros. Where positions end within a tile, it computes the last one several times.
+The text depends on the tile alone, not on the sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from stator.inductor.buffers import Buffer
+from stator.inductor.codegen.kernel import Kernel, KernelValue, merge
+from stator.inductor.convolutions import DirectConvolution
+from stator.inductor.schedule.groups import SUMS, ConvolutionGroup, Group
+from stator.inductor.sizes import SizeKnowledge
+from stator.runtime.toolchain import float_lanes
+
+from .emit import Emitter
+from .indices import CppIndexPrinter
+from .vectorize import LoopOrder
+
+# Images that tiles of all channels read before the next images come, where the kernel fits into the cache beside them
+_CACHED_IMAGES = 1 << 17
+_CACHED_WEIGHT = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedConvolution:
+    """statements: of the kernel. kernel: the loops that follow the convolution. sizes: arguments of the kernel by name,
+    each of its own, so that the text does not tell which of them are equal."""
+
+    statements: list[str]
+    kernel: Kernel
+    pointers: Mapping[str, str]
+    sizes: dict[str, int]
+
+
+def print_convolution(
+    group: ConvolutionGroup, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge
+) -> PrintedConvolution:
+    convolution = group.convolution
+    ranges = (1, convolution.rows, convolution.columns)
+    loops = Group(group.name, group.members, ranges, group.internal, group.reads, group.writes)
+    kernel = merge(loops, buffers, knowledge, CppIndexPrinter)
+    pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
+    pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
+    emitter = _FollowingLoops(kernel, LoopOrder((0, 2, 1), (), 2), pointers | {SUMS: "tile"}, buffers)
+    images, weight = pointers[group.images.base], pointers[group.weight]
+    printer = _Convolution(convolution)
+    statements = [
+        f"const float *const images = {images} + image_offset, *const weight = {weight};",
+        *printer.tiles(emitter.emit),
+    ]
+    sizes = {**_sizes(convolution), "image_offset": group.images.layout.offset}
+    return PrintedConvolution(statements, kernel, pointers, sizes)
+
+
+def _sizes(c: DirectConvolution) -> dict[str, int]:
+    chunk = _chunk(c)
+    return {
+        "work": c.rows * c.columns * c.depth // 16,
+        "rows": c.rows,
+        "chunk": chunk,
+        "chunks": -(-c.rows // chunk),
+        "height": c.size[0],
+        "across": c.size[1],
+        "out_height": c.out_size[0],
+        "out_across": c.out_size[1],
+        "pixel": c.in_channels * c.groups,
+        "channels": c.in_channels,
+        "out_channels": c.out_channels,
+        "blocks": c.blocks,
+        "groups": c.groups,
+        "depth": c.depth,
+        "packed_elements": c.packed_elements,
+        "taps_down": c.kernel[0],
+        "taps_across": c.kernel[1],
+        "stride_down": c.stride[0],
+        "stride_across": c.stride[1],
+        "padding_above": c.padding[0],
+        "padding_before": c.padding[1],
+        "dilation_down": c.dilation[0],
+        "dilation_across": c.dilation[1],
+    }
+
+
+def _chunk(c: DirectConvolution) -> int:
+    """The positions that tiles of all channels read before the next come."""
+    if 4 * c.packed_elements > _CACHED_WEIGHT:
+        return c.rows
+    each = 4 * c.in_channels * c.groups * c.stride[0] * c.stride[1]
+    return min(max(1, _CACHED_IMAGES // each // c.tile.rows) * c.tile.rows, c.rows)
+
+
+class _FollowingLoops(Emitter):
+    """The loops behind the sums, over the positions and channels of a tile."""
+
+    def _parallel_loop(self) -> None:
+        return None
+
+    def _loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
+        name = self.kernel.loops[loop].name
+        if loop == 0:
+            body()
+            return
+        head = f"{name} = row; {name} < row + count; ++{name}"
+        if loop == self.order.vector:
+            head = f"{name} = column; {name} < column + width; {name} += LANES"
+        with self.block(f"for (int64_t {head})"):
+            body()
+
+    def load(self, value: KernelValue, vector: bool) -> str:
+        if value.args[0] != SUMS:
+            return super().load(value, vector)
+        _, row, column = (symbol.name for symbol in self.kernel.loops)
+        return f"load(tile + ({row} - row) * width + {column} - column)"
+
+
+class _Convolution:
+    def __init__(self, convolution: DirectConvolution) -> None:
+        self.convolution = convolution
+        tile = convolution.tile
+        self.positions, self.vectors = range(tile.rows), range(max(1, tile.columns // float_lanes()))
+
+    def tiles(self, following: Callable[[], list[str]]) -> Iterator[str]:
+        """Threads share blocks of channels, and chunks of positions."""
+        c, rows = self.convolution, self.convolution.tile.rows
+        yield f"constexpr int64_t width = {c.tile.columns}, part = {len(self.vectors)} * LANES;"
+        yield 'static_assert(width % part == 0, "a tile is whole vectors");'
+        yield "const float *const zeros = weight + packed_elements;"
+        yield "#pragma omp for schedule(static) nowait"
+        yield "for (int64_t item = 0; item < chunks * groups * blocks; ++item) {"
+        yield "    const int64_t begin = item / (groups * blocks) * chunk, end = begin + chunk < rows ? begin + chunk : rows;"
+        yield "    const int64_t group = item % (groups * blocks) / blocks, block = item % blocks;"
+        yield "    const int64_t start = block * width < out_channels - width ? block * width : out_channels - width;"
+        yield "    const int64_t column = group * out_channels + start;"
+        first = "start" if c.depthwise else "group * channels"
+        yield f"    const float *from = images + {first};"
+        yield "    const float *const block_weight = weight + (group * blocks + block) * depth * width;"
+        yield f"    for (int64_t row = begin; row < end; row += {rows}) {{"
+        yield f"        const int64_t count = end - row < {rows} ? end - row : {rows};"
+        yield f"        alignas(64) float tile[{rows} * width];"
+        yield from ("        " + text for text in self._positions())
+        yield "        for (int64_t at = 0; at < width; at += part) {"
+        yield from ("            " + text for text in self._sums())
+        yield "        }"
+        yield from ("    " + text for text in following())
+        yield "    }"
+        yield "}"
+
+    def _positions(self) -> Iterator[str]:
+        """Where the first tap of each position lies: its row, its column, its address."""
+        yield "int64_t x = row % out_across, y = row / out_across % out_height, image = row / (out_across * out_height);"
+        for p in self.positions:
+            if p > 0:
+                yield f"if ({p} < count && ++x == out_across) {{"
+                yield "    x = 0;"
+                yield "    if (++y == out_height) y = 0, ++image;"
+                yield "}"
+            yield f"const int64_t y{p} = y * stride_down - padding_above, x{p} = x * stride_across - padding_before;"
+            yield f"const float *const first{p} = from + ((image * height + y{p}) * across + x{p}) * pixel;"
+
+    def _sums(self) -> Iterator[str]:
+        for p in self.positions:
+            yield f"vf32 {', '.join(f'a{p}_{v} = {{}}' for v in self.vectors)};"
+        yield "const float *w = block_weight + at;"
+        yield "for (int64_t down = 0; down < taps_down; ++down) {"
+        yield "    for (int64_t along = 0; along < taps_across; ++along) {"
+        yield "        const int64_t dy = down * dilation_down, dx = along * dilation_across, step = (dy * across + dx) * pixel;"
+        for p in self.positions:
+            inside = f"(uint64_t)(y{p} + dy) < (uint64_t)height && (uint64_t)(x{p} + dx) < (uint64_t)across"
+            yield f"        const float *const p{p} = {inside} ? first{p} + step : zeros;"
+        inner = "        "
+        if not self.convolution.depthwise:
+            yield "        for (int64_t channel = 0; channel < channels; ++channel) {"
+            inner = "            "
+        for v in self.vectors:
+            yield f"{inner}const vf32 w{v} = load(w + {v} * LANES);"
+        for p in self.positions:
+            if not self.convolution.depthwise:
+                yield f"{inner}const vf32 b{p} = splat(p{p}[channel]);"
+            for v in self.vectors:
+                read = f"load(p{p} + at + {v} * LANES)" if self.convolution.depthwise else f"b{p}"
+                yield f"{inner}a{p}_{v} = op_fma({read}, w{v}, a{p}_{v});"
+        yield f"{inner}w += width;"
+        if not self.convolution.depthwise:
+            yield "        }"
+        yield "    }"
+        yield "}"
+        for p in self.positions:
+            for v in self.vectors:
+                yield f"store(tile + {p} * width + at + {v} * LANES, a{p}_{v});"

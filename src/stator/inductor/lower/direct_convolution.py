@@ -1,0 +1,100 @@
+"""Convolutions with constant weights in kernels of our own: which ones, their tiles, and the layout of their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.base import counters
+from stator.inductor.convolutions import ConvolutionTile, DirectConvolution
+from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.tensor import Tensor
+from stator.prims.layout import channels_last_strides, same_strides
+from stator.prims.record import TensorMeta
+from stator.runtime.toolchain import float_lanes
+
+# Tiles by the number of lanes: positions, vectors of channels, and the share of the peak that their inner loop reaches
+# on AVX-512 (most of what is missing are loads, of which tiles with few vectors have many).
+_TILES = {16: ((6, 4, 1.0), (7, 3, 1.0), (8, 3, 1.0), (10, 2, 0.95), (8, 1, 0.75))}
+
+
+def direct_convolution(
+    builder: LoweringBuilder, x: Tensor, weight: torch.Tensor, bias: Tensor | None, rest: Sequence[Any], key: Any
+) -> Tensor | None:
+    """A convolution of images [N, C, H, W], in NHWC; None for the library. rest: stride, padding, dilation and groups.
+    key: names the weight, in this graph."""
+    found = _described(x, weight, builder.meta, rest)
+    if found is None:
+        return None
+    name = ("direct convolution", key, found)
+    packed = builder.shared_results.get(name)
+    if packed is None:
+        if not weight.isfinite().all():
+            return None  # a padded zero times infinity
+        counters.count("packed:direct_convolution")
+        value = packed_for(weight, found)
+        buffer = f"packed_{len(builder.shared_results)}"
+        packed = builder.shared_results[name] = builder.add_opaque(value, buffer, tuple(value.shape))
+    meta: TensorMeta = builder.meta
+    strides = channels_last_strides(meta.shape)
+    images = builder.argument(x, channels_last_strides(x.shape))
+    added = None if bias is None else builder.argument(bias, (1,))
+    result_meta = TensorMeta(meta.shape, strides, meta.dtype, meta.device)
+    (result,) = builder.extern(found, [images, packed, added], {}, [result_meta], style="out")
+    assert result is not None
+    result.deviates = not same_strides(meta.shape, strides, meta.stride)
+    return result
+
+
+def _described(x: Tensor, weight: torch.Tensor, meta: TensorMeta, rest: Sequence[Any]) -> DirectConvolution | None:
+    stride, padding, dilation, groups = rest
+    numbers = (*x.shape, *meta.shape, *stride, *padding, *dilation, groups)
+    if weight.dtype is not torch.float32 or not all(isinstance(number, int) for number in numbers):
+        return None
+    out, each = weight.shape[:2]
+    depthwise = groups > 1 and each == 1 and out == groups
+    shared = 1 if depthwise else groups
+    tile = _tile(meta.shape[0] * meta.shape[2] * meta.shape[3], out // shared)
+    if tile is None:
+        return None
+    return DirectConvolution(
+        images=x.shape[0],
+        size=(x.shape[2], x.shape[3]),
+        out_size=(meta.shape[2], meta.shape[3]),
+        in_channels=groups if depthwise else each,
+        out_channels=out // shared,
+        groups=shared,
+        depthwise=depthwise,
+        kernel=(weight.shape[2], weight.shape[3]),
+        stride=(stride[0], stride[1]),
+        padding=(padding[0], padding[1]),
+        dilation=(dilation[0], dilation[1]),
+        tile=tile,
+    )
+
+
+def _tile(rows: int, columns: int) -> ConvolutionTile | None:
+    """The tile that wastes the least time at the end of rows and columns."""
+    lanes = float_lanes()
+    best: tuple[float, ConvolutionTile] | None = None
+    for height, vectors, share in _TILES.get(lanes, ()):
+        width = vectors * lanes
+        if width > columns:
+            continue
+        time = -(-rows // height) * height * -(-columns // width) * width / share
+        if best is None or time < best[0]:
+            best = time, ConvolutionTile(height, width)
+    return None if best is None else best[1]
+
+
+def packed_for(weight: torch.Tensor, found: DirectConvolution) -> torch.Tensor:
+    """The weight as [group, block, taps, channels, tile.columns], or [block, taps, tile.columns] of depthwise kernels;
+    zeros follow."""
+    width, groups = found.tile.columns, found.groups
+    with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
+        taps = weight.reshape(groups, found.out_channels, -1, found.taps).permute(0, 3, 2, 1)
+        starts = [found.block_start(block) for block in range(found.blocks)]
+        blocks = torch.stack([taps[..., start : start + width] for start in starts], 1)
+        return torch.cat([blocks.reshape(-1), blocks.new_zeros(found.zeros)])
