@@ -11,13 +11,16 @@ from stator.base import counters
 from stator.inductor.convolutions import ConvolutionTile, DirectConvolution
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.tensor import Tensor
-from stator.prims.layout import channels_last_strides, same_strides
+from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
 from stator.runtime.toolchain import float_lanes
 
 # Tiles by the number of lanes: positions, vectors of channels, and the share of the peak that their inner loop reaches
 # on AVX-512 (most of what is missing are loads, of which tiles with few vectors have many).
 _TILES = {16: ((6, 4, 1.0), (7, 3, 1.0), (8, 3, 1.0), (10, 2, 0.95), (8, 1, 0.75))}
+
+# While a kernel multiplies by the weights of one block of channels, those of the next come into the second-level cache
+_CACHED_BLOCK, _UNCACHED = 640 << 10, 1.3
 
 
 def direct_convolution(
@@ -56,7 +59,8 @@ def _described(x: Tensor, weight: torch.Tensor, meta: TensorMeta, rest: Sequence
     out, each = weight.shape[:2]
     depthwise = groups > 1 and each == 1 and out == groups
     shared = 1 if depthwise else groups
-    tile = _tile(meta.shape[0] * meta.shape[2] * meta.shape[3], out // shared)
+    depth = numel(weight.shape[2:]) * (1 if depthwise else each)
+    tile = _tile(meta.shape[0] * meta.shape[2] * meta.shape[3], out // shared, depth)
     if tile is None:
         return None
     return DirectConvolution(
@@ -75,8 +79,8 @@ def _described(x: Tensor, weight: torch.Tensor, meta: TensorMeta, rest: Sequence
     )
 
 
-def _tile(rows: int, columns: int) -> ConvolutionTile | None:
-    """The tile that wastes the least time at the end of rows and columns."""
+def _tile(rows: int, columns: int, depth: int) -> ConvolutionTile | None:
+    """The tile that wastes the least time at the end of rows and columns, and whose weights fit into a cache."""
     lanes = float_lanes()
     best: tuple[float, ConvolutionTile] | None = None
     for height, vectors, share in _TILES.get(lanes, ()):
@@ -84,6 +88,8 @@ def _tile(rows: int, columns: int) -> ConvolutionTile | None:
         if width > columns:
             continue
         time = -(-rows // height) * height * -(-columns // width) * width / share
+        if 4 * depth * width > _CACHED_BLOCK:
+            time *= _UNCACHED
         if best is None or time < best[0]:
             best = time, ConvolutionTile(height, width)
     return None if best is None else best[1]

@@ -139,6 +139,10 @@ class _Convolution:
         first = "start" if c.depthwise else "group * channels"
         yield f"    const float *from = images + {first};"
         yield "    const float *const block_weight = weight + (group * blocks + block) * depth * width;"
+        if not c.depthwise:
+            yield "    const int64_t next = (item + 1) % (groups * blocks) * depth * width * 4;"
+            yield f"    const int64_t share = width * 4 / ((end - begin + {rows - 1}) / {rows});"
+            yield "    const char *ahead = (const char *)weight + next;"
         yield f"    for (int64_t row = begin; row < end; row += {rows}) {{"
         yield f"        const int64_t count = end - row < {rows} ? end - row : {rows};"
         yield f"        alignas(64) float tile[{rows} * width];"
@@ -185,6 +189,9 @@ class _Convolution:
                 read = f"load(p{p} + at + {v} * LANES)" if self.convolution.depthwise else f"b{p}"
                 yield f"{inner}a{p}_{v} = op_fma({read}, w{v}, a{p}_{v});"
         yield f"{inner}w += width;"
+        if not self.convolution.depthwise:
+            yield f"{inner}__builtin_prefetch(ahead, 0, 2);"
+            yield f"{inner}ahead += share;"
         if not self.convolution.depthwise:
             yield "        }"
         yield "    }"
