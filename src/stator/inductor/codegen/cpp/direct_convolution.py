@@ -46,7 +46,7 @@ def print_convolution(
     kernel = merge(loops, buffers, knowledge, CppIndexPrinter)
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
-    emitter = _FollowingLoops(kernel, LoopOrder((0, 2, 1), (), 2), pointers | {SUMS: "tile"}, buffers)
+    emitter = _FollowingLoops(kernel, LoopOrder((0, 1, 2), (), 2), pointers | {SUMS: "tile"}, buffers)
     images, weight = pointers[group.images.base], pointers[group.weight]
     printer = _Convolution(convolution)
     statements = [
@@ -143,6 +143,7 @@ class _Convolution:
             yield "    const int64_t next = (item + 1) % (groups * blocks) * depth * width * 4;"
             yield f"    const int64_t share = width * 4 / ((end - begin + {rows - 1}) / {rows});"
             yield "    const char *ahead = (const char *)weight + next;"
+        yield "    int64_t x = begin % out_across, y = begin / out_across % out_height, image = begin / (out_across * out_height);"
         yield f"    for (int64_t row = begin; row < end; row += {rows}) {{"
         yield f"        const int64_t count = end - row < {rows} ? end - row : {rows};"
         yield f"        alignas(64) float tile[{rows} * width];"
@@ -156,15 +157,17 @@ class _Convolution:
 
     def _positions(self) -> Iterator[str]:
         """Where the first tap of each position lies: its row, its column, its address."""
-        yield "int64_t x = row % out_across, y = row / out_across % out_height, image = row / (out_across * out_height);"
         for p in self.positions:
-            if p > 0:
-                yield f"if ({p} < count && ++x == out_across) {{"
-                yield "    x = 0;"
-                yield "    if (++y == out_height) y = 0, ++image;"
-                yield "}"
             yield f"const int64_t y{p} = y * stride_down - padding_above, x{p} = x * stride_across - padding_before;"
             yield f"const float *const first{p} = from + ((image * height + y{p}) * across + x{p}) * pixel;"
+            yield f"if ({p} < count - 1 && ++x == out_across) {{"
+            yield "    x = 0;"
+            yield "    if (++y == out_height) y = 0, ++image;"
+            yield "}"
+        yield "if (++x == out_across) {"
+        yield "    x = 0;"
+        yield "    if (++y == out_height) y = 0, ++image;"
+        yield "}"
 
     def _sums(self) -> Iterator[str]:
         for p in self.positions:
@@ -174,7 +177,7 @@ class _Convolution:
         yield "    for (int64_t along = 0; along < taps_across; ++along) {"
         yield "        const int64_t dy = down * dilation_down, dx = along * dilation_across, step = (dy * across + dx) * pixel;"
         for p in self.positions:
-            inside = f"(uint64_t)(y{p} + dy) < (uint64_t)height && (uint64_t)(x{p} + dx) < (uint64_t)across"
+            inside = f"((uint64_t)(y{p} + dy) < (uint64_t)height) & ((uint64_t)(x{p} + dx) < (uint64_t)across)"
             yield f"        const float *const p{p} = {inside} ? first{p} + step : zeros;"
         inner = "        "
         if not self.convolution.depthwise:
