@@ -15,9 +15,12 @@ from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
 from stator.runtime.toolchain import float_lanes
 
-# Tiles by the number of lanes: positions, vectors of channels, and the share of the peak that their inner loop reaches
-# on AVX-512 (most of what is missing are loads, of which tiles with few vectors have many).
+Tiles = tuple[tuple[int, int, float], ...]
+
+# Tiles by the number of lanes: positions, vectors of channels, and their relative speed (measured on AVX-512). Tiles
+# with few vectors have more loads, and depthwise kernels more addresses.
 _TILES = {16: ((6, 4, 1.0), (7, 3, 1.0), (8, 3, 1.0), (10, 2, 0.95), (8, 1, 0.75))}
+_DEPTHWISE_TILES = {16: ((6, 4, 1.0), (7, 3, 0.9), (7, 2, 0.8), (8, 1, 0.55))}
 
 # While a kernel multiplies by the weights of one block of channels, those of the next come into the second-level cache
 _CACHED_BLOCK, _UNCACHED = 640 << 10, 1.3
@@ -60,7 +63,8 @@ def _described(x: Tensor, weight: torch.Tensor, meta: TensorMeta, rest: Sequence
     depthwise = groups > 1 and each == 1 and out == groups
     shared = 1 if depthwise else groups
     depth = numel(weight.shape[2:]) * (1 if depthwise else each)
-    tile = _tile(meta.shape[0] * meta.shape[2] * meta.shape[3], out // shared, depth)
+    tiles = (_DEPTHWISE_TILES if depthwise else _TILES).get(float_lanes(), ())
+    tile = _tile(tiles, meta.shape[0] * meta.shape[2] * meta.shape[3], out // shared, depth)
     if tile is None:
         return None
     return DirectConvolution(
@@ -79,12 +83,11 @@ def _described(x: Tensor, weight: torch.Tensor, meta: TensorMeta, rest: Sequence
     )
 
 
-def _tile(rows: int, columns: int, depth: int) -> ConvolutionTile | None:
+def _tile(tiles: Tiles, rows: int, columns: int, depth: int) -> ConvolutionTile | None:
     """The tile that wastes the least time at the end of rows and columns, and whose weights fit into a cache."""
-    lanes = float_lanes()
     best: tuple[float, ConvolutionTile] | None = None
-    for height, vectors, share in _TILES.get(lanes, ()):
-        width = vectors * lanes
+    for height, vectors, share in tiles:
+        width = vectors * float_lanes()
         if width > columns:
             continue
         time = -(-rows // height) * height * -(-columns // width) * width / share

@@ -24,6 +24,8 @@ from .vectorize import LoopOrder
 # Images that tiles of all channels read before the next images come, where the kernel fits into the cache beside them
 _CACHED_IMAGES = 1 << 17
 _CACHED_WEIGHT = 1 << 19
+# Taps that multiply so many channels take less time than finding where they are
+_FEW_CHANNELS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class _Convolution:
     def __init__(self, convolution: DirectConvolution) -> None:
         self.convolution = convolution
         tile = convolution.tile
+        self.few_channels = convolution.depthwise or convolution.in_channels <= _FEW_CHANNELS
         self.positions, self.vectors = range(tile.rows), range(max(1, tile.columns // float_lanes()))
 
     def tiles(self, following: Callable[[], list[str]]) -> Iterator[str]:
@@ -144,6 +147,8 @@ class _Convolution:
             yield f"    const int64_t share = width * 4 / ((end - begin + {rows - 1}) / {rows});"
             yield "    const char *ahead = (const char *)weight + next;"
         yield "    int64_t x = begin % out_across, y = begin / out_across % out_height, image = begin / (out_across * out_height);"
+        if self.few_channels:
+            yield "    const int64_t hop = stride_across * pixel;"
         yield f"    for (int64_t row = begin; row < end; row += {rows}) {{"
         yield f"        const int64_t count = end - row < {rows} ? end - row : {rows};"
         yield f"        alignas(64) float tile[{rows} * width];"
@@ -157,32 +162,52 @@ class _Convolution:
 
     def _positions(self) -> Iterator[str]:
         """Where the first tap of each position lies: its row, its column, its address."""
+        advance = ("++x == out_across) {", "    x = 0;", "    if (++y == out_height) y = 0, ++image;", "}")
         for p in self.positions:
-            yield f"const int64_t y{p} = y * stride_down - padding_above, x{p} = x * stride_across - padding_before;"
-            yield f"const float *const first{p} = from + ((image * height + y{p}) * across + x{p}) * pixel;"
-            yield f"if ({p} < count - 1 && ++x == out_across) {{"
-            yield "    x = 0;"
-            yield "    if (++y == out_height) y = 0, ++image;"
-            yield "}"
-        yield "if (++x == out_across) {"
-        yield "    x = 0;"
-        yield "    if (++y == out_height) y = 0, ++image;"
-        yield "}"
+            yield f"const int64_t top{p} = y * stride_down - padding_above, left{p} = x * stride_across - padding_before;"
+            yield f"const float *const first{p} = from + ((image * height + top{p}) * across + left{p}) * pixel;"
+            yield f"if ({p} < count - 1 && {advance[0]}"
+            yield from advance[1:]
+        yield f"if ({advance[0]}"
+        yield from advance[1:]
+        if self.few_channels:
+            last = self.positions[-1]
+            yield f"const bool in_line = left{last} - left0 == {last} * stride_across;"
 
     def _sums(self) -> Iterator[str]:
+        """The sums of a tile. Where a tap meets few channels, it takes less time than the addresses of all positions do.
+        Neighbours in a row have equal distances."""
         for p in self.positions:
             yield f"vf32 {', '.join(f'a{p}_{v} = {{}}' for v in self.vectors)};"
         yield "const float *w = block_weight + at;"
         yield "for (int64_t down = 0; down < taps_down; ++down) {"
         yield "    for (int64_t along = 0; along < taps_across; ++along) {"
         yield "        const int64_t dy = down * dilation_down, dx = along * dilation_across, step = (dy * across + dx) * pixel;"
+        if self.few_channels:
+            last = self.positions[-1]
+            inside = f"(uint64_t)(top0 + dy) < (uint64_t)height && left0 + dx >= 0 && left{last} + dx < across"
+            yield f"        if (in_line && {inside}) {{"
+            yield "            const float *const p0 = first0 + step;"
+            yield from (f"            const float *const p{p} = p{p - 1} + hop;" for p in self.positions[1:])
+            yield from ("            " + text for text in self._products())
+            yield "            continue;"
+            yield "        }"
         for p in self.positions:
-            inside = f"((uint64_t)(y{p} + dy) < (uint64_t)height) & ((uint64_t)(x{p} + dx) < (uint64_t)across)"
+            inside = f"((uint64_t)(top{p} + dy) < (uint64_t)height) & ((uint64_t)(left{p} + dx) < (uint64_t)across)"
             yield f"        const float *const p{p} = {inside} ? first{p} + step : zeros;"
-        inner = "        "
+        yield from ("        " + text for text in self._products())
+        yield "    }"
+        yield "}"
+        for p in self.positions:
+            for v in self.vectors:
+                yield f"store(tile + {p} * width + at + {v} * LANES, a{p}_{v});"
+
+    def _products(self) -> Iterator[str]:
+        """The products of one tap, for positions that begin at p0, p1, ..."""
+        inner = ""
         if not self.convolution.depthwise:
-            yield "        for (int64_t channel = 0; channel < channels; ++channel) {"
-            inner = "            "
+            yield "for (int64_t channel = 0; channel < channels; ++channel) {"
+            inner = "    "
         for v in self.vectors:
             yield f"{inner}const vf32 w{v} = load(w + {v} * LANES);"
         for p in self.positions:
@@ -195,10 +220,4 @@ class _Convolution:
         if not self.convolution.depthwise:
             yield f"{inner}__builtin_prefetch(ahead, 0, 2);"
             yield f"{inner}ahead += share;"
-        if not self.convolution.depthwise:
-            yield "        }"
-        yield "    }"
-        yield "}"
-        for p in self.positions:
-            for v in self.vectors:
-                yield f"store(tile + {p} * width + at + {v} * LANES, a{p}_{v});"
+            yield "}"
