@@ -18,7 +18,7 @@ from torch import nn
 import stator
 from stator.base import counters
 from stator.inductor.lower import constant_weights
-from stator.runtime import packed_products
+from stator.inductor.lower.operators import direct_convolution
 
 GRADIENTS = Tolerance(1e-4, 1e-4)
 
@@ -204,14 +204,17 @@ def test_optimizer_step() -> None:
 
 def test_outdated_constants_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[torch.Tensor]] = []
-    pack = packed_products.packed_kernel
 
-    def packed_kernel(*args: Any) -> torch.Tensor:
-        packed = pack(*args)
-        made.append(weakref.ref(packed))
-        return packed
+    def watched(pack: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def made_here(*args: Any) -> torch.Tensor:
+            packed = pack(*args)
+            made.append(weakref.ref(packed))
+            return packed
 
-    monkeypatch.setattr(constant_weights, "packed_kernel", packed_kernel)
+        return made_here
+
+    monkeypatch.setattr(constant_weights, "packed_kernel", watched(constant_weights.packed_kernel))
+    monkeypatch.setattr(direct_convolution, "packed_for", watched(direct_convolution.packed_for))
     model = Images().eval()
     frozen = stator.freeze(model)
     agree(frozen, model, images())

@@ -1,4 +1,4 @@
-"""Convolutions that kernels of our own compute: their sizes, and the tiles that a kernel keeps in registers. Data only."""
+"""Convolutions that kernels of our own compute: sizes, and the tile that a kernel keeps in registers. Data only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DirectConvolution:
     schedule makes a kernel of it. The call's arguments: images, packed kernel, bias or None.
 
     in_channels, out_channels: of one group. depthwise: each channel has a kernel of its own, so that these are all
-    channels. Pairs are (height, width).
+    channels. pixel: elements from one position to the next. Pairs are (height, width).
     """
 
     images: int
@@ -28,6 +28,7 @@ class DirectConvolution:
     in_channels: int
     out_channels: int
     groups: int
+    pixel: int
     depthwise: bool
     kernel: tuple[int, int]
     stride: tuple[int, int]

@@ -15,7 +15,6 @@ from .accesses import memory_owner, summarize
 from .groups import SUMS, ConvolutionGroup, Group, Schedule, TiledGroup
 from .product_calls import LOOPS, ProductSteps, element_at, over_elements
 
-
 # Operations that the loops behind a convolution may not have: reductions, and what needs a state of its own
 _REFUSED = frozenset(("reduce", "welford", "get", "indirect", "random", "normal"))
 

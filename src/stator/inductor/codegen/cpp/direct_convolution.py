@@ -70,7 +70,7 @@ def _sizes(c: DirectConvolution) -> dict[str, int]:
         "across": c.size[1],
         "out_height": c.out_size[0],
         "out_across": c.out_size[1],
-        "pixel": c.in_channels * c.groups,
+        "pixel": c.pixel,
         "channels": c.in_channels,
         "out_channels": c.out_channels,
         "blocks": c.blocks,
@@ -92,7 +92,7 @@ def _chunk(c: DirectConvolution) -> int:
     """The positions that tiles of all channels read before the next come."""
     if 4 * c.packed_elements > _CACHED_WEIGHT:
         return c.rows
-    each = 4 * c.in_channels * c.groups * c.stride[0] * c.stride[1]
+    each = 4 * c.pixel * c.stride[0] * c.stride[1]
     return min(max(1, _CACHED_IMAGES // each // c.tile.rows) * c.tile.rows, c.rows)
 
 
@@ -135,7 +135,8 @@ class _Convolution:
         yield "const float *const zeros = weight + packed_elements;"
         yield "#pragma omp for schedule(static) nowait"
         yield "for (int64_t item = 0; item < chunks * groups * blocks; ++item) {"
-        yield "    const int64_t begin = item / (groups * blocks) * chunk, end = begin + chunk < rows ? begin + chunk : rows;"
+        yield "    const int64_t begin = item / (groups * blocks) * chunk;"
+        yield "    const int64_t end = begin + chunk < rows ? begin + chunk : rows;"
         yield "    const int64_t group = item % (groups * blocks) / blocks, block = item % blocks;"
         yield "    const int64_t start = block * width < out_channels - width ? block * width : out_channels - width;"
         yield "    const int64_t column = group * out_channels + start;"
@@ -146,7 +147,8 @@ class _Convolution:
             yield "    const int64_t next = (item + 1) % (groups * blocks) * depth * width * 4;"
             yield f"    const int64_t share = width * 4 / ((end - begin + {rows - 1}) / {rows});"
             yield "    const char *ahead = (const char *)weight + next;"
-        yield "    int64_t x = begin % out_across, y = begin / out_across % out_height, image = begin / (out_across * out_height);"
+        yield "    int64_t x = begin % out_across, y = begin / out_across % out_height;"
+        yield "    int64_t image = begin / (out_across * out_height);"
         if self.few_channels:
             yield "    const int64_t hop = stride_across * pixel;"
         yield f"    for (int64_t row = begin; row < end; row += {rows}) {{"
@@ -164,7 +166,8 @@ class _Convolution:
         """Where the first tap of each position lies: its row, its column, its address."""
         advance = ("++x == out_across) {", "    x = 0;", "    if (++y == out_height) y = 0, ++image;", "}")
         for p in self.positions:
-            yield f"const int64_t top{p} = y * stride_down - padding_above, left{p} = x * stride_across - padding_before;"
+            yield f"const int64_t top{p} = y * stride_down - padding_above;"
+            yield f"const int64_t left{p} = x * stride_across - padding_before;"
             yield f"const float *const first{p} = from + ((image * height + top{p}) * across + left{p}) * pixel;"
             yield f"if ({p} < count - 1 && {advance[0]}"
             yield from advance[1:]
@@ -175,14 +178,15 @@ class _Convolution:
             yield f"const bool in_line = left{last} - left0 == {last} * stride_across;"
 
     def _sums(self) -> Iterator[str]:
-        """The sums of a tile. Where a tap meets few channels, it takes less time than the addresses of all positions do.
-        Neighbours in a row have equal distances."""
+        """The sums of a tile. Where a tap meets few channels, the addresses of all positions take longer than the
+        products; neighbours in a row have equal distances."""
         for p in self.positions:
             yield f"vf32 {', '.join(f'a{p}_{v} = {{}}' for v in self.vectors)};"
         yield "const float *w = block_weight + at;"
         yield "for (int64_t down = 0; down < taps_down; ++down) {"
         yield "    for (int64_t along = 0; along < taps_across; ++along) {"
-        yield "        const int64_t dy = down * dilation_down, dx = along * dilation_across, step = (dy * across + dx) * pixel;"
+        yield "        const int64_t dy = down * dilation_down, dx = along * dilation_across;"
+        yield "        const int64_t step = (dy * across + dx) * pixel;"
         if self.few_channels:
             last = self.positions[-1]
             inside = f"(uint64_t)(top0 + dy) < (uint64_t)height && left0 + dx >= 0 && left{last} + dx < across"

@@ -87,9 +87,7 @@ def _pointers(
     return lines
 
 
-def _convolution(
-    group: ConvolutionGroup, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge
-) -> KernelSource:
+def _convolution(group: ConvolutionGroup, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge) -> KernelSource:
     printed = print_convolution(group, buffers, knowledge)
     names = printed.kernel.indices.arguments.names
     sizes = [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate((*names.values(), *printed.sizes))]

@@ -22,7 +22,6 @@ from stator.inductor.lower.constant_weights import (
     packed_product,
     post_operation,
 )
-from stator.inductor.lower.direct_convolution import direct_convolution
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import (
     LARGE_PATCH,
@@ -36,6 +35,7 @@ from stator.prims.layout import channels_last_strides, contiguous_strides, numel
 from stator.prims.record import TensorMeta
 from stator.runtime.packed_products import ONEDNN, implementations, packs_convolutions
 
+from .direct_convolution import direct_convolution
 from .library import multiplies_on_gpu, multiply, only_feeds_loops
 from .onednn import linear_product
 from .patches import cuts_patches, in_format, patch_products

@@ -1,19 +1,26 @@
-"""Convolutions with constant weights in kernels of our own: which ones, their tiles, and the layout of their weights."""
+"""Convolutions with constant weights in kernels of our own: which ones, their tiles, the layout of weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from stator.base import counters
+from stator.inductor.buffers import View
 from stator.inductor.convolutions import ConvolutionTile, DirectConvolution
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
 from stator.runtime.toolchain import float_lanes
+
+from .views import slice_dim
+
+# Images of so many channels are read in runs of several positions
+_FEW_CHANNELS = 4
 
 Tiles = tuple[tuple[int, int, float], ...]
 
@@ -34,24 +41,58 @@ def direct_convolution(
     found = _described(x, weight, builder.meta, rest)
     if found is None:
         return None
+    if not weight.isfinite().all():
+        return None  # a padded zero times infinity
+    images, found = _in_runs(builder, x, found)
     name = ("direct convolution", key, found)
     packed = builder.shared_results.get(name)
     if packed is None:
-        if not weight.isfinite().all():
-            return None  # a padded zero times infinity
         counters.count("packed:direct_convolution")
         value = packed_for(weight, found)
         buffer = f"packed_{len(builder.shared_results)}"
         packed = builder.shared_results[name] = builder.add_opaque(value, buffer, tuple(value.shape))
     meta: TensorMeta = builder.meta
     strides = channels_last_strides(meta.shape)
-    images = builder.argument(x, channels_last_strides(x.shape))
     added = None if bias is None else builder.argument(bias, (1,))
     result_meta = TensorMeta(meta.shape, strides, meta.dtype, meta.device)
     (result,) = builder.extern(found, [images, packed, added], {}, [result_meta], style="out")
     assert result is not None
     result.deviates = not same_strides(meta.shape, strides, meta.stride)
     return result
+
+
+def _in_runs(builder: LoweringBuilder, x: Tensor, found: DirectConvolution) -> tuple[str | View, DirectConvolution]:
+    """The images in memory, and the convolution of these. Images of few channels get their padding there, so that the
+    taps of a row are one run of memory."""
+    batch, channels, height, width = x.shape
+    if found.depthwise or found.groups > 1 or channels > _FEW_CHANNELS or found.dilation[1] > 1 or found.kernel[1] == 1:
+        return builder.argument(x, channels_last_strides(x.shape)), found
+    above, before = found.padding
+    shape = (batch, channels, height + 2 * above, width + 2 * before)
+    if above or before:
+        x = _padded(builder, x, shape, above, before)
+    run = channels * found.kernel[1]
+    changed = replace(found, size=shape[2:], padding=(0, 0), kernel=(found.kernel[0], 1), in_channels=run)
+    return builder.argument(x, channels_last_strides(shape)), changed
+
+
+def _padded(builder: LoweringBuilder, x: Tensor, shape: Sequence[int], above: int, before: int) -> Tensor:
+    """Images between zeros, in NHWC: one loop for the images, without masks, and one for each side."""
+    target = builder.new_buffer(shape, channels_last_strides(shape), x.dtype, x.device)
+    height, width = x.shape[2:]
+    inside = slice_dim(target, 2, above, height)
+    builder.store(slice_dim(inside, 3, before, width), x)
+    for whole, dim, begin, size in (
+        (target, 2, 0, above),
+        (target, 2, above + height, above),
+        (inside, 3, 0, before),
+        (inside, 3, before + width, before),
+    ):
+        if size > 0:
+            side = slice_dim(whole, dim, begin, size)
+            zero = builder.computed(lambda ops, _: ops.constant(0.0, torch.float32), [], side.shape, x.dtype, x.device)
+            builder.store(side, zero)
+    return target
 
 
 def _described(x: Tensor, weight: torch.Tensor, meta: TensorMeta, rest: Sequence[Any]) -> DirectConvolution | None:
@@ -74,6 +115,7 @@ def _described(x: Tensor, weight: torch.Tensor, meta: TensorMeta, rest: Sequence
         in_channels=groups if depthwise else each,
         out_channels=out // shared,
         groups=shared,
+        pixel=each * groups,
         depthwise=depthwise,
         kernel=(weight.shape[2], weight.shape[3]),
         stride=(stride[0], stride[1]),
@@ -103,7 +145,7 @@ def packed_for(weight: torch.Tensor, found: DirectConvolution) -> torch.Tensor:
     zeros follow."""
     width, groups = found.tile.columns, found.groups
     with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
-        taps = weight.reshape(groups, found.out_channels, -1, found.taps).permute(0, 3, 2, 1)
+        taps = weight.reshape(groups, found.out_channels, *weight.shape[1:]).permute(0, 3, 4, 2, 1)
         starts = [found.block_start(block) for block in range(found.blocks)]
         blocks = torch.stack([taps[..., start : start + width] for start in starts], 1)
         return torch.cat([blocks.reshape(-1), blocks.new_zeros(found.zeros)])

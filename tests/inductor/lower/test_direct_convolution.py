@@ -1,0 +1,223 @@
+"""Frozen convolutions in kernels of our own, with the loops that follow, compute what eager computes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.differential import FUSED, assert_same
+from torch import nn
+from torch.nn import functional as F
+
+import stator
+from stator.base import counters
+from stator.inductor.lower.operators import direct_convolution
+from stator.runtime.toolchain import float_lanes
+
+pytestmark = pytest.mark.skipif(float_lanes() < 16, reason="convolutions are the library's on this processor")
+
+
+def check(model: nn.Module, *inputs: torch.Tensor, kernels: int = 1) -> None:
+    """kernels: how many convolutions are ours."""
+    model = model.eval()
+    frozen = stator.freeze(model, fullgraph=True, options={"verify": True})
+    before = counters.counts["packed:direct_convolution"]
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # such as that of a graph that cannot be compiled
+        assert_same(frozen(*inputs), model(*inputs), FUSED)
+    assert counters.counts["packed:direct_convolution"] - before == kernels
+
+
+KINDS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "3 x 3": (dict(in_channels=24, out_channels=64, kernel_size=3, padding=1), (2, 24, 13, 11)),
+    "channels between vectors": (dict(in_channels=7, out_channels=83, kernel_size=3), (1, 7, 9, 10)),
+    "one tap": (dict(in_channels=40, out_channels=24, kernel_size=1), (3, 40, 5, 7)),
+    "one tap of each second": (dict(in_channels=40, out_channels=24, kernel_size=1, stride=2), (1, 40, 9, 8)),
+    "wide tap": (dict(in_channels=16, out_channels=16, kernel_size=(1, 7), padding=(0, 3)), (1, 16, 6, 20)),
+    "dilated": (dict(in_channels=16, out_channels=32, kernel_size=3, padding=2, dilation=2), (1, 16, 10, 9)),
+    "large padding": (dict(in_channels=16, out_channels=48, kernel_size=2, padding=2, stride=3), (2, 16, 6, 5)),
+    "images of three channels": (
+        dict(in_channels=3, out_channels=32, kernel_size=7, stride=2, padding=3),
+        (2, 3, 37, 30),
+    ),
+    "images of one channel": (dict(in_channels=1, out_channels=16, kernel_size=(3, 2), padding=(2, 0)), (1, 1, 9, 12)),
+    "few channels, dilated": (
+        dict(in_channels=3, out_channels=16, kernel_size=3, padding=1, dilation=2),
+        (1, 3, 12, 9),
+    ),
+    "groups": (dict(in_channels=24, out_channels=96, kernel_size=3, groups=3, padding=1), (2, 24, 8, 9)),
+    "groups of channels between vectors": (dict(in_channels=6, out_channels=60, kernel_size=3, groups=2), (1, 6, 8, 9)),
+    "depthwise 3": (dict(in_channels=72, out_channels=72, kernel_size=3, groups=72, padding=1), (2, 72, 13, 15)),
+    "depthwise 5": (
+        dict(in_channels=40, out_channels=40, kernel_size=5, groups=40, padding=2, stride=2),
+        (1, 40, 21, 40),
+    ),
+    "depthwise 7": (dict(in_channels=17, out_channels=17, kernel_size=7, groups=17, padding=3), (1, 17, 9, 25)),
+    "depthwise, dilated": (
+        dict(in_channels=64, out_channels=64, kernel_size=3, groups=64, padding=3, dilation=3),
+        (2, 64, 7, 12),
+    ),
+    "depthwise without padding": (dict(in_channels=96, out_channels=96, kernel_size=3, groups=96), (1, 96, 9, 30)),
+    "as text": (dict(in_channels=16, out_channels=32, kernel_size=3, padding="same"), (1, 16, 9, 12)),
+}
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("given", "shape"), KINDS.values(), ids=KINDS)
+def test_kinds(given: dict[str, Any], shape: tuple[int, ...], bias: bool) -> None:
+    convolution = nn.Conv2d(**given, bias=bias)
+    check(nn.Sequential(convolution, nn.ReLU()), torch.randn(shape))
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("tile", [*direct_convolution._TILES[16], *direct_convolution._DEPTHWISE_TILES[16]])
+@pytest.mark.parametrize("groups", [1, 72])
+@pytest.mark.parametrize("last", [1, 2, 5])
+def test_tiles(tile: tuple[int, int, float], groups: int, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_TILES", "_DEPTHWISE_TILES"):
+        monkeypatch.setattr(direct_convolution, name, {16: (tile,)})
+    model = nn.Sequential(nn.Conv2d(72, 72, 3, padding=1, groups=groups), nn.Hardswish())
+    check(model, torch.randn(1, 72, 10 + last, 9))
+
+
+class Block(nn.Module):
+    """What follows a convolution, given its result and a tensor of equal shape."""
+
+    def __init__(self, follow: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.convolution, self.follow = nn.Conv2d(24, 40, 3, padding=1), follow
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return self.follow(self.convolution(x), y)
+
+
+FOLLOWING: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "nothing": lambda z, y: z,
+    "residual": lambda z, y: F.relu(z + y),
+    "result and activation": lambda z, y: (z, F.silu(z)),
+    "scale of channels": lambda z, y: z * torch.sigmoid(y.mean((2, 3), keepdim=True)),
+    "scale of positions": lambda z, y: F.gelu(z) * y[:, :1],
+    "transposed reader": lambda z, y: z.transpose(2, 3) + 1,
+    "flipped reader": lambda z, y: z.flip(3) + z,
+    "mean": lambda z, y: F.relu(z).mean((2, 3)),
+    "pooling": lambda z, y: F.max_pool2d(F.relu(z), 3, 2, 1),
+    "upsampled": lambda z, y: F.interpolate(F.relu(z), scale_factor=2),
+    "concatenated": lambda z, y: torch.cat([F.relu(z), y, z], 1),
+    "softmax of channels": lambda z, y: torch.softmax(z + y, 1),
+    "half floats": lambda z, y: (z + y).half(),
+    "positions": lambda z, y: z.argmax(1),
+    "comparison": lambda z, y: torch.where(z > y, z, -y),
+    "part": lambda z, y: F.relu(z[:, 8:24]),
+    "twice": lambda z, y: torch.sin(F.relu(z) + 1) * F.tanh(z - y),
+}
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("follow", FOLLOWING.values(), ids=FOLLOWING)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["NCHW", "NHWC"])
+def test_loops_that_follow(follow: Callable[..., Any], layout: torch.memory_format) -> None:
+    x, y = torch.randn(2, 24, 9, 10), torch.randn(2, 40, 9, 10)
+    check(Block(follow), x.to(memory_format=layout), y.to(memory_format=layout))
+
+
+@pytest.mark.fixed_sizes
+def test_two_convolutions_and_one_sum() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.Conv2d(16, 32, 1, stride=2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.relu(self.first(x) + self.second(x))
+
+    check(Residual(), torch.randn(2, 16, 11, 12), kernels=2)
+
+
+@pytest.mark.fixed_sizes
+def test_follower_that_overwrites_the_images() -> None:
+    """The tile of a position reads what other tiles must not have written yet."""
+
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(32, 32, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(3):
+                x = x + F.relu(self.convolution(x))
+            return x
+
+    check(InPlace(), torch.randn(1, 32, 17, 18))
+
+
+@pytest.mark.fixed_sizes
+def test_images_written_in_place() -> None:
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(32, 32, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(self.convolution(x))
+
+    model = Written().eval()
+    frozen = stator.freeze(model, options={"verify": True})
+    x = torch.randn(1, 32, 12, 12)
+    ours, eagers = x.clone(), x.clone()
+    with torch.no_grad():
+        assert_same((frozen(ours), ours), (model(eagers), eagers), FUSED)
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("groups", [1, 16])
+def test_numbers_that_are_not_finite(groups: int) -> None:
+    """In images and bias they spread as in eager; a kernel that has them is the library's, whose padding is none."""
+    model = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, groups=groups), nn.ReLU())
+    x = torch.randn(1, 16, 12, 13)
+    x[0, 3, 5, 6], x[0, 4, 0, 0], x[0, 5, 11, 12] = float("nan"), float("inf"), -float("inf")
+    with torch.no_grad():
+        model[0].bias[:3] = torch.tensor([float("nan"), float("inf"), -float("inf")])  # type: ignore[index]
+    check(model, x)
+    with torch.no_grad():
+        model[0].weight[1, 0, 1, 1] = float("inf")  # type: ignore[index]
+    check(model, x, kernels=0)
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize(
+    ("convolution", "shape"),
+    [
+        (nn.Conv2d(16, 8, 3), (1, 16, 8, 8)),
+        (nn.Conv2d(64, 64, 3, groups=8), (1, 64, 8, 8)),
+        (nn.ConvTranspose2d(16, 32, 3), (1, 16, 8, 8)),
+        (nn.Conv1d(16, 32, 3), (1, 16, 8)),
+        (nn.Conv3d(16, 32, 3), (1, 16, 5, 8, 8)),
+        (nn.Conv2d(16, 32, 3).double(), (1, 16, 8, 8)),
+    ],
+    ids=["narrow", "narrow groups", "transposed", "1-d", "3-d", "float64"],
+)
+def test_left_to_the_library(convolution: nn.Module, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, dtype=next(convolution.parameters()).dtype)
+    check(nn.Sequential(convolution, nn.ReLU()), x, kernels=0)
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads(threads: int) -> None:
+    """The number is read when a kernel runs."""
+    model = nn.Sequential(nn.Conv2d(32, 200, 3, padding=1), nn.ReLU(), nn.Conv2d(200, 200, 3, groups=200)).eval()
+    frozen = stator.freeze(model)
+    x = torch.randn(2, 32, 30, 31)
+    with torch.no_grad():
+        expected = model(x)
+        frozen(x)
+        usual = torch.get_num_threads()
+        try:
+            torch.set_num_threads(threads)
+            assert_same(frozen(x), expected, FUSED)
+        finally:
+            torch.set_num_threads(usual)
