@@ -76,7 +76,7 @@ def _in_runs(builder: LoweringBuilder, x: Tensor, found: DirectConvolution) -> t
     return builder.argument(x, channels_last_strides(shape)), changed
 
 
-def _padded(builder: LoweringBuilder, x: Tensor, shape: Sequence[int], above: int, before: int) -> Tensor:
+def _padded(builder: LoweringBuilder, x: Tensor, shape: tuple[int, ...], above: int, before: int) -> Tensor:
     """Images between zeros, in NHWC: one loop for the images, without masks, and one for each side."""
     target = builder.new_buffer(shape, channels_last_strides(shape), x.dtype, x.device)
     height, width = x.shape[2:]
