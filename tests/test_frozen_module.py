@@ -17,8 +17,7 @@ from torch import nn
 
 import stator
 from stator.base import counters
-from stator.inductor.lower import constant_weights
-from stator.inductor.lower.operators import direct_convolution
+from stator.inductor.lower import constant_weights, direct_convolution
 
 GRADIENTS = Tolerance(1e-4, 1e-4)
 

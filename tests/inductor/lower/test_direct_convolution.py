@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import stator
 from stator.base import counters
-from stator.inductor.lower.operators import direct_convolution
+from stator.inductor.lower import direct_convolution
 from stator.runtime.toolchain import float_lanes
 
 pytestmark = pytest.mark.skipif(float_lanes() < 16, reason="convolutions are the library's on this processor")

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from stator.inductor.buffers import View
+from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.constant_weights import (
     NO_POST,
@@ -22,6 +23,7 @@ from stator.inductor.lower.constant_weights import (
     packed_product,
     post_operation,
 )
+from stator.inductor.lower.direct_convolution import described, direct_convolution
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import (
     LARGE_PATCH,
@@ -35,14 +37,16 @@ from stator.prims.layout import channels_last_strides, contiguous_strides, numel
 from stator.prims.record import TensorMeta
 from stator.runtime.packed_products import ONEDNN, implementations, packs_convolutions
 
-from .direct_convolution import direct_convolution
 from .library import multiplies_on_gpu, multiply, only_feeds_loops
 from .onednn import linear_product
-from .patches import cuts_patches, in_format, patch_products
+from .patches import cuts_patches, in_format, padded_images, patch_products
 from .pointwise import elementwise
 from .views import permute, reshape
 
 aten = torch.ops.aten
+
+# Images of so many channels are read in runs of several positions
+_FEW_CHANNELS = 4
 
 # Dtypes that cuDNN computes in both formats
 GPU_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -75,9 +79,10 @@ def _convolution(
     constant = None if transposed or not packs_convolutions(x.dtype) else constant_tensor(builder, weight)
     if constant is not None and _may_be_packed(x, weight, bias, meta):
         fixed = (stride, padding, dilation, groups)
-        direct = direct_convolution(builder, x, constant, bias, fixed, weight.resolved())
-        if direct is not None:
-            return direct
+        found = described(x, constant, meta, fixed)
+        if found is not None:
+            images, found = _in_runs(builder, x, found)
+            return direct_convolution(builder, images, found, constant, bias, weight.resolved())
         post = post_operation(builder)
         by_rows = is_product(weight, stride, padding, groups)
         result = _product_nhwc(builder, x, weight, bias, post) if by_rows else None
@@ -110,6 +115,21 @@ def _convolution(
         None if bias is None else builder.argument(bias),
     ]
     return _called(builder, [*args, *rest], promised)
+
+
+def _in_runs(builder: LoweringBuilder, x: Tensor, found: DirectConvolution) -> tuple[str | View, DirectConvolution]:
+    """The images in memory, and the convolution of these. Images of few channels get their padding there, so that the
+    taps of a row are one run of memory."""
+    batch, channels, height, width = x.shape
+    if found.depthwise or found.groups > 1 or channels > _FEW_CHANNELS or found.dilation[1] > 1 or found.kernel[1] == 1:
+        return builder.argument(x, channels_last_strides(x.shape)), found
+    above, before = found.padding
+    shape = (batch, channels, height + 2 * above, width + 2 * before)
+    if above or before:
+        x = padded_images(builder, x, shape, above, before)
+    run = channels * found.kernel[1]
+    changed = replace(found, size=shape[2:], padding=(0, 0), kernel=(found.kernel[0], 1), in_channels=run)
+    return builder.argument(x, channels_last_strides(shape)), changed
 
 
 def kernel_strides(weight: Tensor, node: fx.Node) -> Sizes:

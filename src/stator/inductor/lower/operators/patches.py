@@ -152,3 +152,22 @@ def in_format(builder: LoweringBuilder, x: Tensor, strides: tuple[int, ...]) -> 
         builder.argument(x, strides)
         return x
     return builder.copy(x, strides)
+
+
+def padded_images(builder: LoweringBuilder, x: Tensor, shape: tuple[int, ...], above: int, before: int) -> Tensor:
+    """Images between zeros, in NHWC: one loop for the images, without masks, and one for each side."""
+    target = builder.new_buffer(shape, channels_last_strides(shape), x.dtype, x.device)
+    height, width = x.shape[2:]
+    inside = slice_dim(target, 2, above, height)
+    builder.store(slice_dim(inside, 3, before, width), x)
+    for whole, dim, begin, size in (
+        (target, 2, 0, above),
+        (target, 2, above + height, above),
+        (inside, 3, 0, before),
+        (inside, 3, before + width, before),
+    ):
+        if size > 0:
+            side = slice_dim(whole, dim, begin, size)
+            zero = builder.computed(lambda ops, _: ops.constant(0.0, torch.float32), [], side.shape, x.dtype, x.device)
+            builder.store(side, zero)
+    return target

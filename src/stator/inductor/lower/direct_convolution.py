@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,11 +16,6 @@ from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
 from stator.runtime.toolchain import float_lanes
 
-from .views import slice_dim
-
-# Images of so many channels are read in runs of several positions
-_FEW_CHANNELS = 4
-
 Tiles = tuple[tuple[int, int, float], ...]
 
 # Tiles by the number of lanes: positions, vectors of channels, and their relative speed (measured on AVX-512). Tiles
@@ -34,16 +28,14 @@ _CACHED_BLOCK, _UNCACHED = 640 << 10, 1.3
 
 
 def direct_convolution(
-    builder: LoweringBuilder, x: Tensor, weight: torch.Tensor, bias: Tensor | None, rest: Sequence[Any], key: Any
-) -> Tensor | None:
-    """A convolution of images [N, C, H, W], in NHWC; None for the library. rest: stride, padding, dilation and groups.
-    key: names the weight, in this graph."""
-    found = _described(x, weight, builder.meta, rest)
-    if found is None:
-        return None
-    if not weight.isfinite().all():
-        return None  # a padded zero times infinity
-    images, found = _in_runs(builder, x, found)
+    builder: LoweringBuilder,
+    images: str | View,
+    found: DirectConvolution,
+    weight: torch.Tensor,
+    bias: Tensor | None,
+    key: Any,
+) -> Tensor:
+    """The node's convolution, in NHWC. images: as `found` describes them. key: names the weight, in this graph."""
     name = ("direct convolution", key, found)
     packed = builder.shared_results.get(name)
     if packed is None:
@@ -61,41 +53,9 @@ def direct_convolution(
     return result
 
 
-def _in_runs(builder: LoweringBuilder, x: Tensor, found: DirectConvolution) -> tuple[str | View, DirectConvolution]:
-    """The images in memory, and the convolution of these. Images of few channels get their padding there, so that the
-    taps of a row are one run of memory."""
-    batch, channels, height, width = x.shape
-    if found.depthwise or found.groups > 1 or channels > _FEW_CHANNELS or found.dilation[1] > 1 or found.kernel[1] == 1:
-        return builder.argument(x, channels_last_strides(x.shape)), found
-    above, before = found.padding
-    shape = (batch, channels, height + 2 * above, width + 2 * before)
-    if above or before:
-        x = _padded(builder, x, shape, above, before)
-    run = channels * found.kernel[1]
-    changed = replace(found, size=shape[2:], padding=(0, 0), kernel=(found.kernel[0], 1), in_channels=run)
-    return builder.argument(x, channels_last_strides(shape)), changed
-
-
-def _padded(builder: LoweringBuilder, x: Tensor, shape: tuple[int, ...], above: int, before: int) -> Tensor:
-    """Images between zeros, in NHWC: one loop for the images, without masks, and one for each side."""
-    target = builder.new_buffer(shape, channels_last_strides(shape), x.dtype, x.device)
-    height, width = x.shape[2:]
-    inside = slice_dim(target, 2, above, height)
-    builder.store(slice_dim(inside, 3, before, width), x)
-    for whole, dim, begin, size in (
-        (target, 2, 0, above),
-        (target, 2, above + height, above),
-        (inside, 3, 0, before),
-        (inside, 3, before + width, before),
-    ):
-        if size > 0:
-            side = slice_dim(whole, dim, begin, size)
-            zero = builder.computed(lambda ops, _: ops.constant(0.0, torch.float32), [], side.shape, x.dtype, x.device)
-            builder.store(side, zero)
-    return target
-
-
-def _described(x: Tensor, weight: torch.Tensor, meta: TensorMeta, rest: Sequence[Any]) -> DirectConvolution | None:
+def described(x: Tensor, weight: torch.Tensor, meta: TensorMeta, rest: Sequence[Any]) -> DirectConvolution | None:
+    """A convolution of images [N, C, H, W] for a kernel of ours; None for the library. rest: stride, padding, dilation,
+    groups."""
     stride, padding, dilation, groups = rest
     numbers = (*x.shape, *meta.shape, *stride, *padding, *dilation, groups)
     if weight.dtype is not torch.float32 or not all(isinstance(number, int) for number in numbers):
@@ -104,6 +64,8 @@ def _described(x: Tensor, weight: torch.Tensor, meta: TensorMeta, rest: Sequence
     depthwise = groups > 1 and each == 1 and out == groups
     shared = 1 if depthwise else groups
     depth = numel(weight.shape[2:]) * (1 if depthwise else each)
+    if not weight.isfinite().all():
+        return None  # a padded zero times infinity
     tiles = (_DEPTHWISE_TILES if depthwise else _TILES).get(float_lanes(), ())
     tile = _tile(tiles, meta.shape[0] * meta.shape[2] * meta.shape[3], out // shared, depth)
     if tile is None:
