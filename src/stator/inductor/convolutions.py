@@ -69,7 +69,7 @@ class DirectConvolution:
     @property
     def zeros(self) -> int:
         """The zeros behind the packed kernel, which stand for positions outside of the image."""
-        return self.in_channels
+        return self.in_channels if any(self.padding) and not self.depthwise else 0
 
     def block_start(self, block: int) -> int:
         return min(block * self.tile.columns, self.out_channels - self.tile.columns)

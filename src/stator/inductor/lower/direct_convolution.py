@@ -28,21 +28,9 @@ _CACHED_BLOCK, _UNCACHED = 640 << 10, 1.3
 
 
 def direct_convolution(
-    builder: LoweringBuilder,
-    images: str | View,
-    found: DirectConvolution,
-    weight: torch.Tensor,
-    bias: Tensor | None,
-    key: Any,
+    builder: LoweringBuilder, images: str | View, packed: str, bias: Tensor | None, found: DirectConvolution
 ) -> Tensor:
-    """The node's convolution, in NHWC. images: as `found` describes them. key: names the weight, in this graph."""
-    name = ("direct convolution", key, found)
-    packed = builder.shared_results.get(name)
-    if packed is None:
-        counters.count("packed:direct_convolution")
-        value = packed_for(weight, found)
-        buffer = f"packed_{len(builder.shared_results)}"
-        packed = builder.shared_results[name] = builder.add_opaque(value, buffer, tuple(value.shape))
+    """The node's convolution, in NHWC. images, packed: as `found` describes them."""
     meta: TensorMeta = builder.meta
     strides = channels_last_strides(meta.shape)
     added = None if bias is None else builder.argument(bias, (1,))
@@ -53,19 +41,30 @@ def direct_convolution(
     return result
 
 
-def described(x: Tensor, weight: torch.Tensor, meta: TensorMeta, rest: Sequence[Any]) -> DirectConvolution | None:
+def packed_constant(builder: LoweringBuilder, weight: torch.Tensor, found: DirectConvolution, key: Any) -> str:
+    """The packed weight. key: names it, in this graph."""
+    name = ("direct convolution", key, found)
+    packed = builder.shared_results.get(name)
+    if packed is None:
+        counters.count("packed:direct_convolution")
+        value = packed_for(weight, found)
+        buffer = f"packed_{len(builder.shared_results)}"
+        packed = builder.shared_results[name] = builder.add_opaque(value, buffer, tuple(value.shape))
+    return str(packed)
+
+
+def described(x: Tensor, weight: Tensor, meta: TensorMeta, rest: Sequence[Any]) -> DirectConvolution | None:
     """A convolution of images [N, C, H, W] for a kernel of ours; None for the library. rest: stride, padding, dilation,
     groups."""
     stride, padding, dilation, groups = rest
-    numbers = (*x.shape, *meta.shape, *stride, *padding, *dilation, groups)
-    if weight.dtype is not torch.float32 or not all(isinstance(number, int) for number in numbers):
+    numbers = (*x.shape, *weight.shape, *meta.shape, *stride, *padding, *dilation, groups)
+    dtypes = {x.dtype, weight.dtype, meta.dtype}
+    if dtypes != {torch.float32} or not all(isinstance(number, int) for number in numbers):
         return None
     out, each = weight.shape[:2]
     depthwise = groups > 1 and each == 1 and out == groups
     shared = 1 if depthwise else groups
     depth = numel(weight.shape[2:]) * (1 if depthwise else each)
-    if not weight.isfinite().all():
-        return None  # a padded zero times infinity
     tiles = (_DEPTHWISE_TILES if depthwise else _TILES).get(float_lanes(), ())
     tile = _tile(tiles, meta.shape[0] * meta.shape[2] * meta.shape[3], out // shared, depth)
     if tile is None:

@@ -6,6 +6,8 @@ memory when nothing else reads it. Recomputing costs time in every consumer, and
 
 from __future__ import annotations
 
+from stator.inductor.convolutions import DirectConvolution
+
 # A closure that combines more buffers than this in one body runs out of address registers and prefetch streams.
 MAX_READS = 8
 
@@ -67,6 +69,17 @@ def convolution_prefers_channels_last(
     if pointwise or weights * DATA_ELEMENTS_PER_WEIGHT <= data:
         return None
     return False
+
+
+# Packing a weight in each call costs about as much as so many positions of the convolution
+ROWS_PER_PACKING = 100
+MANY_ROWS = 8 * ROWS_PER_PACKING
+
+
+def packing_pays(convolution: DirectConvolution) -> bool:
+    """True if a kernel of ours is worth it with a weight that it packs in each call. Dense kernels with padding are the
+    library's: ours multiply padding by the weight, which may be infinite."""
+    return convolution.depthwise or (convolution.rows >= MANY_ROWS and not convolution.zeros)
 
 
 # On an H100 in bfloat16, kernels of groups of 24 channels take 1.6 to 2.3 times as long on channels-last data, their

@@ -1,8 +1,8 @@
 """Prints convolutions of images in NHWC. A tile of the result, some positions times some vectors of channels, stays in
 registers while a kernel runs over all taps and channels of the images; the loops that follow read the tile.
 
-A position outside of the image reads zeros. Where positions end within a tile, it computes the last one several times.
-The text depends on the tile alone, not on the sizes.
+A position outside of the image reads zeros, or is left out. Where positions end within a tile, it computes the last
+one several times. The text depends on the tile alone, not on the sizes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def print_convolution(
     kernel = merge(loops, buffers, knowledge, CppIndexPrinter)
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
-    emitter = _FollowingLoops(kernel, LoopOrder((0, 1, 2), (), 2), pointers | {SUMS: "tile"}, buffers)
+    emitter = _FollowingLoops(kernel, LoopOrder((0, 2, 1), (), 2), pointers | {SUMS: "tile"}, buffers)
     images, weight = pointers[group.images.base], pointers[group.weight]
     printer = _Convolution(convolution)
     statements = [
@@ -132,7 +132,8 @@ class _Convolution:
         c, rows = self.convolution, self.convolution.tile.rows
         yield f"constexpr int64_t width = {c.tile.columns}, part = {len(self.vectors)} * LANES;"
         yield 'static_assert(width % part == 0, "a tile is whole vectors");'
-        yield "const float *const zeros = weight + packed_elements;"
+        if not c.depthwise:
+            yield "const float *const zeros = weight + packed_elements;"
         yield "#pragma omp for schedule(static) nowait"
         yield "for (int64_t item = 0; item < chunks * groups * blocks; ++item) {"
         yield "    const int64_t begin = item / (groups * blocks) * chunk;"
@@ -198,30 +199,31 @@ class _Convolution:
             yield "        }"
         for p in self.positions:
             inside = f"((uint64_t)(top{p} + dy) < (uint64_t)height) & ((uint64_t)(left{p} + dx) < (uint64_t)across)"
-            yield f"        const float *const p{p} = {inside} ? first{p} + step : zeros;"
-        yield from ("        " + text for text in self._products())
+            outside = "nullptr" if self.convolution.depthwise else "zeros"
+            yield f"        const float *const p{p} = {inside} ? first{p} + step : {outside};"
+        yield from ("        " + text for text in self._products(checked=True))
         yield "    }"
         yield "}"
         for p in self.positions:
             for v in self.vectors:
                 yield f"store(tile + {p} * width + at + {v} * LANES, a{p}_{v});"
 
-    def _products(self) -> Iterator[str]:
-        """The products of one tap, for positions that begin at p0, p1, ..."""
-        inner = ""
-        if not self.convolution.depthwise:
-            yield "for (int64_t channel = 0; channel < channels; ++channel) {"
-            inner = "    "
-        for v in self.vectors:
-            yield f"{inner}const vf32 w{v} = load(w + {v} * LANES);"
+    def _products(self, checked: bool = False) -> Iterator[str]:
+        """The products of one tap, for positions that begin at p0, p1, ... checked: those outside have none. Of dense
+        kernels they read zeros."""
+        if self.convolution.depthwise:
+            yield from (f"const vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
+            for p in self.positions:
+                texts = [f"a{p}_{v} = op_fma(load(p{p} + at + {v} * LANES), w{v}, a{p}_{v});" for v in self.vectors]
+                yield f"if (p{p}) {{ {' '.join(texts)} }}" if checked else " ".join(texts)
+            yield "w += width;"
+            return
+        yield "for (int64_t channel = 0; channel < channels; ++channel) {"
+        yield from (f"    const vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
         for p in self.positions:
-            if not self.convolution.depthwise:
-                yield f"{inner}const vf32 b{p} = splat(p{p}[channel]);"
-            for v in self.vectors:
-                read = f"load(p{p} + at + {v} * LANES)" if self.convolution.depthwise else f"b{p}"
-                yield f"{inner}a{p}_{v} = op_fma({read}, w{v}, a{p}_{v});"
-        yield f"{inner}w += width;"
-        if not self.convolution.depthwise:
-            yield f"{inner}__builtin_prefetch(ahead, 0, 2);"
-            yield f"{inner}ahead += share;"
-            yield "}"
+            yield f"    const vf32 b{p} = splat(p{p}[channel]);"
+            yield from (f"    a{p}_{v} = op_fma(b{p}, w{v}, a{p}_{v});" for v in self.vectors)
+        yield "    w += width;"
+        yield "    __builtin_prefetch(ahead, 0, 2);"
+        yield "    ahead += share;"
+        yield "}"

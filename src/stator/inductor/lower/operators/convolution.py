@@ -23,12 +23,13 @@ from stator.inductor.lower.constant_weights import (
     packed_product,
     post_operation,
 )
-from stator.inductor.lower.direct_convolution import described, direct_convolution
+from stator.inductor.lower.direct_convolution import described, direct_convolution, packed_constant
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import (
     LARGE_PATCH,
     convolution_prefers_channels_last,
     gpu_convolution_prefers_channels_last,
+    packing_pays,
 )
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Strides, Tensor
@@ -41,7 +42,7 @@ from .library import multiplies_on_gpu, multiply, only_feeds_loops
 from .onednn import linear_product
 from .patches import cuts_patches, in_format, padded_images, patch_products
 from .pointwise import elementwise
-from .views import permute, reshape
+from .views import permute, reshape, slice_dim, unsqueeze
 
 aten = torch.ops.aten
 
@@ -79,10 +80,11 @@ def _convolution(
     constant = None if transposed or not packs_convolutions(x.dtype) else constant_tensor(builder, weight)
     if constant is not None and _may_be_packed(x, weight, bias, meta):
         fixed = (stride, padding, dilation, groups)
-        found = described(x, constant, meta, fixed)
-        if found is not None:
+        found = described(x, weight, meta, fixed)
+        if found is not None and (not found.zeros or constant.isfinite().all()):  # zero times infinity is NaN
             images, found = _in_runs(builder, x, found)
-            return direct_convolution(builder, images, found, constant, bias, weight.resolved())
+            packed = packed_constant(builder, constant, found, weight.resolved())
+            return direct_convolution(builder, images, packed, bias, found)
         post = post_operation(builder)
         by_rows = is_product(weight, stride, padding, groups)
         result = _product_nhwc(builder, x, weight, bias, post) if by_rows else None
@@ -98,6 +100,10 @@ def _convolution(
         wish = prefers_channels_last(builder.sizes, shapes, groups)
         if wish is None:
             wish = x.deviates or _feeds_channels_last(builder)
+        found = described(x, weight, meta, (stride, padding, dilation, groups)) if wish else None
+        if found is not None and packing_pays(found):
+            images = builder.argument(x, channels_last_strides(x.shape))
+            return direct_convolution(builder, images, _packed_in_loops(builder, weight, found), bias, found)
         strides = channels_last_strides if wish else contiguous_strides
         given, promised = strides(x.shape), strides(meta.shape)
         of_weight = kernel_strides(weight, nodes[1]) if wish else nodes[1].meta["val"].stride
@@ -130,6 +136,23 @@ def _in_runs(builder: LoweringBuilder, x: Tensor, found: DirectConvolution) -> t
     run = channels * found.kernel[1]
     changed = replace(found, size=shape[2:], padding=(0, 0), kernel=(found.kernel[0], 1), in_channels=run)
     return builder.argument(x, channels_last_strides(shape)), changed
+
+
+def _packed_in_loops(builder: LoweringBuilder, weight: Tensor, found: DirectConvolution) -> str:
+    """A weight that may be another in each call, packed by loops."""
+    width, whole = found.tile.columns, found.out_channels // found.tile.columns
+    target = builder.new_buffer((found.packed_elements,), (1,), weight.dtype, weight.device)
+    places = reshape(target, (found.groups, found.blocks, *found.kernel, -1, width))
+    taps = reshape(weight, (found.groups, found.out_channels, weight.shape[1], *found.kernel))
+    taps = permute(taps, (0, 3, 4, 2, 1))
+    blocks = reshape(slice_dim(taps, 4, 0, whole * width), (*taps.shape[:4], whole, width))
+    builder.store(slice_dim(places, 1, 0, whole), permute(blocks, (0, 4, 1, 2, 3, 5)))
+    if whole < found.blocks:
+        last = slice_dim(taps, 4, found.out_channels - width, width)
+        builder.store(slice_dim(places, 1, whole, 1), unsqueeze(last, 1))
+    packed = builder.argument(target)
+    assert isinstance(packed, str)
+    return packed
 
 
 def kernel_strides(weight: Tensor, node: fx.Node) -> Sizes:
