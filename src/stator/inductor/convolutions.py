@@ -1,8 +1,10 @@
-"""Convolutions that kernels of our own compute: sizes, and the tile that a kernel keeps in registers. Data only."""
+"""Convolutions that kernels of our own compute: sizes, and the tile that a kernel keeps in registers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,22 @@ class DirectConvolution:
     def block_start(self, block: int) -> int:
         return min(block * self.tile.columns, self.out_channels - self.tile.columns)
 
-    def __call__(self, *args: object) -> object:
-        raise AssertionError("the schedule makes a kernel of this call")
+    def __call__(
+        self, images: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, *, out: torch.Tensor
+    ) -> torch.Tensor:
+        """The convolution by torch, which tests compare kernels with."""
+        height, width = self.size
+        along = width - (self.groups * self.in_channels - self.pixel) // self.pixel  # runs overlap
+        shape = (self.images, self.groups * self.in_channels, height, along)
+        data = images.as_strided(shape, (height * width * self.pixel, 1, width * self.pixel, self.pixel))
+        blocks = packed[: self.packed_elements].reshape(self.groups, self.blocks, *self.kernel, -1, self.tile.columns)
+        kernel = packed.new_empty(self.groups, self.out_channels, blocks.shape[4], *self.kernel)
+        for block in range(self.blocks):
+            start = self.block_start(block)
+            kernel[:, start : start + self.tile.columns] = blocks[:, block].permute(0, 4, 3, 1, 2)
+        groups = self.in_channels if self.depthwise else self.groups
+        steps = (self.stride, self.padding, self.dilation, groups)
+        return out.copy_(torch.conv2d(data, kernel.flatten(0, 1), bias, *steps))
 
     def __str__(self) -> str:
         kind = "depthwise" if self.depthwise else f"{self.groups} groups of {self.in_channels} -> {self.out_channels}"

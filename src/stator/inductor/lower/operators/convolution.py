@@ -100,10 +100,8 @@ def _convolution(
         wish = prefers_channels_last(builder.sizes, shapes, groups)
         if wish is None:
             wish = x.deviates or _feeds_channels_last(builder)
-        found = described(x, weight, meta, (stride, padding, dilation, groups)) if wish else None
-        if found is not None and packing_pays(found):
-            images = builder.argument(x, channels_last_strides(x.shape))
-            return direct_convolution(builder, images, _packed_in_loops(builder, weight, found), bias, found)
+        if wish and (direct := _packed_each_time(builder, x, weight, bias, (stride, padding, dilation, groups))):
+            return direct
         strides = channels_last_strides if wish else contiguous_strides
         given, promised = strides(x.shape), strides(meta.shape)
         of_weight = kernel_strides(weight, nodes[1]) if wish else nodes[1].meta["val"].stride
@@ -114,6 +112,8 @@ def _convolution(
     else:
         given, promised, of_weight = nodes[0].meta["val"].stride, meta.stride, nodes[1].meta["val"].stride
         if _is_channels_last_in_eager(x, given, meta, transposed):
+            if direct := _packed_each_time(builder, x, weight, bias, (stride, padding, dilation, groups)):
+                return direct
             of_weight = kernel_strides(weight, nodes[1])
     args = [
         builder.argument(x, given),
@@ -138,8 +138,18 @@ def _in_runs(builder: LoweringBuilder, x: Tensor, found: DirectConvolution) -> t
     return builder.argument(x, channels_last_strides(shape)), changed
 
 
+def _packed_each_time(
+    builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None, rest: Sequence[Any]
+) -> Tensor | None:
+    """The convolution by a kernel of ours, with a weight that may be another in each call; None for the library."""
+    found = described(x, weight, builder.meta, rest) if _may_be_packed(x, weight, bias, builder.meta) else None
+    if found is None or not packing_pays(found):
+        return None
+    images = builder.argument(x, channels_last_strides(x.shape))
+    return direct_convolution(builder, images, _packed_in_loops(builder, weight, found), bias, found)
+
+
 def _packed_in_loops(builder: LoweringBuilder, weight: Tensor, found: DirectConvolution) -> str:
-    """A weight that may be another in each call, packed by loops."""
     width, whole = found.tile.columns, found.out_channels // found.tile.columns
     target = builder.new_buffer((found.packed_elements,), (1,), weight.dtype, weight.device)
     places = reshape(target, (found.groups, found.blocks, *found.kernel, -1, width))
