@@ -11,10 +11,18 @@ from torch import nn
 
 import stator
 from stator.base import counters
-from stator.inductor.lower import constant_weights
+from stator.inductor.lower import constant_weights, direct_convolution
 from stator.runtime import packed_products
 
 LIBRARIES = ("blas", "onednn", "mkl")
+
+
+@pytest.fixture(autouse=True)
+def _by_libraries_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for tiles in ("_TILES", "_DEPTHWISE_TILES"):
+        monkeypatch.setattr(direct_convolution, tiles, {})
+
+
 SPECIAL = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 4.5, -4.5, 0.3])
 
 

@@ -222,3 +222,53 @@ def test_threads(threads: int) -> None:
             assert_same(frozen(x), expected, FUSED)
         finally:
             torch.set_num_threads(usual)
+
+
+class Rows(nn.Module):
+    """A weight that lies by rows, as in GPT-2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(40, 150)), nn.Parameter(torch.randn(150))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(torch.addmm(self.bias, x, self.weight), approximate="tanh")
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.norm = nn.Linear(40, 160), nn.Linear(160, 40, bias=False), nn.LayerNorm(40)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+PRODUCTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "linear": (lambda: nn.Linear(40, 96), (33, 40), 1),
+    "activation": (lambda: nn.Sequential(nn.Linear(40, 50), nn.ReLU()), (2, 9, 40), 1),
+    "by rows": (Rows, (17, 40), 1),
+    "residual": (Residual, (3, 11, 40), 2),
+    "few rows": (lambda: nn.Linear(40, 96), (3, 40), 0),
+    "few columns": (lambda: nn.Linear(40, 15), (33, 40), 0),
+    "softmax": (lambda: nn.Sequential(nn.Linear(40, 64), nn.Softmax(-1)), (20, 40), 1),
+    "transposed rows": (lambda: nn.Sequential(nn.Unflatten(0, (4, 5)), nn.Linear(40, 64)), (20, 40), 1),
+}
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize(("make", "shape", "kernels"), PRODUCTS.values(), ids=PRODUCTS)
+def test_products(make: Callable[[], nn.Module], shape: tuple[int, ...], kernels: int) -> None:
+    x = torch.randn(shape)
+    x[(0,) * x.dim()] = float("nan")
+    check(make(), x, kernels=kernels)
+
+
+def test_rows_that_change() -> None:
+    """A number that is a symbol is left to libraries."""
+    model = nn.Sequential(nn.Linear(40, 64), nn.ReLU()).eval()
+    frozen = stator.freeze(model)
+    with torch.no_grad():
+        for rows in (16, 17, 40, 3, 100):
+            x = torch.randn(rows, 40)
+            assert_same(frozen(x), model(x), FUSED)

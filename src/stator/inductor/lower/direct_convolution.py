@@ -1,4 +1,5 @@
-"""Convolutions with constant weights in kernels of our own: which ones, their tiles, the layout of weights."""
+"""Convolutions, and products with constant weights, in kernels of our own: which ones, their tiles, the layout of
+weights."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
 from stator.runtime.toolchain import float_lanes
+
+# Products of fewer rows read weights rather than multiply
+_SOME_ROWS = 16
 
 Tiles = tuple[tuple[int, int, float], ...]
 
@@ -39,6 +43,25 @@ def direct_convolution(
     assert result is not None
     result.deviates = not same_strides(meta.shape, strides, meta.stride)
     return result
+
+
+def direct_product(
+    builder: LoweringBuilder, a: Tensor, weight: torch.Tensor, bias: Tensor | None, meta: TensorMeta, key: Any
+) -> Tensor | None:
+    """`a @ weight + bias` for a constant weight, as a convolution of one tap: a row is a position; None for a library.
+    key: names the weight, in this graph."""
+    rows, (inner, columns) = a.shape[0], weight.shape
+    plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
+    if not plain or {a.dtype, weight.dtype} != {torch.float32} or a.device.type != "cpu" or not isinstance(rows, int):
+        return None
+    tile = _tile(_TILES.get(float_lanes(), ()), rows, columns, inner) if rows >= _SOME_ROWS else None
+    if tile is None or inner == 0:
+        return None
+    size, one, none = (1, rows), (1, 1), (0, 0)
+    found = DirectConvolution(1, size, size, inner, columns, 1, inner, False, one, one, none, one, tile)
+    packed = packed_constant(builder, weight.t()[:, :, None, None], found, key)
+    added = None if bias is None else builder.argument(bias, (1,))
+    return builder.extern(found, [builder.argument(a, (inner, 1)), packed, added], {}, [meta], style="out")[0]
 
 
 def packed_constant(builder: LoweringBuilder, weight: torch.Tensor, found: DirectConvolution, key: Any) -> str:

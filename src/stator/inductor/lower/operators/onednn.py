@@ -10,6 +10,7 @@ import torch
 from stator.inductor.buffers import Layout, View
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.constant_weights import constant_of, library_for, packed_product
+from stator.inductor.lower.direct_convolution import direct_product
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.record import TensorMeta
@@ -58,6 +59,9 @@ def quicker_product(
     loops_follow: loops read the result. None then also stands for a library that adds the bias by a pass of its own."""
     weight = constant_of(builder, b)
     if weight is not None:
+        own = direct_product(builder, a, weight, bias, meta or builder.meta, builder.as_view(b))
+        if own is not None:
+            return own
         library = library_for(builder, a, weight, bias)
         if library == BLAS or (library == MKL and bias is not None and loops_follow):
             return None
