@@ -1,25 +1,31 @@
 """Inference with constant weights beside eager: `python -m benchmarks.freezing MODEL SYSTEM`, each in its own process.
 
-SYSTEM: `stator`, `frozen` (stator with `freezing`), `peer` (torch.compile), or `peer-max` (torch.compile with freezing
-and max-autotune). Prints the seconds of the first call, and the least milliseconds of calls by turns with eager: of the
-processor with one thread, which other work disturbs least, else of the clock.
+SYSTEM: `stator`, `frozen` (stator with `freezing`), `peer` (torch.compile), `peer-max` (torch.compile with freezing
+and max-autotune), or `onnxruntime` (for models of images, where onnx and onnxruntime are installed). Prints the seconds
+of the first call, and the least milliseconds of calls by turns with eager: of the processor with one thread, which
+other work disturbs least, else of the clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from benchmarks.models import build, largest_relative_difference
+from benchmarks.models import Case, build, largest_relative_difference
 
 
-def compiled(system: str, model: torch.nn.Module) -> Any:
+def compiled(system: str, case: Case) -> Any:
     import stator
+
+    model = case.model
+    if system == "onnxruntime":
+        return in_onnxruntime(case)
 
     if system == "stator":
         return stator.compile(model)
@@ -29,6 +35,17 @@ def compiled(system: str, model: torch.nn.Module) -> Any:
         return torch.compile(model)
     importlib.import_module("torch._inductor.config").freezing = True
     return torch.compile(model, mode="max-autotune")
+
+
+def in_onnxruntime(case: Case) -> Callable[..., torch.Tensor]:
+    onnxruntime = importlib.import_module("onnxruntime")
+    exported = io.BytesIO()
+    torch.onnx.export(case.model, case.args, exported, dynamo=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(exported.getvalue(), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
 
 
 def least_milliseconds(
@@ -50,7 +67,7 @@ def least_milliseconds(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
-    parser.add_argument("system", choices=("stator", "frozen", "peer", "peer-max"))
+    parser.add_argument("system", choices=("stator", "frozen", "peer", "peer-max", "onnxruntime"))
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -59,7 +76,7 @@ def main() -> None:
     if given.threads:
         torch.set_num_threads(given.threads)
     eager, case = (build(given.model, size=given.size, batch=given.batch) for _ in range(2))
-    call = compiled(given.system, case.model)
+    call = compiled(given.system, case)
     start = time.perf_counter()
     made = call(*case.args, **case.kwargs)
     first = time.perf_counter() - start
