@@ -73,6 +73,46 @@ def test_kinds(given: dict[str, Any], shape: tuple[int, ...], bias: bool) -> Non
     check(nn.Sequential(convolution, nn.ReLU()), torch.randn(shape))
 
 
+ALONG_ONE_AXIS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "3 taps": (dict(in_channels=24, out_channels=40, kernel_size=3, padding=1), (2, 24, 31)),
+    "by 2": (dict(in_channels=24, out_channels=64, kernel_size=3, stride=2, padding=1), (1, 24, 30)),
+    "one channel": (dict(in_channels=1, out_channels=16, kernel_size=10, stride=5), (2, 1, 103)),
+    "one tap": (dict(in_channels=40, out_channels=24, kernel_size=1), (3, 40, 17)),
+    "depthwise": (dict(in_channels=40, out_channels=40, kernel_size=31, groups=40, padding=15), (2, 40, 50)),
+    "dilated": (dict(in_channels=16, out_channels=32, kernel_size=3, padding=4, dilation=4), (1, 16, 25)),
+}
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("given", "shape"), ALONG_ONE_AXIS.values(), ids=ALONG_ONE_AXIS)
+def test_along_one_axis(given: dict[str, Any], shape: tuple[int, ...], bias: bool) -> None:
+    convolution = nn.Conv1d(**given, bias=bias)
+    after = nn.Conv1d(given["out_channels"], 32, 3)
+    check(nn.Sequential(convolution, nn.GELU(), after), torch.randn(shape), kernels=2)
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("make", [lambda: nn.Conv1d(40, 40, 9, groups=40), lambda: nn.Conv2d(40, 40, 3, groups=40)])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_weights_that_are_packed_in_each_call(make: Callable[[], nn.Module], channels_last: bool) -> None:
+    """Compiled without freezing: the next call reads weights as they are then."""
+    model = nn.Sequential(make(), nn.SiLU()).eval()
+    x = torch.randn(2, 40, 17) if isinstance(model[0], nn.Conv1d) else torch.randn(2, 40, 17, 15)
+    if channels_last and x.dim() == 4:
+        x = x.to(memory_format=torch.channels_last)
+    compiled = stator.compile(model, fullgraph=True, options={"verify": True})
+    for _ in range(2):
+        with torch.no_grad():
+            assert_same(compiled(x), model(x), FUSED)
+            for parameter in model.parameters():
+                parameter.mul_(2)
+    model.train()
+    x.requires_grad_()
+    gradients = [torch.autograd.grad(f(x).sin().sum(), [x, *model.parameters()]) for f in (compiled, model)]
+    assert_same(gradients[0], gradients[1], FUSED)
+
+
 @pytest.mark.fixed_sizes
 @pytest.mark.parametrize("tile", [*direct_convolution._TILES[16], *direct_convolution._DEPTHWISE_TILES[16]])
 @pytest.mark.parametrize("groups", [1, 72])
@@ -195,11 +235,10 @@ def test_numbers_that_are_not_finite(groups: int) -> None:
         (nn.Conv2d(16, 8, 3), (1, 16, 8, 8)),
         (nn.Conv2d(64, 64, 3, groups=8), (1, 64, 8, 8)),
         (nn.ConvTranspose2d(16, 32, 3), (1, 16, 8, 8)),
-        (nn.Conv1d(16, 32, 3), (1, 16, 8)),
         (nn.Conv3d(16, 32, 3), (1, 16, 5, 8, 8)),
         (nn.Conv2d(16, 32, 3).double(), (1, 16, 8, 8)),
     ],
-    ids=["narrow", "narrow groups", "transposed", "1-d", "3-d", "float64"],
+    ids=["narrow", "narrow groups", "transposed", "3-d", "float64"],
 )
 def test_left_to_the_library(convolution: nn.Module, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, dtype=next(convolution.parameters()).dtype)

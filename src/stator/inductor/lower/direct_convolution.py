@@ -32,10 +32,14 @@ _CACHED_BLOCK, _UNCACHED = 640 << 10, 1.3
 
 
 def direct_convolution(
-    builder: LoweringBuilder, images: str | View, packed: str, bias: Tensor | None, found: DirectConvolution
+    builder: LoweringBuilder,
+    images: str | View,
+    packed: str,
+    bias: Tensor | None,
+    found: DirectConvolution,
+    meta: TensorMeta,
 ) -> Tensor:
-    """The node's convolution, in NHWC. images, packed: as `found` describes them."""
-    meta: TensorMeta = builder.meta
+    """The convolution, in NHWC. images, packed: as `found` describes them. meta: of the result."""
     strides = channels_last_strides(meta.shape)
     added = None if bias is None else builder.argument(bias, (1,))
     result_meta = TensorMeta(meta.shape, strides, meta.dtype, meta.device)

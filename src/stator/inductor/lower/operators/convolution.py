@@ -42,7 +42,7 @@ from .library import multiplies_on_gpu, multiply, only_feeds_loops
 from .onednn import linear_product
 from .patches import cuts_patches, in_format, padded_images, patch_products
 from .pointwise import elementwise
-from .views import permute, reshape, slice_dim, unsqueeze
+from .views import permute, reshape, slice_dim, squeeze, unsqueeze
 
 aten = torch.ops.aten
 
@@ -78,13 +78,17 @@ def _convolution(
     ):
         return patch_products(builder, x, weight, bias, meta.shape[2:])
     constant = None if transposed or not packs_convolutions(x.dtype) else constant_tensor(builder, weight)
+    if x.rank == 3 and not transposed:
+        found_along = _along_one_axis(builder, x, weight, bias, constant, (stride, padding, dilation, groups))
+        if found_along is not None:
+            return found_along
     if constant is not None and _may_be_packed(x, weight, bias, meta):
         fixed = (stride, padding, dilation, groups)
         found = described(x, weight, meta, fixed)
         if found is not None and (not found.zeros or constant.isfinite().all()):  # zero times infinity is NaN
             images, found = _in_runs(builder, x, found)
             packed = packed_constant(builder, constant, found, weight.resolved())
-            return direct_convolution(builder, images, packed, bias, found)
+            return direct_convolution(builder, images, packed, bias, found, meta)
         post = post_operation(builder)
         by_rows = is_product(weight, stride, padding, groups)
         result = _product_nhwc(builder, x, weight, bias, post) if by_rows else None
@@ -146,7 +150,39 @@ def _packed_each_time(
     if found is None or not packing_pays(found):
         return None
     images = builder.argument(x, channels_last_strides(x.shape))
-    return direct_convolution(builder, images, _packed_in_loops(builder, weight, found), bias, found)
+    return direct_convolution(builder, images, _packed_in_loops(builder, weight, found), bias, found, builder.meta)
+
+
+def _along_one_axis(
+    builder: LoweringBuilder,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    constant: torch.Tensor | None,
+    rest: Sequence[Any],
+) -> Tensor | None:
+    """A convolution of [N, C, L] as one of images of one row, by a kernel of ours; None for the library."""
+    meta: TensorMeta = builder.meta
+    (stride,), (padding,), (dilation,), groups = rest
+    plain = all(one is None or (one.dtype is x.dtype and one.device == x.device) for one in (weight, bias))
+    if not plain or x.device.type != "cpu" or not all(x.sizes.known(">", size, 0) for size in (*x.shape, *meta.shape)):
+        return None
+    rows, kernel = unsqueeze(x, 2), unsqueeze(weight, 2)
+    shape = (*meta.shape[:2], 1, meta.shape[2])
+    images_meta = TensorMeta(shape, contiguous_strides(shape), meta.dtype, meta.device)
+    found = described(rows, kernel, images_meta, ((1, stride), (0, padding), (1, dilation), groups))
+    if found is None or (constant is None and not found.depthwise):
+        return None
+    if constant is not None and found.zeros and not constant.isfinite().all():
+        return None
+    images, found = _in_runs(builder, rows, found)
+    if constant is None:
+        packed = _packed_in_loops(builder, kernel, found)
+    else:
+        packed = packed_constant(builder, constant[:, :, None], found, weight.resolved())
+    result = squeeze(direct_convolution(builder, images, packed, bias, found, images_meta), [2])
+    result.deviates = True
+    return result
 
 
 def _packed_in_loops(builder: LoweringBuilder, weight: Tensor, found: DirectConvolution) -> str:
