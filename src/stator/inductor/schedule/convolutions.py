@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -63,7 +64,7 @@ class _Convolutions(ProductSteps):
             return None
         ranges = (1, convolution.rows, convolution.columns)
         moved = over_elements(follower, [result], ranges, self.lowered, _REFUSED)
-        if moved is None or not all(_is_float32(member) for member in moved):
+        if moved is None or not all(_is_float32(member) and _along_channels(member) for member in moved):
             return None
         internal = follower.internal
         if not self.is_read(result, (group, follower)):
@@ -135,3 +136,15 @@ def _group(
 def _is_float32(member: Loops) -> bool:
     """True for loops of values as wide as the sums."""
     return all(op.dtype in (None, torch.float32, torch.bool) for op in member.body.ops)
+
+
+def _along_channels(member: Loops) -> bool:
+    """True if all memory that the loops write lies channel by channel, as the sums do, and all that they read does so
+    or does not vary with channels. Transposed in a loop of its own, other memory takes less time."""
+    for op in member.body.ops:
+        if op.name in ("load", "store"):
+            place: Any = op.args[1]
+            step = member.body.indices[place.position].coefficient(LOOPS[2])
+            if step != 1 and (op.name == "store" or step != 0):
+                return False
+    return True
