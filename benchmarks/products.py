@@ -1,5 +1,5 @@
 """Products of float32 matrices by BLAS, as in eager, and by oneDNN's linear kernel, beside the choice between them
-(stator/runtime/matrix_products.py): `python -m benchmarks.products --threads 1`.
+(stator/runtime/matrix_products.py), and by our kernel for few rows: `python -m benchmarks.products --threads 1`.
 
 Weights lie by columns (in a layer's forward) or by rows (in the gradient of its input), and no run finds its weight in
 a cache: each has the next of several copies. Times are the least of alternating runs: of the processor with one thread,
@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import torch
 
+from stator.runtime.few_rows import MOST_ROWS, few_rows_product
 from stator.runtime.matrix_products import is_onednn_quicker
 
 ROWS = (1, 4, 8, 16, 32, 64, 128, 197, 256, 1024)
@@ -42,20 +43,23 @@ def least_seconds(calls: dict[str, Callable[[], object]], seconds: float) -> dic
     return least
 
 
-def onednn_over_blas(rows: int, inner: int, columns: int, by_rows: bool, seconds: float) -> tuple[float, float]:
-    """The milliseconds of BLAS, and the time of oneDNN over it."""
+def compared(rows: int, inner: int, columns: int, by_rows: bool, seconds: float) -> tuple[float, float, float | None]:
+    """The milliseconds of BLAS, and the times over it of oneDNN and, for few rows, of our kernel."""
     copies = max(4, min(12, _COPIES_BYTES // (4 * inner * columns)))
     shape = (inner, columns) if by_rows else (columns, inner)
     made = [torch.randn(shape) if by_rows else torch.randn(shape).t() for _ in range(copies)]
     weights = itertools.cycle(made)
     x, out = torch.randn(rows, inner), torch.empty(rows, columns)
     linear = torch.ops.mkldnn._linear_pointwise.default._op
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "blas": lambda: torch.mm(x, next(weights), out=out),
         "onednn": lambda: linear(x, next(weights).t(), None, "none", [], ""),
     }
+    if rows <= MOST_ROWS and not by_rows:
+        calls["few rows"] = lambda: few_rows_product(x, next(weights))
     least = least_seconds(calls, seconds)
-    return 1e3 * least["blas"], least["onednn"] / least["blas"]
+    few = least["few rows"] / least["blas"] if "few rows" in least else None
+    return 1e3 * least["blas"], least["onednn"] / least["blas"], few
 
 
 @torch.no_grad()
@@ -68,7 +72,7 @@ def main() -> None:
         torch.set_num_threads(given.threads)
     chosen, best = [], []
     for (inner, columns), rows, by_rows in itertools.product(WEIGHTS, ROWS, (False, True)):
-        ms, ratio = onednn_over_blas(rows, inner, columns, by_rows, given.seconds)
+        ms, ratio, few = compared(rows, inner, columns, by_rows, given.seconds)
         start = time.perf_counter()
         by_onednn = is_onednn_quicker(rows, inner, columns, by_rows)
         waited = 1e3 * (time.perf_counter() - start)
@@ -76,7 +80,7 @@ def main() -> None:
         best.append(min(ratio, 1.0))
         print(
             f"{rows}x{inner}x{columns} by {'rows' if by_rows else 'columns'}: BLAS {ms:.3f} ms, oneDNN {ratio:.2f}, "
-            f"chosen {chosen[-1]:.2f} (after {waited:.1f} ms)",
+            f"chosen {chosen[-1]:.2f} (after {waited:.1f} ms)" + ("" if few is None else f", few rows {few:.2f}"),
             flush=True,
         )
     mean = [math.exp(sum(map(math.log, ratios)) / len(ratios)) for ratios in (chosen, best)]

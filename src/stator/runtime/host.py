@@ -21,6 +21,7 @@ from .arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
 from .attention_masks import masked_attention, masked_attention_backward
 from .cuda.products import direct_product
 from .cuda.segments import Step, make_segment
+from .few_rows import few_rows_product, few_rows_product_of_sizes
 from .mask_indices import true_indices
 from .matrix_products import linear_product, product_of_sizes
 from .ownership import memory_reuser
@@ -56,6 +57,7 @@ DIRECT = {
 PYTHON: dict[str, Callable[..., Any]] = {
     "aten._local_scalar_dense.default": torch.Tensor.item,
     "aten.item.default": torch.Tensor.item,
+    "stator.few_rows_product.default": few_rows_product,
     "stator.linear_product.default": linear_product,
     "stator.masked_attention.default": masked_attention,
     "stator.masked_attention_backward.default": masked_attention_backward,
@@ -68,7 +70,10 @@ PYTHON: dict[str, Callable[..., Any]] = {
 
 
 # Operators whose quickest implementation depends on the sizes of their arguments: a function from these sizes to it
-OF_SIZES: dict[str, Callable[..., Callable[..., Any]]] = {"stator.linear_product.default": product_of_sizes}
+OF_SIZES: dict[str, Callable[..., Callable[..., Any]]] = {
+    "stator.few_rows_product.default": few_rows_product_of_sizes,
+    "stator.linear_product.default": product_of_sizes,
+}
 
 
 class Binder:

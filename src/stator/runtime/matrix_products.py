@@ -1,5 +1,5 @@
-"""The choice between eager's library (BLAS) and oneDNN's linear kernel for a product of float32 matrices, and a
-product that chooses in each call. (For bfloat16, eager's library is oneDNN.)
+"""The choice between eager's library (BLAS), oneDNN's linear kernel and our kernel for few rows, for a product of float32
+matrices, and a product that chooses in each call. (For bfloat16, eager's library is oneDNN.)
 
 oneDNN multiplies by weights that are not prepacked. It needs about 15 microseconds more than BLAS, and copies the
 weight, which few rows do not repay; all else depends on the processor. So the choice is timed, on the processor and for
@@ -22,6 +22,7 @@ import torch
 from torch import library
 
 from .choices import known_choice, quickest_on_cpu
+from .few_rows import few_rows_product_of_sizes, is_worthwhile
 from .toolchain import cpu_vendor
 
 BLAS, ONEDNN = "blas", "onednn"
@@ -162,8 +163,8 @@ def _runs(rows: int, inner: int, columns: int, by_rows: bool) -> dict[str, Calla
 
 
 def linear_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return [rows, inner] times [inner, columns], plus [columns], by the quicker library. All are float32. There may
-    be gaps between `rows`."""
+    """Return [rows, inner] times [inner, columns], plus [columns], by the quickest implementation. All are float32.
+    There may be gaps between `rows`."""
     given = (rows, matrix) if bias is None else (rows, matrix, bias)
     return product_of_sizes(*[one.shape for one in given])(*given)
 
@@ -172,6 +173,8 @@ def product_of_sizes(
     rows: Sequence[int], matrix: Sequence[int], bias: Sequence[int] | None = None
 ) -> Callable[..., torch.Tensor]:
     """Return what computes `linear_product` of arguments of these sizes, without a choice in each call."""
+    if is_worthwhile(rows[0], *matrix):
+        return few_rows_product_of_sizes(*[tuple(one) for one in (rows, matrix, bias) if one is not None])
     if is_known_quicker(rows[0], matrix[0], matrix[1]):
         return _by_onednn
     return torch.mm if bias is None else _by_blas

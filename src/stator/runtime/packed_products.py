@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import few_rows
 from .choices import quickest_on_cpu
 from .matrix_products import BLAS, ONEDNN, is_tuned_blas, onednn_takes
 
@@ -18,7 +19,7 @@ _COLUMN_BLOCK = 64
 # Fewer rows do not repay the time of a call of these libraries.
 _SOME_ROWS = 4
 
-MKL = "mkl"
+MKL, FEW_ROWS = "mkl", "few rows"
 
 
 def _operator(namespace: str, name: str) -> Any:
@@ -26,10 +27,12 @@ def _operator(namespace: str, name: str) -> Any:
     return getattr(getattr(torch.ops, namespace), name, None)
 
 
-def implementations(dtype: torch.dtype, rows_are_known: bool) -> tuple[str, ...]:
+def implementations(dtype: torch.dtype, rows_are_known: bool, sizes: Sequence[int] = ()) -> tuple[str, ...]:
     """The implementations of a product with a constant weight in this build, the simplest first. MKL packs a weight for
-    a number of rows."""
+    a number of rows. sizes: rows, inner and columns, for which our kernel may be quick."""
     found = [BLAS]
+    if dtype is torch.float32 and rows_are_known and sizes and few_rows.is_possible(*sizes):
+        found.append(FEW_ROWS)
     if onednn_takes(dtype) and _operator("mkldnn", "_reorder_linear_weight") is not None:
         found.append(ONEDNN)
     has_mkl = torch.backends.mkl.is_available() and _operator("mkl", "_mkl_linear") is not None
@@ -41,7 +44,7 @@ def implementations(dtype: torch.dtype, rows_are_known: bool) -> tuple[str, ...]
 def quickest_product(rows: int, weight: torch.Tensor, rows_are_known: bool) -> str:
     """The implementation that multiplies [rows, inner] with a weight [columns, inner] in the least time."""
     columns, inner = weight.shape
-    names = implementations(weight.dtype, rows_are_known)
+    names = implementations(weight.dtype, rows_are_known, (rows, inner, columns))
     if len(names) == 1:
         return names[0]
 
@@ -54,6 +57,8 @@ def quickest_product(rows: int, weight: torch.Tensor, rows_are_known: bool) -> s
 
     packing = [name for name in (MKL, ONEDNN) if name in names and (name != MKL or is_tuned_blas())]
     rule = packing[0] if packing and rows >= _SOME_ROWS else BLAS
+    if FEW_ROWS in names and few_rows.is_worthwhile(rows, inner, columns):
+        rule = FEW_ROWS
     along = "columns" if weight.stride(0) == 1 else "rows"
     return quickest_on_cpu("product", (rows, inner, columns, str(weight.dtype), along, *names), alternatives, rule)
 
@@ -64,6 +69,10 @@ def _run(name: str, x: torch.Tensor, weight: torch.Tensor) -> Callable[[], Any]:
         out, matrix = torch.empty(rows, weight.shape[0], dtype=x.dtype), weight.t()
         return lambda: torch.mm(x, matrix, out=out)
     packed = packed_weight(name, rows, weight)
+    if name == FEW_ROWS:
+        matrix = packed.t()
+        few = few_rows.few_rows_product_of_sizes(tuple(x.shape), tuple(matrix.shape))
+        return lambda: few(x, matrix)
     if name == ONEDNN:
         linear = torch.ops.mkldnn._linear_pointwise.default._op
         return lambda: linear(x, packed, None, "none", [], "")
@@ -72,10 +81,12 @@ def _run(name: str, x: torch.Tensor, weight: torch.Tensor) -> Callable[[], Any]:
 
 
 def packed_weight(name: str, rows: int, weight: torch.Tensor) -> torch.Tensor:
-    """The weight [columns, inner] as ONEDNN or MKL wants it: an opaque tensor. rows: what it is best for; MKL takes no
-    other number."""
+    """The weight [columns, inner] as ONEDNN or MKL wants it, an opaque tensor; for FEW_ROWS row by row. rows: what it
+    is best for; MKL takes no other number."""
     with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
         plain = weight.contiguous()
+        if name == FEW_ROWS:
+            return plain
         if name == ONEDNN:
             return torch.ops.mkldnn._reorder_linear_weight(plain, rows)  # type: ignore[no-any-return]
         return torch.ops.mkl._mkl_reorder_linear_weight(plain, rows)  # type: ignore[no-any-return]

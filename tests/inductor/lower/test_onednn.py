@@ -84,7 +84,7 @@ def test_a_large_weight_that_lies_by_rows_goes_to_a_tuned_blas(by_rows: bool, mo
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
     monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: True)
-    x, weight = torch.randn(8, 1024), torch.randn(2048, 1024)
+    x, weight = torch.randn(32, 1024), torch.randn(2048, 1024)
     inputs = [x, weight.t().contiguous() if by_rows else weight.t(), torch.randn(2048)]
     seen: list[Lowered] = []
     with torch.no_grad():

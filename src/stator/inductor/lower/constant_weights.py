@@ -4,7 +4,7 @@ its own layout of the weight, made once."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,15 @@ from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, same_strides
 from stator.prims.record import TensorMeta
-from stator.runtime.packed_products import BLAS, MKL, packed_kernel, packed_weight, quickest_product, without_data
+from stator.runtime.packed_products import (
+    BLAS,
+    FEW_ROWS,
+    MKL,
+    packed_kernel,
+    packed_weight,
+    quickest_product,
+    without_data,
+)
 
 aten = torch.ops.aten
 
@@ -119,6 +127,10 @@ def packed_product(
 ) -> Any:
     """`a @ weight + bias` by a library other than BLAS. b: the weight as an argument. post: with oneDNN alone."""
     rows = builder.sizes.hint(a.shape[0])
+    if library == FEW_ROWS:
+        few = [builder.argument(a, (a.shape[1], 1)), _by_columns(builder, b, weight)]
+        few += [] if bias is None else [builder.argument(bias, (1,))]
+        return library_results(builder, torch.ops.stator.few_rows_product.default, few, {}, meta or builder.meta)
     packed = _packed(builder, library, rows, b, weight)
     matrix, added = builder.argument(a, (a.shape[1], 1)), None if bias is None else builder.argument(bias, (1,))
     if library == MKL:
@@ -136,6 +148,19 @@ def _packed(builder: LoweringBuilder, library: str, rows: int, b: str | View, we
         counters.count(f"packed:{library}")
         return _opaque(builder, key, packed_weight(library, rows, weight.t()), tuple(weight.t().shape))
     return str(builder.shared_results[key])
+
+
+def _by_columns(builder: LoweringBuilder, b: str | View, weight: torch.Tensor) -> str | View:
+    """The weight with contiguous columns: itself, or a copy."""
+    view, strides = builder.as_view(b), (1, weight.shape[0])
+    if weight.stride() == strides:
+        return view
+    key = (FEW_ROWS, 0, view)
+    if key not in builder.shared_results:
+        turned = packed_weight(FEW_ROWS, 0, weight.t())
+        builder.shared_results[key] = f"turned_{len(builder.shared_results)}"
+        builder.add_constant(turned, builder.shared_results[key])
+    return View(builder.shared_results[key], replace(view.layout, stride=strides, offset=0))
 
 
 def _opaque(builder: LoweringBuilder, key: Any, value: torch.Tensor, shape: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Matrix products by oneDNN's kernel for linear layers, with its bias."""
+"""Matrix products by oneDNN's kernel for linear layers, with its bias, and by our kernel for few rows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from stator.inductor.lower.direct_convolution import direct_product
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.record import TensorMeta
+from stator.runtime.few_rows import MOST_ROWS, is_worthwhile
 from stator.runtime.matrix_products import BLAS, WORTHWHILE, is_known_quicker, is_onednn_quicker, onednn_takes
 from stator.runtime.packed_products import MKL
 
@@ -66,9 +67,15 @@ def quicker_product(
         if library == BLAS or (library == MKL and bias is not None and loops_follow):
             return None
         return packed_product(builder, library, a, b, weight, bias, meta)
+    rows, inner = a.shape
+    if _suits_few_rows(builder, a, b, columns, bias):
+        return (
+            _by_few_rows(builder, a, b, bias, meta)
+            if isinstance(rows, int)
+            else _by_quickest(builder, a, b, bias, meta)
+        )
     if not _takes(builder, a, b, columns, bias):
         return None
-    rows, inner = a.shape
     matrix = builder.sizes.hint(inner), builder.sizes.hint(columns), _layout(builder, b).stride[1] == 1
     found = {is_onednn_quicker(builder.sizes.hint(rows), *matrix, tunes=builder.tunes)}
     changes = isinstance(inner, int) and isinstance(columns, int) and not isinstance(rows, int)
@@ -78,8 +85,38 @@ def quicker_product(
         return None
     if found == {True}:
         return _by_onednn(builder, a, b, bias, meta)
+    return _by_quickest(builder, a, b, bias, meta)
+
+
+def _suits_few_rows(builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor | None) -> bool:
+    """True for a matrix of contiguous columns, and few rows or an unknown number of them: our kernel is quicker than
+    any library where these are few."""
+    rows, inner = a.shape
+    layout = _layout(builder, b)
+    if layout.dtype is not torch.float32 or tuple(layout.stride) != (1, inner) or not _is_single(a, columns, bias):
+        return False
+    known = isinstance(inner, int) and isinstance(columns, int)
+    return known and is_worthwhile(rows if isinstance(rows, int) else MOST_ROWS, inner, columns)
+
+
+def _by_few_rows(
+    builder: LoweringBuilder, a: Tensor, b: str | View, bias: Tensor | None, meta: TensorMeta | None
+) -> Any:
+    return _chosen_when_bound(builder, torch.ops.stator.few_rows_product.default, a, b, bias, meta)
+
+
+def _by_quickest(
+    builder: LoweringBuilder, a: Tensor, b: str | View, bias: Tensor | None, meta: TensorMeta | None
+) -> Any:
+    """The product that chooses by sizes."""
+    return _chosen_when_bound(builder, torch.ops.stator.linear_product.default, a, b, bias, meta)
+
+
+def _chosen_when_bound(
+    builder: LoweringBuilder, target: Any, a: Tensor, b: str | View, bias: Tensor | None, meta: TensorMeta | None
+) -> Any:
     given = [_rows(builder, a), b, *([] if bias is None else [builder.argument(bias, (1,))])]
-    return library_results(builder, torch.ops.stator.linear_product.default, given, {}, meta or builder.meta)
+    return library_results(builder, target, given, {}, meta or builder.meta)
 
 
 def _rows(builder: LoweringBuilder, a: Tensor) -> str | View:
@@ -90,9 +127,13 @@ def _rows(builder: LoweringBuilder, a: Tensor) -> str | View:
 
 
 def _takes(builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor | None) -> bool:
+    return _is_single(a, columns, bias) and onednn_takes(a.dtype) and _is_dense(builder, b)
+
+
+def _is_single(a: Tensor, columns: Any, bias: Tensor | None) -> bool:
+    """True for float32 on a CPU, with one number of the bias for each column."""
     plain = bias is None or (bias.shape == (columns,) and bias.dtype == torch.float32)
-    of_floats = a.dtype == torch.float32 and a.device.type == "cpu"
-    return plain and of_floats and onednn_takes(a.dtype) and _is_dense(builder, b)
+    return plain and a.dtype == torch.float32 and a.device.type == "cpu"
 
 
 def _by_onednn(builder: LoweringBuilder, a: Tensor, b: str | View, bias: Tensor | None, meta: TensorMeta | None) -> Any:

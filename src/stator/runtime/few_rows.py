@@ -1,0 +1,87 @@
+"""Products of few rows with a matrix of contiguous columns, by a kernel of ours that reads the matrix from memory once.
+Libraries are as fast for one row alone; benchmarks/products.py measures both."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import library
+
+from . import launch
+from .build import build_kernels
+from .toolchain import cpu_features
+
+# Rows from which on, and up to which, the kernel takes 0.3 to 0.75 of the time of eager's library (AVX-512)
+LEAST_ROWS, MOST_ROWS = 4, 16
+# Smaller matrices may stay in the cache of a core, where BLAS is quicker.
+WORTHWHILE = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    symbol: str
+    source: str
+
+
+_KERNEL = _Kernel(
+    "few_rows_product",
+    """#include "vec_products.h"
+extern "C" void few_rows_product(void *const *pointers, int64_t const *sizes) {
+    const float *x = (const float *)pointers[0], *w = (const float *)pointers[1], *bias = (const float *)pointers[2];
+    multiply_few_rows(x, w, sizes[3] ? bias : 0, (float *)pointers[3], sizes[0], sizes[1], sizes[2]);
+}
+""",
+)
+
+
+def is_possible(rows: int, inner: int, columns: int) -> bool:
+    """Whether the kernel may be quicker than libraries for such sizes."""
+    return rows <= MOST_ROWS and inner * columns >= WORTHWHILE
+
+
+def is_worthwhile(rows: int, inner: int, columns: int) -> bool:
+    """Whether the kernel was measured to be quicker than libraries for such sizes, on processors like this one."""
+    return rows >= LEAST_ROWS and is_possible(rows, inner, columns) and "avx512f" in cpu_features()
+
+
+def few_rows_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Return [rows, inner] times [inner, columns], plus [columns]. All are float32. There may be gaps between `rows`;
+    the columns of `matrix` are contiguous, without gaps between them, or else BLAS multiplies. Raises MissingToolchain
+    without a C++ compiler."""
+    given = (rows, matrix) if bias is None else (rows, matrix, bias)
+    return few_rows_product_of_sizes(*[tuple(one.shape) for one in given])(*given)
+
+
+@functools.lru_cache(maxsize=1024)
+def few_rows_product_of_sizes(
+    rows: Sequence[int], matrix: Sequence[int], bias: Sequence[int] | None = None
+) -> Callable[..., torch.Tensor]:
+    """Return what computes `few_rows_product` of arguments of these sizes."""
+    address = build_kernels([_KERNEL])[_KERNEL.symbol]
+    sizes = (rows[0], *matrix, bias is not None)
+    kernel = launch.make_kernel(address, 4, _KERNEL.symbol, sizes=tuple(map(int, sizes)))
+    size, strides = (rows[0], matrix[1]), (1, matrix[0])
+
+    def product(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        if matrix.stride() != strides:
+            return torch.mm(x, matrix)
+        out = x.new_empty(size)
+        kernel(x.contiguous(), matrix, matrix, out)
+        return out
+
+    def product_and_bias(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        if matrix.stride() != strides:
+            return torch.addmm(bias, x, matrix)
+        out = x.new_empty(size)
+        kernel(x.contiguous(), matrix, bias, out)
+        return out
+
+    return product if bias is None else product_and_bias
+
+
+_library = library.Library("stator", "FRAGMENT")
+_library.define("few_rows_product(Tensor rows, Tensor matrix, Tensor? bias=None) -> Tensor")
+_library.impl("few_rows_product", few_rows_product, "CompositeExplicitAutograd")
