@@ -14,6 +14,7 @@ from .common_subexpressions import merge_common_subexpressions
 from .constants import fold_constants
 from .devices import move_to_device
 from .frozen_inputs import FrozenTensors, freeze_inputs
+from .merged_products import merge_products
 from .no_ops import drop_no_ops
 from .symbolic_sizes import with_expressions
 
@@ -27,11 +28,12 @@ PASSES: tuple[Pass, ...] = (
     accumulate_products,
     fold_batch_norms,
     fold_constants,
+    merge_products,
     move_to_device,
 )
 
 # The passes that change the rounding of results
-ROUNDING = frozenset((accumulate_into_sums, accumulate_products, fold_batch_norms))
+ROUNDING = frozenset((accumulate_into_sums, accumulate_products, fold_batch_norms, merge_products))
 
 
 def run_passes(gm: fx.GraphModule, exact: bool = False) -> fx.GraphModule:

@@ -26,6 +26,7 @@ MAX_ELEMENTS = 1 << 18
 MIN_OPERATORS = 4
 # Constants made of frozen tensors have at most so many times their elements.
 _LARGEST_GROWTH = 2
+_PREFIX = "_folded_"
 
 
 def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
@@ -38,7 +39,7 @@ def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
             continue
         with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
             value = _evaluate(node, values)
-        name = f"_folded_{node.name}"
+        name = f"{_PREFIX}{node.name}"
         gm.register_buffer(name, value, persistent=False)
         with gm.graph.inserting_before(node):
             constant = gm.graph.get_attr(name)
@@ -48,6 +49,11 @@ def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
         gm.graph.erase_node(node)
     remove_dead(gm.graph)
     return gm
+
+
+def is_constant(node: fx.Node) -> bool:
+    """Whether the node is a frozen tensor, or was folded to a constant."""
+    return is_frozen(node) or (node.op == "get_attr" and str(node.target).startswith(_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)
