@@ -152,18 +152,23 @@ template <class V> INLINE V exp_reduced(V x, V &n, typename precision<V>::I &k) 
     r = fmadd(n, broadcast<V>(-P::LOG2_LOW), r);
     return fmadd(polynomial(r, P::EXP), r * r, r);
 }
+// Results that round to zero are not computed: processors take a hundred cycles for a product that underflows, and masked
+// softmaxes have many.
 template <class V> INLINE V exp_scaled(V x, typename precision<V>::T halvings) {  // e^x / 2^halvings
-    typename precision<V>::I k;
-    V n, e = exp_reduced(between(precision<V>::EXP_LEAST, precision<V>::EXP_MOST, x), n, k);
-    return scale(e + 1, n - halvings);
+    PRECISION(V);
+    I k;
+    const auto vanishes = x < P::EXP_LEAST;
+    V n, e = exp_reduced(vanishes ? V{} : minimum_or_second(broadcast<V>(P::EXP_MOST), x), n, k);
+    return vanishes ? V{} : scale(e + 1, n - halvings);
 }
 template <class V> INLINE V exp_of(V x) { return exp_scaled(x, 0); }
 template <class V> INLINE V exp2_of(V x) {
     PRECISION(V);
     I k;
-    x = between((T)(-P::BIAS - P::BITS - 1), (T)(P::BIAS + 2), x);
+    const auto vanishes = x < (T)(-P::BIAS - P::BITS - 1);
+    x = vanishes ? V{} : minimum_or_second(broadcast<V>((T)(P::BIAS + 2)), x);
     V n = nearest_integer(x, k), r = (x - n) * (T)0.693147180559945309417;
-    return scale(fmadd(polynomial(r, P::EXP), r * r, r) + 1, n);
+    return vanishes ? V{} : scale(fmadd(polynomial(r, P::EXP), r * r, r) + 1, n);
 }
 template <class V> INLINE V expm1_of(V x) {
     PRECISION(V);
