@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from stator.inductor.devices import DeviceTraits, traits_of
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.heuristics import MIN_CORRECTED_ELEMENTS, store_before_reuse
-from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.registry import lowers, view_targets
 from stator.inductor.lower.split_reductions import reads_variance_once
 from stator.inductor.lower.tensor import Index, Tensor
 from stator.inductor.sizes import product
@@ -382,8 +383,9 @@ def _softmax(builder: LoweringBuilder, x: Tensor, dim: int, half_to_float: bool 
     if x.rank == 0 or not has_elements(x) or is_integral(x.dtype):
         return NotImplemented
     x, largest, dims, working = _softmax_parts(builder, x, dim)
+    distance = _distance_of_weights if _weighs_products(builder, working) else _distance
     powers = elementwise(
-        builder, lambda ops, v, m: ops.exp(ops.sub(v, m)), [cast(builder, x, working), largest], heavy=True
+        builder, lambda ops, v, m: ops.exp(distance(ops, v, m)), [cast(builder, x, working), largest], heavy=True
     )
     builder.realize(powers)
     total = reduce(builder, "sum", powers, dims, working)
@@ -393,6 +395,42 @@ def _softmax(builder: LoweringBuilder, x: Tensor, dim: int, half_to_float: bool 
         return ops.mul(power, ops.reciprocal(total)) if once else ops.div(power, total)
 
     return cast(builder, elementwise(builder, share, [powers, total]), builder.meta.dtype)
+
+
+def _distance(ops: Any, value: Ref, largest: Ref) -> Ref:
+    return ops.sub(value, largest)  # type: ignore[no-any-return]
+
+
+# Powers of distances between these bounds, divided by their sum, may be denormal numbers, with which processors compute
+# a hundred times slower: with a mask of -100, these are most of the weights.
+_LEAST_DISTANCE, _VANISHING_DISTANCE = -80.0, -104.0
+
+
+def _distance_of_weights(ops: Any, value: Ref, largest: Ref) -> Ref:
+    """Distances whose powers are no denormal numbers. Weights below 2e-35 are too large by at most as much, so that
+    sums of products with these weights change by less than they are rounded; what is zero stays zero."""
+    distance = ops.sub(value, largest)
+    least, vanishing, infinity = (
+        ops.constant(number, torch.float32) for number in (_LEAST_DISTANCE, _VANISHING_DISTANCE, -math.inf)
+    )
+    vanishes = ops.lt(distance, vanishing)
+    return ops.where(vanishes, infinity, ops.maximum(distance, least))  # type: ignore[no-any-return]
+
+
+_WEIGHING = frozenset((aten.mm.default, aten.bmm.default))
+
+
+def _weighs_products(builder: LoweringBuilder, working: torch.dtype) -> bool:
+    """True for a softmax in float32 on a CPU whose results are only multiplied with matrices."""
+
+    def only_weighs(node: fx.Node) -> bool:
+        return bool(node.users) and all(
+            user.target in _WEIGHING or (user.target in view_targets and only_weighs(user)) for user in node.users
+        )
+
+    meta = builder.meta
+    single = working is torch.float32 and meta.dtype is torch.float32
+    return single and not traits_of(meta.device).programs and only_weighs(builder.node)
 
 
 @lowers(aten._log_softmax.default)
