@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from stator.base.errors import CompileError, StatorError, Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
+from stator.graph.ir.cleanup import remove_dead
 from stator.graph.tracing.functional import trace_operator
 from stator.inductor.buffers import Lowered, View
 from stator.inductor.devices import traits_of
@@ -219,6 +220,7 @@ class _GraphLowering:
             )
             if any(part.target is target for part in module.graph.nodes):
                 return NotImplemented
+            _drop_unread(node, module.graph)
             module = described_graph(module, self.builder.sizes)
             return self.lower_inline(
                 node, module, [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -360,6 +362,15 @@ class _GraphLowering:
 def _has_no_data(meta: Any) -> bool:
     """True if results are tensors of the meta device."""
     return any(isinstance(one, TensorMeta) and one.device.type == "meta" for one in tree_leaves(meta))
+
+
+def _drop_unread(node: fx.Node, graph: fx.Graph) -> None:
+    """Remove from a decomposition what computes results that nothing reads."""
+    output = next(iter(reversed(graph.nodes)))
+    results = output.args[0]
+    if isinstance(results, list | tuple) and isinstance(node.meta["val"], list | tuple):
+        output.args = (tuple([one if is_read(node, at) else None for at, one in enumerate(results)]),)
+        remove_dead(graph)
 
 
 def _meta(node: fx.Node) -> Any:

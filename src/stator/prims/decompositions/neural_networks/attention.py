@@ -23,13 +23,14 @@ def flash_attention_for_cpu(
     attn_mask: Any = None,
     scale: float | None = None,
 ) -> Any:
-    """softmax(Q K^T scale + mask) V and the log-sum-exp of each row; all [batch, heads, length, width]."""
+    """softmax(Q K^T scale + mask) V and the log-sum-exp of each row; all [batch, heads, length, width]. Rows of which a
+    mask hides all keys are zero."""
     if dropout_p != 0.0:
         return NotImplemented
     length, width = query.shape[2], query.shape[3]
     keys = key.shape[2]
     scale = 1 / math.sqrt(width) if scale is None else scale
-    scores = flat_bmm(aten.mul.Tensor(query, scale), aten.transpose.int(key, 2, 3))
+    scores = aten.mul.Tensor(flat_bmm(query, aten.transpose.int(key, 2, 3)), scale)
     if is_causal:
         above = aten.gt.Tensor(
             aten.unsqueeze.default(iota(keys, query), 0), aten.unsqueeze.default(iota(length, query), 1)
@@ -40,12 +41,11 @@ def flash_attention_for_cpu(
             scores = aten.where.ScalarOther(attn_mask, scores, -math.inf)
         else:
             scores = aten.add.Tensor(scores, cast(attn_mask, scores.dtype))
-    largest = aten.amax.default(scores, [3], True)
-    exponentials = aten.exp.default(aten.sub.Tensor(scores, largest))
-    total = aten.sum.dim_IntList(exponentials, [3], True)
-    weights = aten.div.Tensor(exponentials, total)
-    statistics = aten.squeeze.dim(aten.add.Tensor(largest, aten.log.default(total)), 3)
-    return flat_bmm(weights, value), statistics
+    attended = flat_bmm(aten._softmax.default(scores, 3, False), value)
+    if attn_mask is not None:
+        hidden = aten.eq.Scalar(aten.amax.default(scores, [3], True), -math.inf)
+        attended = aten.where.ScalarSelf(hidden, 0.0, attended)
+    return attended, aten.logsumexp.default(scores, [3])
 
 
 def flat_bmm(left: Any, right: Any) -> Any:
