@@ -166,8 +166,8 @@ def _flash_attention(
 
 
 # Bytes of scores that stay in the second-level cache between two products and the softmax. There products and loops
-# take 0.6 to 0.9 of the kernel's time, if no operand is copied (AVX-512, float32, 1 to 200 queries, 1 or 2 threads).
-_CACHED_SCORES = 1 << 21
+# take 0.6 to 0.9 of the kernel's time, if no operand is copied (AVX-512, float32, 1 to 128 queries, 1 or 2 threads).
+_CACHED_SCORES = 1 << 20
 
 
 def _suits_products(builder: LoweringBuilder, query: Tensor, key: Tensor, mask: Tensor | None, dropout: float) -> bool:
