@@ -190,5 +190,6 @@ _EXACT = {
     *((torch.bool, dtype) for dtype in (*_ORDER, torch.float16, torch.bfloat16, torch.float32, torch.float64)),
     *((small, large) for at, small in enumerate(_ORDER) for large in _ORDER[max(at + 1, 2) :]),
     *((small, large) for small in _ORDER[:3] for large in (torch.float32, torch.float64)),
+    *((small, large) for small in _ORDER[:2] for large in (torch.float16, torch.bfloat16)),
     (torch.int32, torch.float64),
 }

@@ -1,7 +1,6 @@
 """Lowerings, one module for each family of operators. Importing the package registers all lowerings."""
 
 from . import (
-    activation_backward,
     concat,
     convolution,
     convolution_backward,
@@ -9,11 +8,8 @@ from . import (
     division,
     indexing,
     library,
-    normalization,
-    normalization_backward,
+    neural_networks,
     pointwise,
-    pooling,
-    pooling_backward,
     random,
     reductions,
     special,

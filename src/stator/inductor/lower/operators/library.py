@@ -29,6 +29,7 @@ from .aligned_products import aligned_product
 from .matrices import blas_matrix
 from .onednn import is_transposed, quicker_product
 from .pointwise import elementwise
+from .quantized_products import quantized_product
 from .reductions import reduce
 
 aten = torch.ops.aten
@@ -51,7 +52,7 @@ def multiply(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Tensor:
 
 @lowers(aten.mm.default)
 def _mm(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Any:
-    return aligned_product(builder, a, b) or multiply(builder, a, b)
+    return aligned_product(builder, a, b) or quantized_product(builder, a, b) or multiply(builder, a, b)
 
 
 @lowers(aten.bmm.default)
@@ -64,6 +65,9 @@ def _addmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta
     plain = beta == 1 and alpha == 1
     if plain and bias.shape == (a.shape[0], b.shape[1]) and is_overwritable(builder, bias):
         return builder.add_to(bias, aten.addmm.out, [blas_matrix(builder, a), blas_matrix(builder, b)])
+    quantized = quantized_product(builder, a, b, bias) if plain else None
+    if quantized is not None:
+        return quantized
     to_loops = plain and only_feeds_loops(builder.node)
     if plain and not is_transposed(a) and (isinstance(a.shape[0], int) or not to_loops):
         found = quicker_product(builder, a, blas_matrix(builder, b), b.shape[1], bias, loops_follow=to_loops)

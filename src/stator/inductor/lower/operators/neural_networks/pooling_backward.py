@@ -21,7 +21,7 @@ from stator.inductor.lower.tensor import Index, Strides, Tensor
 from stator.prims.layout import same_strides
 from stator.prims.type_promotion import computation_dtype, is_integral
 
-from .creation import within_shape
+from ..creation import within_shape
 from .pooling import pair, window_divisor
 
 aten = torch.ops.aten

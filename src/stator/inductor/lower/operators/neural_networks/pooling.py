@@ -18,9 +18,9 @@ from stator.inductor.sizes import SizeKnowledge
 from stator.prims.type_promotion import computation_dtype, is_integral
 from stator.shapes.expr import Expr
 
-from .creation import within_shape
-from .pointwise import cast
-from .reductions import has_elements, reduce
+from ..creation import within_shape
+from ..pointwise import cast
+from ..reductions import has_elements, reduce
 
 aten = torch.ops.aten
 

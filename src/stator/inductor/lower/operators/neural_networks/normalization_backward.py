@@ -16,10 +16,10 @@ from stator.inductor.lower.tensor import Index, Tensor
 from stator.prims.type_promotion import computation_dtype, is_integral
 from stator.shapes.expr import Expr
 
+from ..pointwise import cast, elementwise
+from ..reductions import element_count, has_elements, stored_for_rereading
+from ..views import reshape
 from .normalization import computes_per_element
-from .pointwise import cast, elementwise
-from .reductions import element_count, has_elements, stored_for_rereading
-from .views import reshape
 
 aten = torch.ops.aten
 

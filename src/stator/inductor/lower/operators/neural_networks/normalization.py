@@ -17,10 +17,10 @@ from stator.inductor.sizes import product
 from stator.prims.layout import numel
 from stator.prims.type_promotion import computation_dtype
 
-from .creation import filled
-from .pointwise import cast, elementwise
-from .reductions import element_count, has_elements, moments
-from .views import reshape
+from ..creation import filled
+from ..pointwise import cast, elementwise
+from ..reductions import element_count, has_elements, moments
+from ..views import reshape
 
 aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ from stator.inductor.lower.tensor import Tensor
 from stator.prims.decompositions.neural_networks.activations import GELU_CUBIC, SIXTH, SQRT_2_OVER_PI, SQRT_HALF
 from stator.prims.type_promotion import is_integral
 
-from .pointwise import constant_like, elementwise
+from ..pointwise import constant_like, elementwise
 
 aten = torch.ops.aten
 INVERSE_SQRT_TAU = 1 / math.sqrt(2 * math.pi)

@@ -1,0 +1,105 @@
+"""Products of a few rows with quantized weights become loops over the weight's bytes, and equal eager."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.differential import FUSED, NARROW, assert_same
+from tests.inductor.lower.lowering_oracle import library_calls, lowered_of
+
+import stator
+
+pytestmark = pytest.mark.fixed_sizes  # with a symbol for the number of rows, the library multiplies
+
+Function = Callable[..., torch.Tensor]
+
+INNER, COLUMNS, GROUP = 96, 72, 32
+GROUPS = INNER // GROUP
+
+
+def by_column(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return torch.mm(x, weight.t().to(x.dtype)) * scale
+
+
+def by_row(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu(torch.mm(x, weight.view(INNER, COLUMNS).to(x.dtype)) * scale)
+
+
+def by_group(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    scales = scale.view(COLUMNS, 1, 1) * torch.arange(1, GROUPS + 1, dtype=x.dtype).view(1, GROUPS, 1)
+    dequantized = (weight.view(COLUMNS, GROUPS, GROUP).to(x.dtype) - 3) * scales
+    return torch.nn.functional.linear(x, dequantized.view(COLUMNS, INNER), scale)
+
+
+def of_computed_rows(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, 1).exp() @ weight.to(x.dtype).t() * scale
+
+
+def of_nibbles(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    bytes = weight.view(torch.uint8)[:, : INNER // 2]
+    numbers = torch.stack([bytes & 15, bytes >> 4], dim=-1).view(COLUMNS, INNER)
+    return x @ (numbers.to(x.dtype) - 8).t() * scale
+
+
+def arguments(rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    weight = torch.randint(-128, 128, (COLUMNS, INNER), dtype=torch.int8)
+    return torch.randn(rows, INNER).to(dtype), weight, (torch.rand(COLUMNS) / 100).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 2, 5, 8, 9])
+@pytest.mark.parametrize("function", [by_column, by_row, by_group, of_computed_rows, of_nibbles])
+def test_results_equal_eager(function: Function, rows: int, dtype: torch.dtype) -> None:
+    inputs = arguments(rows, dtype)
+    compiled = stator.compile(function, fullgraph=True, options={"verify": True})
+    assert_same(compiled(*inputs), function(*inputs), FUSED if dtype.itemsize > 2 else NARROW)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("function", [by_column, by_group, of_computed_rows])
+def test_the_weight_is_not_stored_in_the_dtype_of_the_rows(function: Function, rows: int) -> None:
+    lowered = lowered_of(function, arguments(rows, torch.float32))
+    assert not library_calls(lowered)
+    sizes = [math.prod(one.layout.size) for one in lowered.buffers.values() if one.kind == "computed"]
+    assert sizes and max(sizes) <= rows * max(INNER, COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, w, s: x @ w.to(x.dtype).t().exp(), lambda x, w, s: x @ (w[:, :1] + w[:1]).to(x.dtype).t() @ w.float()],
+    ids=["exponentials", "sums"],
+)
+def test_other_matrices_multiply_as_before(function: Function) -> None:
+    x, weight, scale = arguments(3, torch.float32)
+    weight = weight % 4
+    compiled = stator.compile(function, fullgraph=True)
+    assert_same(compiled(x, weight, scale), function(x, weight, scale), FUSED)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17])
+@pytest.mark.parametrize("low", [-128, -5])
+def test_products_of_bytes_are_exact(rows: int, low: int) -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return torch._int_mm(x, weight.t()) + 1
+
+    torch.manual_seed(0)
+    x = torch.randint(low, 128, (rows, INNER), dtype=torch.int8)
+    weight = torch.randint(low, 128, (COLUMNS, INNER), dtype=torch.int8)
+    extreme = torch.full_like(weight, -128)
+    compiled = stator.compile(function, fullgraph=True)
+    for given in ((x, weight), (torch.full_like(x, -128), extreme), (x.t().contiguous().t(), weight)):
+        assert torch.equal(compiled(*given, x), function(*given, x))
+
+
+def test_gradients_of_rows() -> None:
+    x, weight, scale = arguments(2, torch.float32)
+    results = []
+    for function in (by_column, stator.compile(by_column, fullgraph=True)):
+        rows = x.clone().requires_grad_()
+        function(rows, weight, scale).square().sum().backward()
+        results.append(rows.grad)
+    assert_same(results[1], results[0], FUSED)
