@@ -13,3 +13,8 @@ HALF_WIDTH = {
 def onednn_enabled() -> bool:
     """Return the program's setting."""
     return torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
+
+
+def is_half_float(dtype: torch.dtype) -> bool:
+    """Return whether this is a half float that oneDNN computes with on this processor, as the program allows now."""
+    return dtype in HALF_WIDTH and onednn_enabled() and HALF_WIDTH[dtype]()

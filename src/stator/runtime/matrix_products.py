@@ -1,5 +1,5 @@
-"""The choice between eager's library (BLAS), oneDNN's linear kernel and our kernel for few rows, for a product of float32
-matrices, and a product that chooses in each call. (For bfloat16, eager's library is oneDNN.)
+"""The choice between eager's library (BLAS), oneDNN's linear kernel and our kernel for few rows, for a product of
+float32 matrices, and a product that chooses in each call. (For bfloat16, eager's library is oneDNN.)
 
 oneDNN multiplies by weights that are not prepacked. It needs about 15 microseconds more than BLAS, and copies the
 weight, which few rows do not repay; all else depends on the processor. So the choice is timed, on the processor and for
@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 from torch import library
+
+from stator.prims.onednn import is_half_float, onednn_enabled
 
 from .choices import known_choice, quickest_on_cpu
 from .few_rows import few_rows_product_of_sizes, is_worthwhile
@@ -60,9 +62,7 @@ def is_tuned_blas() -> bool:
 
 def onednn_takes(dtype: torch.dtype) -> bool:
     """Return whether this build multiplies matrices of this dtype by oneDNN, with float32 sums."""
-    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled and _linear_pointwise):
-        return False
-    return dtype is torch.float32 or (dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(_linear_pointwise) and ((dtype is torch.float32 and onednn_enabled()) or is_half_float(dtype))
 
 
 def is_onednn_quicker(rows: int, inner: int, columns: int, by_rows: bool = False, *, tunes: bool = False) -> bool:

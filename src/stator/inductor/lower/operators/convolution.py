@@ -35,12 +35,13 @@ from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Strides, Tensor
 from stator.inductor.sizes import SizeKnowledge, Sizes
 from stator.prims.layout import channels_last_strides, contiguous_strides, numel, same_strides
+from stator.prims.onednn import is_half_float
 from stator.prims.record import TensorMeta
 from stator.runtime.packed_products import ONEDNN, implementations, packs_convolutions
 
-from .library import multiplies_on_gpu, multiply, only_feeds_loops
+from .library import multiplies_on_gpu, multiply, multiply_and_add, only_feeds_loops
 from .onednn import linear_product
-from .patches import cuts_patches, in_format, padded_images, patch_products
+from .patches import cuts_patches, have_fast_products, in_format, padded_images, patch_products
 from .pointwise import elementwise
 from .views import permute, reshape, slice_dim, squeeze, unsqueeze
 
@@ -101,7 +102,7 @@ def _convolution(
     if may_choose_for_gpu(x, meta.shape):
         return _on_gpu(builder, x, weight, bias, rest)
     if _may_choose(x, weight, meta, transposed):
-        wish = prefers_channels_last(builder.sizes, shapes, groups)
+        wish = prefers_channels_last(builder.sizes, shapes, groups, x.dtype)
         if wish is None:
             wish = x.deviates or _feeds_channels_last(builder)
         if wish and (direct := _packed_each_time(builder, x, weight, bias, (stride, padding, dilation, groups))):
@@ -260,8 +261,7 @@ def is_single_position_product(
 
     The library spends 50 microseconds preparing the convolution; the product takes 5.
     """
-    plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (x, weight))
-    plain = plain or (multiplies_on_gpu(x) and multiplies_on_gpu(weight))
+    plain = have_fast_products(x, weight) or (multiplies_on_gpu(x) and multiplies_on_gpu(weight))
     single = x.rank == 4 and x.shape[2:] == (1, 1) and 0 not in x.shape
     return single and plain and is_product(weight, stride, padding, groups)
 
@@ -269,7 +269,10 @@ def is_single_position_product(
 def _single_product(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """[batch, channels] @ [channels, out]."""
     batch, out = x.shape[0], weight.shape[0]
-    result = multiply(builder, reshape(x, x.shape[:2]), permute(reshape(weight, weight.shape[:2]), (1, 0)))
+    rows, columns = reshape(x, x.shape[:2]), permute(reshape(weight, weight.shape[:2]), (1, 0))
+    if bias is not None and is_half_float(x.dtype):
+        return reshape(multiply_and_add(builder, rows, columns, bias), (batch, out, 1, 1))
+    result = multiply(builder, rows, columns)
     if bias is not None:
         result = elementwise(builder, lambda ops, y, b: ops.add(y, b), [result, bias])
     return reshape(result, (batch, out, 1, 1))
@@ -283,9 +286,12 @@ def _product_nhwc(
     out = weight.shape[0]
     builder.argument(x, channels_last_strides(x.shape))  # stores x in that format, if it is not in memory yet
     rows = reshape(permute(x, (0, 2, 3, 1)), (batch * height * width, channels))
-    columns = builder.argument(permute(reshape(weight, (out, channels)), (1, 0)))
+    matrix = permute(reshape(weight, (out, channels)), (1, 0))
+    columns = builder.argument(matrix)
     meta = TensorMeta((rows.shape[0], out), (out, 1), x.dtype, x.device)
     result, added = _with_bias(builder, rows, columns, out, bias, meta, post)
+    if result is None and is_half_float(x.dtype) and post is NO_POST:
+        result, added = multiply_and_add(builder, rows, matrix, bias), None
     if result is None:
         return None
     images = permute(reshape(result, (batch, height, width, out)), (0, 3, 1, 2))
@@ -341,7 +347,7 @@ def _may_choose(x: Tensor, weight: Tensor, meta: TensorMeta, transposed: bool) -
         x.rank == 4
         and not transposed
         and meta.device.type == "cpu"
-        and meta.dtype is torch.float32
+        and (meta.dtype is torch.float32 or is_half_float(meta.dtype))
         and meta.stride == contiguous_strides(meta.shape)
         and all(x.sizes.known(">", size, 0) for size in x.shape)
         and all(x.sizes.hint(size) > 1 for size in (*x.shape[2:], *meta.shape[2:]))
@@ -392,7 +398,12 @@ def is_channels_last(x: Tensor) -> bool:
     return planned is not None and same_strides(x.shape, planned[0], channels_last_strides(x.shape))
 
 
-def prefers_channels_last(sizes: SizeKnowledge, shapes: Sequence[Sizes], groups: int) -> bool | None:
+def prefers_channels_last(
+    sizes: SizeKnowledge, shapes: Sequence[Sizes], groups: int, dtype: torch.dtype
+) -> bool | None:
+    """True if a convolution of float32 or half floats on the CPU is quicker in NHWC; None without a preference."""
+    if dtype is not torch.float32:
+        return True
     x, weight, result = map(sizes.hints, shapes)
     pointwise = groups == 1 and weight[2:] == (1, 1)
     return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), numel(x) + numel(result))
@@ -416,7 +427,7 @@ def _passes_on(user: fx.Node, wants: dict[fx.Node, bool], sizes: SizeKnowledge) 
             channels = sizes.hint(weight.shape[1])
             wish = gpu_convolution_prefers_channels_last(groups, channels, in_tensor_cores(x.dtype))  # type: ignore[arg-type]
         else:
-            wish = prefers_channels_last(sizes, (x.shape, weight.shape, user.meta["val"].shape), groups)  # type: ignore[arg-type]
+            wish = prefers_channels_last(sizes, (x.shape, weight.shape, user.meta["val"].shape), groups, x.dtype)  # type: ignore[arg-type]
         return wants[user] if wish is None else wish
     if user.target is aten.permute.default and tuple(user.args[1]) == (0, 2, 3, 1):  # type: ignore[arg-type]
         return True

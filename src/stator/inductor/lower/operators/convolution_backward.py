@@ -31,7 +31,7 @@ from .convolution import (
 )
 from .creation import filled, pad_with
 from .library import multiplies_on_gpu, multiply
-from .patches import cuts_patches, in_format, patch_gradients
+from .patches import cuts_patches, have_fast_products, in_format, patch_gradients
 from .reductions import reduce
 from .views import permute, reshape, slice_dim
 
@@ -86,8 +86,7 @@ def _convolution_backward(
 
 def _is_plain(grad: Tensor, x: Tensor, weight: Tensor) -> bool:
     """True for images that are not empty, in the dtype that the library has fast kernels for."""
-    plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (grad, x, weight))
-    return x.rank == 4 and plain and 0 not in grad.shape and 0 not in x.shape
+    return x.rank == 4 and have_fast_products(grad, x, weight) and 0 not in grad.shape and 0 not in x.shape
 
 
 def _is_depthwise(x: Tensor, weight: Tensor, groups: int) -> bool:
@@ -137,7 +136,7 @@ def _in_best_format(
     """Use NHWC where it is faster, or is there already and no slower. NotImplemented: keep eager's format."""
     if (
         not (x.deviates or grad.deviates or is_channels_last(x) or is_channels_last(grad))
-        or prefers_channels_last(builder.sizes, (x.shape, weight.shape, grad.shape), rest[-1]) is False
+        or prefers_channels_last(builder.sizes, (x.shape, weight.shape, grad.shape), rest[-1], x.dtype) is False
     ):
         return NotImplemented
     grad = in_format(builder, grad, channels_last_strides(grad.shape))

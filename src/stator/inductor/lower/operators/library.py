@@ -50,6 +50,14 @@ def multiply(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Tensor:
     return builder.extern(aten.mm.out, [blas_matrix(builder, a), second], {}, [meta], style="out")[0]  # type: ignore
 
 
+def multiply_and_add(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    """`a @ b + bias` of half floats, rounded once, contiguous."""
+    meta = TensorMeta((a.shape[0], b.shape[1]), (b.shape[1], 1), a.dtype, a.device)
+    target, added = (aten.mm.out, []) if bias is None else (aten.addmm.out, [builder.argument(bias)])
+    args = [*added, blas_matrix(builder, a), blas_matrix(builder, b)]
+    return builder.extern(target, args, {}, [meta], style="out")[0]  # type: ignore[return-value]
+
+
 @lowers(aten.mm.default)
 def _mm(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Any:
     return aligned_product(builder, a, b) or quantized_product(builder, a, b) or multiply(builder, a, b)

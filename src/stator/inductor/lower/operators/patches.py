@@ -14,11 +14,12 @@ import torch
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.tensor import Computed, Tensor
 from stator.prims.layout import channels_last_strides, contiguous_strides, same_strides
+from stator.prims.onednn import is_half_float
 from stator.prims.record import TensorMeta
 from stator.runtime.matrix_products import WORTHWHILE
 
 from .creation import pad_with
-from .library import multiplies_on_gpu, multiply
+from .library import multiplies_on_gpu, multiply, multiply_and_add
 from .onednn import linear_product
 from .pointwise import elementwise
 from .reductions import reduce
@@ -36,7 +37,7 @@ def cuts_patches(
     groups: int,
 ) -> bool:
     """True for such a convolution of images [N, C, H, W] to [N, O, *out] that is large enough for a product to pay."""
-    plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (x, weight))
+    plain = have_fast_products(x, weight)
     on_gpu = multiplies_on_gpu(x) and multiplies_on_gpu(weight) and _rows_are_aligned(x, weight)
     if x.rank != 4 or not (plain or on_gpu) or transposed or groups != 1 or any(padding) or set(dilation) != {1}:
         return False
@@ -53,6 +54,13 @@ def _rows_are_aligned(x: Tensor, weight: Tensor) -> bool:
     return all(x.sizes.divides(16 // x.dtype.itemsize, length) for length in lengths)
 
 
+def have_fast_products(*sides: Tensor) -> bool:
+    """True for matrices that a library on the CPU has fast products for."""
+    return all(
+        side.device.type == "cpu" and (side.dtype is torch.float32 or is_half_float(side.dtype)) for side in sides
+    )
+
+
 def patch_products(
     builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None, out: Sequence[int]
 ) -> Tensor:
@@ -60,11 +68,13 @@ def patch_products(
     inside = _channels_inside(x, weight)
     rows = _patches(builder, x, weight.shape[2:], out, inside)
     channels = weight.shape[0]
-    columns = builder.argument(permute(_matrix_of(builder, weight, inside), (1, 0)))
+    matrix = permute(_matrix_of(builder, weight, inside), (1, 0))
     meta = TensorMeta((rows.shape[0], channels), (channels, 1), x.dtype, x.device)
-    result = linear_product(builder, rows, columns, channels, bias, meta)
-    if result is None:
-        result = multiply(builder, rows, permute(_matrix_of(builder, weight, inside), (1, 0)))
+    result = linear_product(builder, rows, builder.argument(matrix), channels, bias, meta)
+    if result is None and is_half_float(x.dtype):
+        result = multiply_and_add(builder, rows, matrix, bias)
+    elif result is None:
+        result = multiply(builder, rows, matrix)
         if bias is not None:
             result = elementwise(builder, lambda ops, y, b: ops.add(y, b), [result, bias])
     images = permute(reshape(result, (x.shape[0], *out, channels)), (0, 3, 1, 2))
