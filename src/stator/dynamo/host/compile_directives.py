@@ -128,6 +128,19 @@ def without_module_tags(function: Any) -> Any:
 TAGGED_METHODS = frozenset(without_module_tags(one).__code__ for one in (nn.Module.__init__, nn.Module.__setstate__))
 
 
+def without_options_of_torch(function: FunctionType) -> Any:
+    """The original of a function that changes options of torch.compile around its call, which mean nothing to stator;
+    None for other functions. Exported modules check their inputs by such a function."""
+    if function.__module__ != "torch._dynamo.external_utils":
+        return None
+    if function.__qualname__ != "wrap_dunder_call_ctx_manager.<locals>.inner":
+        return None
+    held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    around = type(held["self"].cell_contents)
+    is_option = (around.__module__, around.__qualname__) == ("torch._dynamo.decorators", "DynamoConfigPatchProxy")
+    return held["func"].cell_contents if is_option else None
+
+
 def disabled_reason(function: FunctionType) -> str:
     """The reason given for the opt-out, or an empty text."""
     given = function.__dict__.get("_torchdynamo_disable_msg") or function.__dict__.get(f"{DISABLED_MARK}_reason")

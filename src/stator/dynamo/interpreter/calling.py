@@ -28,6 +28,7 @@ from stator.dynamo.host.compile_directives import (
     mark_of,
     substitute_of_torch,
     unwrap_torch_disable,
+    without_options_of_torch,
 )
 from stator.dynamo.host.naming import full_name, module_of, qualified_name
 from stator.dynamo.host.native_status import native
@@ -167,6 +168,8 @@ def function_call(
         if reason in REASONS_OF_TORCH:
             return context.call(context.known(unwrap_torch_disable(real)), args, kwargs)
         raise unsupported("disabled", f"{function.qualname} is kept from being compiled{reason and f': {reason}'}")
+    if (original := without_options_of_torch(real)) is not None:
+        return context.call(context.known(original), args, kwargs)
     if real.__module__ in _OTHER_COMPILER or made_by_torch_compile(real):
         raise unsupported("disabled", f"{real.__module__}.{function.qualname} belongs to torch's own compiler")
     return context.inline(function, args, kwargs, called=True)
