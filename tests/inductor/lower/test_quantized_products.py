@@ -12,8 +12,6 @@ from tests.inductor.lower.lowering_oracle import library_calls, lowered_of
 
 import stator
 
-pytestmark = pytest.mark.fixed_sizes  # with a symbol for the number of rows, the library multiplies
-
 Function = Callable[..., torch.Tensor]
 
 INNER, COLUMNS, GROUP = 96, 72, 32
@@ -59,6 +57,7 @@ def test_results_equal_eager(function: Function, rows: int, dtype: torch.dtype) 
     assert_same(compiled(*inputs), function(*inputs), FUSED if dtype.itemsize > 2 else NARROW)
 
 
+@pytest.mark.fixed_sizes  # with a symbol for the number of rows, the library multiplies
 @pytest.mark.parametrize("rows", [1, 2, 5])
 @pytest.mark.parametrize("function", [by_column, by_group, of_computed_rows])
 def test_the_weight_is_not_stored_in_the_dtype_of_the_rows(function: Function, rows: int) -> None:

@@ -3,7 +3,7 @@ its own layout of the weight, made once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,3 +169,12 @@ def _opaque(builder: LoweringBuilder, key: Any, value: torch.Tensor, shape: tupl
         name = f"packed_{len(builder.shared_results)}"
         found = builder.shared_results[key] = builder.add_opaque(value, name, shape)
     return str(found)
+
+
+def shared_opaque(builder: LoweringBuilder, key: Any, make: Callable[[], torch.Tensor], plain: torch.Tensor) -> str:
+    """A constant of a library's own, made once for each key: the name of its buffer. plain: of the size that the
+    library takes it for."""
+    if key not in builder.shared_results:
+        counters.count(f"packed:{key[0]}")
+        _opaque(builder, key, make(), tuple(plain.shape))
+    return str(builder.shared_results[key])

@@ -14,6 +14,7 @@ from .common_subexpressions import merge_common_subexpressions
 from .constants import fold_constants
 from .devices import move_to_device
 from .frozen_inputs import FrozenTensors, freeze_inputs
+from .integer_products import multiply_integers
 from .merged_products import merge_products
 from .no_ops import drop_no_ops
 from .symbolic_sizes import with_expressions
@@ -27,13 +28,14 @@ PASSES: tuple[Pass, ...] = (
     accumulate_into_sums,
     accumulate_products,
     fold_batch_norms,
+    multiply_integers,
     fold_constants,
     merge_products,
     move_to_device,
 )
 
 # The passes that change the rounding of results
-ROUNDING = frozenset((accumulate_into_sums, accumulate_products, fold_batch_norms, merge_products))
+ROUNDING = frozenset((accumulate_into_sums, accumulate_products, fold_batch_norms, multiply_integers, merge_products))
 
 
 def run_passes(gm: fx.GraphModule, exact: bool = False) -> fx.GraphModule:

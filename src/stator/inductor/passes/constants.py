@@ -108,6 +108,12 @@ def _is_frontier(node: fx.Node, found: dict[fx.Node, _Constant]) -> bool:
     return any(user not in found for user in node.users)
 
 
+def evaluate_constant(gm: fx.GraphModule, node: fx.Node) -> torch.Tensor:
+    """The value of a node that depends on frozen tensors alone."""
+    values: dict[fx.Node, Any] = {one: getattr(gm, str(one.target)) for one in gm.graph.nodes if is_frozen(one)}
+    return _evaluate(node, values)
+
+
 def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor:
     pending = [node]
     while pending:

@@ -7,6 +7,7 @@ from . import (
     foreach,
     linear_algebra,
     quantiles,
+    quantization,
     reductions,
     searching,
     shaping,

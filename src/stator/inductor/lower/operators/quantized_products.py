@@ -5,22 +5,31 @@ takes longer than the sums: these read each byte once and convert it in register
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.constant_weights import constant_tensor, shared_opaque
+from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import FEW_ROWS, FEW_ROWS_ACROSS
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Computed, Index, Tensor
-from stator.prims.layout import numel
+from stator.prims.layout import channels_last_strides, numel, same_strides
+from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype
+from stator.runtime.integer_products import packed_kernel, packed_weight
 
 from .pointwise import cast
 from .views import permute, reshape, slice_dim
 
 aten = torch.ops.aten
+
+_by_onednn = torch.ops.onednn.qlinear_pointwise
+# oneDNN's options for a result in float32, without an activation
+_PLAIN_RESULT: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
 
 
 def quantized_product(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor | None:
@@ -75,3 +84,65 @@ def _sums(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None, d
     for row, each in enumerate(sums):
         builder.store(slice_dim(result, 0, row, 1), reshape(each, (1, columns)))
     return result
+
+
+@lowers(torch.ops.stator.integer_product.default, torch.ops.stator.integer_product.tensor)
+def _integer_product(
+    builder: LoweringBuilder,
+    rows: Tensor,
+    scale: float | Tensor,
+    zero_point: int | Tensor,
+    weight: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+) -> Any:
+    constant = constant_tensor(builder, weight)
+    if constant is None:
+        return NotImplemented
+    count = builder.sizes.hint(rows.shape[0])
+    packed = shared_opaque(builder, ("integers", weight.resolved()), lambda: packed_weight(constant, count), constant)
+    target = _by_onednn.tensor if isinstance(scale, Tensor) else _by_onednn.default
+    numbers = [builder.argument(one) if isinstance(one, Tensor) else one for one in (scale, zero_point)]
+    given: list[Any] = [builder.argument(rows, (rows.shape[1], 1)), *numbers, packed]
+    given += _channels(builder, scales, bias, constant)
+    return library_results(builder, target, [*given, *_PLAIN_RESULT], {}, builder.meta)
+
+
+@lowers(torch.ops.stator.integer_convolution.default)
+def _integer_convolution(
+    builder: LoweringBuilder,
+    images: Tensor,
+    scale: float,
+    zero_point: int,
+    weight: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Any:
+    """In NHWC."""
+    constant, factors = constant_tensor(builder, weight), constant_tensor(builder, scales)
+    if constant is None or factors is None:
+        return NotImplemented
+    window, size = (stride, padding, dilation, groups), builder.sizes.hints(images.shape)
+    key = ("integers", weight.resolved(), scale, zero_point, tuple(stride), tuple(padding), tuple(dilation), size)
+    packed = shared_opaque(
+        builder, key, lambda: packed_kernel(constant, factors, scale, zero_point, window, size), constant
+    )
+    given: list[Any] = [builder.argument(images, channels_last_strides(images.shape)), scale, zero_point, packed]
+    given += [*_channels(builder, scales, bias, constant), *window, *_PLAIN_RESULT]
+    meta: TensorMeta = builder.meta
+    promised = channels_last_strides(meta.shape)
+    made = TensorMeta(meta.shape, promised, meta.dtype, meta.device)
+    result: Tensor = library_results(builder, torch.ops.onednn.qconv_pointwise.default, given, {}, made)
+    result.deviates = not same_strides(meta.shape, promised, meta.stride)
+    return result
+
+
+def _channels(builder: LoweringBuilder, scales: Tensor, bias: Tensor | None, weight: torch.Tensor) -> list[Any]:
+    """Scales, zero points and bias of the channels of a result."""
+    zeros = torch.zeros(weight.shape[0], dtype=torch.int64)
+    shared = shared_opaque(builder, ("zero points", weight.shape[0]), lambda: zeros, zeros)
+    return [builder.argument(scales), shared, None if bias is None else builder.argument(bias, (1,))]
