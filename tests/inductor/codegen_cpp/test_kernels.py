@@ -40,7 +40,8 @@ def check(*graphs: Graph, options: Options | None = None) -> Compiled:
 
 def transposed(rows: int, columns: int, dtype: torch.dtype = F32) -> Graph:
     graph = Graph()
-    x = graph.input((torch.randn(rows, columns) * 50).to(dtype))
+    values = torch.randn(rows, columns)
+    x = graph.input(values > 0 if dtype is torch.bool else (values * 50).to(dtype))
     out = graph.buffer((columns, rows), dtype)
     graph.node(
         [out], lambda ops, i, _: ops.store(out, i[0] * rows + i[1], ops.load(x, i[1] * columns + i[0])), (columns, rows)
@@ -52,10 +53,17 @@ def transposed(rows: int, columns: int, dtype: torch.dtype = F32) -> Graph:
 def test_transposes_of_every_remainder_and_dtype() -> None:
     shapes = [(16, 16), (33, 47), (5, 64), (64, 5), (17, 100), (3, 3)]
     graphs = [transposed(*shape) for shape in shapes]
-    graphs += [
-        transposed(33, 47, dtype) for dtype in (torch.int32, torch.int64, torch.float64, torch.bfloat16, torch.uint8)
-    ]
+    narrow = (torch.bfloat16, torch.float16, torch.int16, torch.int8, torch.uint8, torch.bool)
+    for dtype in (torch.int32, torch.int64, torch.float64, *narrow):
+        graphs += [transposed(*shape, dtype) for shape in ((33, 47), (32, 48))]
     check(*graphs)
+
+
+def test_narrow_numbers_are_transposed_in_registers() -> None:
+    compiled = Compiled()
+    for dtype in (torch.bfloat16, torch.float16, torch.int16, torch.int8, torch.uint8, torch.bool):
+        text = compiled.text(compiled.add(transposed(64, 80, dtype), Options(verify=True)))
+        assert "load_tile" in text and "load_strided" not in text
 
 
 def test_loops_of_every_length() -> None:

@@ -87,3 +87,9 @@ template <class V, class P> static __attribute__((noinline)) void load_tile(V *t
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i) tile[i] = r[i];
 }
+INLINE void load_tile(mask *tile, const bool *p, int64_t stride, int n, int m) {
+    vi32 bytes[LANES];
+    load_tile(bytes, (const uint8_t *)p, stride, n, m);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i) tile[i] = {bytes[i] != 0};
+}

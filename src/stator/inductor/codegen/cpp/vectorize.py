@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-
 from stator.inductor.codegen.kernel import Kernel, KernelValue
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.shapes.expr import Expr
 
 from .row_sums import loop_along_rows
+from .types import KIND
 
 # Cost of one element in units of a vectorised unit-stride access of a whole vector
 _VECTOR_UNIT, _VECTOR_TILED, _VECTOR_NEAR, _VECTOR_STRIDED, _VECTOR_GATHER = 1 / 16, 5 / 16, 7 / 16, 12 / 16, 14 / 16
@@ -66,7 +65,7 @@ def _last(loops: tuple[int, ...], chosen: int) -> tuple[int, ...]:
 
 def tiled_load(kernel: Kernel, value: KernelValue, vector: int, tile: int) -> bool:
     """True if this load can be read in tiles: contiguous along `tile`, with lanes that lie further apart."""
-    if value.name != "load" or value.args[2] is not None or value.dtype not in (torch.float32, torch.int32):
+    if value.name != "load" or value.args[2] is not None or KIND.get(value.dtype) not in ("f32", "i32", "bool"):
         return False
     index = value.args[1]
     if not index.symbols.isdisjoint(kernel.indirect):
