@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from tests.differential import FUSED, NARROW, assert_same
 from tests.inductor.lower.lowering_oracle import library_calls, lowered_of
 
 import stator
+from stator.inductor.lower.builder import LoweringBuilder
 
 Function = Callable[..., torch.Tensor]
 
@@ -102,3 +104,29 @@ def test_gradients_of_rows() -> None:
         function(rows, weight, scale).square().sum().backward()
         results.append(rows.grad)
     assert_same(results[1], results[0], FUSED)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        _, weight, scale = arguments(1, torch.float32)
+        self.weight, self.scale = torch.nn.Buffer(weight), torch.nn.Buffer(scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.weight.to(x.dtype) * self.scale[:, None])
+
+
+@pytest.mark.parametrize(("rows", "stays"), [(1, True), (8, True), (64, False)])
+def test_frozen_weights_stay_quantized_for_few_rows(rows: int, stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.dtype] = []
+    original = LoweringBuilder.add_constant
+
+    def spy(builder: LoweringBuilder, value: torch.Tensor, name: str) -> Any:
+        seen.append(value.dtype)
+        return original(builder, value, name)
+
+    monkeypatch.setattr(LoweringBuilder, "add_constant", spy)
+    layer, x = Layer().eval(), torch.randn(rows, INNER)
+    with torch.no_grad():
+        assert_same(stator.freeze(layer, fullgraph=True)(x), layer(x), FUSED)
+    assert (torch.int8 in seen) == stays

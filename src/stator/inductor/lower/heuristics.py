@@ -36,12 +36,6 @@ MAX_ACCUMULATORS = 16
 # kernel in the format of the data (measured on AVX-512, two or eight images of 7 to 112 rows).
 SMALL_DEPTHWISE = 9
 
-# Up to this many rows, sums are quicker than a product by the library with a matrix that must be made first. Sums that
-# run across the rows of the matrix in memory touch as many pages as it has rows. Measured on AVX-512: along rows, sums
-# for 8 rows take 0.3 to 0.7 of the time, for 16 rows 0.5 to 1.2; across them, for 2 rows 0.3 to 0.5, for 8 rows 0.8 to
-# 1.7.
-FEW_ROWS, FEW_ROWS_ACROSS = 8, 2
-
 # Convolutions that cut patches of this many positions are faster as products. With smaller patches only their gradients
 # are.
 LARGE_PATCH = 16

@@ -13,12 +13,17 @@ from torch.utils._pytree import tree_leaves
 from stator.graph.ir.cleanup import remove_dead
 from stator.graph.ir.memory import memory_root, output_memory
 from stator.graph.ir.schema import has_effects
+from stator.inductor.devices import traits_of
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Expr
 from stator.shapes.floats import FloatExpr
 
 from .frozen_inputs import is_frozen
+
+aten = torch.ops.aten
+
+_TRANSPOSES = (aten.t.default, aten.permute.default, aten.transpose.int)
 
 # A constant occupies memory for good and is read at each use; index arithmetic in a loop costs next to nothing.
 MAX_ELEMENTS = 1 << 18
@@ -36,6 +41,8 @@ def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
     values: dict[fx.Node, Any] = {node: getattr(gm, str(node.target)) for node in found if is_frozen(node)}
     for node in list(gm.graph.nodes):
         if node in returned or node not in found or not found[node].saves_work() or not _is_frontier(node, found):
+            continue
+        if _is_read_quicker(node, found[node]):
             continue
         with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
             value = _evaluate(node, values)
@@ -63,6 +70,7 @@ class _Constant:
 
     operators: int
     frozen_elements: int = 0
+    frozen_bytes: int = 0
     is_view: bool = False
 
     def saves_work(self) -> bool:
@@ -74,7 +82,8 @@ def _constant_nodes(graph: fx.Graph) -> dict[fx.Node, _Constant]:
     found: dict[fx.Node, _Constant] = {}
     for node in graph.nodes:
         if is_frozen(node):
-            found[node] = _Constant(0, numel(node.meta["val"].shape), True)
+            elements = numel(node.meta["val"].shape)
+            found[node] = _Constant(0, elements, elements * node.meta["val"].dtype.itemsize, True)
             continue
         # any other tensor attribute is not constant: the user may hold it and change it
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
@@ -87,7 +96,8 @@ def _constant_nodes(graph: fx.Graph) -> dict[fx.Node, _Constant]:
             frozen = sum(found[source].frozen_elements for source in sources)
             if _is_exact(node, max(MAX_ELEMENTS, _LARGEST_GROWTH * frozen)):
                 is_view = is_frozen(memory_root(node))
-                found[node] = _Constant(1 + sum(found[source].operators for source in sources), frozen, is_view)
+                operators = 1 + sum(found[source].operators for source in sources)
+                found[node] = _Constant(operators, frozen, sum(found[one].frozen_bytes for one in sources), is_view)
     return found
 
 
@@ -112,6 +122,25 @@ def evaluate_constant(gm: fx.GraphModule, node: fx.Node) -> torch.Tensor:
     """The value of a node that depends on frozen tensors alone."""
     values: dict[fx.Node, Any] = {one: getattr(gm, str(one.target)) for one in gm.graph.nodes if is_frozen(one)}
     return _evaluate(node, values)
+
+
+def _is_read_quicker(node: fx.Node, constant: _Constant) -> bool:
+    """True for a quantized weight of products of a few rows, which dequantize as they read it."""
+    meta: TensorMeta = node.meta["val"]
+    if not 0 < 2 * constant.frozen_bytes <= numel(meta.shape) * meta.dtype.itemsize:
+        return False
+    return all(_multiplies_few_rows(user, node) for user in node.users)
+
+
+def _multiplies_few_rows(user: fx.Node, matrix: fx.Node) -> bool:
+    if user.target in _TRANSPOSES:
+        return all(_multiplies_few_rows(reader, user) for reader in user.users)
+    if user.target not in (aten.mm.default, aten.addmm.default) or user.args[-1] is not matrix:
+        return False
+    rows, meta = user.meta["val"].shape[0], matrix.meta["val"]
+    along, across = traits_of(meta.device).quantized_rows
+    most = along if meta.stride[0] == 1 else across
+    return isinstance(rows, int) and rows <= most
 
 
 def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor:

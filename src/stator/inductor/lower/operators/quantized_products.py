@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from stator.inductor.devices import traits_of
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.constant_weights import constant_tensor, shared_opaque
 from stator.inductor.lower.fallback import library_results
-from stator.inductor.lower.heuristics import FEW_ROWS, FEW_ROWS_ACROSS
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Computed, Index, Tensor
 from stator.prims.layout import channels_last_strides, numel, same_strides
@@ -35,7 +35,8 @@ _PLAIN_RESULT: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
 def quantized_product(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor | None:
     """`a @ b + bias` as sums; None where the library is quicker."""
     planned = b.planned()
-    most = FEW_ROWS if planned is not None and planned[0][0] == 1 else FEW_ROWS_ACROSS
+    along, across = traits_of(a.device).quantized_rows
+    most = along if planned is not None and planned[0][0] == 1 else across
     plain = bias is None or (bias.shape == b.shape[1:] and bias.dtype is a.dtype)
     if not plain or not _has_few_rows(a, b, most) or not _is_compressed(builder, b):
         return None
@@ -45,12 +46,13 @@ def quantized_product(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tens
 @lowers(aten._int_mm.default)
 def _int_mm(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Any:
     """oneDNN lays the matrix out anew in each call: with one row that takes longer than the sums."""
-    return _sums(builder, a, b, None, torch.int32) if _has_few_rows(a, b, 1) else NotImplemented
+    on_cpu = a.device.type == "cpu"
+    return _sums(builder, a, b, None, torch.int32) if on_cpu and _has_few_rows(a, b, 1) else NotImplemented
 
 
 def _has_few_rows(a: Tensor, b: Tensor, most: int) -> bool:
     known = all(isinstance(size, int) and size > 0 for size in (a.shape[0], *b.shape))
-    return known and a.shape[0] <= most and a.device.type == "cpu"
+    return known and a.shape[0] <= most
 
 
 def _is_compressed(builder: LoweringBuilder, b: Tensor) -> bool:
