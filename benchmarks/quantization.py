@@ -1,4 +1,4 @@
-"""Quantized layers and ResNet-50, by the flows of torchao, beside eager: `python -m benchmarks.quantization FLOW SYSTEM`.
+"""Quantized models by the flows of torchao beside eager: `python -m benchmarks.quantization FLOW SYSTEM`.
 
 SYSTEM is as in `benchmarks.freezing`. Each run is a process with one thread, and prints the least milliseconds of the
 processor of calls by turns: of the float32 model in eager, the quantized model in eager, and compiled. `--rows` is the
@@ -71,8 +71,8 @@ def main() -> None:
         quantized = by_tensors(model, "Int8DynamicActivationInt8WeightConfig" if dynamic else "Int8WeightOnlyConfig")
     else:
         quantized = by_graph(model, x, given.flow == "dynamic")
-    expected, start = quantized(x), time.perf_counter()
-    call = compiled(given.system, quantized)
+    expected, call = quantized(x), compiled(given.system, quantized)
+    start = time.perf_counter()
     difference = largest_relative_difference(call(x), expected)
     first = time.perf_counter() - start
     systems: dict[str, Callable[[], Any]] = {
@@ -82,8 +82,8 @@ def main() -> None:
     }
     least = least_milliseconds(systems, time.process_time, given.seconds)
     print(
-        f"{given.flow} {given.dtype} rows {given.rows} {given.system}: first {first:.1f} s, float {least['float']:.3f} ms, "
-        f"quantized {least['eager']:.3f} ms, {least[given.system]:.3f} ms, over float "
+        f"{given.flow} {given.dtype} rows {given.rows} {given.system}: first {first:.1f} s, "
+        f"float {least['float']:.3f} ms, quantized {least['eager']:.3f} ms, {least[given.system]:.3f} ms, over float "
         f"{least['float'] / least[given.system]:.2f}, over quantized {least['eager'] / least[given.system]:.2f}, "
         f"difference {difference:.1e}",
         flush=True,
