@@ -131,6 +131,18 @@ def test_an_expression_that_a_fact_makes_one_broadcasts(name: str) -> None:
         torch.testing.assert_close(*gradients, allow_subclasses=False)
 
 
+def test_slices_added_to_a_tensor_without_elements() -> None:
+    """Eager adds none, and does not look at the index."""
+
+    def program(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(x.shape[0] % 3, x.shape[1]).index_add(0, index, x)
+
+    compiled = stator.compile(program, dynamic=True)
+    for rows in (3, 6, 4):
+        x, index = torch.randn(rows, 5), torch.zeros(rows, dtype=torch.int64)
+        torch.testing.assert_close(compiled(x, index), program(x, index))
+
+
 def test_gradients_of_a_variance_of_one_row() -> None:
     compiled = stator.compile(lambda x: x.var(0, keepdim=True) * 2, dynamic=True)
     for rows in (1, 5, 1):

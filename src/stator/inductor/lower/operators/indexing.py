@@ -379,6 +379,8 @@ def _slices(
 ) -> Any:
     if indices.dtype not in _INDEX_DTYPES or (reduce == "prod" and rounds_each_product(x.dtype, x)):
         return NotImplemented
+    if 0 in x.shape:  # no index is in range
+        return NotImplemented
     shape = x.shape
     x, indices, source = _ranked(x), _ranked(indices), _ranked(source)
     dim = wrap_dim(dim, x.rank)
