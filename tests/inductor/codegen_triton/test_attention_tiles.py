@@ -103,11 +103,14 @@ def test_calls_that_give_more_stay(function: Any) -> None:
         sides(1, 12, 128, 128, 64, dtype=torch.float64),
         sides(8, 12, 1024, 1024, 64, dtype=torch.float32),
         sides(1, 12, 128, 128, 20),
+        sides(2, 4, 1, 1, 64),
+        sides(2, 4, 1, 1, 64, dtype=torch.float32),
         sides(1, 2, 128, 128, 512),
     ),
 )
-def test_what_was_not_timed_stays(tensors: list[torch.Tensor]) -> None:
-    assert not launches(by_hand, tensors)
+@pytest.mark.parametrize("function", (by_hand, called))
+def test_what_was_not_timed_stays(function: Any, tensors: list[torch.Tensor]) -> None:
+    assert not launches(function, tensors)
 
 
 def test_rows_at_odd_addresses_stay() -> None:

@@ -92,7 +92,10 @@ def _idles(tile: AttentionTile, sizes: AttentionSizes) -> bool:
 
 
 def _is_measured(sizes: AttentionSizes, device: torch.device) -> bool:
-    """True for what the numbers of this file are of (tests run kernels for it on the CPU)."""
+    """True for what the numbers of this file are of (tests run kernels for it on the CPU). The weight of a single key
+    is one: there is nothing to multiply."""
+    if sizes.count == 1:
+        return False
     if device.type == "cuda" and torch.cuda.get_device_capability(device) != (9, 0):
         return False
     widths = sizes.depth, sizes.width
@@ -126,7 +129,7 @@ def launch_computes_gradients(
 ) -> bool:
     """Whether gradients of attention take less time in a launch than in ATen's kernels. numbers: as above."""
     sizes = AttentionSizes(*numbers, dtype, False)
-    fits = max(sizes.rows, sizes.count) <= _MOST_ROWS_OF_GRADIENTS
+    fits = 1 < sizes.rows <= _MOST_ROWS_OF_GRADIENTS and sizes.count <= _MOST_ROWS_OF_GRADIENTS
     return (
         device.type == "cuda"
         and fits
