@@ -5,6 +5,7 @@ call. In float64, to 1e-9.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
@@ -278,6 +279,55 @@ def test_too_few_elements_to_scatter_are_an_error() -> None:
     for chosen in (5, 1, 0, 3):
         x, w = given(chosen)
         same(outcome(compiled, x, w), outcome(program, x, w))
+
+
+INTO_CHOSEN: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "index": lambda y, i, v: y[i] * 2,
+    "sum": lambda y, i, v: (y.t()[:, i] + 1).sum(1),
+    "index_select": lambda y, i, v: y.index_select(0, i),
+    "embedding": lambda y, i, v: F.embedding(i, y).exp(),
+    "gather": lambda y, i, v: y.gather(0, i[:, None].expand(-1, 4)),
+    "take_along_dim": lambda y, i, v: torch.take_along_dim(y, i[:, None], 0),
+    "scatter": lambda y, i, v: y.scatter(0, i[:, None].expand(-1, 4), v),
+    "scatter_add": lambda y, i, v: y.scatter_add(0, i[:, None].expand(-1, 4), v),
+    "index_put": lambda y, i, v: y.index_put((i,), v, accumulate=True),
+    "index_add": lambda y, i, v: y.index_add(0, i, v),
+    "index_copy": lambda y, i, v: y.index_copy(0, i, v),
+    "put": lambda y, i, v: y.put(i, v[:, 0]),
+    "bag": lambda y, i, v: F.embedding_bag(i[:, None], y, mode="sum"),
+}
+
+
+def _result_or_error(function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except (IndexError, RuntimeError) as error:
+        return type(error)
+
+
+def index_chosen_rows() -> None:
+    for name, operation in INTO_CHOSEN.items():
+
+        def program(x: Any, i: Any, v: Any, operation: Any = operation) -> Any:
+            return operation(x[x[:, 0] > 0], i, v)
+
+        compiled = stator.compile(program, dynamic=True)
+        for chosen in (3, 0, 7):
+            args = given(chosen)[0], torch.arange(20) % 3, torch.rand(20, 4, dtype=torch.float64)
+            found, expected = (_result_or_error(function, *args) for function in (compiled, program))
+            assert isinstance(found, torch.Tensor) == isinstance(expected, torch.Tensor), (name, chosen, found)
+            if isinstance(expected, torch.Tensor):
+                torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+            else:
+                assert found is expected, (name, found, expected)
+
+
+def test_indices_into_no_chosen_row_are_eagers_error() -> None:
+    """In a process of its own: a read of the memory that no row has ends it."""
+    process = multiprocessing.get_context("spawn").Process(target=index_chosen_rows)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_a_wrong_assumption_leaves_inputs_as_they_are() -> None:

@@ -261,6 +261,13 @@ def take(self: Any, index: Any) -> TensorMeta:
     return fresh(index.shape, self)
 
 
+@with_in_place(*overloads("put"), tags=SCATTER)
+def put(self: Any, index: Any, *_rest: Any, **_options: Any) -> TensorMeta:
+    if has_zero(self.shape) and not has_zero(index.shape):
+        raise IndexError("put_(): Tried to put elements into an empty tensor")
+    return preserved(self)
+
+
 @shape_rule(*overloads("searchsorted.Tensor"), tags=INDEX)
 def searchsorted(
     sorted_sequence: Any,

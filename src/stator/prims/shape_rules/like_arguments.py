@@ -80,5 +80,4 @@ def _like(position: int, layout: Callable[[Any], TensorMeta]) -> ShapeRule:
 for _position, _layout, _tags, _names in TABLE:
     shape_rule(*overloads(_names), tags=_tags)(_like(_position, _layout))
 with_in_place(*overloads("renorm"), tags=("reduction",))(_like(0, contiguous))
-with_in_place(*overloads("put"), tags=("scatter",))(_like(0, preserved))
 with_in_place(*overloads("nan_to_num"), tags=("pointwise",))(_like(0, preserved))

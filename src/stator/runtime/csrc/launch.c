@@ -41,6 +41,10 @@ typedef struct {
 
 static PyObject *raise_index_error(Kernel *self, int64_t const *error)
 {
+    if (error[2] == 0) {
+        PyErr_Format(PyExc_IndexError, "index is out of bounds for dimension with size 0 (in kernel %U)", self->name);
+        return NULL;
+    }
     PyErr_Format(PyExc_IndexError, "index %lld is out of bounds for dimension with size %lld (in kernel %U)",
                  (long long)error[1], (long long)error[2], self->name);
     return NULL;

@@ -12,7 +12,7 @@ from stator.inductor.codegen.kernel import Kernel, merge
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import ConvolutionGroup, Group
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
-from stator.shapes.expr import Expr, ExprLike
+from stator.shapes.expr import ExprLike
 
 from .columns import ColumnEmitter
 from .direct_convolution import print_convolution
@@ -50,12 +50,13 @@ def print_kernel(
     body = [] if 0 in kernel.sizes else emitter.emit()
     aliased = _aliased(group, buffers, in_place)
     lines = _pointers(group, buffers, pointers, {*aliased}, in_place)
+    error = f"(int64_t *)pointers[{len(group.reads) + len(group.writes)}]"
     if emitter.uses_error:
-        lines.append(f"    int64_t *error = (int64_t *)pointers[{len(group.reads) + len(group.writes)}];")
+        lines.append(f"    int64_t *error = {error};")
     lines += body
     if emitter.threads is not None and body:  # pointers are declared inside, so that they are known not to alias
         lines = [f"    in_parallel({emitter.threads}, [=] {{", *[f"    {line}" for line in lines], "    });"]
-    leave = list(_leave_empty_loops(kernel)) if body else []
+    leave = [*_leave_empty_loops(kernel), *_report_empty_dimensions(kernel, error)] if body else []
     names = kernel.indices.arguments.names
     sizes = [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate(names.values())]
     parameters = "void *const *pointers, int64_t const *sizes" if names else "void *const *pointers"
@@ -100,8 +101,26 @@ def _convolution(group: ConvolutionGroup, buffers: Mapping[str, Buffer], knowled
 def _leave_empty_loops(kernel: Kernel) -> Iterator[str]:
     """Text that leaves the kernel where a loop may be empty for some sizes."""
     for loop in range(kernel.outer):
-        if isinstance(kernel.sizes[loop], Expr) and not kernel.knowledge.known(">", kernel.sizes[loop], 0):
+        if _may_be_empty(kernel, kernel.sizes[loop]):
             yield f"    if ({kernel.size(loop)} <= 0) return;"
+
+
+def _report_empty_dimensions(kernel: Kernel, error: str) -> Iterator[str]:
+    """Text that reports an index into a dimension without elements, and leaves: the tensor may have no memory to read.
+    Follows the text about empty outer loops."""
+    inner = range(kernel.outer, len(kernel.loops))
+    found: dict[str, None] = {}
+    for value in kernel.values:
+        if value.name == "indirect" and value.args[2] and _may_be_empty(kernel, value.args[1]):
+            loops = [loop for loop in inner if value.loops & (1 << loop) and _may_be_empty(kernel, kernel.sizes[loop])]
+            runs = [f"{kernel.size(loop)} > 0" for loop in loops]
+            found[" && ".join([f"{kernel.text(value.args[1])} <= 0", *runs])] = None
+    for condition in found:
+        yield f"    if ({condition}) return report_index(0, 0, {error});"
+
+
+def _may_be_empty(kernel: Kernel, size: ExprLike) -> bool:
+    return not kernel.knowledge.known(">", size, 0)
 
 
 def _aliased(group: Group, buffers: Mapping[str, Buffer], in_place: Mapping[str, str]) -> set[str]:

@@ -379,7 +379,7 @@ def _slices(
 ) -> Any:
     if indices.dtype not in _INDEX_DTYPES or (reduce == "prod" and rounds_each_product(x.dtype, x)):
         return NotImplemented
-    if 0 in x.shape:  # no index is in range
+    if any(x.sizes.decide("==", size, 0) for size in x.shape):  # eager does not look at the index
         return NotImplemented
     shape = x.shape
     x, indices, source = _ranked(x), _ranked(indices), _ranked(source)
