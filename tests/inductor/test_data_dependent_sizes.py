@@ -305,15 +305,16 @@ def _result_or_error(function: Callable[..., Any], *args: Any) -> Any:
         return type(error)
 
 
-def index_chosen_rows() -> None:
+def index_few_rows(data_dependent: bool) -> None:
     for name, operation in INTO_CHOSEN.items():
 
         def program(x: Any, i: Any, v: Any, operation: Any = operation) -> Any:
-            return operation(x[x[:, 0] > 0], i, v)
+            return operation(x[x[:, 0] > 0] if data_dependent else x[2:], i, v)
 
         compiled = stator.compile(program, dynamic=True)
         for chosen in (3, 0, 7):
-            args = given(chosen)[0], torch.arange(20) % 3, torch.rand(20, 4, dtype=torch.float64)
+            x = given(chosen)[0] if data_dependent else given(chosen + 2, chosen + 2)[0]
+            args = x, torch.arange(20) % 3, torch.rand(20, 4, dtype=torch.float64)
             found, expected = (_result_or_error(function, *args) for function in (compiled, program))
             assert isinstance(found, torch.Tensor) == isinstance(expected, torch.Tensor), (name, chosen, found)
             if isinstance(expected, torch.Tensor):
@@ -322,9 +323,10 @@ def index_chosen_rows() -> None:
                 assert found is expected, (name, found, expected)
 
 
-def test_indices_into_no_chosen_row_are_eagers_error() -> None:
+@pytest.mark.parametrize("data_dependent", [True, False])
+def test_an_index_into_no_row_is_eagers_error(data_dependent: bool) -> None:
     """In a process of its own: a read of the memory that no row has ends it."""
-    process = multiprocessing.get_context("spawn").Process(target=index_chosen_rows)
+    process = multiprocessing.get_context("spawn").Process(target=index_few_rows, args=(data_dependent,))
     process.start()
     process.join()
     assert process.exitcode == 0
