@@ -38,12 +38,6 @@ def index_from_value(ops: Any, index: Ref, size: Any, wraps: bool) -> Any:
     return ops.indirect(index, size, True)
 
 
-def _keeps_checks(x: Tensor, *sizes: Any) -> bool:
-    """False for dimensions of at most one element: the only position is no part of index expressions, so that a check
-    of the index would be lost."""
-    return all(x.sizes.bounded(size)[1] > 1 for size in sizes)
-
-
 def _source(builder: LoweringBuilder, x: Tensor, results: Any) -> Tensor:
     """The source of a gather of so many results: stored in memory, unless its elements are trivial to compute anywhere
     or few are wanted."""
@@ -74,7 +68,7 @@ def _index_select(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor
 
 def _rows(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor) -> Any:
     """`x` with dimension `dim` replaced by the dimensions of `indices`."""
-    if indices.dtype not in _INDEX_DTYPES or not _keeps_checks(x, x.shape[dim]):
+    if indices.dtype not in _INDEX_DTYPES:
         return NotImplemented
     x = _source(builder, x, product((indices.numel, *x.shape[:dim], *x.shape[dim + 1 :])))
 
@@ -98,8 +92,6 @@ def _gather(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, *, s
         return NotImplemented
     x, indices = _ranked(x), _ranked(indices)
     dim = wrap_dim(dim, x.rank)
-    if not _keeps_checks(x, x.shape[dim]):
-        return NotImplemented
     x = _source(builder, x, indices.numel)
 
     def inner(ops: Any, index: Index) -> Ref:
@@ -146,8 +138,6 @@ def _advanced(
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     tensors = [index for index in indices if index is not None]
     if not tensors or any(tensor.dtype not in _INDEX_DTYPES for tensor in tensors):
-        return None
-    if not _keeps_checks(x, *[x.shape[dim] for dim in dims]):
         return None
     shape = builder.broadcast(tensor.shape for tensor in tensors)
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
@@ -356,10 +346,7 @@ def _scatter(
         return NotImplemented
     shape = x.shape
     x, indices, source = _ranked(x), _ranked(indices), _ranked(source)
-    dim = wrap_dim(dim, x.rank)
-    if not _keeps_checks(x, x.shape[dim]):
-        return NotImplemented
-    where = _elementwise_places(x, dim, indices)
+    where = _elementwise_places(x, wrap_dim(dim, x.rank), indices)
     dtype, work = x.dtype, indices.work
     if isinstance(source, Tensor):
         value, work = source.load, work | source.work
@@ -397,8 +384,6 @@ def _slices(
     shape = x.shape
     x, indices, source = _ranked(x), _ranked(indices), _ranked(source)
     dim = wrap_dim(dim, x.rank)
-    if not _keeps_checks(x, x.shape[dim]):
-        return NotImplemented
     where = _slice_places(x, dim, indices)
     full = (*x.shape[:dim], indices.shape[0], *x.shape[dim + 1 :])
     source = expand(source, full)
@@ -423,8 +408,6 @@ def _index_add(
 def _put(builder: LoweringBuilder, x: Tensor, indices: Tensor, source: Tensor, accumulate: bool = False) -> Any:
     """Indexes the flattened tensor."""
     if indices.dtype is not torch.int64 or not same_strides(x.shape, builder.meta.stride, contiguous_strides(x.shape)):
-        return NotImplemented
-    if not _keeps_checks(x, x.numel):
         return NotImplemented
     flat = reshape(x, (x.numel,))
     places, values = reshape(indices, (indices.numel,)), reshape(source, (indices.numel,))
