@@ -135,6 +135,12 @@ def add_loop(ranges: dict[Symbol, tuple[Bound, Bound]], symbol: Symbol, extent: 
         ranges[symbol] = 0, max(as_expr(extent).offset - 1, 0)
 
 
+def add_index(ranges: dict[Symbol, tuple[Bound, Bound]], symbol: Symbol, size: ExprLike) -> None:
+    """Add an index that is read from memory, and checked against a size. The range of one into a single element has a
+    second position: expressions would not contain the symbol of a known index, and the check would go with it."""
+    add_loop(ranges, symbol, max(size, 2) if isinstance(size, int) else size)
+
+
 def lies_below(expr: Expr, bottom: ExprLike, ranges: Ranges) -> bool:
     """True if 0 <= expr < bottom for all values within the ranges."""
     return expr.bounds(ranges)[0] >= 0 and stays_below(expr, bottom, ranges)

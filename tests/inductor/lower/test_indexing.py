@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from lowering_oracle import assert_lowers, lowered_of
 from tests.inductor.lowered_evaluator import run
 
+import stator
+
 
 @pytest.fixture(autouse=True)
 def seed():
@@ -49,3 +51,22 @@ def test_assignment_through_a_mask():
 def test_of_several_assignments_to_one_place_the_last_holds():
     x, at, values = torch.zeros(6, 3), torch.tensor([1, 1, 4]), torch.randn(3, 3)
     assert_lowers(lambda x, i, v: x.index_put((i,), v), x, at, values)
+
+
+ONE_POSITION = {
+    "index": lambda x, i: x[i],
+    "embedding": lambda x, i: F.embedding(i, x),
+    "gather": lambda x, i: x.gather(0, i[:, None]),
+    "scatter": lambda x, i: x.scatter(0, i[:1, None], 1.0),
+    "index_put": lambda x, i: x.index_put((i,), x[0]),
+    "index_add": lambda x, i: x.index_add(0, i, x.expand(2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", ONE_POSITION)
+def test_an_index_into_a_dimension_of_one_element_is_checked(name):
+    program, x = ONE_POSITION[name], torch.randn(1, 3)
+    compiled = stator.compile(program)
+    torch.testing.assert_close(compiled(x, torch.tensor([0, 0])), program(x, torch.tensor([0, 0])))
+    with pytest.raises((IndexError, RuntimeError)):
+        compiled(x, torch.tensor([7, 0]))

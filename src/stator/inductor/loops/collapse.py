@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import ZERO, Expr, ExprLike, FloorDiv, Mod, Symbol, from_sorted, modulo
-from stator.shapes.simplify import add_loop, simplify
+from stator.shapes.simplify import add_index, simplify
 
 from .body import LoopBody
 
@@ -22,7 +22,7 @@ def collapse(body: LoopBody, sizes: SizeKnowledge = NUMBERS_ONLY) -> LoopBody:
     limits = sizes.ranges((*variables, *reduced), (*ranges, *reduced_ranges))
     for at, op in enumerate(body.ops):
         if op.name == "indirect":
-            add_loop(limits, Symbol(f"indirect{at}"), op.args[1])  # type: ignore[arg-type]
+            add_index(limits, Symbol(f"indirect{at}"), op.args[1])  # type: ignore[arg-type]
     simplified = tuple(simplify(index, limits) for index in indices)
     return LoopBody(variables, ranges, reduced, reduced_ranges, simplified, body.ops)
 

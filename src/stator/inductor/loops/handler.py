@@ -14,7 +14,7 @@ import torch
 
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike, Symbol, as_expr
-from stator.shapes.simplify import add_loop, lies_below, simplify
+from stator.shapes.simplify import add_index, lies_below, simplify
 
 from .body import IndexRef, LoopBody, Op, Ref
 from .float8 import is_float8, narrowed, widened
@@ -169,7 +169,7 @@ class LoopRecorder:
             value = self.elementwise("where", self.mask, value, self.constant(0, self.dtype(value)))
         result = self._append(INDIRECT, (value, size, check), torch.int64)
         symbol = Symbol(f"{INDIRECT}{result.position}")
-        add_loop(self.ranges, symbol, size)
+        add_index(self.ranges, symbol, size)
         return symbol
 
     def _lies_within(self, number: Any, size: ExprLike) -> bool:
