@@ -287,11 +287,9 @@ class FakeMode(TorchDispatchMode):
         return by_rule(rule, args, kwargs) if has_symbols(tensors) else rule(*args, **kwargs)
 
     def _wrap(self, info: SchemaFacts, metas: Any, tensors: list[FakeTensor], args: tuple[Any, ...]) -> Any:
-        if type(metas) is TensorMeta:
-            return self._wrap_one(info, metas, tensors)
         if isinstance(metas, (tuple, list)):
-            return type(metas)([self._wrap_one(info, meta, tensors) for meta in metas])
-        return metas
+            return type(metas)([self._wrap(info, meta, tensors, args) for meta in metas])
+        return self._wrap_one(info, metas, tensors)
 
     def _wrap_one(self, info: SchemaFacts, meta: Any, tensors: list[FakeTensor]) -> Any:
         if type(meta) is not TensorMeta:

@@ -144,6 +144,8 @@ def _to_meta(value: Any, memo: dict[int, torch.Tensor]) -> Any:
 
 
 def _from_meta(result: Any, info: SchemaFacts, position: int, args: tuple[Any, ...], device: torch.device) -> Any:
+    if isinstance(result, (tuple, list)):  # a list of tensors beside other results
+        return type(result)([_from_meta(item, info, position, args, device) for item in result])
     if not isinstance(result, torch.Tensor):
         return result
     if result.layout is not torch.strided:

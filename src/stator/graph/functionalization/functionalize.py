@@ -415,7 +415,7 @@ class FunctionalTracer(FakeMode):
         elif isinstance(metas, (tuple, list)):
             node.meta["val"] = type(metas)(metas)
             result = type(metas)(
-                [self._part(info, meta, node, args, kwargs, tensors, index) for index, meta in enumerate(metas)]
+                [self._part(info, one, node, args, kwargs, tensors, at) for at, one in enumerate(metas)]
             )
         else:
             node.meta["val"] = result = metas
@@ -475,11 +475,14 @@ class FunctionalTracer(FakeMode):
         tensors: list[FakeTensor],
         index: int,
     ) -> Any:
-        if type(meta) is not TensorMeta:
+        if not isinstance(meta, (TensorMeta, tuple, list)):
             return meta
         part = self.graph.create_node("call_function", operator.getitem, (node, index), {})
         part.meta.update(node.meta)
         part.meta["val"] = meta
+        if type(meta) is not TensorMeta:  # a list of tensors beside other results
+            parts = [self._part(info, one, part, args, kwargs, tensors, at) for at, one in enumerate(meta)]
+            return type(meta)(parts)
         return self._wrapped(info, meta, part, args, kwargs, tensors, index)
 
     def _wrapped(

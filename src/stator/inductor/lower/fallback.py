@@ -55,6 +55,8 @@ def library_results(
         builder.extern(target, args, kwargs, [])
         return meta
     if isinstance(meta, tuple | list):
+        if any(isinstance(part, tuple | list) for part in meta):
+            raise CompileError("inductor", f"{target} returns a list of tensors among several results")
         metas = [part if isinstance(part, TensorMeta) else None for part in meta]
         outputs = builder.extern(target, args, kwargs, metas)
         return [output if isinstance(part, TensorMeta) else part for output, part in zip(outputs, meta, strict=True)]
