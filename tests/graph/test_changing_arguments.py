@@ -215,6 +215,24 @@ def test_floats(table: str, name: str, backend: str) -> None:
     check(TABLES[table][name], FLOATS, backend, torch.float32)
 
 
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_label_smoothing_over_changing_classes(reduction: str, backend: str) -> None:
+    program = lambda x, y, f: F.cross_entropy(x * 2, y, label_smoothing=f, reduction=reduction) + 1  # noqa: E731
+    compiled, counts = stator.compile(program, backend=backend, dynamic=True), Counts()
+    for at, value in enumerate(FLOATS):
+        x, y = (drawn(6 + at, 8 + 3 * at).requires_grad_() for _ in range(2))
+        labels = torch.randint(0, 8, (6 + at,))
+        y.data = x.data
+        expected, found = program(x, labels, value), compiled(y, labels, value)
+        torch.testing.assert_close(found, expected)
+        expected.sum().backward()
+        found.sum().backward()
+        torch.testing.assert_close(y.grad, x.grad)
+    assert counts.compilations == 2
+    assert counts["graph_breaks"] == counts["dynamo.failed_graphs"] == 0
+
+
 @pytest.mark.parametrize("name", RANDOM)
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_floats_of_random_functions(name: str, backend: str) -> None:

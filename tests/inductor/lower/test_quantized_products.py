@@ -116,6 +116,7 @@ class Layer(torch.nn.Module):
         return torch.nn.functional.linear(x, self.weight.to(x.dtype) * self.scale[:, None])
 
 
+@pytest.mark.fixed_sizes  # a kernel for any number of rows reads weights of floats
 @pytest.mark.parametrize(("rows", "stays"), [(1, True), (8, True), (64, False)])
 def test_frozen_weights_stay_quantized_for_few_rows(rows: int, stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.dtype] = []

@@ -169,7 +169,7 @@ class Number:
         function = _FUNCTIONS.get(name)
         if function is None or (self.ask is None and self.tensor is None):
             raise DataDependent("data-dependent", f"{name} of a Python number that is not known while tracing")
-        return lambda *others: _computed(name, function, (self, *others))
+        return lambda *others: _computed(name, function, (self, *map(_as_number, others)))
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -180,6 +180,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def _constant(value: float) -> Number:
     return Number(whole=type(value) is int, of_input=True, plain=value)
+
+
+def _as_number(node: Number | SymbolicNode) -> Number:
+    """A size, which torch combines with numbers, as a number."""
+    if isinstance(node, Number):
+        return node
+    return Number(ask=lambda: node.environment.specialize(node.value), whole=node.is_int(), known=node, of_input=True)
 
 
 def _computed(name: str, function: Callable[..., Any], numbers: tuple[Number, ...]) -> Number:
@@ -216,9 +223,7 @@ def _in_tensors(function: Callable[..., Any], numbers: tuple[Number, ...]) -> to
     """Python's function of floats in float64, which has Python's bits. Ints of Python have no largest one."""
     if function is not operator.truediv and all(number.whole for number in numbers):
         raise DataDependent("data-dependent", "arithmetic of ints that are not known while tracing")
-    operands = [
-        float(number.value()) if number.tensor is None else cast(number.tensor, torch.float64) for number in numbers
-    ]
+    operands = [_operand_of_tensors(number) for number in numbers]
     if function is operator.neg or function is math.sqrt:
         return (aten.neg if function is operator.neg else aten.sqrt).default(operands[0])  # type: ignore[no-any-return]
     if not isinstance(operands[0], torch.Tensor):
@@ -226,6 +231,15 @@ def _in_tensors(function: Callable[..., Any], numbers: tuple[Number, ...]) -> to
     if function not in _OF_TENSORS:
         raise DataDependent("data-dependent", f"{function.__name__} of numbers that are not known while tracing")
     return _OF_TENSORS[function](*operands)  # type: ignore[no-any-return]
+
+
+def _operand_of_tensors(number: Number) -> Any:
+    if number.tensor is not None:
+        return cast(number.tensor, torch.float64)
+    if number.known is None:
+        return float(number.value())
+    kind = torch.SymInt if number.whole else torch.SymFloat
+    return aten.scalar_tensor.default(kind(number.known), dtype=torch.float64)
 
 
 _OF_TENSORS: dict[Callable[..., Any], OpOverload] = {

@@ -125,6 +125,11 @@ def native_batch_norm(
     return batch_norm(input, weight, bias, (running_mean, running_var), training)
 
 
+@shape_rule(aten.cudnn_batch_norm.default, tags=NORM)
+def cudnn_batch_norm(input: Any, *args: Any) -> tuple[TensorMeta, ...]:
+    return *native_batch_norm(input, *args), fresh((0,), input, torch.uint8)
+
+
 @shape_rule(aten._native_batch_norm_legit_no_training.default, tags=NORM)
 def batch_norm_no_training(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *_numbers: float
