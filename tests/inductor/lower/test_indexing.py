@@ -70,3 +70,28 @@ def test_an_index_into_a_dimension_of_one_element_is_checked(name):
     torch.testing.assert_close(compiled(x, torch.tensor([0, 0])), program(x, torch.tensor([0, 0])))
     with pytest.raises((IndexError, RuntimeError)):
         compiled(x, torch.tensor([7, 0]))
+
+
+NO_ADDRESS = {
+    "expanded": lambda x, i: x.expand(5, 3)[i],
+    "sum": lambda x, i: x.expand(5, 3)[i].sum(),
+    "softmax": lambda x, i: x.expand(5, 3)[i].softmax(0),
+    "variance": lambda x, i: x.expand(5, 3)[i].var(1),
+    "gather": lambda x, i: x.expand(5, 3).gather(0, i[:, None]),
+    "embedding": lambda x, i: F.embedding(i, x.expand(5, 3)),
+    "constant": lambda x, i: torch.zeros(5, 3)[i] + x,
+    "index of an index": lambda x, i: x.expand(5, 3)[torch.arange(5)[i]],
+    "part": lambda x, i: torch.cat([x.expand(5, 3)[i], x]),
+    "loss": lambda x, i: F.cross_entropy(x[:, :1].expand(2, 5), i),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", NO_ADDRESS)
+def test_an_index_that_no_address_contains_is_checked(name, dynamic):
+    program, x = NO_ADDRESS[name], torch.randn(1, 3)
+    compiled = stator.compile(program, dynamic=dynamic)
+    torch.testing.assert_close(compiled(x, torch.tensor([4, 4])), program(x, torch.tensor([4, 4])))
+    for wrong in (torch.tensor([4, 7]), torch.tensor([-7, 4])):
+        with pytest.raises((IndexError, RuntimeError)):
+            compiled(x, wrong)

@@ -42,6 +42,7 @@ class LoopRecorder:
         self.indices: list[Expr] = []
         self._index_refs: dict[Expr, IndexRef] = {}
         self.mask: Ref | None = None
+        self._unused_checks: dict[Symbol, int] = {}  # checked indices that no store or reduction depends on yet
         self.memo: dict[object, Any] = {}
 
     def dtype(self, value: Ref) -> torch.dtype:
@@ -169,8 +170,32 @@ class LoopRecorder:
             value = self.elementwise("where", self.mask, value, self.constant(0, self.dtype(value)))
         result = self._append(INDIRECT, (value, size, check), torch.int64)
         symbol = Symbol(f"{INDIRECT}{result.position}")
+        if check and symbol not in self.ranges:
+            self._unused_checks[symbol] = result.position
         add_index(self.ranges, symbol, size)
         return symbol
+
+    def _with_checks(self, value: Ref, *used: Ref | IndexRef) -> Ref:
+        """The value, which now depends on all checks of indices so far. A kernel makes those checks alone that its
+        results depend on, but the index of an expanded dimension, of one element or of a constant decides nothing."""
+        pending: list[Any] = [value, *used] if self._unused_checks else []
+        seen: set[Any] = set()
+        while pending:
+            part = pending.pop()
+            if part in seen:
+                continue
+            seen.add(part)
+            if isinstance(part, Ref):
+                pending += self.ops[part.position].args
+            elif isinstance(part, IndexRef):
+                symbols = self.indices[part.position].symbols
+                pending += [Ref(self._unused_checks.pop(one)) for one in symbols if one in self._unused_checks]
+        for symbol in self._unused_checks:
+            at = self._append("index_value", (self._index(symbol), torch.int64), torch.int64)
+            valid = self._append("ge", (at, self.constant(0, torch.int64)), torch.bool)
+            value = self._append("where", (valid, value, value), self.dtype(value))  # not folded: always true
+        self._unused_checks.clear()
+        return value
 
     def _lies_within(self, number: Any, size: ExprLike) -> bool:
         return self.sizes.known(">", size, number) and self.sizes.known(">=", number, -size)
@@ -178,12 +203,13 @@ class LoopRecorder:
     def reduce(self, kind: str, value: Ref) -> Ref:
         if kind not in REDUCTIONS:
             raise ValueError(f"unknown reduction {kind!r}; known: {', '.join(REDUCTIONS)}")
+        value = self._with_checks(value)
         return self._append("reduce", (kind, value), reduction_dtype(kind, self.dtype(value)))
 
     def welford(self, value: Ref) -> tuple[Ref, Ref, Ref]:
         """The mean, the sum of squared deviations, and the count."""
         dtype = self.dtype(value)
-        whole = self._append("welford", (value,), dtype)
+        whole = self._append("welford", (self._with_checks(value),), dtype)
         return tuple(self._append("get", (whole, part), dtype) for part in range(3))  # type: ignore[return-value]
 
     def random(self, seed: Ref, stream: Ref, draw: int, index: ExprLike) -> Ref:
@@ -198,6 +224,7 @@ class LoopRecorder:
         if mode not in STORE_MODES:
             raise ValueError(f"unknown store mode {mode!r}")
         position = self._index(simplify(index, self.ranges))
+        value = self._with_checks(value, position, *(() if mask is None else (mask,)))
         self.ops.append(Op("store", (buffer, position, value, mode, mask), None))
 
     def _index(self, expr: Expr) -> IndexRef:

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
-from stator.inductor.loops.handler import INDIRECT
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge, product
 from stator.prims.layout import contiguous_strides, same_strides
-from stator.shapes.expr import ExprLike, Ranges, Symbol
+from stator.shapes.expr import ExprLike, Ranges
 
 Index = tuple[ExprLike, ...]
 Strides = tuple[ExprLike, ...]
@@ -53,11 +52,6 @@ class Viewed:
     relayout: Relayout
     copies: bool = False
     reused: bool = False
-
-
-def _is_read_from_memory(at: ExprLike) -> bool:
-    """True for an index that a kernel reads, and checks as long as an address contains it."""
-    return isinstance(at, Symbol) and at.name.startswith(INDIRECT)
 
 
 class Tensor:
@@ -111,7 +105,7 @@ class Tensor:
         if isinstance(source, Stored):
             position: Any = source.offset
             for at, stride, size in zip(index, source.strides, self.shape, strict=True):
-                if size != 1 or _is_read_from_memory(at):
+                if size != 1:
                     position = at * stride + position
             return ops.load(source.buffer, position)
         if isinstance(source, Viewed):
