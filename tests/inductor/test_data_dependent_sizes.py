@@ -361,3 +361,27 @@ def test_a_copy_that_eager_does_not_make_of_one_row() -> None:
     for chosen in (5, 1, 3, 0, 1):
         x, w = given(chosen)
         same(compiled(x, w), program(x, w))
+
+
+TABLES: dict[str, Callable[[Any, Any], Any]] = {
+    "rows": lambda table, at: table[at],
+    "columns": lambda table, at: table[:, at],
+    "embedding": lambda table, at: F.embedding(at, table),
+    "index_select": lambda table, at: table.index_select(0, at),
+    "index_put": lambda table, at: table.index_put((at,), table.new_ones(())),
+    "gather": lambda table, at: table.gather(0, at[:, None]),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_an_index_into_a_table_of_no_rows_and_columns(name: str) -> None:
+    def program(x: Any, at: Any) -> Any:
+        chosen = x[x > 0]
+        return TABLES[name](torch.outer(chosen, chosen), at)
+
+    compiled = stator.compile(program)
+    for x in (torch.ones(5), torch.tensor([1.0, -1, 2])):
+        same(compiled(x, torch.tensor([1, 0])), program(x, torch.tensor([1, 0])))
+    for function in (program, compiled):
+        with pytest.raises((IndexError, RuntimeError)):
+            function(-torch.ones(5), torch.tensor([1, 0]))

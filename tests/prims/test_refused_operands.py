@@ -80,10 +80,18 @@ DTYPES: dict[str, tuple[torch.dtype, Function]] = {
     "Bessel functions of no halves": (torch.float16, lambda x: torch.special.bessel_j0(x[:0])),
 }
 
+SIZES: dict[str, tuple[torch.dtype, Function]] = {
+    "rows of another slice": (torch.float32, lambda x: torch.slice_scatter(x.view(5, 8), x.view(5, 8)[1:], 0, 2)),
+    "one row for a slice": (torch.float32, lambda x: torch.slice_scatter(x.view(5, 8), x.view(5, 8)[:1])),
+    "a row for an element": (torch.float32, lambda x: torch.select_scatter(x, x[:1], 0, 1)),
+    "a longer diagonal": (torch.float32, lambda x: torch.diagonal_scatter(x.view(5, 8), x[:8])),
+    "another number of strided elements": (torch.float32, lambda x: torch.as_strided_scatter(x, x[:4], (5,), (2,))),
+}
 
-@pytest.mark.parametrize("name", [*NUMBERS, *DTYPES])
+
+@pytest.mark.parametrize("name", [*NUMBERS, *DTYPES, *SIZES])
 def test_errors_are_those_of_eager(name: str) -> None:
-    dtype, function = {**NUMBERS, **DTYPES}[name]
+    dtype, function = {**NUMBERS, **DTYPES, **SIZES}[name]
     x = (torch.arange(40) % 4).to(dtype)
     with pytest.raises(RuntimeError) as expected:  # NotImplementedError is one
         function(x)

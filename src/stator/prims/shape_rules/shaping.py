@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import check_range, common_dtype
 
 from .operands import common_device, fresh, overloads, with_in_place
-from .views import slice_bounds, unsqueeze, view_strides
+from .views import as_strided, diagonal, select, slice_, slice_bounds, unsqueeze, view_strides
 
 aten = torch.ops.aten
 INDEX = ("index",)
@@ -285,13 +285,26 @@ def block_diag(tensors: Sequence[Any]) -> TensorMeta:
     )
 
 
-@shape_rule(*overloads("slice_scatter select_scatter diagonal_scatter as_strided_scatter"), tags=("scatter",))
-def scatter_into_view(self: Any, src: Any, *_where: Any, **_options: Any) -> TensorMeta:
-    """A copy that keeps the offset and even the gaps of the layout."""
-    shape, strides = tuple(self.shape), self.stride()
-    if any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True)):
-        return fresh(shape, self, stride=preserved_strides(shape, strides))
-    return TensorMeta(shape, strides, self.dtype, self.device, self.storage_offset())
+def _scatter_into(view: Callable[..., TensorMeta], name: str) -> None:
+    """Register the rule of an operator that writes to a view of a copy."""
+
+    @shape_rule(*overloads(f"{name}_scatter"), tags=("scatter",))
+    def rule(self: Any, src: Any, *where: Any, **options: Any) -> TensorMeta:
+        """A copy that keeps the offset and even the gaps of the layout."""
+        expected, given = view(self, *where, **options).shape, tuple(src.shape)
+        if len(expected) != len(given) or not all(holds(a == b) for a, b in zip(expected, given, strict=True)):
+            raise RuntimeError(
+                f"expected src to have a size equal to the slice of self. src size = {list(given)}, "
+                f"slice size = {list(expected)}"
+            )
+        shape, strides = tuple(self.shape), self.stride()
+        if any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True)):
+            return fresh(shape, self, stride=preserved_strides(shape, strides))
+        return TensorMeta(shape, strides, self.dtype, self.device, self.storage_offset())
+
+
+for _name, _view in {"slice": slice_, "select": select, "diagonal": diagonal, "as_strided": as_strided}.items():
+    _scatter_into(_view, _name)
 
 
 @shape_rule(*overloads("slice_backward"), tags=("scatter",))

@@ -56,7 +56,7 @@ def print_kernel(
     lines += body
     if emitter.threads is not None and body:  # pointers are declared inside, so that they are known not to alias
         lines = [f"    in_parallel({emitter.threads}, [=] {{", *[f"    {line}" for line in lines], "    });"]
-    leave = [*_leave_empty_loops(kernel), *_report_empty_dimensions(kernel, error)] if body else []
+    leave = [*_report_empty_dimensions(kernel, error), *_leave_empty_loops(kernel)] if body else []
     names = kernel.indices.arguments.names
     sizes = [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate(names.values())]
     parameters = "void *const *pointers, int64_t const *sizes" if names else "void *const *pointers"
@@ -107,13 +107,12 @@ def _leave_empty_loops(kernel: Kernel) -> Iterator[str]:
 
 def _report_empty_dimensions(kernel: Kernel, error: str) -> Iterator[str]:
     """Text that reports an index into a dimension without elements, and leaves: the tensor may have no memory to read.
-    Follows the text about empty outer loops."""
-    inner = range(kernel.outer, len(kernel.loops))
+    Eager reports it even where the result has no elements, because another dimension has none."""
     found: dict[str, None] = {}
     for value in kernel.values:
         if value.name == "indirect" and value.args[2] and _may_be_empty(kernel, value.args[1]):
-            loops = [loop for loop in inner if value.loops & (1 << loop) and _may_be_empty(kernel, kernel.sizes[loop])]
-            runs = [f"{kernel.size(loop)} > 0" for loop in loops]
+            loops = [loop for loop in range(len(kernel.loops)) if value.loops & (1 << loop)]
+            runs = [f"{kernel.size(loop)} > 0" for loop in loops if _may_be_empty(kernel, kernel.sizes[loop])]
             found[" && ".join([f"{kernel.text(value.args[1])} <= 0", *runs])] = None
     for condition in found:
         yield f"    if ({condition}) return report_index(0, 0, {error});"
