@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.differential import ROUNDED, assert_same
+from tests.differential import ROUNDED, Counts, assert_same
 from tests.scenarios import BACKENDS
 from tests.varying_sizes import check_sizes
 
@@ -193,3 +194,26 @@ def error_of(function: Any) -> str:
     with pytest.raises((RuntimeError, IndexError)) as caught:
         function(*[one.detach() for one in rows(5)])
     return str(caught.value).splitlines()[0]
+
+
+MASKS: dict[str, Callable[[int], torch.Tensor]] = {
+    "keys": lambda length: torch.randn(1, 1, 1, length),
+    "keys of each batch": lambda length: torch.randn(2, 1, 1, length) > -1,
+    "keys of each head": lambda length: torch.randn(2, 3, 1, length),
+    "keys alone": lambda length: torch.randn(1, length),
+    "queries": lambda length: torch.randn(1, 1, length, 1),
+    "both": lambda length: torch.randn(2, 1, length, length),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_attention_under_masks_that_broadcast_has_eager_s_layout(name: str) -> None:
+    program = lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask)  # noqa: E731
+    compiled, counts = stator.compile(program, dynamic=True, backend="aot_eager"), Counts()
+    for length in (7, 9, 16):
+        given = [torch.randn(2, length, 3, 8).transpose(1, 2) for _ in range(3)]
+        mask = MASKS[name](length)
+        found, expected = compiled(*given, mask), program(*given, mask)
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()
+    assert (counts.compilations, counts.breaks) == (1, 0)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributions as D
+from tests.differential import Counts
 
 import stator
 
@@ -60,8 +61,18 @@ def test_in_one_graph_as_in_eager(name: str) -> None:
         assert all(map(torch.equal, *outcomes)), name
 
 
-def test_arguments_are_validated() -> None:
-    compiled = stator.compile(lambda x: D.Normal(x, x).log_prob(x), backend="eager", fullgraph=True)
+def test_one_graph_serves_all_sizes() -> None:
+    program = lambda x: D.Independent(D.Gamma(x.exp(), x.exp()), 1).log_prob(x.exp())  # noqa: E731
+    compiled, counts = stator.compile(program, dynamic=True), Counts()
+    for rows in (3, 5, 8):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x), program(x))
+    assert (counts.compilations, counts.breaks) == (1, 0)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_arguments_are_validated(dynamic: bool | None) -> None:
+    compiled = stator.compile(lambda x: D.Normal(x, x).log_prob(x), backend="eager", fullgraph=True, dynamic=dynamic)
     compiled(torch.ones(3))
     with pytest.raises(ValueError, match="to satisfy the constraint GreaterThan"):
         compiled(-torch.ones(3))

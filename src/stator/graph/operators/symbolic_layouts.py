@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from stator.graph.fake.fake_mode import FakeTensor
-from stator.prims.layout import always_equal, broadcast_shapes, is_channels_last, is_contiguous, surely
+from stator.prims.layout import always_equal, broadcast_shapes, is_channels_last, is_contiguous, is_unknown, surely
 from stator.prims.shape_rules.views import infer_size, view_strides
 from stator.shapes.sym_node import SymbolicNode
 
@@ -119,6 +119,13 @@ def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     return made.view(*input.shape[:-1], weight.shape[0])
 
 
+def _broadcast_size(size: Any, target: Any) -> Any:
+    """1 for a size that broadcasts to the target, as far as it is known."""
+    if type(size) is int or is_unknown(size) or is_unknown(target) or size == target:
+        return size
+    return 1 if size == 1 else size
+
+
 @stand_ins.register(F.scaled_dot_product_attention)
 def _attention(
     query: torch.Tensor,
@@ -130,19 +137,23 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Pad nested tensors on CPUs. Expand a mask for one row or head to all: torch's C++ asks whether these sizes of the
-    mask are 1 before it compares them with the query's, and would rely on the number of rows."""
+    """Pad nested tensors on CPUs. Expand a mask for one batch or head to all: torch's C++ asks whether these sizes of the
+    mask are 1 before it compares them with the query's, and would rely on the number of batches. It does not ask
+    whether a symbolic number of the mask's rows or columns is 1, and would compute with other operators."""
     if query.is_nested and takes_padded(query, key, value, attn_mask, dropout_p, is_causal):
         return padded_attention(query, key, value, scale)
     symbolic = isinstance(attn_mask, FakeTensor) and (_is_symbolic(query) or _is_symbolic(attn_mask))
-    if symbolic and attn_mask.dim() == query.dim() == 4:
-        own = attn_mask.shape[:2]
-        leading = [
+    if symbolic and query.dim() == 4 and attn_mask.dim() in (2, 4):
+        own = list(attn_mask.shape)
+        wanted = [
             target if always_equal(size, 1) or surely(size == target) or surely(size == 1) else size
-            for size, target in zip(own, query.shape[:2], strict=True)
+            for size, target in zip(own[:-2], query.shape[:2], strict=False)
         ]
-        if not always_equal(leading, list(own)):
-            attn_mask = attn_mask.expand(*leading, *attn_mask.shape[2:])
+        wanted += map(_broadcast_size, own[-2:], (query.shape[2], key.shape[2]))
+        if not always_equal(wanted, own) or any(
+            type(one) is not type(size) for one, size in zip(wanted, own, strict=True)
+        ):
+            attn_mask = attn_mask.expand(*wanted)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )

@@ -110,6 +110,7 @@ _of_all("min", aten.amin.default)
 for _name in ("any", "all"):
     _of_all(_name, getattr(aten, _name).dims)
     _of_one(_name, getattr(aten, _name).dims)
+    _of_all(f"_is_{_name}_true", getattr(aten, _name).dims)
 
 
 @decomposes("aminmax", wide=False)

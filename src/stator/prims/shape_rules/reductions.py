@@ -136,6 +136,13 @@ def truth(self: Any, dim: Any = None, keepdim: bool = False) -> TensorMeta:
     return reduced(self, dim, keepdim, dtype)
 
 
+@shape_rule(*overloads("_is_all_true _is_any_true"), tags=REDUCTION)
+def truth_of_all(self: Any) -> TensorMeta:
+    if self.dtype is not torch.bool:
+        raise RuntimeError(f"Expected a tensor of truth values, but got {self.dtype}")
+    return truth(self)
+
+
 @shape_rule(*overloads("var.correction std.correction"), tags=REDUCTION)
 def var(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> TensorMeta:
     return reduced(self, dim, keepdim, moment_dtype(self))
