@@ -137,8 +137,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Pad nested tensors on CPUs. Expand a mask for one batch or head to all: torch's C++ asks whether these sizes of the
-    mask are 1 before it compares them with the query's, and would rely on the number of batches. It does not ask
+    """Pad nested tensors on CPUs. Expand a mask for one batch or head to all: torch's C++ asks whether these sizes of
+    the mask are 1 before it compares them with the query's, and would rely on the number of batches. It does not ask
     whether a symbolic number of the mask's rows or columns is 1, and would compute with other operators."""
     if query.is_nested and takes_padded(query, key, value, attn_mask, dropout_p, is_causal):
         return padded_attention(query, key, value, scale)
