@@ -85,6 +85,7 @@ SIZES: dict[str, tuple[torch.dtype, Function]] = {
     "one row for a slice": (torch.float32, lambda x: torch.slice_scatter(x.view(5, 8), x.view(5, 8)[:1])),
     "a row for an element": (torch.float32, lambda x: torch.select_scatter(x, x[:1], 0, 1)),
     "a longer diagonal": (torch.float32, lambda x: torch.diagonal_scatter(x.view(5, 8), x[:8])),
+    "bounds with dimensions": (torch.float32, lambda x: torch.linspace(x, x, 3)),
     "another number of strided elements": (torch.float32, lambda x: torch.as_strided_scatter(x, x[:4], (5,), (2,))),
 }
 

@@ -156,3 +156,7 @@ def test_saved_tensors_hooks_behind_a_break() -> None:
                 return y * x
 
     check(run, vectors(), gradients=True)
+
+
+def test_a_remainder_of_two_numbers_is_refused() -> None:
+    check(lambda x: torch.remainder(2, 3) * x, vectors())

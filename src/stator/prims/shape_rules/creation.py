@@ -308,6 +308,8 @@ def linspace_of_tensors(
 ) -> TensorMeta:
     if steps < 0:
         raise RuntimeError("number of steps must be non-negative")
+    if any(len(getattr(bound, "shape", ())) for bound in (start, end)):
+        raise RuntimeError("linspace and logspace only support 0-dimensional start and end tensors")
     given = [
         bound.dtype.is_complex if hasattr(bound, "dtype") else isinstance(bound, complex) for bound in (start, end)
     ]

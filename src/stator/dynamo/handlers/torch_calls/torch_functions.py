@@ -78,7 +78,7 @@ FACTORIES = frozenset(
     }
 )
 # Arithmetic that returns a tensor even for two numbers.
-_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "divide", "floor_divide", "true_divide", "remainder"})
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "divide", "floor_divide", "true_divide"})
 _NOT_LEAVES = frozenset({"has_torch_function", "handle_torch_function", "boolean_dispatch", "assert_int_or_pair"})
 
 
