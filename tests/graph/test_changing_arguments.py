@@ -291,6 +291,24 @@ def test_distributions_of_random_numbers_in_kernels(name: str, mean: Any, deviat
     assert counts["random_operators"] == 2
 
 
+REFUSED: dict[str, Program] = {
+    "softshrink": lambda x, f: F.softshrink(x, f),
+    "smooth_l1_loss": lambda x, f: F.smooth_l1_loss(x, OTHER, beta=f),
+    "huber_loss": lambda x, f: F.huber_loss(x, OTHER, delta=f),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_values_that_eager_refuses(name: str) -> None:
+    program, x = REFUSED[name], drawn(6, 8)
+    compiled = stator.compile(program)
+    for value in FLOATS[:3]:
+        torch.testing.assert_close(compiled(x, value), program(x, value))
+    for value in (-0.5, -1.0):
+        with pytest.raises(RuntimeError):
+            compiled(x, value)
+
+
 CONSTANTS: dict[str, tuple[Program, tuple[Any, ...]]] = {
     "p of norms": (lambda x, p: torch.linalg.vector_norm(x, p), (2.5, 3.0, 1.0)),
     "p of distances": (lambda x, p: torch.cdist(x, OTHER, p), (2.5, 3.0, 1.5)),

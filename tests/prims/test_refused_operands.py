@@ -85,6 +85,17 @@ SIZES: dict[str, tuple[torch.dtype, Function]] = {
     "one row for a slice": (torch.float32, lambda x: torch.slice_scatter(x.view(5, 8), x.view(5, 8)[:1])),
     "a row for an element": (torch.float32, lambda x: torch.select_scatter(x, x[:1], 0, 1)),
     "a longer diagonal": (torch.float32, lambda x: torch.diagonal_scatter(x.view(5, 8), x[:8])),
+    "more indices than sources": (torch.float32, lambda x: x.scatter(0, torch.zeros(7, dtype=torch.int64), x[:5])),
+    "wider indices": (torch.float32, lambda x: x.view(5, 8).scatter_add(0, x.long().view(4, 10), x.view(4, 10))),
+    "another batch of grids": (
+        torch.float32,
+        lambda x: F.grid_sample(x.view(1, 1, 5, 8), x.view(2, 2, 5, 2), align_corners=False),
+    ),
+    "a negative beta": (torch.float32, lambda x: F.smooth_l1_loss(x, x, beta=-1.0)),
+    "a delta of 0": (torch.float32, lambda x: F.huber_loss(x, x, delta=0.0)),
+    "distances of a negative order": (torch.float32, lambda x: torch.cdist(x.view(5, 8), x.view(5, 8), -1.0)),
+    "norms of a negative order": (torch.float32, lambda x: torch.renorm(x.view(5, 8), -1.0, 0, 1.0)),
+    "a negative norm": (torch.float32, lambda x: torch.renorm(x.view(5, 8), 1.0, 0, -1.0)),
     "bounds with dimensions": (torch.float32, lambda x: torch.linspace(x, x, 3)),
     "another number of strided elements": (torch.float32, lambda x: torch.as_strided_scatter(x, x[:4], (5,), (2,))),
 }

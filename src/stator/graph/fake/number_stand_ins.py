@@ -494,7 +494,7 @@ def _divide_and_round(self: Any, other: Any, *, rounding_mode: str | None) -> An
 
 
 # activations whose decompositions calculate with their numbers by operators that have rules
-for _name in ("leaky_relu", "elu", "softplus", "hardtanh", "threshold", "hardshrink", "softshrink"):
+for _name in ("leaky_relu", "elu", "softplus", "hardtanh", "threshold", "hardshrink"):
     for _target in (getattr(aten, _name).default, getattr(aten, f"{_name}_backward").default):
         _rule = record(_target).decompose
         assert _rule is not None, _target

@@ -15,6 +15,7 @@ from stator.prims.decompositions.decomposition_decorator import cast
 from stator.prims.layout import broadcast_shapes
 from stator.prims.type_promotion import computation_dtype
 
+from .data_dependent_functions import decomposed
 from .number_forms import (
     below_autograd,
     forms,
@@ -238,6 +239,11 @@ def _pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any
 @takes("celu", "celu_")
 def _celu(input: Any, alpha: Any = 1.0) -> Any:
     return aten.elu.default(input, alpha, 1.0, 1 / alpha) if is_nonzero(alpha) else NotImplemented
+
+
+@takes("softshrink")
+def _softshrink(input: Any, lambd: Any = 0.5) -> Any:
+    return decomposed(aten.softshrink.default, input, lambd) if is_positive(lambd) else NotImplemented
 
 
 def _quantile(name: str, rule: Callable[..., Any]) -> None:

@@ -20,6 +20,8 @@ REDUCTION = ("reduction",)
 @shape_rule(*overloads("_cdist_forward"), tags=REDUCTION)
 def cdist_forward(x1: Any, x2: Any, p: float, compute_mode: int | None) -> TensorMeta:
     first, second = tuple(x1.shape), tuple(x2.shape)
+    if p < 0:
+        raise RuntimeError("cdist only supports non-negative p values")
     if len(first) < 2 or len(second) < 2:
         raise RuntimeError(f"cdist only supports at least 2D tensors, X1 got: {len(first)}D, X2 got: {len(second)}D")
     if first[-1] != second[-1]:
@@ -35,6 +37,8 @@ def euclidean_dist(x1: Any, x2: Any) -> TensorMeta:
 @shape_rule(*overloads("_pdist_forward"), tags=REDUCTION)
 def pdist_forward(self: Any, p: float = 2.0) -> TensorMeta:
     """The upper triangle of a matrix of distances, n(n - 1)/2 numbers."""
+    if p < 0:
+        raise RuntimeError("pdist only supports non-negative p values")
     rows = self.shape[0]
     return fresh((rows * (rows - 1) // 2,), self)
 

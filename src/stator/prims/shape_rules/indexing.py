@@ -185,14 +185,17 @@ def gather(self: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Ten
         raise RuntimeError("gather(): Expected dtype int32/int64 for index")
     if max(rank, 1) != max(len(index.shape), 1):
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
-    for axis in range(len(index.shape) if rank else 0):
-        if axis != dim and not holds(index.shape[axis] <= self.shape[axis]):
-            raise RuntimeError(
-                f"Size does not match at dimension {axis} expected index {list(index.shape)} to be no larger than self "
-                f"{list(self.shape)} apart from dimension {dim}"
-            )
+    _require_no_larger(index, self, dim, "self")
     _require_elements(self, dim)
     return fresh(index.shape, self)
+
+
+def _require_no_larger(index: Any, other: Any, dim: int | None, name: str) -> None:
+    """An index may be larger than a tensor in the dimension `dim` alone."""
+    sizes = zip(index.shape, other.shape, strict=False)  # of which a scalar has none
+    if any(axis != dim and not holds(size <= limit) for axis, (size, limit) in enumerate(sizes)):
+        apart = "" if dim is None else f" apart from dimension {dim}"
+        raise RuntimeError(f"Expected index {list(index.shape)} to be no larger than {name} {list(other.shape)}{apart}")
 
 
 def _require_elements(self: Any, dim: int) -> None:
@@ -212,6 +215,9 @@ def scatter(self: Any, dim: int, index: Any, src: Any, *_reduce: Any, **_options
             raise RuntimeError("Index tensor must have the same number of dimensions as self tensor")
         if hasattr(src, "shape") and max(len(index.shape), 1) != max(len(src.shape), 1):
             raise RuntimeError("Index tensor must have the same number of dimensions as src tensor")
+        _require_no_larger(index, self, dim, "self")
+        if hasattr(src, "shape"):
+            _require_no_larger(index, src, None, "src")
         _require_elements(self, dim)
     if hasattr(src, "dtype") and src.dtype is not self.dtype:
         raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")

@@ -79,5 +79,13 @@ def _like(position: int, layout: Callable[[Any], TensorMeta]) -> ShapeRule:
 
 for _position, _layout, _tags, _names in TABLE:
     shape_rule(*overloads(_names), tags=_tags)(_like(_position, _layout))
-with_in_place(*overloads("renorm"), tags=("reduction",))(_like(0, contiguous))
 with_in_place(*overloads("nan_to_num"), tags=("pointwise",))(_like(0, preserved))
+
+
+@with_in_place(*overloads("renorm"), tags=("reduction",))
+def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> TensorMeta:
+    if not p > 0:
+        raise RuntimeError("renorm: non-positive-norm not supported")
+    if maxnorm < 0:
+        raise RuntimeError(f"renorm: expected maxnorm to be >= 0 but got {maxnorm}")
+    return contiguous(self)

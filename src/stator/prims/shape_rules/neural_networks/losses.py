@@ -18,8 +18,22 @@ def elementwise_loss(self: Any, target: Any, reduction: int) -> TensorMeta:
     return result if reduction == 0 else fresh((), self, result.dtype)
 
 
-@shape_rule(*overloads("mse_loss soft_margin_loss smooth_l1_loss huber_loss"), tags=LOSS)
-def mse_loss(self: Any, target: Any, reduction: int = 1, threshold: float = 1.0) -> TensorMeta:
+@shape_rule(*overloads("mse_loss soft_margin_loss"), tags=LOSS)
+def mse_loss(self: Any, target: Any, reduction: int = 1) -> TensorMeta:
+    return elementwise_loss(self, target, reduction)
+
+
+@shape_rule(*overloads("smooth_l1_loss"), tags=LOSS)
+def smooth_l1_loss(self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> TensorMeta:
+    if not beta >= 0:
+        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+    return elementwise_loss(self, target, reduction)
+
+
+@shape_rule(*overloads("huber_loss"), tags=LOSS)
+def huber_loss(self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> TensorMeta:
+    if not delta > 0:
+        raise RuntimeError("huber_loss does not support non-positive values for delta.")
     return elementwise_loss(self, target, reduction)
 
 

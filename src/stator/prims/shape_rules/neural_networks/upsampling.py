@@ -79,11 +79,27 @@ def _padded(self: Any, padding: Sequence[Any]) -> TensorMeta:
     return fresh(shape, self, stride=suggested_strides(tuple(self.shape), self.stride(), tuple(shape)))
 
 
+def _check_grid(input: Any, grid: Any, rank: int) -> None:
+    sizes = f"but got input with sizes {list(input.shape)} and grid with sizes {list(grid.shape)}"
+    if len(input.shape) != rank + 2 or len(grid.shape) != rank + 2:
+        raise RuntimeError(
+            f"grid_sampler(): expected {rank + 2}D input and grid with same number of dimensions, {sizes}"
+        )
+    if not holds(input.shape[0] == grid.shape[0]):
+        raise RuntimeError(f"grid_sampler(): expected grid and input to have same batch size, {sizes}")
+    if not holds(grid.shape[-1] == rank):
+        raise RuntimeError(f"grid_sampler(): expected grid to have size {rank} in last dimension, {sizes}")
+    if has_zero(input.shape[2:]):
+        raise RuntimeError(f"grid_sampler(): expected input to have non-empty spatial dimensions, {sizes}")
+
+
 @shape_rule(*overloads("grid_sampler_2d"), tags=("index",))
 def grid_sampler_2d(input: Any, grid: Any, *_modes: Any) -> TensorMeta:
+    _check_grid(input, grid, 2)
     return fresh((*input.shape[:2], grid.shape[1], grid.shape[2]), input)
 
 
 @shape_rule(*overloads("grid_sampler_3d"), tags=("index",))
 def grid_sampler_3d(input: Any, grid: Any, *_modes: Any) -> TensorMeta:
+    _check_grid(input, grid, 3)
     return fresh((*input.shape[:2], *grid.shape[1:4]), input)
