@@ -57,7 +57,7 @@ UNARY = {
 
 # One floating-point tensor; eager has no kernel for integers.
 UNARY_FLOAT = """
-    gelu silu mish hardswish hardsigmoid softplus frac leaky_relu elu celu selu
+    silu mish hardswish hardsigmoid softplus frac leaky_relu elu celu selu
 """
 
 # Operators without eager kernels for bool, although compiled code could compute them.
@@ -365,6 +365,13 @@ def hardshrink(self: Any, lambd: Any = 0.5) -> TensorMeta:
         raise not_implemented_for("hardshrink", self.dtype)
     check_range(self.dtype, lambd)
     return unary_meta(self, self.dtype)
+
+
+@with_in_place(aten.gelu.default, tags=("pointwise",))
+def gelu(self: Any, *, approximate: str = "none") -> TensorMeta:
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError("approximate argument must be either none or tanh.")
+    return unary_float("gelu")(self)
 
 
 @with_in_place(aten.softshrink.default, tags=("pointwise",))

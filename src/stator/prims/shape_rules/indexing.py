@@ -231,6 +231,10 @@ def index_add(
 ) -> TensorMeta:
     check_range(self.dtype, alpha)
     dim = wrap_dim(dim, len(self.shape))
+    if 0 < len(source.shape) != len(self.shape) > 0:
+        raise RuntimeError(
+            f"source and self must have as many dimensions, but have {len(source.shape)} and {len(self.shape)}"
+        )
     if len(source.shape) == len(self.shape) > 0:
         others = [at for at in range(len(self.shape)) if at != dim]
         if not all(holds(source.shape[at] == self.shape[at]) for at in others):

@@ -84,6 +84,8 @@ with_in_place(*overloads("nan_to_num"), tags=("pointwise",))(_like(0, preserved)
 
 @with_in_place(*overloads("renorm"), tags=("reduction",))
 def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> TensorMeta:
+    if len(self.shape) < 2:
+        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {len(self.shape)} dimensions")
     if not p > 0:
         raise RuntimeError("renorm: non-positive-norm not supported")
     if maxnorm < 0:

@@ -321,6 +321,10 @@ def view_backward(grad: Any, input_sizes: Sequence[Any], *_where: Any) -> Tensor
 def narrow_copy(self: Any, dim: int, start: Any, length: Any) -> TensorMeta:
     shape = list(self.shape)
     dim = wrap_dim(dim, len(shape))
+    if not holds(start >= -shape[dim]) or not holds(start <= shape[dim]):
+        raise IndexError(
+            f"start out of range (expected to be in range of [-{shape[dim]}, {shape[dim]}], but got {start})"
+        )
     begin, end = slice_bounds(shape[dim], start, start + length)
     if end - begin != length:
         raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({shape[dim]}).")

@@ -49,6 +49,10 @@ def pooled_shape(
     for i in range(rank):
         if step[i] == 0:
             raise RuntimeError("stride should not be zero")
+        if pad[i] < 0:
+            raise RuntimeError(f"pad must be non-negative, but got pad: {pad[i]}")
+        if spread[i] <= 0:
+            raise RuntimeError(f"dilation must be greater than zero, but got {spread[i]}")
         if pad[i] * 2 > kernel[i]:
             raise RuntimeError(
                 f"pad should be at most half of effective kernel size, but got pad={pad[i]}, kernel_size={kernel[i]}"
@@ -96,15 +100,31 @@ def max_pool2d(
 
 @shape_rule(aten.avg_pool2d.default, tags=POOL)
 def avg_pool2d(
-    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, *_divisors: Any
+    self: Any,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
 ) -> TensorMeta:
+    if divisor_override == 0:
+        raise RuntimeError("divisor must be not zero")
     return pooled(self, pooled_shape(self, 2, kernel_size, stride, padding, 1, ceil_mode))
 
 
 @shape_rule(*overloads("avg_pool3d"), tags=POOL)
 def avg_pool3d(
-    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, *_divisors: Any
+    self: Any,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
 ) -> TensorMeta:
+    if divisor_override == 0:
+        raise RuntimeError("divisor must be not zero")
     return fresh(pooled_shape(self, 3, kernel_size, stride, padding, 1, ceil_mode), self)
 
 
@@ -171,13 +191,24 @@ def fractional_max_pool(
     return with_positions(adaptive_pool3d(self, output_size))
 
 
+def _require_position_of_each(self: Any, indices: Any) -> None:
+    own, given = tuple(self.shape), tuple(indices.shape)
+    if len(own) != len(given) or not all(holds(a == b) for a, b in zip(own, given, strict=True)):
+        raise RuntimeError(
+            f"Expected shape of indices to be same as that of the input tensor ({list(own)}) but got indices tensor "
+            f"with shape: {list(given)}"
+        )
+
+
 @shape_rule(*overloads("max_unpool2d"), tags=("scatter",))
 def max_unpool2d(self: Any, indices: Any, output_size: Sequence[Any]) -> TensorMeta:
+    _require_position_of_each(self, indices)
     return adaptive_pool2d(self, output_size)
 
 
 @shape_rule(*overloads("max_unpool3d"), tags=("scatter",))
 def max_unpool3d(self: Any, indices: Any, output_size: Sequence[Any], *_geometry: Any) -> TensorMeta:
+    _require_position_of_each(self, indices)
     return adaptive_pool3d(self, output_size)
 
 
