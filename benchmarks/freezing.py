@@ -20,12 +20,8 @@ import torch
 from benchmarks.models import Case, build, largest_relative_difference
 
 
-def compiled(system: str, case: Case) -> Any:
+def compiled(system: str, model: torch.nn.Module) -> Any:
     import stator
-
-    model = case.model
-    if system == "onnxruntime":
-        return in_onnxruntime(case)
 
     if system == "stator":
         return stator.compile(model)
@@ -76,7 +72,7 @@ def main() -> None:
     if given.threads:
         torch.set_num_threads(given.threads)
     eager, case = (build(given.model, size=given.size, batch=given.batch) for _ in range(2))
-    call = compiled(given.system, case)
+    call = in_onnxruntime(case) if given.system == "onnxruntime" else compiled(given.system, case.model)
     start = time.perf_counter()
     made = call(*case.args, **case.kwargs)
     first = time.perf_counter() - start

@@ -25,6 +25,7 @@ from .few_rows import few_rows_product, few_rows_product_of_sizes
 from .mask_indices import true_indices
 from .matrix_products import linear_product, product_of_sizes
 from .ownership import memory_reuser
+from .tile_products import tile_product, tile_product_of_sizes
 from .placement import Piece
 
 Size = tuple[int, ...]
@@ -64,6 +65,7 @@ PYTHON: dict[str, Callable[..., Any]] = {
     "stator.recurrent_layer.default": run_layer,
     "stator.recurrent_layer_backward.default": run_layer_backward,
     "stator.require.default": require,
+    "stator.tile_product.default": tile_product,
     "stator.tolist.default": numbers_in,
     "stator.true_indices.default": true_indices,
 }
@@ -73,6 +75,7 @@ PYTHON: dict[str, Callable[..., Any]] = {
 OF_SIZES: dict[str, Callable[..., Callable[..., Any]]] = {
     "stator.few_rows_product.default": few_rows_product_of_sizes,
     "stator.linear_product.default": product_of_sizes,
+    "stator.tile_product.default": tile_product_of_sizes,
 }
 
 

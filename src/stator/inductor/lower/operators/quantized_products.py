@@ -1,6 +1,6 @@
-"""Products of a few rows with a quantized weight, a matrix of bytes or one that loops compute from fewer bytes, as sums
-of our own. A library needs the matrix in memory, in the dtype of the rows or in a layout of its own, and making it
-takes longer than the sums: these read each byte once and convert it in registers.
+"""Products with a quantized weight, a matrix of bytes or one that loops compute from fewer bytes: of a few rows as sums
+of our own, of more rows of bfloat16 by a kernel in tiles. A library needs the matrix in memory, in the dtype of the
+rows or in a layout of its own, and making it takes longer: ours read each byte once and convert it in registers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from stator.inductor.buffers import Layout, View
 from stator.inductor.devices import traits_of
 from stator.inductor.loops.body import Ref
+from stator.inductor.loops.handler import LoopRecorder
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.constant_weights import constant_tensor, shared_opaque
 from stator.inductor.lower.fallback import library_results
@@ -21,6 +23,9 @@ from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype
 from stator.runtime.integer_products import packed_kernel, packed_weight
+from stator.runtime.tile_products import is_worthwhile
+from stator.shapes.expr import Symbol
+from stator.shapes.simplify import simplify
 
 from .pointwise import cast
 from .views import permute, reshape, slice_dim
@@ -33,14 +38,49 @@ _PLAIN_RESULT: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
 
 
 def quantized_product(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor | None:
-    """`a @ b + bias` as sums; None where the library is quicker."""
+    """`a @ b + bias` by kernels of our own; None where the library is quicker."""
     planned = b.planned()
     along, across = traits_of(a.device).quantized_rows
     most = along if planned is not None and planned[0][0] == 1 else across
     plain = bias is None or (bias.shape == b.shape[1:] and bias.dtype is a.dtype)
-    if not plain or not _has_few_rows(a, b, most) or not _is_compressed(builder, b):
+    if not plain or not _is_compressed(builder, b):
         return None
+    in_tiles = _in_tiles(builder, a, b, bias)
+    if in_tiles is not None or not _has_few_rows(a, b, most):
+        return in_tiles
     return _sums(builder, a, b, bias, a.dtype)
+
+
+def _in_tiles(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor | None:
+    """Rows of bfloat16 by int8 weights, whatever the number of rows of later calls."""
+    inner, columns = b.shape
+    known = isinstance(inner, int) and isinstance(columns, int) and a.device.type == "cpu"
+    if a.dtype is not torch.bfloat16 or not known or not is_worthwhile(builder.sizes.hint(a.shape[0]), inner, columns):
+        return None
+    weight = _converted_integers(builder, b)
+    if weight is None:
+        return None
+    given = [builder.argument(a, (inner, 1)), weight, *([] if bias is None else [builder.argument(bias, (1,))])]
+    meta = TensorMeta((a.shape[0], columns), (columns, 1), a.dtype, a.device)
+    result: Tensor = library_results(builder, torch.ops.stator.tile_product.default, given, {}, meta)
+    return result
+
+
+def _converted_integers(builder: LoweringBuilder, b: Tensor) -> View | None:
+    """The matrix of int8 in memory that `b` converts and does nothing else with, if its columns are contiguous."""
+    inner, columns = b.shape
+    at, column = Symbol("k"), Symbol("n")
+    sizes = builder.sizes
+    recorder = LoopRecorder(builder.dtype_of, sizes.ranges((at, column), b.shape), sizes)
+    value = recorder.ops[b.load(recorder, (at, column)).position]
+    if [op.name for op in recorder.ops] != ["load", "to_dtype"] or value.name != "to_dtype":
+        return None
+    load = recorder.ops[0]
+    buffer, mask = str(load.args[0]), load.args[2]
+    offset = simplify(recorder.indices[0] - at - column * inner, recorder.ranges).constant
+    if load.dtype is not torch.int8 or mask is not None or not isinstance(offset, int):
+        return None
+    return View(buffer, Layout((inner, columns), (1, inner), torch.int8, b.device, offset))
 
 
 @lowers(aten._int_mm.default)
