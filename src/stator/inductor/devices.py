@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+# The largest share of a matrix's bytes from which reading pays to compute it at each use: half of them, and scales
+COMPRESSED = 0.6
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceTraits:

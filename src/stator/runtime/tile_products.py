@@ -46,10 +46,14 @@ def has_tiles() -> bool:
     return _FEATURES <= cpu_features() and asks is not None and bool(asks())
 
 
+def has_tiles_for(inner: int, columns: int) -> bool:
+    """Return whether the kernel runs here, and takes a matrix of these sizes."""
+    return inner > 0 and columns > 0 and inner % _STEP == 0 and columns % _STEP == 0 and has_tiles()
+
+
 def is_worthwhile(rows: int, inner: int, columns: int) -> bool:
-    """Whether the kernel takes matrices of these sizes, and was measured to be quicker than loops and libraries."""
-    fits = inner > 0 and columns > 0 and inner % _STEP == 0 and columns % _STEP == 0
-    return fits and LEAST_ROWS <= rows <= MOST_ROWS and has_tiles()
+    """Return whether the kernel was measured to be quicker than loops and libraries, where it runs."""
+    return LEAST_ROWS <= rows <= MOST_ROWS and has_tiles_for(inner, columns)
 
 
 def tile_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

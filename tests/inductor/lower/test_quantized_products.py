@@ -13,6 +13,7 @@ from tests.inductor.lower.lowering_oracle import library_calls, lowered_of
 
 import stator
 from stator.inductor.lower.builder import LoweringBuilder
+from stator.runtime.tile_products import has_tiles
 
 Function = Callable[..., torch.Tensor]
 
@@ -25,13 +26,13 @@ def by_column(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> tor
 
 
 def by_row(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.gelu(torch.mm(x, weight.view(INNER, COLUMNS).to(x.dtype)) * scale)
+    return torch.nn.functional.gelu(torch.mm(x, weight.view(INNER, -1).to(x.dtype)) * scale)
 
 
 def by_group(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    scales = scale.view(COLUMNS, 1, 1) * torch.arange(1, GROUPS + 1, dtype=x.dtype).view(1, GROUPS, 1)
-    dequantized = (weight.view(COLUMNS, GROUPS, GROUP).to(x.dtype) - 3) * scales
-    return torch.nn.functional.linear(x, dequantized.view(COLUMNS, INNER), scale)
+    scales = scale.view(-1, 1, 1) * torch.arange(1, GROUPS + 1, dtype=x.dtype).view(1, GROUPS, 1)
+    dequantized = (weight.view(-1, GROUPS, GROUP).to(x.dtype) - 3) * scales
+    return torch.nn.functional.linear(x, dequantized.view(-1, INNER), scale)
 
 
 def of_computed_rows(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -44,10 +45,18 @@ def of_nibbles(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> to
     return x @ (numbers.to(x.dtype) - 8).t() * scale
 
 
-def arguments(rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+def with_bias(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, weight.to(x.dtype), scale).relu()
+
+
+def of_a_part(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return x[:, ::3].repeat(1, 3) @ weight[32:].to(torch.float32).to(x.dtype).t() * scale[32:]
+
+
+def arguments(rows: int, dtype: torch.dtype, columns: int = COLUMNS) -> tuple[torch.Tensor, ...]:
     torch.manual_seed(0)
-    weight = torch.randint(-128, 128, (COLUMNS, INNER), dtype=torch.int8)
-    return torch.randn(rows, INNER).to(dtype), weight, (torch.rand(COLUMNS) / 100).to(dtype)
+    weight = torch.randint(-128, 128, (columns, INNER), dtype=torch.int8)
+    return torch.randn(rows, INNER).to(dtype), weight, (torch.rand(columns) / 100).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -106,6 +115,35 @@ def test_gradients_of_rows() -> None:
     assert_same(results[1], results[0], FUSED)
 
 
+@pytest.mark.skipif(not has_tiles(), reason="this processor has no tiles of bfloat16")
+@pytest.mark.parametrize("function", [by_column, with_bias, of_a_part, by_row, by_group])
+def test_rows_of_bfloat16_multiply_in_tiles(function: Function) -> None:
+    """Where the matrix is converted, and nothing else, and its columns are contiguous."""
+    x, weight, scale = arguments(40, torch.bfloat16, columns=64)
+    compiled = stator.compile(function, fullgraph=True, options={"verify": True})
+    assert_same(compiled(x, weight, scale), function(x, weight, scale), NARROW)
+    calls = [call.target for call in library_calls(lowered_of(function, (x, weight, scale)))]
+    assert (torch.ops.stator.tile_product.default in calls) == (function not in (by_row, by_group))
+
+
+@pytest.mark.skipif(not has_tiles(), reason="this processor has no tiles of bfloat16")
+def test_a_changing_number_of_rows_in_tiles() -> None:
+    compiled = stator.compile(with_bias, fullgraph=True, dynamic=True)
+    for rows in (20, 5, 700, 1):
+        inputs = arguments(rows, torch.bfloat16, columns=64)
+        assert_same(compiled(*inputs), with_bias(*inputs), NARROW)
+
+
+class Converted(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        _, weight, scale = arguments(1, torch.bfloat16, columns=64)
+        self.weight, self.scale = torch.nn.Buffer(weight), torch.nn.Buffer(scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.weight.to(x.dtype)) * self.scale
+
+
 class Layer(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -117,8 +155,19 @@ class Layer(torch.nn.Module):
 
 
 @pytest.mark.fixed_sizes  # a kernel for any number of rows reads weights of floats
-@pytest.mark.parametrize(("rows", "stays"), [(1, True), (8, True), (64, False)])
-def test_frozen_weights_stay_quantized_for_few_rows(rows: int, stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("layer", "rows", "dtype", "stays"),
+    [
+        (Layer, 1, torch.float32, True),
+        (Layer, 8, torch.float32, True),
+        (Layer, 64, torch.float32, False),
+        (Converted, 64, torch.bfloat16, has_tiles()),
+        (Converted, 600, torch.bfloat16, False),
+    ],
+)
+def test_frozen_weights_stay_quantized(
+    layer: type, rows: int, dtype: torch.dtype, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[torch.dtype] = []
     original = LoweringBuilder.add_constant
 
@@ -127,7 +176,7 @@ def test_frozen_weights_stay_quantized_for_few_rows(rows: int, stays: bool, monk
         return original(builder, value, name)
 
     monkeypatch.setattr(LoweringBuilder, "add_constant", spy)
-    layer, x = Layer().eval(), torch.randn(rows, INNER)
+    eager, x = layer().eval(), torch.randn(rows, INNER, dtype=dtype)
     with torch.no_grad():
-        assert_same(stator.freeze(layer, fullgraph=True)(x), layer(x), FUSED)
+        assert_same(stator.freeze(eager, fullgraph=True)(x), eager(x), FUSED)
     assert (torch.int8 in seen) == stays

@@ -13,9 +13,10 @@ from torch.utils._pytree import tree_leaves
 from stator.graph.ir.cleanup import remove_dead
 from stator.graph.ir.memory import memory_root, output_memory
 from stator.graph.ir.schema import has_effects
-from stator.inductor.devices import traits_of
+from stator.inductor.devices import COMPRESSED, traits_of
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
+from stator.runtime.tile_products import MOST_ROWS, has_tiles_for
 from stator.shapes.expr import Expr
 from stator.shapes.floats import FloatExpr
 
@@ -125,21 +126,31 @@ def evaluate_constant(gm: fx.GraphModule, node: fx.Node) -> torch.Tensor:
 
 
 def _is_read_quicker(node: fx.Node, constant: _Constant) -> bool:
-    """True for a quantized weight of products of a few rows, which dequantize as they read it."""
+    """True for a quantized weight of products that dequantize as they read it: of a few rows, or in tiles."""
     meta: TensorMeta = node.meta["val"]
-    if not 0 < 2 * constant.frozen_bytes <= numel(meta.shape) * meta.dtype.itemsize:
+    if not 0 < constant.frozen_bytes <= COMPRESSED * numel(meta.shape) * meta.dtype.itemsize:
         return False
-    return all(_multiplies_few_rows(user, node) for user in node.users)
+    converts = _converts_int8(node)
+    return all(_multiplies_quantized(user, node, converts) for user in node.users)
 
 
-def _multiplies_few_rows(user: fx.Node, matrix: fx.Node) -> bool:
+def _converts_int8(node: fx.Node) -> bool:
+    """True for a frozen matrix of int8 that is converted, and nothing else."""
+    while node.target in _TRANSPOSES or node.target is aten._to_copy.default:
+        node = node.args[0]
+    return is_frozen(node) and node.meta["val"].dtype is torch.int8
+
+
+def _multiplies_quantized(user: fx.Node, matrix: fx.Node, converts: bool) -> bool:
     if user.target in _TRANSPOSES:
-        return all(_multiplies_few_rows(reader, user) for reader in user.users)
+        return all(_multiplies_quantized(reader, user, converts) for reader in user.users)
     if user.target not in (aten.mm.default, aten.addmm.default) or user.args[-1] is not matrix:
         return False
     rows, meta = user.meta["val"].shape[0], matrix.meta["val"]
     along, across = traits_of(meta.device).quantized_rows
-    most = along if meta.stride[0] == 1 else across
+    by_column = meta.stride[0] == 1
+    in_tiles = converts and by_column and meta.dtype is torch.bfloat16
+    most = MOST_ROWS if in_tiles and has_tiles_for(*meta.shape) else along if by_column else across
     return isinstance(rows, int) and rows <= most
 
 

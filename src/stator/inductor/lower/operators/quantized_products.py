@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from stator.inductor.buffers import Layout, View
-from stator.inductor.devices import traits_of
+from stator.inductor.devices import COMPRESSED, traits_of
 from stator.inductor.loops.body import Ref
 from stator.inductor.loops.handler import LoopRecorder
 from stator.inductor.lower.builder import LoweringBuilder
@@ -43,10 +43,10 @@ def quantized_product(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tens
     along, across = traits_of(a.device).quantized_rows
     most = along if planned is not None and planned[0][0] == 1 else across
     plain = bias is None or (bias.shape == b.shape[1:] and bias.dtype is a.dtype)
-    if not plain or not _is_compressed(builder, b):
+    if not plain or not isinstance(b.root.source, Computed):
         return None
     in_tiles = _in_tiles(builder, a, b, bias)
-    if in_tiles is not None or not _has_few_rows(a, b, most):
+    if in_tiles is not None or not _has_few_rows(a, b, most) or not _is_compressed(builder, b):
         return in_tiles
     return _sums(builder, a, b, bias, a.dtype)
 
@@ -73,13 +73,15 @@ def _converted_integers(builder: LoweringBuilder, b: Tensor) -> View | None:
     sizes = builder.sizes
     recorder = LoopRecorder(builder.dtype_of, sizes.ranges((at, column), b.shape), sizes)
     value = recorder.ops[b.load(recorder, (at, column)).position]
-    if [op.name for op in recorder.ops] != ["load", "to_dtype"] or value.name != "to_dtype":
+    source: Any = value.args[0]
+    load = recorder.ops[source.position] if value.name == "to_dtype" else value
+    if load.name != "load" or load.dtype is not torch.int8 or load.args[2] is not None:
         return None
-    load = recorder.ops[0]
-    buffer, mask = str(load.args[0]), load.args[2]
-    offset = simplify(recorder.indices[0] - at - column * inner, recorder.ranges).constant
-    if load.dtype is not torch.int8 or mask is not None or not isinstance(offset, int):
+    place: Any = load.args[1]
+    offset = simplify(recorder.indices[place.position] - at - column * inner, recorder.ranges).constant
+    if not isinstance(offset, int):
         return None
+    buffer = str(load.args[0])
     return View(buffer, Layout((inner, columns), (1, inner), torch.int8, b.device, offset))
 
 
@@ -96,12 +98,12 @@ def _has_few_rows(a: Tensor, b: Tensor, most: int) -> bool:
 
 
 def _is_compressed(builder: LoweringBuilder, b: Tensor) -> bool:
-    """True for a matrix that is not in memory, and computed from at most half its bytes."""
-    if not isinstance(b.root.source, Computed) or b.heavy or not b.reads:
+    """True for a matrix that is computed from at most half its bytes, and its scales."""
+    if b.heavy or not b.reads:
         return False
     layouts = [builder.buffers[name].layout for name in b.reads]
     read = sum(builder.sizes.hint(numel(layout.size)) * layout.dtype.itemsize for layout in layouts)
-    return 2 * read <= b.numel * b.dtype.itemsize
+    return read <= COMPRESSED * b.numel * b.dtype.itemsize
 
 
 def _sums(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
