@@ -25,8 +25,8 @@ from .few_rows import few_rows_product, few_rows_product_of_sizes
 from .mask_indices import true_indices
 from .matrix_products import linear_product, product_of_sizes
 from .ownership import memory_reuser
-from .tile_products import tile_product, tile_product_of_sizes
 from .placement import Piece
+from .tile_products import tile_product, tile_product_of_sizes
 
 Size = tuple[int, ...]
 

@@ -1,5 +1,5 @@
-"""Products of bfloat16 rows with int8 weights by a kernel of ours in tiles of AMX. Libraries take no such weights: a loop
-would convert them first, which takes as long as the product itself."""
+"""Products of bfloat16 rows with int8 weights by a kernel of ours in tiles of AMX. Libraries take no such weights: a
+loop would convert them first, which takes as long as the product itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ extern "C" void tile_product(void *const *pointers, int64_t const *sizes) {
 def has_tiles() -> bool:
     """Return whether this processor multiplies bfloat16 in tiles, and the system lets this process do so."""
     asks = getattr(torch._C._cpu, "_init_amx", None)
-    return _FEATURES <= cpu_features() and asks is not None and bool(asks())
+    return cpu_features() >= _FEATURES and asks is not None and bool(asks())
 
 
 def has_tiles_for(inner: int, columns: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed
-from tests.differential import EXACT, NARROW, assert_same
+from tests.differential import EXACT, FUSED, NARROW, assert_same
 
 import stator
 from stator.base import counters
@@ -60,3 +60,48 @@ def test_dequantized_half_floats(dtype: torch.dtype) -> None:
 
     x, scale = torch.randint(-128, 128, (7, 40), dtype=torch.int8), torch.rand(7)
     assert_same(stator.compile(function, fullgraph=True)(x, scale), function(x, scale), NARROW)
+
+
+def packed_int4(x: torch.Tensor, packed: torch.Tensor, scale_and_zeros: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, 32, scale_and_zeros)
+
+
+def packed_int8(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten._weight_int8pack_mm(x, weight, scales)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize(("columns", "inner"), [(64, 96), (192, 32), (48, 64)])
+def test_products_with_packed_int4_weights(rows: int, columns: int, inner: int, dtype: torch.dtype) -> None:
+    """Columns that are no multiple of 64 are packed otherwise."""
+    torch.manual_seed(0)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.randint(0, 16, (columns, inner)).int(), 1)
+    x, scale_and_zeros = (
+        torch.randn(rows, inner).to(dtype),
+        ((torch.rand(inner // 32, columns, 2) - 0.3) / 50).to(dtype),
+    )
+    compiled = stator.compile(packed_int4, fullgraph=True)
+    assert_same(compiled(x, packed, scale_and_zeros), packed_int4(x, packed, scale_and_zeros), FUSED)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_products_with_int8_weights(rows: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(rows, 96).to(dtype), torch.randint(-128, 128, (64, 96), dtype=torch.int8)
+    scales = (torch.rand(64) / 100).to(dtype)
+    compiled = stator.compile(packed_int8, fullgraph=True)
+    assert_same(compiled(x, weight, scales), packed_int8(x, weight, scales), FUSED)
+
+
+@pytest.mark.fixed_sizes  # with a symbol for the number of rows, ATen multiplies
+@pytest.mark.parametrize(
+    ("rows", "dtype", "called"), [(40, torch.bfloat16, 0), (8, torch.bfloat16, 1), (8, torch.float32, 0)]
+)
+def test_aten_multiplies_few_rows_of_bfloat16(rows: int, dtype: torch.dtype, called: int) -> None:
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.randint(0, 16, (64, 32)).int(), 1)
+    counters.clear()
+    stator.compile(packed_int4)(torch.randn(rows, 32).to(dtype), packed, torch.rand(1, 64, 2).to(dtype))
+    name = "inductor_fallback:aten._weight_int4pack_mm_for_cpu.default"
+    assert counters.counts[name] == called

@@ -137,7 +137,7 @@ def _is_read_quicker(node: fx.Node, constant: _Constant) -> bool:
 def _converts_int8(node: fx.Node) -> bool:
     """True for a frozen matrix of int8 that is converted, and nothing else."""
     while node.target in _TRANSPOSES or node.target is aten._to_copy.default:
-        node = node.args[0]
+        (node,) = node.all_input_nodes
     return is_frozen(node) and node.meta["val"].dtype is torch.int8
 
 

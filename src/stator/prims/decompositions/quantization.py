@@ -3,11 +3,14 @@ quantization. torch defines them when a program imports these flows."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
 from stator.prims.record import decompositions_by_name
+
+from .decomposition_decorator import decomposes
 
 aten = torch.ops.aten
 
@@ -113,3 +116,60 @@ def _number(value: Any, dtype: torch.dtype) -> Any:
 
 def _to(input: Any, dtype: torch.dtype) -> Any:
     return input if input.dtype is dtype else aten._to_copy.default(input, dtype=dtype)
+
+
+# ---- products with packed weights
+
+# ATen's kernels multiply each row in turn. Of bfloat16 they are quick for fewer rows than these: by int4 weights, 32
+# rows take as long as a pass that dequantizes the weight, and a product. For other dtypes they are slow throughout.
+_INT4_ROWS, _INT8_ROWS = 32, 4
+_BLOCK = 64
+
+
+@decomposes("_weight_int4pack_mm_for_cpu", wide=False)
+def weight_int4pack_mm_for_cpu(self: Any, mat2: Any, group_size: int, scale_and_zeros: Any) -> Any:
+    """Unpack and dequantize the matrix, then multiply: (number - 8) * scale + zero, for groups of a column."""
+    columns, inner = mat2.shape[0], self.shape[1]
+    known = type(columns) is int and type(inner) is int and columns % _BLOCK == 0 and inner % group_size == 0
+    if not known or _suits_aten(self, _INT4_ROWS) or mat2.dtype is not torch.uint8 or not _packs_blocks():
+        return NotImplemented
+    # cat stores pairs of scale and zero apart, which are read once for each row
+    parts = [_to(aten.select.int(scale_and_zeros, 2, at), torch.float32) for at in (0, 1)]
+    pairs = aten.view.default(aten.cat.default(parts), [2, inner // group_size, 1, columns // _BLOCK, 2, _BLOCK // 2])
+    dequantized = []
+    for at, numbers in enumerate(_halves(mat2, inner)):
+        scale, zero = (aten.narrow.default(aten.select.int(pairs, 0, part), 3, at, 1) for part in (0, 1))
+        grouped = aten.view.default(numbers, [inner // group_size, group_size, *numbers.shape[1:]])
+        centered = _to(aten.sub.Tensor(_to(grouped, torch.int32), 8), torch.float32)
+        dequantized.append(_to(aten.add.Tensor(aten.mul.Tensor(centered, scale), zero), self.dtype))
+    return aten.mm.default(self, aten.view.default(aten.cat.default(dequantized, 3), [inner, columns]))
+
+
+def _halves(packed: Any, inner: int) -> list[Any]:
+    """Numbers up to 15 of the first and the last 32 of each 64 columns: [inner, blocks, 1, 32]. Bytes have the first in
+    their lower halves."""
+    blocks = aten.view.default(packed, [packed.shape[0] // _BLOCK, inner, 1, _BLOCK // 2])
+    rows = aten.permute.default(blocks, [1, 0, 2, 3])
+    return [aten.bitwise_and.Scalar(rows, 15), aten.bitwise_right_shift.Tensor_Scalar(rows, 4)]
+
+
+@functools.cache
+def _packs_blocks() -> bool:
+    """Return whether ATen packs int4 weights in this layout here: it depends on the processor."""
+    with torch.no_grad(), torch._C._InferenceMode(False), torch._C._DisableTorchDispatch():
+        numbers = (torch.arange(2 * _BLOCK * 32, dtype=torch.int32, device="cpu") * 7 // 3 % 16).view(2 * _BLOCK, 32)
+        packed = aten._convert_weight_to_int4pack_for_cpu.default(numbers, 1)
+        return packed.numel() == numbers.numel() // 2 and torch.equal(
+            torch.cat(_halves(packed, 32), 2).reshape(32, -1), numbers.t()
+        )
+
+
+@decomposes("_weight_int8pack_mm", wide=False)
+def weight_int8pack_mm(self: Any, mat2: Any, scales: Any) -> Any:
+    if self.device.type != "cpu" or _suits_aten(self, _INT8_ROWS):
+        return NotImplemented
+    return aten.mul.Tensor(aten.mm.default(self, aten.t.default(_to(mat2, self.dtype))), scales)
+
+
+def _suits_aten(rows: Any, many: int) -> bool:
+    return rows.dtype is torch.bfloat16 and not (type(rows.shape[0]) is int and rows.shape[0] >= many)
