@@ -12,7 +12,7 @@ from loop_evaluator import interpret
 from stator.base.errors import VerificationError
 from stator.inductor.loops.body import LoopBody, Op, Ref
 from stator.inductor.loops.collapse import collapse
-from stator.inductor.loops.handler import freeze
+from stator.inductor.loops.handler import LoopRecorder, freeze
 from stator.inductor.loops.printer import after_reduction, print_body
 from stator.inductor.loops.verifier import verify_body
 from stator.shapes.expr import symbols
@@ -230,3 +230,21 @@ def test_a_mask_divided_by_zero_is_computed_when_it_runs():
     out = torch.zeros(8)
     interpret(body, {"b": torch.arange(8) == 0, "out": out})
     assert out[0] == math.inf and out[1:].isnan().all()
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("other", ["load", "constant"])
+def test_differences_of_bytes_are_not_rounded_if_half_floats_have_them(half, other):
+    """int8 - int8 is at most 255; int8 - uint8 and int8 - 500 reach beyond the integers of bfloat16, to 256."""
+    for second in ("b", "u") if other == "load" else (100, 500):
+
+        def function(ops, second=second):
+            first = ops.to_dtype(ops.load("a", i), F32)
+            taken = ops.to_dtype(ops.load(second, i), F32) if other == "load" else ops.constant(second, F32)
+            ops.store("out", i, ops.to_dtype(ops.to_dtype(ops.sub(first, taken), half), F32))
+
+        recorder = LoopRecorder({"a": torch.int8, "b": torch.int8, "u": torch.uint8, "out": F32}.__getitem__, {})
+        function(recorder)
+        rounded = half is torch.bfloat16 and second in ("u", 500)
+        stored = recorder.ops[recorder.ops[-1].args[2].position]
+        assert stored.name == ("to_dtype" if rounded else "sub")

@@ -24,6 +24,10 @@ _INTEGER_BITS = {
     torch.int64: (1, 64),
 }
 
+# Half floats have all integers up to these.
+LARGEST_INTEGERS: dict[torch.dtype | None, int] = {torch.bfloat16: 1 << 8, torch.float16: 1 << 11}
+NARROW_INTEGERS = {torch.bool: (0.0, 1.0), torch.uint8: (0.0, 255.0), torch.int8: (-128.0, 127.0)}
+
 
 def as_dtype(value: Number, dtype: torch.dtype) -> Number:
     """Convert the number to `dtype` and back to a Python number. Integers wrap around."""

@@ -7,6 +7,7 @@ dtypes. Never here: buffers, printing, scheduling.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,15 @@ from stator.shapes.simplify import add_index, lies_below, simplify
 
 from .body import IndexRef, LoopBody, Op, Ref
 from .float8 import is_float8, narrowed, widened
-from .folding import Number, arithmetic, as_dtype, fold, is_exact_conversion
+from .folding import (
+    LARGEST_INTEGERS,
+    NARROW_INTEGERS,
+    Number,
+    arithmetic,
+    as_dtype,
+    fold,
+    is_exact_conversion,
+)
 from .vocabulary import ELEMENTWISE, NORMAL_DTYPES, REDUCTIONS, STORE_MODES, VOCABULARY, reduction_dtype
 
 INDIRECT = "indirect"
@@ -107,11 +116,32 @@ class LoopRecorder:
                 return self.constant(number, dtype)  # type: ignore[arg-type]
         if operation.name == "to_dtype":
             inner: Ref = operation.args[0]  # type: ignore[assignment]
-            if is_exact_conversion(self.dtype(inner), operation.dtype):
+            if is_exact_conversion(self.dtype(inner), operation.dtype) or self._fits(inner, operation.dtype):
                 return self.to_dtype(inner, dtype)
         if operation.name == "index_value" and dtype in (torch.int32, torch.int64):
             return self._append("index_value", (operation.args[0], dtype), dtype)
         return self._append("to_dtype", (value, dtype), dtype)
+
+    def _fits(self, value: Ref, half: torch.dtype | None) -> bool:
+        """True for integers, as numbers of float32, that a half float has room for: quantized numbers without their
+        zero points. Rounding them takes longer than the arithmetic around it."""
+        if half not in LARGEST_INTEGERS or self.dtype(value) is not torch.float32:
+            return False
+        least, largest = self._integers(value) or (-math.inf, math.inf)
+        return max(-least, largest) <= LARGEST_INTEGERS[half]
+
+    def _integers(self, value: Ref) -> tuple[float, float] | None:
+        """The range of a number of float32 that is a narrow integer, or a difference of such integers."""
+        operation = self.ops[value.position]
+        source: Any = operation.args[0]
+        if operation.name == "to_dtype":
+            return NARROW_INTEGERS.get(self.dtype(source))
+        if operation.name == "constant" and float(source).is_integer():
+            return float(source), float(source)
+        if operation.name != "sub":
+            return None
+        first, second = (self._integers(each) for each in operation.args)  # type: ignore[arg-type]
+        return None if first is None or second is None else (first[0] - second[1], first[1] - second[0])
 
     def bitcast(self, value: Ref, dtype: torch.dtype) -> Ref:
         return value if self.dtype(value) is dtype else self._append("bitcast", (value, dtype), dtype)
