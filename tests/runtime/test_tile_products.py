@@ -1,4 +1,4 @@
-"""Products of bfloat16 rows with int8 weights in tiles: right for all sizes and threads, beside oneDNN's own tiles."""
+"""Products with int8 weights in tiles: right for all sizes and threads, beside oneDNN's own tiles."""
 
 from __future__ import annotations
 
@@ -55,6 +55,22 @@ def test_small_integers_are_exact() -> None:
     x = torch.randint(-1, 2, (70, 288)).bfloat16() * (torch.rand(70, 288) < 0.1)
     weight = torch.randint(-4, 5, (96, 288), dtype=torch.int8)
     assert torch.equal(tile_product(x.bfloat16(), weight.t()).float(), x.float() @ weight.float().t())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_of_integers_are_exact(threads: int, set_threads: Callable[[int], None]) -> None:
+    """Sums wrap around in int32 as eager's do."""
+    set_threads(threads)
+    for rows in (1, 15, 17, 32, 50, 100):
+        for inner, columns in ((64, 32), (192, 160), (576, 64), (2048, 96)):
+            x = torch.randint(-128, 128, (rows, inner), dtype=torch.int8)
+            weight = torch.randint(-128, 128, (columns, inner), dtype=torch.int8)
+            found = tile_product(x, weight.t())
+            assert found.dtype is torch.int32
+            assert torch.equal(found, torch._int_mm(x, weight.t()))
+            assert torch.equal(
+                tile_product(torch.full_like(x, -128), weight.t()), weight.int().sum(1) * -128 + 0 * found
+            )
 
 
 def test_results_do_not_depend_on_threads(set_threads: Callable[[int], None]) -> None:

@@ -1,5 +1,6 @@
-"""Products of bfloat16 rows with int8 weights by a kernel of ours in tiles of AMX. Libraries take no such weights: a
-loop would convert them first, which takes as long as the product itself."""
+"""Products of rows of bfloat16 or int8 with int8 weights, by kernels of ours in tiles of AMX. For bfloat16, libraries
+take no such weights, and a loop that converts them takes as long as the product; for int8, they lay the weight out anew
+in each call."""
 
 from __future__ import annotations
 
@@ -14,10 +15,9 @@ from . import launch
 from .build import build_kernels
 from .toolchain import cpu_features
 
-_STEP = 32  # sizes of the matrix are its multiples
-# Rows from which on, and up to which, the kernel takes less time than sums in loops, and than oneDNN with a converted
-# weight: 0.3 to 0.9 of either
-LEAST_ROWS, MOST_ROWS = 4, 512
+_COLUMNS, _BYTES = 32, 64  # columns, and bytes of a row, are their multiples
+# Rows from which on, and up to which, kernels take less time than sums in loops, and than oneDNN
+_LEAST_ROWS, MOST_ROWS = {torch.bfloat16: 4, torch.int8: 2}, 512
 _FEATURES = frozenset(("amx_tile", "amx_bf16", "avx512bw", "avx512vl", "avx512dq"))
 
 
@@ -27,16 +27,24 @@ class _Kernel:
     source: str
 
 
-_KERNEL = _Kernel(
-    "tile_product",
-    """#include "vec_tiles.h"
-extern "C" void tile_product(void *const *pointers, int64_t const *sizes) {
-    const bfloat16 *x = (const bfloat16 *)pointers[0], *bias = (const bfloat16 *)pointers[2];
+def _kernel(symbol: str, rows: str, result: str) -> _Kernel:
+    return _Kernel(
+        symbol,
+        f"""#include "vec_tiles.h"
+extern "C" void {symbol}(void *const *pointers, int64_t const *sizes) {{
+    const bfloat16 *bias = sizes[3] ? (const bfloat16 *)pointers[2] : 0;
     const int8_t *w = (const int8_t *)pointers[1];
-    multiply_in_tiles(x, w, sizes[3] ? bias : 0, (bfloat16 *)pointers[3], sizes[0], sizes[1], sizes[2]);
-}
+    multiply_in_tiles((const {rows} *)pointers[0], w, bias, ({result} *)pointers[3], sizes[0], sizes[1], sizes[2]);
+}}
 """,
-)
+    )
+
+
+# By the dtype of rows
+_KERNELS = {
+    torch.bfloat16: _kernel("tile_product", "bfloat16", "bfloat16"),
+    torch.int8: _kernel("integer_tile_product", "int8_t", "int32_t"),
+}
 
 
 @functools.cache
@@ -46,20 +54,21 @@ def has_tiles() -> bool:
     return cpu_features() >= _FEATURES and asks is not None and bool(asks())
 
 
-def has_tiles_for(inner: int, columns: int) -> bool:
-    """Return whether the kernel runs here, and takes a matrix of these sizes."""
-    return inner > 0 and columns > 0 and inner % _STEP == 0 and columns % _STEP == 0 and has_tiles()
+def has_tiles_for(inner: int, columns: int, dtype: torch.dtype) -> bool:
+    """Return whether a kernel runs here, and takes a matrix of these sizes with rows of this dtype."""
+    step = _BYTES // dtype.itemsize
+    return dtype in _KERNELS and inner * columns > 0 == inner % step == columns % _COLUMNS and has_tiles()
 
 
-def is_worthwhile(rows: int, inner: int, columns: int) -> bool:
+def is_worthwhile(rows: int, inner: int, columns: int, dtype: torch.dtype) -> bool:
     """Return whether the kernel was measured to be quicker than loops and libraries, where it runs."""
-    return LEAST_ROWS <= rows <= MOST_ROWS and has_tiles_for(inner, columns)
+    return has_tiles_for(inner, columns, dtype) and _LEAST_ROWS[dtype] <= rows <= MOST_ROWS
 
 
 def tile_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return [rows, inner] of bfloat16 times [inner, columns] of int8, plus [columns] of bfloat16, rounded once. The
-    columns of `matrix` are contiguous, without gaps between them. Sizes of
-    the matrix are multiples of 32."""
+    """Return [rows, inner] times [inner, columns] of int8. Of bfloat16 rows, plus [columns] of bfloat16, it is rounded
+    once; of int8 rows, it is int32. The columns of `matrix` are contiguous, without gaps between them, and `matrix` has
+    sizes for which there are tiles."""
     given = (rows, matrix) if bias is None else (rows, matrix, bias)
     return tile_product_of_sizes(*[tuple(one.shape) for one in given])(*given)
 
@@ -69,14 +78,17 @@ def tile_product_of_sizes(
     rows: Sequence[int], matrix: Sequence[int], bias: Sequence[int] | None = None
 ) -> Callable[..., torch.Tensor]:
     """Return what computes `tile_product` of arguments of these sizes."""
-    address, size = build_kernels([_KERNEL])[_KERNEL.symbol], (rows[0], matrix[1])
-    kernel = launch.make_kernel(address, 4, _KERNEL.symbol, sizes=tuple(map(int, (rows[0], *matrix, bias is not None))))
+    built, size = build_kernels(list(_KERNELS.values())), (rows[0], matrix[1])
+    sizes = tuple(map(int, (rows[0], *matrix, bias is not None)))
+    kernels = {
+        dtype: launch.make_kernel(built[kernel.symbol], 4, kernel.symbol, sizes=sizes)
+        for dtype, kernel in _KERNELS.items()
+    }
 
     def product(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        out = x.new_empty(size)
-        if not rows[0]:
-            return out
-        kernel(x.contiguous(), matrix, matrix if bias is None else bias, out)
+        out = x.new_empty(size, dtype=torch.int32 if x.dtype is torch.int8 else x.dtype)
+        if rows[0]:
+            kernels[x.dtype](x.contiguous(), matrix, matrix if bias is None else bias, out)
         return out
 
     return product

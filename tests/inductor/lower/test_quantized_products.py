@@ -92,17 +92,20 @@ def test_other_matrices_multiply_as_before(function: Function) -> None:
 
 @pytest.mark.parametrize("rows", [1, 3, 17])
 @pytest.mark.parametrize("low", [-128, -5])
-def test_products_of_bytes_are_exact(rows: int, low: int) -> None:
+@pytest.mark.parametrize(("inner", "columns"), [(96, 72), (128, 64)])
+def test_products_of_bytes_are_exact(rows: int, low: int, inner: int, columns: int) -> None:
     def function(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return torch._int_mm(x, weight.t()) + 1
 
     torch.manual_seed(0)
-    x = torch.randint(low, 128, (rows, INNER), dtype=torch.int8)
-    weight = torch.randint(low, 128, (COLUMNS, INNER), dtype=torch.int8)
+    x = torch.randint(low, 128, (rows, inner), dtype=torch.int8)
+    weight = torch.randint(low, 128, (columns, inner), dtype=torch.int8)
     extreme = torch.full_like(weight, -128)
     compiled = stator.compile(function, fullgraph=True)
     for given in ((x, weight), (torch.full_like(x, -128), extreme), (x.t().contiguous().t(), weight)):
         assert torch.equal(compiled(*given, x), function(*given, x))
+    by_rows = weight.t().contiguous().t()
+    assert torch.equal(compiled(x, by_rows, x), function(x, by_rows, x))
 
 
 def test_gradients_of_rows() -> None:

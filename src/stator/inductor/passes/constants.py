@@ -149,8 +149,8 @@ def _multiplies_quantized(user: fx.Node, matrix: fx.Node, converts: bool) -> boo
     rows, meta = user.meta["val"].shape[0], matrix.meta["val"]
     along, across = traits_of(meta.device).quantized_rows
     by_column = meta.stride[0] == 1
-    in_tiles = converts and by_column and meta.dtype is torch.bfloat16
-    most = MOST_ROWS if in_tiles and has_tiles_for(*meta.shape) else along if by_column else across
+    in_tiles = converts and by_column and has_tiles_for(*meta.shape, meta.dtype)
+    most = MOST_ROWS if in_tiles else along if by_column else across
     return isinstance(rows, int) and rows <= most
 
 

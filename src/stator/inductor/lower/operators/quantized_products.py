@@ -52,16 +52,17 @@ def quantized_product(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tens
 
 
 def _in_tiles(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor | None:
-    """Rows of bfloat16 by int8 weights, whatever the number of rows of later calls."""
+    """Rows of bfloat16 or int8 by int8 weights, whatever the number of rows of later calls."""
     inner, columns = b.shape
     known = isinstance(inner, int) and isinstance(columns, int) and a.device.type == "cpu"
-    if a.dtype is not torch.bfloat16 or not known or not is_worthwhile(builder.sizes.hint(a.shape[0]), inner, columns):
+    if not known or not is_worthwhile(builder.sizes.hint(a.shape[0]), inner, columns, a.dtype):
         return None
     weight = _converted_integers(builder, b)
     if weight is None:
         return None
     given = [builder.argument(a, (inner, 1)), weight, *([] if bias is None else [builder.argument(bias, (1,))])]
-    meta = TensorMeta((a.shape[0], columns), (columns, 1), a.dtype, a.device)
+    dtype = torch.int32 if a.dtype is torch.int8 else a.dtype
+    meta = TensorMeta((a.shape[0], columns), (columns, 1), dtype, a.device)
     result: Tensor = library_results(builder, torch.ops.stator.tile_product.default, given, {}, meta)
     return result
 
@@ -88,8 +89,9 @@ def _converted_integers(builder: LoweringBuilder, b: Tensor) -> View | None:
 @lowers(aten._int_mm.default)
 def _int_mm(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Any:
     """oneDNN lays the matrix out anew in each call: with one row that takes longer than the sums."""
-    on_cpu = a.device.type == "cpu"
-    return _sums(builder, a, b, None, torch.int32) if on_cpu and _has_few_rows(a, b, 1) else NotImplemented
+    if a.device.type == "cpu" and _has_few_rows(a, b, 1):
+        return _sums(builder, a, b, None, torch.int32)
+    return _in_tiles(builder, a, b, None) or NotImplemented
 
 
 def _has_few_rows(a: Tensor, b: Tensor, most: int) -> bool:
