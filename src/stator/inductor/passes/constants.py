@@ -149,7 +149,7 @@ def _multiplies_quantized(user: fx.Node, matrix: fx.Node, converts: bool) -> boo
     rows, meta = user.meta["val"].shape[0], matrix.meta["val"]
     along, across = traits_of(meta.device).quantized_rows
     by_column = meta.stride[0] == 1
-    in_tiles = converts and by_column and has_tiles_for(*meta.shape, meta.dtype)
+    in_tiles = converts and by_column and has_tiles_for(meta.shape[0], meta.shape[1], meta.dtype)
     most = MOST_ROWS if in_tiles else along if by_column else across
     return isinstance(rows, int) and rows <= most
 
