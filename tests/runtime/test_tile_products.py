@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from stator.runtime.tile_products import has_tiles, tile_product
+from stator.runtime import tile_products
+from stator.runtime.tile_products import has_tiles, tile_product, tile_product_of_sizes
 
 pytestmark = pytest.mark.skipif(not has_tiles(), reason="this processor has no tiles of bfloat16")
 
@@ -110,3 +111,14 @@ def test_products_by_onednn_come_between() -> None:
     for _ in range(3):
         assert torch.equal(torch.nn.functional.linear(x, weight), first[0])
         assert torch.equal(tile_product(x, matrix, bias), first[1])
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_process_without_tiles(with_bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that was compiled elsewhere asks again whether there are tiles."""
+    monkeypatch.setattr(tile_products, "has_tiles", lambda: False)
+    given = operands(7, 96, 64, with_bias)
+    product = tile_product_of_sizes.__wrapped__(*[tuple(one.shape) for one in given])
+    torch.testing.assert_close(product(*given).double(), exact(*given), rtol=2**-8, atol=0.01)
+    whole = torch.randint(-128, 128, (20, 96), dtype=torch.int8)
+    assert torch.equal(product(whole, given[1]), torch._int_mm(whole, given[1]))

@@ -78,6 +78,8 @@ def tile_product_of_sizes(
     rows: Sequence[int], matrix: Sequence[int], bias: Sequence[int] | None = None
 ) -> Callable[..., torch.Tensor]:
     """Return what computes `tile_product` of arguments of these sizes."""
+    if not has_tiles():  # another machine, or another process, chose the kernel
+        return _by_libraries
     built, size = build_kernels(list(_KERNELS.values())), (rows[0], matrix[1])
     sizes = tuple(map(int, (rows[0], *matrix, bias is not None)))
     kernels = {
@@ -92,6 +94,12 @@ def tile_product_of_sizes(
         return out
 
     return product
+
+
+def _by_libraries(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    if x.dtype is torch.int8:
+        return torch._int_mm(x, matrix)
+    return torch.nn.functional.linear(x, matrix.t().to(x.dtype), bias)
 
 
 _library = library.Library("stator", "FRAGMENT")
