@@ -20,7 +20,7 @@ class DeviceTraits:
     lazy_parts: a concatenation of so many parts, or fewer, is selected from its parts where it is used; 0: never.
     small_read: reading a buffer of fewer elements for each element of a result costs nothing beside storing the result.
     combined_bytes: a kernel that moves no more may be launched together with others; 0: never.
-    products: matrix products can be kernels of ours.
+    products: matrix products can be kernels of ours; scans: cumulative sums can.
     quantized_rows: up to so many rows, sums are quicker than a library's product with a matrix that must be made of
     quantized numbers first; where they run along its rows in memory, and where across these.
     lazy_gather: a gather of less than one in so many elements computes these alone, not all; 0: never.
@@ -37,6 +37,7 @@ class DeviceTraits:
     small_read: float
     quantized_rows: tuple[int, int] = (0, 0)
     products: bool = False
+    scans: bool = False
 
 
 # Threads share one long reduction. Rows: the second-level cache; columns: sixteen rows are in flight in lanes.
@@ -69,6 +70,7 @@ GPU = DeviceTraits(
     combined_bytes=8 << 20,
     small_read=1 / 16,
     products=True,
+    scans=True,
 )
 
 TRAITS = {"cpu": CPU}

@@ -15,7 +15,8 @@ import torch
 import triton.language.extra
 from printed_modules import load_module
 from triton import language as tl
-from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle, _get_np_dtype
+from triton.runtime.errors import InterpreterError
+from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, ScanOps, TensorHandle, _get_np_dtype
 
 from stator import pipeline
 from stator.inductor import devices
@@ -67,6 +68,22 @@ def reduce_by_halves(self: ReduceOps, blocks: tuple[tl.core.tensor, ...]) -> lis
 ReduceOps.generic_reduce = reduce_by_halves
 
 
+def scan_by_distances(self: ScanOps, blocks: tuple[tl.core.tensor, ...]) -> list[tl.core.tensor]:
+    """Each element is combined with that at a distance before it, which doubles from step to step."""
+    (block,) = blocks
+    values = np.moveaxis(block.handle.data, self.axis, -1)
+    distance = 1
+    while distance < values.shape[-1]:
+        sides = [self.to_tensor(one, block.dtype) for one in (np.roll(values, distance, -1), values)]
+        combined = self.combine_fn.fn(*sides).handle.data
+        values = np.where(np.arange(values.shape[-1]) < distance, values, combined)
+        distance *= 2
+    return [self.to_tensor(np.ascontiguousarray(np.moveaxis(values, -1, self.axis)), block.dtype)]
+
+
+ScanOps.generic_scan = scan_by_distances
+
+
 def on_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     """The interpreter has no device library: the same functions from numpy or torch."""
 
@@ -116,7 +133,12 @@ class InterpretedKernel:
             assert len(tensors) == count
             launches += 1
             if 0 not in grid:
-                self.function[grid](*tensors, *sizes, **options)
+                try:
+                    self.function[grid](*tensors, *sizes, **options)
+                except InterpreterError as error:
+                    if "AssertionError" not in str(error):  # a program whose kernel is at fault would run eagerly
+                        print("FAILED", self.function.__name__, error)
+                    raise
 
         return launch
 

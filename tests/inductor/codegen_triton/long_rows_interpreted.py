@@ -100,6 +100,25 @@ def gradient_of_logits(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return chosen - x.exp() * chosen.sum(-1, keepdim=True)
 
 
+def running_sums(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Rows and columns, and what follows in the same loops."""
+    total = x.cumsum(-1)
+    return total * 2 - x, x.cumsum(0), (x > 0).cumsum(-1)
+
+
+def softmax_of_running_sums(x: torch.Tensor) -> torch.Tensor:
+    """Each run over a row computes the scan again."""
+    return torch.softmax(x.cumsum(-1), -1)
+
+
+def running_logarithms(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.logcumsumexp(-1), x.logcumsumexp(0), torch.ones_like(x).cumsum(1)
+
+
+def running_products(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.cumprod(-1), x.cumprod(0)
+
+
 def far_from_zero(*shape: int) -> torch.Tensor:
     """The first elements are far from the others, and all are far from zero."""
     x = torch.randn(shape) + 1000
@@ -170,6 +189,11 @@ PROGRAMS: list[tuple[Callable[..., Any], Callable[[], list[torch.Tensor]], bool]
     (one_of_each_row, lambda: [randn(5, 9001), torch.tensor([0, 9000, -1, 9001, 77])], True),
     (gradient_of_logits, lambda: [randn(3, 9001, dtype=HALF), torch.tensor([0, 9000, 5000])], True),
     (gradient_of_logits, lambda: [randn(2, 8192), torch.tensor([8191, 17])], True),
+    (running_sums, lambda: [tied(300, 130).float()], True),
+    (running_sums, lambda: [tied(40, 3, 70).transpose(0, 2)], True),
+    (softmax_of_running_sums, lambda: [randn(3, 1000)], True),
+    (running_logarithms, lambda: [special(301)], True),
+    (running_products, lambda: [1 + randn(40, 300) / 10], True),
     (F.cross_entropy, lambda: [randn(5, 17003, dtype=HALF), torch.tensor([0, 17002, 5, -100, 7])], False),
 ]
 

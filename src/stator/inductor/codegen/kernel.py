@@ -74,6 +74,11 @@ class Kernel:
         return ((1 << len(self.loops)) - 1) & ~((1 << self.outer) - 1)
 
     @property
+    def scans(self) -> list[int]:
+        """Values that need those of earlier iterations of the inner loops."""
+        return [position for position, value in enumerate(self.values) if value.name == "scan"]
+
+    @property
     def phases(self) -> int:
         """The number of runs over the inner loops."""
         inner = self.inner_bits
@@ -238,6 +243,8 @@ class _Merger:
         if name == "reduce":
             loops &= ~kernel.inner_bits
             phase += 1
+        elif name == "scan":
+            loops |= kernel.inner_bits
         self.numbers[key] = len(kernel.values)
         kernel.values.append(KernelValue(name, args, dtype, loops, phase))
         return len(kernel.values) - 1

@@ -28,7 +28,7 @@ from .folding import (
     fold,
     is_exact_conversion,
 )
-from .vocabulary import ELEMENTWISE, NORMAL_DTYPES, REDUCTIONS, STORE_MODES, VOCABULARY, reduction_dtype
+from .vocabulary import ELEMENTWISE, NORMAL_DTYPES, REDUCTIONS, SCANS, STORE_MODES, VOCABULARY, reduction_dtype
 
 INDIRECT = "indirect"
 
@@ -235,6 +235,11 @@ class LoopRecorder:
             raise ValueError(f"unknown reduction {kind!r}; known: {', '.join(REDUCTIONS)}")
         value = self._with_checks(value)
         return self._append("reduce", (kind, value), reduction_dtype(kind, self.dtype(value)))
+
+    def scan(self, kind: str, value: Ref) -> Ref:
+        if kind not in SCANS:
+            raise ValueError(f"unknown scan {kind!r}; known: {', '.join(SCANS)}")
+        return self._append("scan", (kind, value), self.dtype(value))
 
     def welford(self, value: Ref) -> tuple[Ref, Ref, Ref]:
         """The mean, the sum of squared deviations, and the count."""

@@ -12,7 +12,7 @@ from stator.shapes.expr import Symbol
 
 from .body import IndexRef, LoopBody, Op, Ref
 from .printer import print_body
-from .vocabulary import ELEMENTWISE, NORMAL_DTYPES, REDUCTIONS, STORE_MODES, VOCABULARY, reduction_dtype
+from .vocabulary import ELEMENTWISE, NORMAL_DTYPES, REDUCTIONS, SCANS, STORE_MODES, VOCABULARY, reduction_dtype
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -42,7 +42,7 @@ def verify_body(
                     _fail(body, position, f"index uses unknown symbols {sorted(map(str, unknown))}")
         if op.name == "indirect":
             symbols.add(Symbol(f"indirect{position}"))
-        if op.name in ("reduce", "welford") and not body.reduction_vars:
+        if op.name in ("reduce", "scan", "welford") and not body.reduction_vars:
             _fail(body, position, "reduces without reduction loops")
         _verify_dtypes(body, position, op, dtype_of)
     if not any(op.name == "store" for op in body.ops):
@@ -68,6 +68,9 @@ def _verify_dtypes(body: LoopBody, position: int, op: Op, dtype_of: Callable[[st
             _fail(body, position, f"unknown reduction {op.args[0]!r}")
         if op.dtype is not reduction_dtype(op.args[0], operands[0]):  # type: ignore[arg-type]
             _fail(body, position, "wrong dtype of a reduction")
+    elif op.name == "scan":
+        if op.args[0] not in SCANS or op.dtype is not operands[0]:
+            _fail(body, position, f"no scan {op.args[0]!r} gives {op.dtype} from {operands[0]}")
     elif op.name == "random" and operands != [torch.int64, torch.int64]:
         _fail(body, position, f"a seed and a stream of {operands}")
     elif op.name == "normal" and op.dtype is not NORMAL_DTYPES.get(operands[0]):  # type: ignore[arg-type]

@@ -107,6 +107,7 @@ where        3 same any     y if the bool x else z; x may be any bool, y and z h
 load         4 special any  load(buffer, index, mask, other)
 store        5 special any  store(buffer, index, value, mode, mask)
 reduce       2 special any  reduce(kind, value): over all reduction loops
+scan         2 special number  scan(kind, value): over all iterations of the reduction loops up to this one
 welford      1 special float  mean, sum of squared deviations and count of value, over all reduction loops
 get          2 special any  get(value, i): component of a multi-valued result
 constant     2 special any  constant(number, dtype)
@@ -149,6 +150,12 @@ REDUCTIONS = {
     "xor_sum": "exclusive or of the bits",
     "argmax": "int64: position of the first largest in the flattened reduction loops; a NaN counts as largest",
     "argmin": "int64: position of the first smallest in the flattened reduction loops; a NaN counts as smallest",
+}
+
+SCANS = {
+    "sum": "as the reduction",
+    "prod": "as the reduction",
+    "logsumexp": "logarithm of the sum of powers of e; of floats",
 }
 
 # the dtype of `normal(bits)` by the dtype of the bits

@@ -312,6 +312,22 @@ class LoweringBuilder:
             self.emit(outputs, part, work)
         return targets
 
+    def scan(self, kind: str, tensor: Tensor, dim: int, working: torch.dtype, target: Tensor) -> None:
+        """Emit loops that write into `target`, a buffer of equal shape, for each element what a scan along `dim`,
+        computed in `working` dtype, gives there."""
+        memory: Stored = target.source  # type: ignore[assignment]
+        outer = [at for at in self.loop_order(target.shape, memory.strides) if at != dim]
+        variables, index = loop_variables(outer, target.shape)
+        where = (*index[:dim], _REDUCTION_SYMBOLS[0], *index[dim + 1 :])
+
+        def body(ops: Any) -> None:
+            value = ops.scan(kind, ops.to_dtype(tensor.load(ops, where), working))
+            ops.store(memory.buffer, linear(memory, where), ops.to_dtype(value, target.dtype))
+
+        ranges = tuple([target.shape[at] for at in outer])
+        frozen = self.freeze(body, variables, ranges, _REDUCTION_SYMBOLS[:1], (target.shape[dim],))
+        self.emit((memory.buffer,), frozen, tensor.work)
+
     # ---- library calls
 
     def argument(self, tensor: Tensor, strides: Strides | None = None) -> str | View:

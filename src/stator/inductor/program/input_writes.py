@@ -193,6 +193,8 @@ class _Runs:
             self.last = max(self.last, run)
         if op.name == "store":
             self.stored[op.args[0]] = (run, inside)  # type: ignore[index]
+        elif op.name == "scan":
+            inside = True
         elif op.name in ("reduce", "welford"):
             run, inside = run + (1 if op.name == "reduce" else 2), False  # welford: two sums, one after the other
             if op.name == "welford":

@@ -32,7 +32,7 @@ class LoopSummary:
     reads: frozenset[str]
     writes: frozenset[str]
     reduces: bool
-    positions: bool  # has an argmax or argmin
+    positions: bool  # has an argmax, an argmin or a scan
     iterations: ExprLike
     operations: int
     heavy: int
@@ -51,7 +51,7 @@ def summarize(node: Loops) -> LoopSummary:
             stores[Access(op.args[0], _index(body.indices, op.args[1]), plain)] = None  # type: ignore[arg-type]
         elif op.name in HEAVY:
             heavy += 1
-        elif op.name == "reduce" and op.args[0] in ("argmax", "argmin"):
+        elif op.name == "scan" or (op.name == "reduce" and op.args[0] in ("argmax", "argmin")):
             positions = True
     return LoopSummary(
         tuple(loads),

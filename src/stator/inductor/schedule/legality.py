@@ -245,7 +245,7 @@ def _injective(index: Expr, space: Space, inner: set[Symbol]) -> bool:
 
 
 def _keeps_position_order(members: list[Member], all_facts: list[LoopSummary], space: Space) -> bool:
-    """argmax and argmin count positions in the order of their own loops, so the inner loops must have that order."""
+    """argmax, argmin and scans follow the order of their own loops, so the inner loops must have that order."""
     if not any(facts.positions for facts in all_facts):
         return True
     expected = _flat([(loop.symbol, loop.size) for loop in space.inner])

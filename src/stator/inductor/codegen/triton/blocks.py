@@ -170,7 +170,8 @@ def _row_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ...])
         if r_block == _WARP_ROW and rows >= _MANY_ROWS:
             return _blocks(kernel, (), shared, inner, 1, r_block, True, 1)
     else:
-        if kernel.phases == 1 and not reductions(kernel, 0) and all(s.loops & kernel.inner_bits for s in kernel.stores):
+        separate = kernel.phases == 1 and not reductions(kernel, 0) and not kernel.scans
+        if separate and all(store.loops & kernel.inner_bits for store in kernel.stores):
             return _piece_blocks(kernel, shared, inner, rows, row)
         r_block = min(max(_power_of_two(row), _SHORTEST_STEP), _longest_step(kernel, rows))
     x_block = max(2048 // r_block, 1)

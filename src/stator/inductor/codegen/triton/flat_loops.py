@@ -44,8 +44,9 @@ def start_of_row(kernel: Kernel, blocks: Blocks, index: Expr) -> Expr | None:
 
 def unaligned_start(kernel: Kernel, blocks: Blocks) -> Expr | None:
     """Where rows that are looped over begin, if most accesses begin there, and wide accesses need more than a mask for
-    the last block: the rows begin or end anywhere. None for other kernels, and where a program has several rows."""
-    if blocks.persistent or blocks.x_block != 1 or kernel.outer == len(kernel.loops):
+    the last block: the rows begin or end anywhere. None for other kernels, for scans, whose loops keep their order, and
+    where a program has several rows."""
+    if blocks.persistent or blocks.x_block != 1 or kernel.outer == len(kernel.loops) or kernel.scans:
         return None
     found = [start_of_row(kernel, blocks, index) for index, _ in accesses(kernel)]
     starts = Counter([start for start in found if start is not None])

@@ -41,7 +41,7 @@ def next_phase_at_once(kernel: Kernel, phase: int) -> NextPhase | None:
     those around the mean of the first elements. If k of n elements were first, the squared distance of both means is
     below n / k times the variance, so that a sum of squares is at most so much larger than the result."""
     behind = reductions(kernel, phase + 1)
-    if not behind or inner_stores(kernel, phase + 1):
+    if not behind or inner_stores(kernel, phase + 1) or kernel.scans:
         return None
     now = reductions(kernel, phase)
     exponentials = {_maximum_below(kernel, total): total for total in behind}

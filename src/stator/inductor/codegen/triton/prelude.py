@@ -96,6 +96,15 @@ def combine_sum(x, y):
 def combine_prod(x, y):
     return x * y
 """,
+    # The logarithm of e**x + e**y. Infinities of one sign are at no distance from each other.
+    "combine_logsumexp": """
+@triton.jit
+def combine_logsumexp(x, y):
+    low = tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+    high = tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+    sum = high + libdevice.log1p(tl.exp(low - high))
+    return tl.where((low == high) & (tl.abs(high) == float("inf")), high, sum)
+""",
     "combine_xor_sum": """
 @triton.jit
 def combine_xor_sum(x, y):

@@ -276,6 +276,10 @@ class _Emitter(KernelStatements):
             self._accumulator(position, in_groups=True)
         for position in (one.squares for one in moments.values() if one.squares is not None):
             self._accumulator(position)
+        for position in needed:
+            if self.kernel.values[position].name == "scan":
+                kind, dtype = self._kind(position), self.dtype(position)
+                self.line(f"before{position} = tl.full([XBLOCK, 1], {identity(kind, dtype)}, {type_name(dtype)})")
         if self.blocks.x_block == 1 and self._runs_again(phase + 1 if behind is None else phase + 2):
             self.eviction = "evict_last"
         elif self.eviction:
@@ -400,6 +404,9 @@ class _Emitter(KernelStatements):
         if value.name == "indirect":
             self._define_indirect(position, value)
             return
+        if value.name == "scan":
+            self._define_scan(position, value)
+            return
         self.line(f"t{position} = {print_value(self, value)}")
 
     def _define_indirect(self, position: int, value: KernelValue) -> None:
@@ -411,6 +418,19 @@ class _Emitter(KernelStatements):
             if outside:
                 valid = f"({valid}) | ~({outside})"
             self.line(f'tl.device_assert({valid}, "index out of bounds for dimension with size {size}")')
+
+    def _define_scan(self, position: int, value: KernelValue) -> None:
+        """No lane needs a neutral element: those without an iteration come last."""
+        kind, source = value.args
+        block = f"tl.broadcast_to({self.operand(source.position)}, [XBLOCK, RBLOCK])"
+        scanned = f"tl.associative_scan({block}, 1, combine_{kind})"
+        if self.blocks.persistent:
+            self.line(f"t{position} = {scanned}")
+            return
+        self.line(f"t{position} = combine_{kind}(before{position}, {scanned})")
+        self.line(
+            f"before{position} = combine_{kind}(before{position}, tl.reduce({block}, 1, combine_{kind})[:, None])"
+        )
 
     # --- reductions ---
 

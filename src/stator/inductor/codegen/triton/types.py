@@ -59,12 +59,12 @@ def literal(value: float | int | bool, dtype: torch.dtype) -> str:
 
 
 def identity(kind: str, dtype: torch.dtype) -> str:
-    """The neutral element of a reduction, as a literal."""
+    """The neutral element of a reduction or scan, as a literal."""
     if kind in ("sum", "xor_sum", "any"):
         return number(0, dtype)
     if kind in ("prod", "all"):
         return number(1, dtype)
-    lowest = kind in ("max", "argmax")
+    lowest = kind in ("max", "argmax", "logsumexp")
     if dtype is torch.bool:
         return str(not lowest)
     if dtype.is_floating_point:

@@ -12,6 +12,7 @@ from . import (
     pointwise,
     random,
     reductions,
+    scans,
     special,
     views,
 )
