@@ -202,6 +202,8 @@ ROWS = [
         bytes_moved=lambda arguments: size(arguments[0]) + 2 * 50304 * 1024 * 4,
     ),
     Row("cumsum f32", lambda x: x.cumsum(-1), lambda: [randn(16384, 4096)]),
+    Row("cumsum f32 columns", lambda x: x.cumsum(0), lambda: [randn(4096, 16384)]),
+    Row("cumsum bf16 x50257", lambda x: x.cumsum(-1), lambda: [randn(4096, 50257, dtype=HALF)]),
 ]
 
 

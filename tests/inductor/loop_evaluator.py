@@ -113,6 +113,10 @@ class _Grid:
         flat = self._flat(value)
         return _REDUCTIONS[kind](flat).reshape([*flat.shape[: self.outer], *([1] * len(self.body.reduction_vars))])  # type: ignore
 
+    def _scan(self, op: Op) -> torch.Tensor:
+        kind, value = op.args
+        return _SCANS[kind](self._flat(value)).reshape(self.sizes)  # type: ignore
+
     def _flat(self, value: Any) -> torch.Tensor:
         """The operand with all reduction loops flattened into the last axis."""
         whole = self.values[value.position].broadcast_to(self.sizes)
@@ -183,6 +187,12 @@ _FUNCTIONS: dict[str, Any] = {
     "legendre_p": torch.special.legendre_polynomial_p,
     "lshift": torch.bitwise_left_shift,
     "rshift": torch.bitwise_right_shift,
+}
+
+_SCANS: dict[str, Any] = {
+    "sum": lambda x: x.cumsum(-1, dtype=x.dtype),
+    "prod": lambda x: x.cumprod(-1, dtype=x.dtype),
+    "logsumexp": lambda x: x.logcumsumexp(-1),
 }
 
 _REDUCTIONS: dict[str, Any] = {

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kernel_harness import Graph
 
 from stator.inductor.loops.float8 import BYTES
-from stator.inductor.loops.vocabulary import ELEMENTWISE, ITERATIVE, REDUCTIONS, VOCABULARY
+from stator.inductor.loops.vocabulary import ELEMENTWISE, ITERATIVE, REDUCTIONS, SCANS, VOCABULARY
 
 F32, F64, I32, I64, BOOL = torch.float32, torch.float64, torch.int32, torch.int64, torch.bool
 GRAPHS: dict[str, Callable[[], Graph]] = {}
@@ -112,6 +112,33 @@ for _kind in REDUCTIONS:
     for _number, _shape in enumerate(((3, 37, False), (5, 64, True), (2, 5000, False), (70, 2100, True))):
         _float = (F32, I64)[_number == 1]
         reduction(_kind, BOOL if _kind in ("any", "all") else _float, *_shape)
+
+
+def scan(kind: str, dtype: torch.dtype, rows: int, columns: int, strided: bool) -> None:
+    @graph(f"scan {kind} of {dtype}, {rows} x {columns}{' strided' if strided else ''}, and what follows")
+    def fill(made: Graph) -> None:
+        drawn = torch.randn(rows * columns) * 5 if kind == "logsumexp" else 1 + torch.randn(rows * columns) / 99
+        given = made.input(torch.randint(-3, 4, (rows * columns,)) if dtype is I64 else drawn.to(dtype))
+        out, largest, rest = (made.buffer(shape, dtype) for shape in ([rows, columns], [rows], [rows, columns]))
+        at = lambda one, other: other * rows + one if strided else one * columns + other  # noqa: E731
+
+        def body(ops: Any, index: Any, inner: Any) -> None:
+            found = ops.scan(kind, ops.load(given, at(index[0], inner[0])))
+            ops.store(out, at(index[0], inner[0]), found)
+            ops.store(largest, index[0] + 0, ops.reduce("max", found))
+
+        def behind(ops: Any, index: Any, _: Any) -> None:
+            found = ops.sub(ops.load(out, at(*index)), ops.load(largest, index[0] + 0))
+            ops.store(rest, at(*index), found)
+
+        made.node([out, largest], body, [rows], [columns])
+        made.node([rest], behind, [rows, columns])
+        made.outputs = [out, largest, rest]
+
+
+for _kind in SCANS:
+    for _number, _shape in enumerate(((3, 37, False), (5, 64, True), (2, 5000, False), (70, 2100, True))):
+        scan(_kind, I64 if _number == 1 and _kind == "sum" else F32, *_shape)
 
 
 @graph("a row is normalised after its mean and variance are known")

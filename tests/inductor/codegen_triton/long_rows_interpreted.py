@@ -111,6 +111,15 @@ def softmax_of_running_sums(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x.cumsum(-1), -1)
 
 
+def sums_of_running_sums(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Reductions over more loops than the scan runs over, over others, and over these."""
+    return x.cumsum(1).sum((1, 2)), x.cumsum(1).sum(1), x.cumsum(2).amax(1), x.cumsum(2).flip(2)
+
+
+def running_sums_in_place(x: torch.Tensor) -> None:
+    x.copy_(x.cumsum(-1) + x)
+
+
 def running_logarithms(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x.logcumsumexp(-1), x.logcumsumexp(0), torch.ones_like(x).cumsum(1)
 
@@ -193,6 +202,8 @@ PROGRAMS: list[tuple[Callable[..., Any], Callable[[], list[torch.Tensor]], bool]
     (running_sums, lambda: [tied(40, 3, 70).transpose(0, 2)], True),
     (softmax_of_running_sums, lambda: [randn(3, 1000)], True),
     (running_logarithms, lambda: [special(301)], True),
+    (sums_of_running_sums, lambda: [randn(3, 20, 30)], True),
+    (running_sums_in_place, lambda: [randn(5, 700)], True),
     (running_products, lambda: [1 + randn(40, 300) / 10], True),
     (F.cross_entropy, lambda: [randn(5, 17003, dtype=HALF), torch.tensor([0, 17002, 5, -100, 7])], False),
 ]
