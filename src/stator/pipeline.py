@@ -253,7 +253,7 @@ def compile_graph(
     if options.verify:
         verify_schedule(scheduled, lowered)
     with counters.timed("codegen"):
-        lowered = write_inputs(lowered, scheduled)
+        lowered, scheduled = write_inputs(lowered, scheduled)
         kernels = _print_kernels(scheduled, lowered, options)
         program = plan(
             lowered,

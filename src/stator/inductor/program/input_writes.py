@@ -1,6 +1,7 @@
 """Proves over the scheduled steps which new contents of inputs a program may write straight into the inputs' memory.
 
-An unproved content stays a fresh tensor that the caller copies. Nothing is reordered or rewritten here.
+An unproved content stays a fresh tensor that the caller copies. Nothing is reordered or rewritten here; steps that copy
+an input onto itself go.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from stator.shapes.expr import Expr, Symbol
 from .aliases import AliasAnalysis, buffers_in, is_check, reads_of, writes_of
 
 
-def write_inputs(lowered: Lowered, schedule: Schedule) -> Lowered:
+def write_inputs(lowered: Lowered, schedule: Schedule) -> tuple[Lowered, Schedule]:
     """Mark each new content of an input that may be written in place as living in that input.
 
     The buffer of such a content gets the input's name as `value`, and its output becomes None. An output that is the
-    unchanged input itself becomes None too. Other outputs stay as they are.
+    unchanged input itself becomes None too. Other outputs stay as they are. A scatter begins with a copy of its input,
+    which is needless then.
     """
     if not lowered.mutated:
-        return lowered
+        return lowered, schedule
     uses = _Uses(lowered, schedule)
     buffers, outputs = dict(lowered.buffers), list(lowered.outputs)
     for name, position in lowered.mutated:
@@ -35,7 +37,28 @@ def write_inputs(lowered: Lowered, schedule: Schedule) -> Lowered:
         elif isinstance(value, str) and uses.may_write(name, value):
             buffers[value] = replace(buffers[value], value=name)
             outputs[position] = None
-    return replace(lowered, buffers=buffers, outputs=outputs)
+    steps = [step for step in (_without_own_copies(step, buffers) for step in schedule.steps) if step is not None]
+    return replace(lowered, buffers=buffers, outputs=outputs), Schedule(tuple(steps))
+
+
+def _without_own_copies(
+    step: Group | Combination | Extern, buffers: Mapping[str, Buffer]
+) -> Group | Combination | Extern | None:
+    if isinstance(step, Combination):
+        kept = tuple([part for part in step.parts if not _copies_onto_itself(part, buffers)])
+        return replace(step, parts=kept) if len(kept) > 1 else kept[0] if kept else None
+    return None if isinstance(step, Group) and _copies_onto_itself(step, buffers) else step
+
+
+def _copies_onto_itself(group: Group, buffers: Mapping[str, Buffer]) -> bool:
+    """True if the group stores elements of an input into places of this input that they already have."""
+    for member in group.members:
+        if [op.name for op in member.body.ops] != ["load", "store"]:
+            return False
+        (source, place, mask, _), (target, where, _, mode, kept) = (op.args for op in member.body.ops)
+        if buffers[target].value != source or place != where or (mask, mode, kept) != (None, None, None):  # type: ignore[index]
+            return False
+    return True
 
 
 class _Uses:

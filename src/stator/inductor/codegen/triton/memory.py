@@ -99,9 +99,10 @@ class KernelStatements(Statements):
         lanes = self._store_mask(store, extra)
         value = self.operand(store.value)
         dtype = self.buffers[store.buffer].layout.dtype
-        if store.mode is not None and (store.mode, dtype) not in ATOMIC_STORES:
+        plain = store.mode in (None, "last")  # of values for one element, eager's kernels store any, too
+        if not plain and (store.mode, dtype) not in ATOMIC_STORES:
             raise CompileError("inductor", f"Triton kernels have no atomic stores of mode {store.mode!r} to {dtype}")
-        if store.mode is None:
+        if plain:
             last = self.eviction == "evict_first" and store.loops & self.r_bits
             policy = ", eviction_policy='evict_first'" if last else ""  # results leave the cache to other rows
             self.line(f"tl.store({address}, {value}{', ' + lanes if lanes else ''}{policy})")

@@ -174,7 +174,7 @@ def scatter_into(
     if dtype is torch.bool:
         mode = _MODES_OF_BOOL.get(mode, mode)
     working = computation_dtype(x.dtype) if mode in ("add", "mul") else x.dtype
-    if mode is not None and x.device.type != "cpu" and (mode, working) not in ATOMIC_STORES:
+    if mode not in (None, "last") and x.device.type != "cpu" and (mode, working) not in ATOMIC_STORES:
         return NotImplemented
     strides = builder.meta.stride if builder.meta.shape == x.shape else contiguous_strides(x.shape)
     if not (in_place and working is x.dtype and x.strides == tuple(strides)):
