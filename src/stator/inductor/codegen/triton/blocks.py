@@ -28,7 +28,7 @@ _SUM_ELEMENTS = 1024  # of a block whose columns are summed, too
 _LONG_SUM_ROW = 4096  # elements of a row that is summed with the next one
 _AHEAD, _AHEAD_BYTES = 3, 1 << 16  # stages of loads ahead of their rows, in so much shared memory
 _STEP = 4096  # elements of a step along rows that do not fit in registers
-_JOINT_STEP = 2048  # where accumulators of joint reductions take registers, too
+_JOINT_STEP = 2048  # where accumulators of joint reductions or scans take registers, too
 _PIECE = 1  # steps of a program along a row without a reduction
 _LONG_STEP = 512  # elements of a step along columns, where programs are few
 _LONG_COLUMN = 1024  # elements of a column that has longer steps
@@ -191,6 +191,8 @@ def _longest_step(kernel: Kernel, rows: int) -> int:
     if _runs_once(kernel):
         joint = next_phase_at_once(kernel, 0)
         return _STEP if joint and joint.exponentials else _JOINT_STEP
+    if kernel.scans:
+        return _JOINT_STEP
     return 2 * _STEP if kernel.phases > 1 else _STEP
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -16,21 +15,21 @@ from stator.prims.type_promotion import computation_dtype
 
 aten = torch.ops.aten
 _KINDS = {"cumsum": "sum", "cumprod": "prod", "logcumsumexp": "logsumexp"}
-_LONGEST = 4096  # elements of a scan that one program computes, where few programs work at once
+_LONGEST = 16384  # elements of a single row that one program computes; the library divides longer ones among programs
 
 
 @lowers(aten.cumsum.default, aten.cumprod.default, aten.logcumsumexp.default)
 def _scan(builder: LoweringBuilder, x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    """NotImplemented for few long rows, which the library divides among programs, and for deterministic algorithms,
-    under which eager refuses."""
+    """NotImplemented for a single long row, and where eager refuses: deterministic algorithms, some dtypes."""
+    meta, name = builder.meta, builder.node.target._schema.name.removeprefix("aten::")
     if not traits_of(x.device).scans or not x.rank or torch.are_deterministic_algorithms_enabled():
         return NotImplemented
-    dim, meta = wrap_dim(dim, x.rank), builder.meta
-    shape = x.sizes.hints(x.shape)
-    many = math.prod(shape) >= traits_of(x.device).programs * shape[dim]
-    if (shape[dim] > _LONGEST and not many) or any(x.sizes.decide("==", size, 0) for size in x.shape):
+    dim = wrap_dim(dim, x.rank)
+    length, count = x.sizes.hints((x.shape[dim], x.numel))
+    if length == count > _LONGEST or any(x.sizes.decide("==", size, 0) for size in x.shape):
         return NotImplemented
-    name = builder.node.target._schema.name.removeprefix("aten::")
+    if meta.dtype is torch.bool or (name == "logcumsumexp" and not meta.dtype.is_floating_point):
+        return NotImplemented
     target = builder.new_buffer(x.shape, meta.stride, meta.dtype, x.device)
     builder.scan(_KINDS[name], x, dim, computation_dtype(meta.dtype), target)
     return target
