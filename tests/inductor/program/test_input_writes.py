@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import stator
+from stator import pipeline
 from stator.base.config import Options
 from stator.graph.tracing.tracer import trace
 from stator.inductor.lower import can_lower
+from stator.inductor.program.steps import Launch, Program
 from stator.pipeline import compile_graph
 
 
@@ -59,6 +61,15 @@ def product_into(x, y):
     torch.mm(y, y, out=x)
 
 
+def rows_stored(x, y):
+    x.index_copy_(0, y[0, :3].argsort(), y[:3])
+    return x.sum(0)
+
+
+def rows_assigned(x, y):
+    x[y[0, :4].argsort()] = y[:4]
+
+
 def running_statistics(x, y):
     y[0].lerp_(x.mean(0), 0.1)
     return x - x.mean(0)
@@ -66,7 +77,7 @@ def running_statistics(x, y):
 
 IN_PLACE = [
     *(add, chain, rows_centred, softmax_of_itself, scaled_by_its_norm, returned_too, old_value_is_read_earlier),
-    *(old_value_is_returned, product_into),
+    *(old_value_is_returned, product_into, rows_stored, rows_assigned),
 ]
 
 
@@ -137,6 +148,18 @@ def test_written_in_place(function: Callable) -> None:
     results = call(x, y)
     assert mutated and all(results[position] is None for _, position in mutated)
     torch.testing.assert_close([x, y], expected)
+
+
+@pytest.mark.parametrize("function", [rows_stored, rows_assigned], ids=lambda f: f.__name__)
+def test_rows_stored_into_an_input_leave_the_others_alone(function: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel runs over the whole input but that of the sum."""
+    programs: list[Program] = []
+    usual = pipeline.plan
+    monkeypatch.setattr(pipeline, "plan", lambda *args, **named: programs.append(usual(*args, **named)) or programs[-1])
+    compiled(function, torch.randn(48, 48), torch.randn(48, 48))
+    (program,) = programs
+    launches = [step for step in program.steps if isinstance(step, Launch)]
+    assert len(launches) == (2 if function is rows_stored else 1)
 
 
 @pytest.mark.each_pair
