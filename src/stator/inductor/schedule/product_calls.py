@@ -34,6 +34,8 @@ _OPERATORS: dict[Any, tuple[int | None, int]] = {
     _aten.baddbmm.out: (0, 1),
 }
 
+Effects = tuple[set[str], set[str], bool]  # what a step reads, what it writes, whether nothing may move past it
+
 
 @dataclass(frozen=True, slots=True)
 class ProductCall:
@@ -60,6 +62,7 @@ class ProductSteps:
             self.steps.append(step)
         self.lowered = lowered
         self.buffers = dict(lowered.buffers)
+        self.known: dict[int, tuple[Group | Extern, Effects]] = {}  # by identities, which end with their steps
 
     # ---- what a library call computes -------------------------------------------------------------
 
@@ -126,8 +129,13 @@ class ProductSteps:
 
     # ---- order ------------------------------------------------------------------------------------
 
-    def effects(self, step: Group | Extern) -> tuple[set[str], set[str], bool]:
-        """(reads, writes, whether nothing may move past the step)."""
+    def effects(self, step: Group | Extern) -> Effects:
+        found = self.known.get(id(step))
+        if found is None:
+            found = self.known[id(step)] = step, self._effects(step)
+        return found[1]
+
+    def _effects(self, step: Group | Extern) -> Effects:
         if isinstance(step, Group):
             return set(step.reads), set(step.writes), any(isinstance(self.buffers[n].value, str) for n in step.writes)
         fixed = step.style == "mutates" or has_effects(step.target, step.args, step.kwargs)
