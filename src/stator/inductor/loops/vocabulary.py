@@ -165,7 +165,7 @@ NORMAL_DTYPES = {torch.int32: torch.float32, torch.int64: torch.float64}
 ITERATIVE = frozenset(("gcd", "zeta", "hermite_h", "hermite_he", "laguerre_l", "legendre_p"))
 
 # How a store combines with an element that is written more than once. None: no element may be. "last": the loops run in
-# order, and the last iteration wins. The others combine the value with the memory's content.
+# order, and the last iteration wins; on a GPU any one wins. The others combine the value with the memory's content.
 STORE_MODES = (None, "add", "max", "min", "mul", "last", "row_sum")
 ORDERED_STORE_MODES = ("max", "min", "mul", "last")  # printers without an atomic form of these run the loops in order
 # Stores that GPUs combine atomically. Those of floats lose a NaN in `max` and `min`.
