@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from tests.inductor.all_sizes import symbolic_fakes
 from tests.inductor.claimed_gpu import attention_kernels, attention_of_a_gpu, scheduled_on_gpu
 
+from stator.inductor.program import write_inputs
 from stator.shapes.environment import Environment
 
 CUDNN = "aten._scaled_dot_product_cudnn_attention.default"
@@ -104,3 +106,18 @@ def test_other_devices_have_atens_kernels_for_long_attention(monkeypatch: pytest
 @pytest.mark.parametrize("tensors", (sides(8, 128, 128, 512), sides(8, 128, 128, 20), sides(8, 64, 64, 65)))
 def test_short_attention_that_no_launch_takes_stays(tensors: list[torch.Tensor]) -> None:
     assert kernels(by_hand, tensors) == [SEPARATE]
+
+
+def test_caches_of_keys_are_written_in_place_and_not_copied() -> None:
+    def decode(keys: Any, values: Any, at: Any, key: Any, value: Any, query: Any) -> Any:
+        keys.index_copy_(2, at, key)
+        values.index_copy_(2, at, value)
+        return called(query, keys, values)
+
+    caches, rows = ([torch.empty(1, 8, length, 64, dtype=torch.bfloat16) for _ in range(3)] for length in (2048, 1))
+    tensors = [*caches[:2], torch.empty(1, dtype=torch.int64), *rows]
+    found, lowered = scheduled_on_gpu(decode, symbolic_fakes(tensors, [()] * 6, Environment()))
+    written = replace(lowered, mutated=tuple(zip(lowered.inputs[:2], (1, 2), strict=True)))
+    _, steps = write_inputs(written, found)
+    assert attention_kernels(steps) == attention_kernels(found) == [JOINED]
+    assert len(steps.steps) == len(found.steps) - 2

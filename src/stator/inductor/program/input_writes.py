@@ -47,7 +47,7 @@ def _without_own_copies(
     if isinstance(step, Combination):
         kept = tuple([part for part in step.parts if not _copies_onto_itself(part, buffers)])
         return replace(step, parts=kept) if len(kept) > 1 else kept[0] if kept else None
-    return None if isinstance(step, Group) and _copies_onto_itself(step, buffers) else step
+    return None if type(step) is Group and _copies_onto_itself(step, buffers) else step
 
 
 def _copies_onto_itself(group: Group, buffers: Mapping[str, Buffer]) -> bool:
