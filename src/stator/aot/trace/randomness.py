@@ -60,6 +60,7 @@ def functionalize_random(gm: fx.GraphModule) -> fx.GraphModule:
     if draw.stream:
         counters.count("random_operators", draw.stream)
         remove_dead(gm.graph)
+        draw.remove_unused_seeds()
         gm.recompile()
     return gm
 
@@ -131,6 +132,13 @@ class Draw:
             with self.graph.inserting_before(first):
                 found = self.seeds[device] = random.seed(device)
         return found
+
+    def remove_unused_seeds(self) -> None:
+        """No result depends on such numbers, as where a layer is dropped with probability zero. A seed of the CPU would
+        keep a program of another device from being recorded."""
+        for seed in self.seeds.values():
+            if not seed.node.users:
+                self.graph.erase_node(seed.node)
 
     def _next(self) -> int:
         self.stream += 1
