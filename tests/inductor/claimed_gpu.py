@@ -62,16 +62,20 @@ def attention_of_a_gpu(
 
 def scheduled_on_gpu(function: Callable[..., Any], fakes: Sequence[Any]) -> tuple[Schedule, Lowered]:
     """The steps of a program without gradients. fakes: fake tensors on the CPU."""
+    lowered = lowered_on_gpu(function, fakes)
+    choose = partial(triton.choose_attention, lowered=lowered)
+    found, lowered = fuse_attention(schedule(lowered), lowered, choose)
+    verify_schedule(found, lowered)
+    return found, lowered
+
+
+def lowered_on_gpu(function: Callable[..., Any], fakes: Sequence[Any]) -> Lowered:
     with torch.no_grad():
         gm = trace(function, fakes, keep=can_lower).graph
     _move(gm)
     pipeline._rewrite(gm, exact_random=False)
     graph, sizes = with_expressions(gm)
-    lowered = lower(run_passes(graph, False), False, sizes)
-    choose = partial(triton.choose_attention, lowered=lowered)
-    found, lowered = fuse_attention(schedule(lowered), lowered, choose)
-    verify_schedule(found, lowered)
-    return found, lowered
+    return lower(run_passes(graph, False), False, sizes)
 
 
 def attention_kernels(found: Schedule) -> list[str]:

@@ -52,7 +52,7 @@ class _Convolutions(ProductSteps):
         for place in reversed(range(at)):
             step = self.steps[place]
             if isinstance(step, ConvolutionGroup) and len(step.members) == 1 and step.writes[0] in follower.reads:
-                fused = self._together(step, follower) if self._may_move(place, at) else None
+                fused = self._together(step, follower) if self.may_move(place, at) else None
                 if fused is not None:
                     self.steps[at] = fused
                     del self.steps[place]
@@ -75,15 +75,6 @@ class _Convolutions(ProductSteps):
         if any(memory_owner(name, self.buffers) in owners for name in fused.writes):
             return None
         return replace(fused, name=follower.name)
-
-    def _may_move(self, start: int, end: int) -> bool:
-        """True if the step at the first place may run just before the step at the second instead."""
-        reads, writes, fixed = self.effects(self.steps[start])
-        for step in self.steps[start + 1 : end]:
-            others_read, others_write, stays = self.effects(step)
-            if stays or writes & (others_read | others_write) or reads & others_write:
-                return False
-        return not fixed
 
 
 def _stored(

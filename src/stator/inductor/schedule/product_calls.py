@@ -25,6 +25,7 @@ DTYPES = (torch.float16, torch.bfloat16)
 LOOPS = OUTER[:3]  # batch, row, column
 # Operations that an epilogue may not have: reductions, and what needs a check or a mask of its own
 _REFUSED = frozenset(("reduce", "welford", "get", "indirect"))
+Effects = tuple[set[str], set[str], bool]  # of a step: what it reads and writes, whether nothing may move past it
 _aten = torch.ops.aten
 # By operator: the position of the bias, if there is one, and of the left side
 _OPERATORS: dict[Any, tuple[int | None, int]] = {
@@ -140,6 +141,18 @@ class ProductSteps:
             return set(step.reads), set(step.writes), any(isinstance(self.buffers[n].value, str) for n in step.writes)
         fixed = step.style == "mutates" or has_effects(step.target, step.args, step.kwargs)
         return extern_reads(step), extern_writes(step), fixed
+
+    def may_move(self, start: int, end: int) -> bool:
+        """True if the step at one place may come next to the step at the other place instead."""
+        effects = self.effects(self.steps[start])
+        between = self.steps[min(start, end) + 1 : max(start, end)]
+        return not effects[2] and not any(conflict(effects, self.effects(step)) for step in between)
+
+
+def conflict(one: Effects, other: Effects) -> bool:
+    """True if the order of two steps matters."""
+    (reads, writes, fixed), (others_read, others_write, stays) = one, other
+    return fixed or stays or not (writes.isdisjoint(others_read | others_write) and reads.isdisjoint(others_write))
 
 
 def matrices_of(view: View) -> Matrices:

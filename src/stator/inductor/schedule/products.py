@@ -12,7 +12,7 @@ from stator.inductor.buffers import Extern, Loops, Lowered
 
 from .accesses import memory_owner, summarize
 from .groups import Group, ProductGroup, ProductPart, Products, Schedule, Tile
-from .product_calls import ProductCall, ProductSteps, over_elements
+from .product_calls import Effects, ProductCall, ProductSteps, conflict, over_elements
 from .shared_depth import may_share_depth, with_shared_depth
 
 Choose = Callable[[ProductGroup, bool], Tile | None]  # the second argument: programs may share the depth
@@ -39,6 +39,7 @@ class _ProductFusion(ProductSteps):
         calls = {at: call for at, step in enumerate(self.steps) if (call := self.product(step)) is not None}
         if not calls:
             return self.steps
+        before = list(self.steps)
         self._absorb({call.result for call in calls.values()})
         for at, step in enumerate(self.steps):
             call = self.product(step)
@@ -51,7 +52,22 @@ class _ProductFusion(ProductSteps):
         for step in [step for step in steps if isinstance(step, ProductGroup)]:
             if step.products.tile is not None and step.products.tile.split > 1:
                 steps = with_shared_depth(steps, step, self.buffers)
-        return steps
+        return self._returned(steps, before)
+
+    def _returned(self, steps: list[Group | Extern], before: Sequence[Group | Extern]) -> list[Group | Extern]:
+        """Move calls that no launch replaces back towards their places. Behind these, they would keep operands alive
+        for long: the loops that widen gradients of weights may be the last steps of a backward."""
+        places = {id(step): at for at, step in enumerate(before)}
+        found: list[tuple[int, Group | Extern, Effects]] = []
+        for step in steps:
+            parts = step.products.steps if isinstance(step, ProductGroup) else ((step,),)
+            at, last = len(found), found[-1][0] if found else 0
+            place, effects = max(places.get(id(one), last) for part in parts for one in part), self.effects(step)
+            if isinstance(step, Extern):
+                while at and found[at - 1][0] > place and not conflict(found[at - 1][2], effects):
+                    at -= 1
+            found.insert(at, (place, step, effects))
+        return [step for _, step, _ in found]
 
     def _chosen(self, step: Group | Extern) -> Sequence[Group | Extern]:
         """The launch, or its parts as launches of their own, or the calls that it would replace."""
@@ -101,7 +117,7 @@ class _ProductFusion(ProductSteps):
             found = [(where, call) for where in range(at) if (call := self.product(self.steps[where])) is not None]
             found = [(where, call) for where, call in found if call.result in follower.reads]
             found = [one for one in found if found[-1][1] is one[1] or _together(found[-1][1], one[1])]
-            if not found or not all(self._may_move(where, at) for where, _ in found):
+            if not found or not all(self.may_move(where, at) for where, _ in found):
                 continue
             externs = [self.steps[where] for where, _ in found]
             group = self._group(externs, [call for _, call in found], follower)  # type: ignore[arg-type]
@@ -114,17 +130,6 @@ class _ProductFusion(ProductSteps):
         owners = {memory_owner(name, self.buffers) for name in group.products.operands}
         return any(memory_owner(name, self.buffers) in owners for name in group.writes)
 
-    # ---- order ------------------------------------------------------------------------------------
-
-    def _may_move(self, start: int, end: int) -> bool:
-        """True if the step at one place may come next to the step at the other place instead."""
-        reads, writes, fixed = self.effects(self.steps[start])
-        for step in self.steps[min(start, end) + 1 : max(start, end)]:
-            others_read, others_write, stays = self.effects(step)
-            if fixed or stays or writes & (others_read | others_write) or reads & others_write:
-                return False
-        return not fixed
-
     # ---- products side by side --------------------------------------------------------------------
 
     def _join(self) -> None:
@@ -136,9 +141,9 @@ class _ProductFusion(ProductSteps):
                 at += 1
                 continue
             one, other = self.steps[at], self.steps[found]
-            if self._may_move(found, at) and not self._depends(other, one):
+            if self.may_move(found, at) and not self._depends(other, one):
                 place, gone = at, found
-            elif self._may_move(at, found) and not self._depends(other, one):
+            elif self.may_move(at, found) and not self._depends(other, one):
                 place, gone = found, at
             else:
                 at += 1
@@ -157,7 +162,7 @@ class _ProductFusion(ProductSteps):
             _key(first) == _key(second)
             and len(first.parts) + len(second.parts) <= MOST_PARTS
             and not self._depends(two, one)
-            and (self._may_move(other, at) or self._may_move(at, other))
+            and (self.may_move(other, at) or self.may_move(at, other))
         )
 
     def _depends(self, step: Group | Extern, earlier: Group | Extern) -> bool:
