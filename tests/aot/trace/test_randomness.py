@@ -160,6 +160,15 @@ def test_dropout_outside_of_training_draws_nothing() -> None:
     assert drawing(graph) == []
 
 
+def test_numbers_that_nothing_reads_are_not_drawn() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch.rand([])
+        return x + 1
+
+    assert drawing(traced(function, torch.randn(5))) == ["aten.rand.default"]
+    assert drawing(rewritten(function, torch.randn(5))) == []
+
+
 def test_every_operator_has_a_stream_and_equal_graphs_have_equal_ones() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return F.dropout(x, 0.5) + torch.rand_like(x) + torch.randn(5)
