@@ -152,16 +152,17 @@ def _separable(body: LoopBody) -> bool:
 
 
 def _neighbours_are_results(body: LoopBody) -> bool:
+    """True if neighbouring elements lie in other rows, be it in one of several buffers: a program for each row would
+    read these element by element."""
     if not body.vars:
         return False
-    votes = 0
     result, reduced = body.vars[-1], body.reduction_vars[-1]
     for op in body.ops:
         if op.name == "load":
             index = body.indices[op.args[1].position]  # type: ignore[union-attr]
-            if result in index.symbols and reduced in index.symbols:
-                votes += (index.coefficient(result) == 1) - (index.coefficient(reduced) == 1)
-    return votes > 0
+            if {result, reduced} <= index.symbols and index.coefficient(result) == 1:
+                return True
+    return False
 
 
 def _pieces(at: int, size: ExprLike, target: float, aligned: bool, sizes: SizeKnowledge) -> _Split:
