@@ -207,3 +207,45 @@ def test_gradients_of_a_bias(function: Any, shape: tuple[int, ...], dtype: torch
     for mine, eager, exact in zip(*results, strict=True):
         errors = [float((one.double() - exact).norm() / exact.norm()) for one in (mine, eager)]
         assert errors[0] <= max(1.1 * errors[1], 1e-6)
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("scale", (1.0, None))
+@pytest.mark.parametrize("wanted", ((0, 1, 2, 3), (3,), (0, 2)))
+def test_attention_that_widens_half_floats(scale: float | None, wanted: tuple[int, ...], on_cpus: None) -> None:
+    """ATen's composite attention, which a bias that lies otherwise in memory gets; one row sees no key."""
+
+    def function(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        composite = aten._scaled_dot_product_attention_math
+        return composite(query, key, value, bias, 0.0, False, None, scale=scale)[0].transpose(1, 2).contiguous()
+
+    torch.manual_seed(0)
+    sides = [torch.randn(2, rows, 3, 8).bfloat16().transpose(1, 2) for rows in (16, 24, 24)]
+    bias = torch.randn(2, 16, 24, 3).bfloat16()
+    bias[0, 3], bias[1, 2, 5:] = -torch.inf, -torch.inf
+    given = [*sides, bias.permute(0, 3, 1, 2)]
+    tangent = torch.randn(2, 16, 3, 8).bfloat16()
+    results = []
+    before = counters.counts["fused_attention"]
+    for call, dtype in ((function, torch.float64), (function, None), (stator.compile(function), None)):
+        made = [one.to(dtype or one.dtype).requires_grad_(at in wanted) for at, one in enumerate(given)]
+        out = call(*made)
+        results.append([out, *torch.autograd.grad(out, [made[at] for at in wanted], tangent.to(out.dtype))])
+    assert counters.counts["fused_attention"] > before and found
+    for exact, eager, actual in zip(*results, strict=True):
+        assert actual.stride() == eager.stride()
+        errors = [float((one.double() - exact).norm() / exact.norm()) for one in (eager, actual)]
+        assert errors[1] < 1.25 * errors[0]
+
+
+@pytest.mark.fixed_sizes
+def test_other_attention_that_widens_half_floats_stays(on_cpus: None) -> None:
+    """A program that asks for ATen's composite attention where nothing else keeps it from another kernel."""
+
+    def function(query: Tensor, bias: Tensor) -> Tensor:
+        return aten._scaled_dot_product_attention_math(query, query, query, bias)[0]
+
+    before = counters.counts["fused_attention"]
+    query = torch.randn(2, 3, 16, 8).bfloat16().requires_grad_()
+    stator.compile(function)(query, torch.randn(2, 3, 16, 16).bfloat16()).sum().backward()
+    assert counters.counts["fused_attention"] == before

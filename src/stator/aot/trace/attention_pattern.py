@@ -71,12 +71,19 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """result: the product of weights and values, a batch of matrices. gradients: None if no gradient is computed."""
+    """result: the product of weights and values, a batch of matrices. gradients: None if no gradient is computed. safe:
+    rows of scores that are all minus infinity have weights of zero, where softmax alone gives NaN."""
 
     scores: Scores
-    softmax: fx.Node
     result: fx.Node
     gradients: Gradients | None
+    safe: bool = False
+
+    @property
+    def sides(self) -> tuple[fx.Node, fx.Node, fx.Node]:
+        """Queries, transposed keys, and values, each a batch of matrices."""
+        values: Any = self.result.args[1]
+        return self.scores.queries, self.scores.keys, values
 
 
 def find_attention(softmax: fx.Node) -> Attention | None:
@@ -85,18 +92,19 @@ def find_attention(softmax: fx.Node) -> Attention | None:
     meta = meta_of(softmax)
     if meta is None or len(meta.shape) not in (3, 4) or dim not in (-1, len(meta.shape) - 1):
         return None
-    scores = _scores(source, softmax)
+    safe = _safe_weights(softmax)
+    scores = _scores(source, softmax) if safe is None else _made_of(source)
     if scores is None or not _shows(softmax, scores.product):
         return None
-    readers = _readers_of_weights(softmax)
+    readers = _readers_of_weights(softmax if safe is None else safe)
     if readers is None or _dtype(readers.result) is not _dtype(scores.product):
         return None
     if not _shows(readers.result.args[0], scores.product):
         return None
     if readers.turned is None and readers.of_scores is None:
-        return Attention(scores, softmax, readers.result, None)
+        return Attention(scores, readers.result, None, safe is not None)
     gradients = _gradients(scores, readers)
-    return None if gradients is None else Attention(scores, softmax, readers.result, gradients)
+    return None if gradients is None else Attention(scores, readers.result, gradients, safe is not None)
 
 
 def meta_of(node: Any) -> TensorMeta | None:
@@ -119,8 +127,10 @@ def _dtype(node: Any) -> torch.dtype | None:
 
 def _scores(node: Any, reader: fx.Node) -> Scores | None:
     """What `node`, which `reader` alone may read, adds to and makes of a product of matrices."""
-    if not isinstance(node, fx.Node) or list(node.users) != [reader]:
-        return None
+    return _made_of(node) if isinstance(node, fx.Node) and list(node.users) == [reader] else None
+
+
+def _made_of(node: Any) -> Scores | None:
     if node.target is aten.bmm.default:
         queries, keys = node.args
         return Scores(node, queries, keys, 1.0, (), None)  # type: ignore[arg-type]
@@ -138,6 +148,30 @@ def _scores(node: Any, reader: fx.Node) -> Scores | None:
     if inner.sizes not in (None, sizes):
         return None
     return replace(inner, factor=inner.factor * factor, biases=biases, sizes=sizes)
+
+
+def _safe_weights(softmax: fx.Node) -> fx.Node | None:
+    """The weights that ATen's composite attention makes of a softmax, with zeros in rows that see nothing; or None."""
+    source: Any = softmax.args[0]
+    where = _sole_reader(softmax)
+    if where is None or where.target is not aten.where.self or where.args[2] is not softmax:
+        return None
+    hidden, zero, _ = where.args
+    if not isinstance(hidden, fx.Node) or hidden.target is not aten.all.dim:
+        return None
+    test: Any = hidden.args[0]
+    plain = (
+        test.target is aten.eq.Scalar
+        and test.args == (source, -torch.inf)
+        and hidden.args[1:] in ((-1, True), (len(softmax.meta["val"].shape) - 1, True))
+        and isinstance(zero, fx.Node)
+        and zero.target is aten.full.default
+        and zero.args == ([], 0.0)
+        and set(source.users) == {test, softmax}
+        and list(test.users) == [hidden]
+        and list(hidden.users) == [where]
+    )
+    return where if plain else None
 
 
 def _sum_with_product(node: fx.Node) -> Scores | None:
@@ -327,7 +361,7 @@ _Products = tuple[fx.Node | None, fx.Node | None, fx.Node | None]
 def _gradients_of_product(node: fx.Node, scores: Scores) -> _Products | None:
     """The products with keys and with queries that read the gradient of the scores, `node`, and that gradient if others
     read it."""
-    factor, shown = 1.0, None
+    start, factor, shown = node, 1.0, None
     while (reader := _next_step(node)) is not None:
         if len(node.users) > 1:
             if shown is not None or factor != 1.0:
@@ -336,6 +370,8 @@ def _gradients_of_product(node: fx.Node, scores: Scores) -> _Products | None:
         step = step_factor(reader)
         assert step is not None
         node, factor = reader, factor * step
+    if shown is None and not any(user.target is aten.bmm.default for user in node.users):
+        return None, None, start
     if abs(factor - scores.factor) > 1e-12 * abs(scores.factor):
         return None
     queries, keys = scores.queries, scores.keys

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import fx
 
 from stator.aot.runtime.eager import keep_all
@@ -25,7 +26,18 @@ from stator.prims.operators.attention_gradients import attention_gradients
 from stator.prims.record import TensorMeta, record
 
 from .attention_gradients import GradientRule
-from .attention_pattern import FLOATS, KEPT, TURNED, Attention, find_attention, meta_of, order_of, softmaxes
+from .attention_pattern import (
+    FLOATS,
+    KEPT,
+    TURNED,
+    Attention,
+    Gradients,
+    find_attention,
+    meta_of,
+    order_of,
+    softmaxes,
+    step_factor,
+)
 
 aten = torch.ops.aten
 
@@ -92,6 +104,8 @@ class _Rewriter:
 
     def fuse(self, found: Attention) -> bool:
         """Replace one attention; False if it stays as it is."""
+        if found.safe:
+            return self._fuse_widened(found)
         if found.gradients is not None and self._differentiate_operands(found):
             return True
         if found.gradients is not None and found.gradients.scores is not None:
@@ -186,7 +200,7 @@ class _Rewriter:
         if tracked:
             operands = tuple([self._fake(self.tracer.current(one)).requires_grad_(True) for one in operands])
         with self._recording(tracked):
-            attended: Any = torch.nn.functional.scaled_dot_product_attention(
+            attended: Any = F.scaled_dot_product_attention(
                 operands[0], operands[1], operands[2], bias, scale=found.scores.factor
             )
         node, kernels = self.tracer.current(attended), 0
@@ -228,8 +242,7 @@ class _Rewriter:
     def _differentiate(self, found: Attention, attended: Any, operands: Sequence[Any]) -> None:
         gradients = found.gradients
         assert gradients is not None
-        readers = [*gradients.tangent.users]
-        first = next(node for node in self.graph.nodes if node in readers and node.meta.get("backward"))
+        first = self._first_of_backward(gradients)
         before = first.prev
         shape = tuple(attended.shape)
         with self.graph.inserting_before(first):
@@ -240,9 +253,7 @@ class _Rewriter:
                 made: tuple[Any, ...] = of_query, of_key.transpose(-1, -2), of_value
         nodes = [self.tracer.current(one) for one in made]
         self._inherit(before, first)
-        for old, new in zip((gradients.queries, gradients.keys, gradients.values), nodes, strict=True):
-            if old is not None:
-                self._replace(old, new)
+        self._replace_gradients(gradients, nodes, None)
 
     def _differentiate_operands(self, found: Attention) -> bool:
         """Let a kernel of our own compute the gradients, from the operands alone. The forward stays as it is."""
@@ -265,6 +276,61 @@ class _Rewriter:
         sides = _source(found.scores.queries, shapes[0]), _rows(found.scores.keys, sizes), found.result.args[1]
         return self._record_gradients(found, sides[0], sides[1], _source(sides[2], shapes[1]), shapes)
 
+    # ---- ATen's composite attention, which multiplies half floats as float32 -----------------------------------------
+
+    def _fuse_widened(self, found: Attention) -> bool:
+        """Let a fused kernel read half floats as they are, where the layout of the bias alone kept ATen from one. With
+        gradients only where a kernel of our own computes these: ATen's lose rows under large biases."""
+        plan, tracked, gradients = self._half_sides(found), found.result in self.differentiated, found.gradients
+        if plan is None:
+            return False
+        nodes, factors, (batch, heads, rows, depth, count, width) = plan
+        meta, sizes = nodes[0].meta["val"], (batch, heads)
+        numbers = batch * heads, rows, count, depth, width
+        pays = self.gpu.gradients(meta.device, meta.dtype, numbers) if tracked else meta.device.type == "cuda"
+        if not pays:
+            return False
+        factor, before = factors[0] * factors[1], found.result.prev
+        with self.graph.inserting_before(found.result), self._recording(tracked=False):
+            query, key, value = sides = [_rows_contiguous(self._fake(one)) for one in nodes]
+            bias = self._sum_of_biases(found, sizes).to(meta.dtype).expand(*sizes, rows, count).contiguous()
+            attended: Any = F.scaled_dot_product_attention(query, key, value, bias, scale=factor)
+            result = self.tracer.current(attended.float())
+        self._inherit(before, found.result)
+        if gradients is not None:
+            first = self._first_of_backward(gradients)
+            before = first.prev
+            with self.graph.inserting_before(first), self._recording(tracked=False):
+                tangent = _reshaped(self._fake(gradients.tangent), (*sizes, rows, width)).to(meta.dtype)
+                made = attention_gradients(
+                    tangent, *sides, bias, gradients.scores is not None, False, factor, True, True
+                )
+                of_queries, of_keys = made[0].float() / factors[0], made[1].float().transpose(-1, -2) / factors[1]
+                of_sides = [self.tracer.current(one) for one in (of_queries, of_keys, made[2].float())]
+                of_scores = self._of_scores(gradients, made[3])
+            self._inherit(before, first)
+            self._replace_gradients(gradients, of_sides, of_scores)
+        self._replace(found.result, result)
+        return True
+
+    def _half_sides(self, found: Attention) -> tuple[Sequence[fx.Node], Sequence[float], tuple[int, ...]] | None:
+        """Queries, keys and values as half floats, the numbers that they are multiplied with, and (batch, heads, rows,
+        depth, count, width)."""
+        scores, sides = found.scores, [_narrow(one) for one in found.sides]
+        metas = [meta_of(bias.node) for bias in scores.biases if bias.rank == 4 and bias.factor == 1]
+        apart = [meta for meta in metas if meta is not None and meta.dtype in FLOATS and meta.stride[-1] != 1]
+        if None in sides or not len(apart) == len(scores.biases) == scores.factor == 1:
+            return None
+        nodes, factors, turned = zip(*sides, strict=True)  # type: ignore[arg-type]
+        shapes = [tuple(one.meta["val"].shape) for one in nodes]
+        (*start, rows, depth), (*_, count, width) = shapes[0], shapes[2]
+        alike = len({(one.meta["val"].dtype, one.meta["val"].device) for one in nodes}) == 1
+        known = all(type(size) is int and size > 0 for shape in shapes for size in shape)
+        if not (alike and known) or shapes[1:] != [(*start, count, depth), (*start, count, width)]:
+            return None
+        plain = turned == (False, True, False) and factors[2] == 1
+        return (nodes, factors, (*start, rows, depth, count, width)) if plain else None
+
     def _record_gradients(
         self, found: Attention, queries: fx.Node, keys: tuple[fx.Node, bool], values: fx.Node, shapes: Sequence[Any]
     ) -> bool:
@@ -272,8 +338,7 @@ class _Rewriter:
         assert gradients is not None
         sizes = _sizes(found)
         (rows, depth), (count, width) = [shape[2:] for shape in shapes]
-        readers = [*gradients.tangent.users]
-        first = next(node for node in self.graph.nodes if node in readers and node.meta.get("backward"))
+        first = self._first_of_backward(gradients)
         before, shape = first.prev, (*sizes, rows, width)
         with self.graph.inserting_before(first), self._recording(tracked=False):
             query, value = _reshaped(self._fake(queries), shapes[0]), _reshaped(self._fake(values), shapes[1])
@@ -287,16 +352,28 @@ class _Rewriter:
             of_bias, factor = gradients.scores is not None, float(found.scores.factor)
             made = attention_gradients(tangent, *sides, bias, of_bias, False, factor, True, False)
             nodes = [self.tracer.current(one) for one in (made[0], made[1].transpose(-1, -2), made[2])]
-            if gradients.scores is not None:
-                meta = gradients.scores.meta["val"]
-                of_scores = self.tracer.current(made[3].to(meta.dtype).reshape(meta.shape))
+            of_scores = self._of_scores(gradients, made[3])
         self._inherit(before, first)
+        self._replace_gradients(gradients, nodes, of_scores)
+        return True
+
+    def _first_of_backward(self, gradients: Gradients) -> fx.Node:
+        """The first node of the backward that reads the tangent."""
+        readers = [*gradients.tangent.users]
+        return next(node for node in self.graph.nodes if node in readers and node.meta.get("backward"))
+
+    def _of_scores(self, gradients: Gradients, made: Any) -> fx.Node | None:
+        if gradients.scores is None:
+            return None
+        meta = gradients.scores.meta["val"]
+        return self.tracer.current(made.to(meta.dtype).reshape(meta.shape))
+
+    def _replace_gradients(self, gradients: Gradients, nodes: Sequence[fx.Node], of_scores: fx.Node | None) -> None:
         for old, new in zip((gradients.queries, gradients.keys, gradients.values), nodes, strict=True):
             if old is not None:
                 self._replace(old, new)
-        if gradients.scores is not None:
+        if gradients.scores is not None and of_scores is not None:
             self._substitute(gradients.scores, of_scores)
-        return True
 
     def _inherit(self, before: fx.Node, node: fx.Node) -> None:
         """Give new nodes the meta of `node`, and names derived from its name."""
@@ -420,6 +497,20 @@ def _rows(keys: Any, sizes: tuple[int, int]) -> tuple[fx.Node, bool]:
     if order_of(node) is TURNED and [size for size in node.meta["val"].shape if size != 1][-2:] == [width, count]:
         return _source(node.args[0], (*sizes, count, width)), False
     return _source(keys, (*sizes, width, count)), True
+
+
+def _narrow(node: Any) -> tuple[fx.Node, float, bool] | None:
+    """The half floats [batch, heads, rows, width] that a batch of matrices shows as float32, the number that they are
+    multiplied with, and whether the matrices are transposed. None for others."""
+    factor, turned = 1.0, False
+    while isinstance(node, fx.Node) and node.meta["val"].dtype is torch.float32:
+        step, order = 1.0 if node.target is aten.clone.default else step_factor(node), order_of(node)
+        if step is None and order is not TURNED:
+            return None
+        factor, turned, node = factor * (step or 1.0), turned != (order is TURNED), node.args[0]
+    meta = meta_of(node)
+    halves = meta is not None and meta.dtype in FLOATS and len(meta.shape) == 4
+    return (node, factor, turned) if halves and factor > 0 else None
 
 
 def _reshaped(tensor: Any, shape: tuple[int, ...]) -> Any:
