@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from tests.inductor.claimed_gpu import scheduled_on_gpu
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import stator
 from stator import pipeline
@@ -220,11 +221,11 @@ def test_attention_that_widens_half_floats(scale: float | None, wanted: tuple[in
         return composite(query, key, value, bias, 0.0, False, None, scale=scale)[0].transpose(1, 2).contiguous()
 
     torch.manual_seed(0)
-    sides = [torch.randn(2, rows, 3, 8).bfloat16().transpose(1, 2) for rows in (16, 24, 24)]
-    bias = torch.randn(2, 16, 24, 3).bfloat16()
+    sides = [torch.randn(4, rows, 3, 16).bfloat16().transpose(1, 2) for rows in (64, 96, 96)]
+    bias = torch.randn(4, 64, 96, 3).bfloat16()
     bias[0, 3], bias[1, 2, 5:] = -torch.inf, -torch.inf
     given = [*sides, bias.permute(0, 3, 1, 2)]
-    tangent = torch.randn(2, 16, 3, 8).bfloat16()
+    tangent = torch.randn(4, 64, 3, 16).bfloat16()
     results = []
     before = counters.counts["fused_attention"]
     for call, dtype in ((function, torch.float64), (function, None), (stator.compile(function), None)):
@@ -239,13 +240,16 @@ def test_attention_that_widens_half_floats(scale: float | None, wanted: tuple[in
 
 
 @pytest.mark.fixed_sizes
-def test_other_attention_that_widens_half_floats_stays(on_cpus: None) -> None:
-    """A program that asks for ATen's composite attention where nothing else keeps it from another kernel."""
+@pytest.mark.parametrize("disabled", (False, True))
+def test_other_attention_that_widens_half_floats_stays(disabled: bool, on_cpus: None) -> None:
+    """Composite attention with a bias that any kernel takes, and where the program's settings allow no other."""
 
     def function(query: Tensor, bias: Tensor) -> Tensor:
-        return aten._scaled_dot_product_attention_math(query, query, query, bias)[0]
+        return aten._scaled_dot_product_attention_math(query, query, query, bias.transpose(2, 3))[0]
 
     before = counters.counts["fused_attention"]
-    query = torch.randn(2, 3, 16, 8).bfloat16().requires_grad_()
-    stator.compile(function)(query, torch.randn(2, 3, 16, 16).bfloat16()).sum().backward()
+    query, bias = torch.randn(4, 3, 64, 16).bfloat16().requires_grad_(), torch.randn(4, 3, 64, 64).bfloat16()
+    allowed = [SDPBackend.MATH, *([] if disabled else [SDPBackend.FLASH_ATTENTION])]
+    with sdpa_kernel(allowed):
+        stator.compile(function)(query, bias if disabled else bias.transpose(2, 3)).sum().backward()
     assert counters.counts["fused_attention"] == before

@@ -118,10 +118,7 @@ class _Rewriter:
         with self.graph.inserting_before(found.result):
             made = self._attend(found, *plan, tracked)
         if made is None:
-            node = found.result.prev
-            while node is not before:
-                node, unused = node.prev, node
-                self.graph.erase_node(unused)
+            self._erase(before, found.result)
             return False
         attended, differentiated = made
         with self.graph.inserting_before(found.result):
@@ -203,11 +200,22 @@ class _Rewriter:
             attended: Any = F.scaled_dot_product_attention(
                 operands[0], operands[1], operands[2], bias, scale=found.scores.factor
             )
-        node, kernels = self.tracer.current(attended), 0
+        return (attended, operands) if self._is_one_kernel(before, found.result) else None
+
+    def _is_one_kernel(self, before: fx.Node, behind: fx.Node) -> bool:
+        """Whether ATen chose a fused kernel for what is recorded between two nodes."""
+        node, kernels = behind.prev, 0
         while node is not before:
             kernels += isinstance(node.target, torch._ops.OpOverload) and "attention" in record(node.target).tags
             node = node.prev
-        return (attended, operands) if kernels == 1 else None
+        return kernels == 1
+
+    def _erase(self, before: fx.Node, behind: fx.Node) -> None:
+        """Remove what is recorded between two nodes."""
+        node = behind.prev
+        while node is not before:
+            node, unused = node.prev, node
+            self.graph.erase_node(unused)
 
     def _with_lost_nan(self, attended: fx.Node) -> fx.Node:
         """For half floats, kernels of CPUs give zeros in a row with a score of infinity, where softmax gives NaN. The
@@ -296,6 +304,9 @@ class _Rewriter:
             bias = self._sum_of_biases(found, sizes).to(meta.dtype).expand(*sizes, rows, count).contiguous()
             attended: Any = F.scaled_dot_product_attention(query, key, value, bias, scale=factor)
             result = self.tracer.current(attended.float())
+        if not self._is_one_kernel(before, found.result):  # the program disabled the others
+            self._erase(before, found.result)
+            return False
         self._inherit(before, found.result)
         if gradients is not None:
             first = self._first_of_backward(gradients)
