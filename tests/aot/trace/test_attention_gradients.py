@@ -213,7 +213,10 @@ def test_gradients_of_a_bias(function: Any, shape: tuple[int, ...], dtype: torch
 @pytest.mark.fixed_sizes
 @pytest.mark.parametrize("scale", (1.0, None))
 @pytest.mark.parametrize("wanted", ((0, 1, 2, 3), (3,), (0, 2)))
-def test_attention_that_widens_half_floats(scale: float | None, wanted: tuple[int, ...], on_cpus: None) -> None:
+@pytest.mark.parametrize("batch", (1, 4))
+def test_attention_that_widens_half_floats(
+    batch: int, scale: float | None, wanted: tuple[int, ...], on_cpus: None
+) -> None:
     """ATen's composite attention, which a bias that lies otherwise in memory gets; one row sees no key."""
 
     def function(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
@@ -222,8 +225,8 @@ def test_attention_that_widens_half_floats(scale: float | None, wanted: tuple[in
 
     torch.manual_seed(0)
     sides = [torch.randn(4, rows, 3, 16).bfloat16().transpose(1, 2) for rows in (64, 96, 96)]
-    bias = torch.randn(4, 64, 96, 3).bfloat16()
-    bias[0, 3], bias[1, 2, 5:] = -torch.inf, -torch.inf
+    bias = torch.randn(batch, 64, 96, 3).bfloat16()
+    bias[0, 3], bias[-1, 2, 5:] = -torch.inf, -torch.inf
     given = [*sides, bias.permute(0, 3, 1, 2)]
     tangent = torch.randn(4, 64, 3, 16).bfloat16()
     results = []
@@ -236,7 +239,7 @@ def test_attention_that_widens_half_floats(scale: float | None, wanted: tuple[in
     for exact, eager, actual in zip(*results, strict=True):
         assert actual.stride() == eager.stride()
         errors = [float((one.double() - exact).norm() / exact.norm()) for one in (eager, actual)]
-        assert errors[1] < 1.25 * errors[0]
+        assert errors[1] < (2 if batch == 1 else 1.25) * errors[0]  # gradients are rounded before they are added up
 
 
 @pytest.mark.fixed_sizes

@@ -301,7 +301,7 @@ class _Rewriter:
         factor, before = factors[0] * factors[1], found.result.prev
         with self.graph.inserting_before(found.result), self._recording(tracked=False):
             query, key, value = sides = [_rows_contiguous(self._fake(one)) for one in nodes]
-            bias = self._sum_of_biases(found, sizes).to(meta.dtype).expand(*sizes, rows, count).contiguous()
+            bias = self._sum_of_biases(found, sizes).to(meta.dtype).contiguous().expand(*sizes, rows, count)
             attended: Any = F.scaled_dot_product_attention(query, key, value, bias, scale=factor)
             result = self.tracer.current(attended.float())
         if not self._is_one_kernel(before, found.result):  # the program disabled the others
@@ -339,7 +339,7 @@ class _Rewriter:
         known = all(type(size) is int and size > 0 for shape in shapes for size in shape)
         if not (alike and known) or shapes[1:] != [(*start, count, depth), (*start, count, width)]:
             return None
-        plain = turned == (False, True, False) and factors[2] == 1
+        plain = turned == (False, True, False) and factors[2] == 1 and apart[0].shape[-1] == count
         return (nodes, factors, (*start, rows, depth, count, width)) if plain else None
 
     def _record_gradients(
