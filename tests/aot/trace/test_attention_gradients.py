@@ -15,10 +15,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import stator
 from stator import pipeline
-from stator.aot.trace import attention_gradients
+from stator.aot.trace import attention_gradients, attention_pattern
 from stator.base import counters
 from stator.graph.fake.fake_mode import FakeMode
+from stator.graph.functionalization.functionalize import FunctionalTracer
 from stator.inductor.codegen import triton
+from stator.inductor.lower import can_lower
 from stator.prims.record import TensorMeta
 
 pytestmark = pytest.mark.filterwarnings("error:stator")
@@ -256,3 +258,15 @@ def test_other_attention_that_widens_half_floats_stays(disabled: bool, on_cpus: 
     with sdpa_kernel(allowed):
         stator.compile(function)(query, bias if disabled else bias.transpose(2, 3)).sum().backward()
     assert counters.counts["fused_attention"] == before
+
+
+@pytest.mark.parametrize("device", ("cpu", "cuda"))
+def test_weights_of_composite_attention_are_found(device: str) -> None:
+    tracer = FunctionalTracer(can_lower)
+    node = tracer.graph.placeholder("scores")
+    node.meta["val"] = meta = TensorMeta((2, 4, 8, 8), (256, 64, 8, 1), torch.float32, torch.device(device, 0))
+    scores = tracer.bind(tracer.make(meta), node)
+    with torch._C._InferenceMode(False), torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), tracer:
+        weights = aten._safe_softmax.default(scores, -1)
+    (softmax,) = attention_pattern.softmaxes(tracer.graph)
+    assert attention_pattern.safe_weights(softmax) is tracer.current(weights)

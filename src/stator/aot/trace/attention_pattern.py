@@ -92,7 +92,7 @@ def find_attention(softmax: fx.Node) -> Attention | None:
     meta = meta_of(softmax)
     if meta is None or len(meta.shape) not in (3, 4) or dim not in (-1, len(meta.shape) - 1):
         return None
-    safe = _safe_weights(softmax)
+    safe = safe_weights(softmax)
     scores = _scores(source, softmax) if safe is None else _made_of(source)
     if scores is None or not _shows(softmax, scores.product):
         return None
@@ -150,7 +150,11 @@ def _made_of(node: Any) -> Scores | None:
     return replace(inner, factor=inner.factor * factor, biases=biases, sizes=sizes)
 
 
-def _safe_weights(softmax: fx.Node) -> fx.Node | None:
+# A number as a tensor, on the CPU and on GPUs
+_ZEROS: tuple[Any, ...] = ((aten.full.default, ([], 0.0)), (aten.scalar_tensor.default, (0.0,)))
+
+
+def safe_weights(softmax: fx.Node) -> fx.Node | None:
     """The weights that ATen's composite attention makes of a softmax, with zeros in rows that see nothing; or None."""
     source: Any = softmax.args[0]
     where = _sole_reader(softmax)
@@ -165,8 +169,7 @@ def _safe_weights(softmax: fx.Node) -> fx.Node | None:
         and test.args == (source, -torch.inf)
         and hidden.args[1:] in ((-1, True), (len(softmax.meta["val"].shape) - 1, True))
         and isinstance(zero, fx.Node)
-        and zero.target is aten.full.default
-        and zero.args == ([], 0.0)
+        and (zero.target, zero.args) in _ZEROS
         and set(source.users) == {test, softmax}
         and list(test.users) == [hidden]
         and list(hidden.users) == [where]
