@@ -94,7 +94,7 @@ def fuse(
         facts,
         frozenset(flow),
         paired,
-        _wider(_replaced(first.widest, replace_first), _replaced(second.widest, replace_second), knowledge),
+        _wider(_replaced(first.widest, replace_first), _replaced(second.widest, replace_second), space),
         _replaced_lanes(first.lanes, replace_first),
         _replaced_lanes(second.lanes, replace_second),
     )
@@ -158,23 +158,28 @@ def single_node_candidate(
         index = space_index(access.index, member, ranges)
         walk = strides(index, space.loops, knowledge)
         if walk is not None:
-            widest = _wider(widest, index, knowledge)
+            widest = _wider(widest, index, space)
             if walk and walk[0][0] == 1 and len(walk) == len(space.loops):
                 lanes.add(walk[0][1].symbol)
-    if widest is None or len(knowledge.loops_in(widest)) < len(space.loops):
+    if widest is None or _loops_along(widest, space) < len(space.loops):
         for access in facts.loads:
             index = space_index(access.index, member, ranges)
             if strides(index, space.loops, knowledge) is not None:
-                widest = _wider(widest, index, knowledge)
+                widest = _wider(widest, index, space)
     return FusionCandidate(
         space, [member], [facts], set(facts.reads), set(facts.writes), widest=widest, lanes=frozenset(lanes)
     )
 
 
-def _wider(one: Expr | None, other: Expr | None, knowledge: SizeKnowledge) -> Expr | None:
+def _wider(one: Expr | None, other: Expr | None, space: Space) -> Expr | None:
     if one is None or other is None:
         return other if one is None else one
-    return other if len(knowledge.loops_in(other)) > len(knowledge.loops_in(one)) else one
+    return other if _loops_along(other, space) > _loops_along(one, space) else one
+
+
+def _loops_along(index: Expr, space: Space) -> int:
+    """The number of loops that an access walks along by itself, not by an index that data gives."""
+    return sum(loop.symbol in index.symbols for loop in space.loops)
 
 
 def _replaced(index: Expr | None, replacements: dict[Symbol, ExprLike]) -> Expr | None:

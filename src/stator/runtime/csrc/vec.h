@@ -654,25 +654,30 @@ INLINE int64_t check_index(int64_t i, int64_t size, int64_t *error) {
 INLINE vi64 wrap_index(vi64 i, int64_t size) {
     return {i.lo < 0 ? i.lo + size : i.lo, i.hi < 0 ? i.hi + size : i.hi};
 }
-static __attribute__((noinline, cold)) vi64 replace_bad_indices(vi64 i, int64_t size, int64_t *error, int n) {
-    for (int k = 0; k < n; ++k)
-        if (lane(i, k) < -size || lane(i, k) >= size) {
-            report_index(lane(i, k), size, error);
-            set_lane(i, k, (int64_t)0);
+// in halves, because a pair that such a call takes or returns lies in memory on the good way, too
+static __attribute__((noinline, cold)) half_i64 replace_bad_indices(half_i64 i, int64_t size, int64_t *error, int n) {
+    for (int k = 0; k < HALF && k < n; ++k)
+        if (i[k] < -size || i[k] >= size) {
+            report_index(i[k], size, error);
+            i[k] = 0;
         }
     return i;
 }
 INLINE vi64 check_index(vi64 i, int64_t size, int64_t *error, int n) {
     typedef uint64_t half_u64 __attribute__((vector_size(4 * LANES), may_alias));
     half_u64 bound = half_u64{} + 2 * (uint64_t)size;  // -size <= i < size, as one comparison without signs
-    half_i64 bad = ((half_u64)(i.lo + size) >= bound) | ((half_u64)(i.hi + size) >= bound);
+    half_i64 lo = i.lo, hi = i.hi;
+    half_i64 bad = ((half_u64)(lo + size) >= bound) | ((half_u64)(hi + size) >= bound);
 #ifdef SIMD_AVX512
     bool any_bad = __builtin_ia32_cvtq2mask512((x86_i64x8)bad) != 0;
 #else
     bool any_bad = any(join(bad, bad));
 #endif
-    if (__builtin_expect(any_bad, 0)) i = replace_bad_indices(i, size, error, n);
-    return wrap_index(i, size);
+    if (__builtin_expect(any_bad, 0)) {
+        lo = replace_bad_indices(lo, size, error, n);
+        hi = replace_bad_indices(hi, size, error, n - HALF);
+    }
+    return wrap_index({lo, hi}, size);
 }
 
 #include "vec_math.h"
