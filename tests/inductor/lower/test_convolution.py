@@ -167,6 +167,29 @@ def test_large_patches_are_rows_of_a_product(memory_format, bias):
     assert not input_strides(lowered)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 2), (1, 4)])
+def test_a_transposed_one_without_overlap_is_a_product(memory_format, bias, batch, kernel):
+    x = torch.randn(batch, 32, 24, 18).to(memory_format=memory_format)
+    w, b = torch.randn(32, 20, *kernel), torch.randn(20)
+
+    def relu(x, w, b):
+        return F.conv_transpose2d(x, w, b if bias else None, kernel).relu()
+
+    lowered = assert_lowers(relu, x, w, b, library=1, tolerance=1e-4)
+    assert [node.target for node in library_calls(lowered)] == [torch.ops.aten.mm.out]
+
+
+@pytest.mark.parametrize("more", [{"padding": 1}, {"output_padding": 1}, {"dilation": 2}, {"groups": 2}, {"stride": 3}])
+def test_other_transposed_ones_are_left_to_the_library(more):
+    x, w = torch.randn(1, 32, 24, 18), torch.randn(32, 16, 2, 2)
+    options = {"stride": 2, **more}
+    lowered = assert_lowers(lambda x, w: F.conv_transpose2d(x, w, **options), x, w, library=1, tolerance=1e-4)
+    assert [node.target for node in library_calls(lowered)] == [convolution]
+
+
 def test_transposed_one_dimensional_and_double():
     x, w = torch.randn(2, 4, 9), torch.randn(6, 4, 3)
     assert_lowers(F.conv1d, x, w, library=1, tolerance=1e-4, strides=False)

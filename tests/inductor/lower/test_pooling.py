@@ -40,3 +40,11 @@ def test_large_windows_are_searched_by_rows_and_by_columns(case: Sequence, dtype
     x[0, 0, 2, 3] = float("nan")
     x[1, 0] = -float("inf")
     assert_lowers(lambda x: F.max_pool2d(x, *case), x)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("target", [7, (4, 1), (2, 28)])
+def test_adaptive_means_over_large_windows_are_sums(memory_format, target):
+    x = torch.randn(2, 5, 56, 56).to(memory_format=memory_format)
+    lowered = assert_lowers(lambda x: F.adaptive_avg_pool2d(x * 2, target), x, tolerance=1e-5, strides=False)
+    assert len(lowered.nodes) <= 2, "no tables of positions"

@@ -41,7 +41,15 @@ from stator.runtime.packed_products import ONEDNN, implementations, packs_convol
 
 from .library import multiplies_on_gpu, multiply, multiply_and_add, only_feeds_loops
 from .onednn import linear_product
-from .patches import cuts_patches, have_fast_products, in_format, padded_images, patch_products
+from .patches import (
+    cuts_patches,
+    have_fast_products,
+    in_format,
+    laid_patches,
+    lays_patches,
+    padded_images,
+    patch_products,
+)
 from .pointwise import elementwise
 from .views import permute, reshape, slice_dim, squeeze, unsqueeze
 
@@ -78,6 +86,8 @@ def _convolution(
         x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups
     ):
         return patch_products(builder, x, weight, bias, meta.shape[2:])
+    if transposed and lays_patches(x, weight, stride, padding, dilation, output_padding, groups):
+        return laid_patches(builder, x, weight, bias, is_channels_last(x) or _feeds_channels_last(builder))
     constant = None if transposed or not packs_convolutions(x.dtype) else constant_tensor(builder, weight)
     if x.rank == 3 and not transposed:
         found_along = _along_one_axis(builder, x, weight, bias, constant, (stride, padding, dilation, groups))

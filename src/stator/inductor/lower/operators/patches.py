@@ -1,6 +1,6 @@
 """Convolutions that cut images into patches without overlap (kernel equals stride), and their gradients, as matrix
-products with a patch as a row. They then run as fast as products; the library's gradients take up to four times as
-long.
+products with a patch as a row; and transposed ones, which make images of patches. They then run as fast as products; the
+library's gradients take up to four times as long, its transposed convolutions up to ten times.
 """
 
 from __future__ import annotations
@@ -80,6 +80,48 @@ def patch_products(
     images = permute(reshape(result, (x.shape[0], *out, channels)), (0, 3, 1, 2))
     images.deviates = not same_strides(images.shape, channels_last_strides(images.shape), builder.meta.stride)
     return images
+
+
+def lays_patches(
+    x: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    output_padding: Sequence[int],
+    groups: int,
+) -> bool:
+    """True for a transposed convolution that makes a patch of each position, if it is large enough for a product to
+    pay. Half floats are left to the library, which adds the bias before it rounds."""
+    if x.rank != 4 or any(side.device.type != "cpu" or side.dtype is not torch.float32 for side in (x, weight)):
+        return False
+    usual = groups == 1 and not any(padding) and not any(output_padding) and set(dilation) == {1}
+    filled = all(x.sizes.known(">", size, 0) for size in (*x.shape, weight.shape[1]))
+    work = x.numel * math.prod(weight.shape[1:])
+    return usual and filled and tuple(stride) == weight.shape[2:] and x.sizes.hint(work) >= WORTHWHILE
+
+
+def laid_patches(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None, nhwc: bool) -> Tensor:
+    """That convolution. A single image in NCHW stays so; all others, and their results, are in NHWC."""
+    batch, channels, height, width = x.shape
+    _, out, *kernel = weight.shape
+    if nhwc or batch != 1:
+        images = in_format(builder, x, channels_last_strides(x.shape))
+        rows = reshape(permute(images, (0, 2, 3, 1)), (batch * height * width, channels))
+        ordered = permute(weight, (0, 2, 3, 1))
+        ordered = in_format(builder, ordered, contiguous_strides(ordered.shape))
+        product = multiply(builder, rows, reshape(ordered, (channels, -1)))
+        patches = permute(reshape(product, (batch, height, width, *kernel, out)), (0, 5, 1, 3, 2, 4))
+    else:
+        image = reshape(in_format(builder, x, contiguous_strides(x.shape)), (channels, height * width))
+        product = multiply(builder, permute(reshape(weight, (channels, -1)), (1, 0)), image)
+        patches = permute(reshape(product, (1, out, *kernel, height, width)), (0, 1, 4, 2, 5, 3))
+    result = reshape(patches, (batch, out, height * kernel[0], width * kernel[1]))
+    if bias is not None:
+        result = elementwise(builder, lambda ops, y, b: ops.add(y, b), [result, reshape(bias, (1, out, 1, 1))])
+    result.strides = (channels_last_strides if nhwc or batch != 1 else contiguous_strides)(result.shape)
+    result.deviates = not same_strides(result.shape, result.strides, builder.meta.stride)
+    return result
 
 
 def patch_gradients(

@@ -14,13 +14,14 @@ from stator.inductor.lower.builder import LoweringBuilder, dense_like
 from stator.inductor.lower.heuristics import MAX_UNROLLED_WINDOW
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Tensor
-from stator.inductor.sizes import SizeKnowledge
+from stator.inductor.sizes import SizeKnowledge, product
 from stator.prims.type_promotion import computation_dtype, is_integral
 from stator.shapes.expr import Expr
 
 from ..creation import within_shape
 from ..pointwise import cast
 from ..reductions import has_elements, reduce
+from ..views import reshape
 
 aten = torch.ops.aten
 
@@ -238,7 +239,18 @@ def _adaptive_avg_pool(builder: LoweringBuilder, x: Tensor, size: Sequence[Any])
     if not (x.sizes.divides(size[0], height) and x.sizes.divides(size[1], width)):
         return NotImplemented
     kernel = (height // size[0], width // size[1])
-    return _avg_pool(builder, x, kernel, kernel)
+    if x.sizes.hint(product(kernel)) <= MAX_UNROLLED_WINDOW:
+        return _avg_pool(builder, x, kernel, kernel)
+    windows = reshape(x, (*x.shape[:-2], size[0], kernel[0], size[1], kernel[1]))
+    return reduce(
+        builder,
+        "sum",
+        windows,
+        (windows.rank - 3, windows.rank - 1),
+        x.dtype,
+        epilogue=lambda ops, total: ops.div(total, ops.constant(product(kernel), ops.dtype(total))),
+        keepdim=False,
+    )
 
 
 @lowers(aten.upsample_nearest2d.default)
