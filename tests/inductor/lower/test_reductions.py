@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from lowering_oracle import assert_lowers, lowered_of
+from lowering_oracle import assert_lowers, loop_nodes, lowered_of, run
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +104,22 @@ def test_normalisation_of_half_floats_keeps_exact_statistics(norm):
 def test_deviations_whose_squares_leave_the_range_of_their_dtype(size, columns):
     x = torch.randn(3, columns, dtype=torch.float64).mul(size).float()
     assert_lowers(lambda x: (x.std(1) / size, torch.std_mean(x, 0)[0] / size), x)
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("groups", "channels", "mean"), [(4, 24, 0.0), (3, 9, 1000.0), (6, 12, 0.0)])
+def test_group_norm_of_nhwc_images_joins_moments_of_channels(groups, channels, mean, dtype, affine):
+    x = (torch.randn(2, channels, 9, 7) + mean).to(dtype).to(memory_format=torch.channels_last)
+    weight, bias = torch.randn(channels, dtype=dtype), torch.randn(channels, dtype=dtype)
+
+    def normalized(x, weight, bias):
+        given = (weight, bias) if affine else (None, None)
+        return torch.native_group_norm(x, *given, 2, channels, 63, groups, 1e-5)
+
+    lowered = lowered_of(normalized, (x, weight, bias))
+    exact = normalized(x.double(), weight.double(), bias.double())
+    for found, wanted in zip(run(lowered, (x, weight, bias)), exact, strict=True):
+        tolerance = {torch.float32: 1e-5 if mean == 0 else 1e-3, torch.bfloat16: 2e-2, torch.float64: 1e-9}[dtype]
+        assert torch.allclose(found.double(), wanted, rtol=tolerance, atol=tolerance)
+    assert any(node.body.ranges[-1] == channels for node in loop_nodes(lowered)), "loops run along all channels"

@@ -1,6 +1,6 @@
 """Convolutions that cut images into patches without overlap (kernel equals stride), and their gradients, as matrix
-products with a patch as a row; and transposed ones, which make images of patches. They then run as fast as products; the
-library's gradients take up to four times as long, its transposed convolutions up to ten times.
+products with a patch as a row; and transposed ones, which make images of patches. They then run as fast as products;
+the library's gradients take up to four times as long, and its transposed convolutions up to five times.
 """
 
 from __future__ import annotations

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder
-from stator.inductor.lower.heuristics import MIN_CHANNEL_RUN
+from stator.inductor.lower.heuristics import MIN_CHANNEL_RUN, WIDE_GROUP
 from stator.inductor.lower.registry import lowers
-from stator.inductor.lower.tensor import Tensor
+from stator.inductor.lower.tensor import Index, Tensor
 from stator.inductor.sizes import product
 from stator.prims.layout import numel
 from stator.prims.type_promotion import computation_dtype
 
+from ..convolution import is_channels_last
 from ..creation import filled
 from ..pointwise import cast, elementwise
-from ..reductions import element_count, has_elements, moments
+from ..reductions import element_count, has_elements, moments, reduce
 from ..views import reshape
 
 aten = torch.ops.aten
@@ -54,8 +55,11 @@ def _inverse_deviation(
 
     A variance that overflows gives NaN: zeros would hide that a run diverges.
     """
-    dtype = computation_dtype(x.dtype)
-    count = element_count(x, dims)
+    return moments(builder, x, dims, _from_squares(element_count(x, dims), eps), computation_dtype(x.dtype))
+
+
+def _from_squares(count: Any, eps: float) -> Callable[[Any, Ref], Ref]:
+    """The inverse deviation from the sum of the squared deviations of `count` elements."""
 
     def finish(ops: Any, squares: Ref) -> Ref:
         working = ops.dtype(squares)
@@ -63,7 +67,7 @@ def _inverse_deviation(
         inverse = ops.rsqrt(ops.add(variance, ops.constant(eps, working)))
         return ops.where(ops.isinf(squares), ops.constant(math.nan, working), inverse)
 
-    return moments(builder, x, dims, finish, dtype)
+    return finish
 
 
 def _normalized(
@@ -107,6 +111,8 @@ def _group_norm(
 ) -> Any:
     if not has_elements(x):
         return NotImplemented
+    if x.device.type == "cpu" and 1 < channels // groups < WIDE_GROUP and is_channels_last(x):
+        return _group_norm_nhwc(builder, x, weight, bias, groups, eps)
     rest = x.shape[2:]
     grouped = reshape(x, (batch, groups, channels // groups, *rest))
     dims = tuple(range(2, grouped.rank))
@@ -114,6 +120,54 @@ def _group_norm(
     per_channel = (1, groups, channels // groups, *([1] * len(rest)))
     weight, bias = (None if part is None else reshape(part, per_channel) for part in (weight, bias))
     out = reshape(_normalized(builder, grouped, centers, rstd, weight, bias), x.shape)
+    return [out, *_saved(builder, reshape(mean, (batch, groups)), reshape(rstd, (batch, groups)))]
+
+
+def _group_norm_nhwc(
+    builder: LoweringBuilder, x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
+) -> list[Tensor]:
+    """Moments of channels, then of groups of them (T. Chan, G. Golub and R. LeVeque, 1983). Loops run along all
+    channels of a position, where those of a group would be short."""
+    batch, channels, *rest = x.shape
+    working, each, count = computation_dtype(x.dtype), channels // groups, product(rest)
+    per_channel = (batch, channels, *([1] * len(rest)))
+    found = moments(builder, x, tuple(range(2, x.rank)), lambda ops, squares: squares, working)
+    squares, means = (reshape(part, (batch, groups, each)) for part in found[:2])
+    mean = reduce(
+        builder,
+        "sum",
+        means,
+        (2,),
+        working,
+        epilogue=lambda ops, total: ops.div(total, ops.constant(each, ops.dtype(total))),
+    )
+
+    def joined(ops: Any, index: Index) -> list[Ref]:
+        away = ops.sub(means.load(ops, index), mean.load(ops, (*index[:2], 0)))
+        between = ops.mul(ops.mul(away, away), ops.constant(count, working))
+        total = ops.reduce("sum", ops.add(squares.load(ops, index), between))
+        return [_from_squares(count * each, eps)(ops, total)]
+
+    (rstd,) = builder.reduction(joined, [means, squares, mean], means.shape, (2,), [working])
+
+    def affine(part: Tensor | None) -> list[Tensor]:
+        return [] if part is None else [cast(builder, reshape(part, (1, groups, each)), working)]
+
+    center = elementwise(builder, lambda ops, value, _: value, [mean, means])
+    scale = elementwise(
+        builder,
+        lambda ops, value, _, *factor: ops.mul(value, *factor) if factor else value,
+        [rstd, means, *affine(weight)],
+    )
+    builder.store_together([center, scale])
+    shift = [] if bias is None else [cast(builder, reshape(bias, (1, channels, *per_channel[2:])), working)]
+
+    def normalized(ops: Any, value: Ref, center: Ref, scale: Ref, *shift: Ref) -> Ref:
+        deviation = ops.sub(value, center)
+        return ops.fma(deviation, scale, *shift) if shift else ops.mul(deviation, scale)
+
+    operands = [cast(builder, x, working), reshape(center, per_channel), reshape(scale, per_channel), *shift]
+    out = cast(builder, elementwise(builder, normalized, operands), x.dtype)
     return [out, *_saved(builder, reshape(mean, (batch, groups)), reshape(rstd, (batch, groups)))]
 
 

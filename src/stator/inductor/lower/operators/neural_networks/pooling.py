@@ -221,7 +221,7 @@ def _covered(ops: Any, start: Any, width: int, low: Any, high: Any) -> Ref:
     return ops.sub(end, begin)
 
 
-@lowers(aten._adaptive_avg_pool2d.default)
+@lowers(aten._adaptive_avg_pool2d.default, aten.adaptive_avg_pool2d.default)
 def _adaptive_avg_pool(builder: LoweringBuilder, x: Tensor, size: Sequence[Any]) -> Any:
     height, width = x.shape[-2:]
     if is_integral(x.dtype) or 0 in size or not has_elements(x):
