@@ -23,7 +23,7 @@ class DeviceTraits:
     products: matrix products can be kernels of ours; scans: cumulative sums can.
     quantized_rows: up to so many rows, sums are quicker than a library's product with a matrix that must be made of
     quantized numbers first; where they run along its rows in memory, and where across these.
-    lazy_gather: a gather of less than one in so many elements computes these alone, not all; 0: never.
+    lazy_gather: a gather of less than one in so many elements computes these alone, not all.
     """
 
     two_pass_elements: int
@@ -49,10 +49,10 @@ CPU = DeviceTraits(
     row=65536,
     column=1024,
     few_rows=4,
-    lazy_gather=0,
+    lazy_gather=8,
     lazy_parts=0,
     combined_bytes=0,
-    small_read=0.0,
+    small_read=1 / 16,
     quantized_rows=(8, 2),
 )
 

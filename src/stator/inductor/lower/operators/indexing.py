@@ -11,10 +11,10 @@ import torch
 from stator.inductor.devices import traits_of
 from stator.inductor.loops.body import Ref
 from stator.inductor.loops.vocabulary import ATOMIC_STORES
-from stator.inductor.lower.builder import LoweringBuilder, linear, loop_variables
+from stator.inductor.lower.builder import LoweringBuilder, dense_like, linear, loop_variables
 from stator.inductor.lower.heuristics import LARGE_TABLE
 from stator.inductor.lower.registry import lowers
-from stator.inductor.lower.tensor import Index, Stored, Tensor
+from stator.inductor.lower.tensor import Index, Stored, Strides, Tensor
 from stator.inductor.sizes import Sizes, product
 from stator.prims.layout import contiguous_strides, same_strides, wrap_dim
 from stator.prims.type_promotion import computation_dtype
@@ -105,6 +105,12 @@ def _gather(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, *, s
     return result
 
 
+def _strides_like(x: Tensor, shape: Sequence[Any], usual: Strides) -> Strides:
+    """The strides of a result with x's dimensions, of other sizes, in memory in x's order."""
+    steps = x.sizes.hints(x.strides)
+    return dense_like(shape, steps) if min(steps) > 0 else usual
+
+
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def _index(builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]) -> Any:
     plan = _advanced(builder, x, indices)
@@ -127,7 +133,9 @@ def _index(builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]
         return x.load(ops, tuple(where))
 
     result = builder.computed(inner, [x, *tensors], full, x.dtype, x.device, heavy=True)
-    result.strides, result.deviates = builder.meta.stride, False
+    along_one = dims == [first] and rank == 1
+    result.strides = _strides_like(x, full, builder.meta.stride) if along_one else builder.meta.stride
+    result.deviates = not same_strides(full, result.strides, builder.meta.stride)
     return result
 
 
@@ -162,9 +170,11 @@ def scatter_into(
     mode: str | None,
     work: frozenset[str],
     in_place: bool = False,
+    strides: Strides | None = None,
 ) -> Any:
     """A copy of `x` (or itself) into which `value(ops, index)` is stored at `where(ops, index)` for all of `shape`.
 
+    `strides`: of the copy, if not eager's.
     Half floats are added and multiplied in float32. NotImplemented for a mode that this device or dtype lacks. Also for
     deterministic algorithms, because additions come in any order here; torch's own fix the order, or raise.
     """
@@ -176,10 +186,12 @@ def scatter_into(
     working = computation_dtype(x.dtype) if mode in ("add", "mul") else x.dtype
     if mode not in (None, "last") and x.device.type != "cpu" and (mode, working) not in ATOMIC_STORES:
         return NotImplemented
-    strides = builder.meta.stride if builder.meta.shape == x.shape else contiguous_strides(x.shape)
+    if strides is None:
+        strides = builder.meta.stride if builder.meta.shape == x.shape else contiguous_strides(x.shape)
     if not (in_place and working is x.dtype and x.strides == tuple(strides)):
         x = builder.copy(cast(builder, x, working), strides)
     target = x
+    target.deviates = builder.meta.shape == x.shape and not same_strides(x.shape, strides, builder.meta.stride)
     memory: Stored = target.source  # type: ignore[assignment]
     order = builder.loop_order(tuple(shape), contiguous_strides(tuple(shape)))
     variables, index = loop_variables(order, shape)
@@ -220,7 +232,9 @@ def _index_put(
         return tuple(result)
 
     mode = "add" if accumulate else "last" if product(shape) not in (0, 1) else None
-    return scatter_into(builder, x, full, where, spread.load, mode, spread.work, is_overwritable(builder, x))
+    along_one = accumulate and dims == [first] and rank == 1 and values.shape == full
+    strides = _strides_like(values, x.shape, builder.meta.stride) if along_one else None
+    return scatter_into(builder, x, full, where, spread.load, mode, spread.work, is_overwritable(builder, x), strides)
 
 
 def _is_mask_of(index: Tensor | None, x: Tensor) -> bool:

@@ -127,19 +127,22 @@ LIBRARY = frozenset(
 
 
 def is_overwritable(builder: LoweringBuilder, x: Tensor) -> bool:
-    """True if `x`, the operator's first argument, is the fresh result of a product without another reader."""
+    """True if `x`, the operator's first argument, is the fresh result of a product or a scatter without another
+    reader."""
     node = builder.node.args[0]
     if sum(arg is node for arg in tree_leaves((builder.node.args, builder.node.kwargs))) != 1:
         return False
     while isinstance(node, fx.Node) and node.target in view_targets and len(node.users) == 1:
         node = node.args[0]
-    if not isinstance(node, fx.Node) or node.target not in LIBRARY or len(node.users) != 1:
+    if not isinstance(node, fx.Node) or len(node.users) != 1:
+        return False
+    if node.target not in LIBRARY and node.target is not aten.index_put.default:
         return False
     if not isinstance(x.source, Stored) or builder.reference(x, x.source) != x.source.buffer:
         return False
     buffer = x.source.buffer
     made_by = next(made for made in reversed(builder.nodes) if buffer in made.outputs)
-    return isinstance(made_by, Extern) and made_by.style == "out"
+    return not isinstance(made_by, Extern) or made_by.style == "out"
 
 
 @lowers(aten.baddbmm.default)

@@ -14,7 +14,16 @@ import torch
 from stator.prims.decompositions.decomposition_decorator import decomposes, iota
 from stator.prims.layout import is_unknown, surely, wrap_dim
 
-from .resampling import linear_places, nearest_places, reflected, replicated, scales_of, unless_equal, unless_repeated
+from .resampling import (
+    linear_places,
+    nearest_places,
+    reflected,
+    replicated,
+    scale_of,
+    scales_of,
+    unless_equal,
+    unless_repeated,
+)
 
 aten = torch.ops.aten
 
@@ -154,7 +163,8 @@ def upsample_linear_backward(
     *scales: Any,
     **named: Any,
 ) -> Any:
-    """Each of two neighbours along a dimension gets its weight; dimension by dimension."""
+    """Each of two neighbours along a dimension gets its weight; dimension by dimension. An element with few readers
+    sums what it gets from them."""
     if 0 in tuple(grad_output.shape) or 0 in tuple(input_size):
         return NotImplemented
     given = scales_of(output_size, scales, named)
@@ -166,6 +176,10 @@ def upsample_linear_backward(
         if not unknown and size == target:
             continue
         low, high, weight = linear_places(size, target, align_corners, given[axis], result)
+        most = 0 if unknown else _most_readers(size, target, align_corners, given[axis])
+        if 0 < most <= _MOST_READERS:
+            result = _summed_readers(result, axis + 2, size, most, (low, high, weight))
+            continue
         weight = aten.view.default(weight, [-1, *[1] * (rank - 1 - axis)])
         shape = [*result.shape[: axis + 2], size, *result.shape[axis + 3 :]]
         before: list[Any] = [None] * (axis + 2)
@@ -174,3 +188,44 @@ def upsample_linear_backward(
         share = unless_equal(size, target, share) if unknown else share
         result = aten.index_put.default(lower, [*before, high], share, True)
     return result if result is not grad_output else aten.clone.default(grad_output)
+
+
+_MOST_READERS = 8
+_ROUNDING = 1 / 64  # of a position along a dimension of less than 2**16 elements in float32, at most
+
+
+def _most_readers(size: int, target: int, align_corners: bool, scale: float | None) -> int:
+    """Return the number of result positions that read one element, at most; 0 for dimensions too long to tell."""
+    if max(size, target) >= 1 << 16:
+        return 0
+    step = (size - 1) / (target - 1) if align_corners and target > 1 else scale_of(scale, size, target)
+    counts = [0] * size
+    for number in range(target):
+        position = number * step if align_corners else max((number + 0.5) * step - 0.5, 0.0)
+        lowest, highest = int(max(position - _ROUNDING, 0.0)), int(position + _ROUNDING) + 1
+        for place in {min(place, size - 1) for place in range(lowest, highest + 1)}:
+            counts[place] += 1
+    return max(counts)
+
+
+def _summed_readers(grad: Any, dim: int, size: int, most: int, places: tuple[Any, Any, Any]) -> Any:
+    """Sum the gradients of each element's readers along a dimension: neighbours, because places ascend."""
+    low, high, weight = places
+    target = grad.shape[dim]
+    number = aten.unsqueeze.default(iota(size, grad), 1)
+    first = aten.sum.dim_IntList(aten.lt.Tensor(aten.unsqueeze.default(high, 0), number), [1], True)
+    reader = aten.add.Tensor(first, iota(most, grad))
+    at = aten.clamp_max.default(reader, target - 1)
+    share = aten.index.Tensor(weight, [at])
+    lower, upper = (aten.eq.Tensor(aten.index.Tensor(table, [at]), number) for table in (low, high))
+    factor = aten.where.ScalarOther(lower, aten.rsub.Scalar(share, 1.0), 0.0)
+    factor = aten.add.Tensor(factor, aten.where.ScalarOther(upper, share, 0.0))
+    reads = aten.bitwise_and.Tensor(aten.lt.Scalar(reader, target), aten.bitwise_or.Tensor(lower, upper))
+    column = [size, *[1] * (len(grad.shape) - 1 - dim)]
+    total = None
+    for turn in range(most):
+        here, given, valid = (aten.select.int(table, 1, turn) for table in (at, factor, reads))
+        part = aten.mul.Tensor(aten.index.Tensor(grad, [*[None] * dim, here]), aten.view.default(given, column))
+        part = aten.where.ScalarOther(aten.view.default(valid, column), part, 0.0)  # others may be infinite
+        total = part if total is None else aten.add.Tensor(total, part)
+    return total
