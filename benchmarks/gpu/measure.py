@@ -10,7 +10,6 @@ import argparse
 import copy
 import gc
 import importlib
-import json
 import statistics
 import sys
 import time
@@ -22,8 +21,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.models import Work, build_work
+from benchmarks.gpu.models import build_work
 from benchmarks.models import relative_error
+from benchmarks.rows import Row
+from benchmarks.work import Work, result
 
 BURST = 5  # steps between two events
 WARM_UP = 4
@@ -74,24 +75,6 @@ class Device:
         return start.elapsed_time(end)
 
 
-class Row:
-    """What is known of a row; every change is written to its file."""
-
-    def __init__(self, path: Path, facts: dict[str, Any]) -> None:
-        self.path, self.content = path, {**facts, "systems": {}}
-
-    def note(self, system: str, **found: Any) -> None:
-        self.content["systems"].setdefault(system, {}).update(found)
-        self.write()
-
-    def at(self, step: str) -> None:
-        self.content["at"] = step
-        self.write()
-
-    def write(self) -> None:
-        self.path.write_text(json.dumps(self.content, indent=1) + "\n")
-
-
 def wrapped(system: str, model: torch.nn.Module) -> Callable[..., Any]:
     name, _, mode = system.partition(" ")
     if name == "eager":
@@ -115,15 +98,6 @@ def reference(work: Work, training: bool) -> list[Any]:
 
     model = work.model if training else copy.deepcopy(work.model).float()
     return [result(work, Reference(), turn, training) for turn in range(2)]
-
-
-def result(work: Work, call: Callable[..., Any], turn: int, training: bool) -> Any:
-    """What is compared: the output, or the gradients as one tensor."""
-    output = work.step(call, turn)
-    if not training:
-        return output
-    grads = [parameter.grad.flatten().float() for parameter in work.model.parameters() if parameter.grad is not None]
-    return [torch.cat(grads), output.float()]
 
 
 def compiled(system: str, work: Work, exact: list[Any] | None, training: bool, device: Device, row: Row) -> Any:
@@ -242,13 +216,9 @@ def main() -> None:
                 row.note(system, failed=f"{row.content['at']}: {type(error).__name__}: {str(error)[:300]}")
                 traceback.print_exc()
                 device.synchronize()  # raises where the device takes no more work
-        row.at("waiting")
-        print("ready", flush=True)
-        sys.stdin.readline()
-        row.at("timing")
+        row.wait_for_turn()
         timed(calls, work, device, options.seconds, row)
-    row.content.pop("at")
-    row.write()
+    row.end()
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.table import geometric_mean
+from benchmarks.table import geometric_mean, lines_of
 
 ORDER = (
     "eager",
@@ -26,11 +26,6 @@ FIGURES = {
     "Megabytes: peak of a step": ("peak_mb", 0),
     "Megabytes: kept between steps, parameters apart": ("kept_mb", 0),
 }
-
-
-def lines_of(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    return ["| " + " | ".join(cells) + " |" for cells in (header, rule, *rows)]
 
 
 def label(row: dict[str, Any]) -> str:
