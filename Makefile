@@ -12,7 +12,7 @@ echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print
 	"$$($(VENV)/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
 endef
 
-.PHONY: demo test test-dynamic test-slow test-gpu test-cpython test-ecosystem lint bench bench-training bench-dynamic bench-gpu bench-wide sweep-transformers sweep-timm docs clean
+.PHONY: demo test test-dynamic test-slow test-gpu test-cpython test-ecosystem lint bench bench-training bench-dynamic bench-cpu bench-gpu bench-wide sweep-transformers sweep-timm docs clean
 
 demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
 	$(BIN)/python benchmarks/demo.py
@@ -53,6 +53,11 @@ bench-training: $(VENV)/.models  ## training steps of twenty models beside torch
 
 bench-dynamic: $(VENV)/.models  ## programs whose sizes change from call to call
 	$(BIN)/python -m benchmarks.dynamic
+
+bench-cpu: $(VENV)/.models  ## 36 models on CPUs beside eager, torch.compile and ONNX Runtime; goes on where an earlier run stopped
+	$(call environment,onnx)
+	$(VENV)/onnx/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt onnx onnxruntime
+	$(VENV)/onnx/bin/python -m benchmarks.cpu --missing $(CPU_ROWS)
 
 bench-gpu: $(VENV)/.models  ## models on a CUDA GPU beside eager and torch.compile; goes on where an earlier run stopped
 	$(BIN)/python -m benchmarks.gpu --peer --missing

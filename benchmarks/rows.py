@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fresh_process import shared_out
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 SPARE = 20.0  # seconds before the end in which nothing is begun
@@ -93,7 +95,9 @@ class Row:
 class Measurement:
     """A process that compiles one row, says so, and waits for its turn to be timed."""
 
-    def __init__(self, case: Case, wanted: Sequence[str], extra: Sequence[str], folder: str) -> None:
+    def __init__(
+        self, case: Case, wanted: Sequence[str], extra: Sequence[str], folder: str, cores: Sequence[int] | None
+    ) -> None:
         self.case, self.wanted, self.out = case, wanted, Path(folder) / f"{case.name}.json"
         self.errors = self.out.with_suffix(".log")
         caches = {
@@ -102,6 +106,8 @@ class Measurement:
         }
         command = [sys.executable, "-m", case.module, *map(str, case.facts.values())]
         command += ["--systems", ",".join(wanted), "--out", str(self.out), *extra]
+        if cores is not None:
+            command = ["taskset", "-c", ",".join(map(str, cores)), *command]
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env={**os.environ, **caches}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -110,11 +116,18 @@ class Measurement:
         self.ready, self.late = False, ""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        if cores is not None:  # nothing else is on these cores: its turn is now
+            self._take_turn()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.ready = self.ready or line.strip() == "ready"
+
+    def _take_turn(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
 
     def wait_until_ready(self, deadline: float) -> None:
         while not self.ready and self.process.poll() is None:
@@ -159,16 +172,20 @@ def wanted_of(case: Case, names: Sequence[str], missing: bool) -> list[str]:
     return ["eager", *(name for name in wanted if name != "eager")] if wanted else []
 
 
-def measure(cases: Sequence[tuple[Case, Sequence[str]]], options: argparse.Namespace, extra: Sequence[str]) -> None:
+def measure(
+    cases: Sequence[tuple[Case, Sequence[str]]], options: argparse.Namespace, extra: Sequence[str], cores: int = 0
+) -> None:
     """Measure these systems of each row, `missing` ones only if that option is set, and print a line for each row.
 
     Groups of rows compile side by side, and are timed one after another. options: those of `add_options`.
-    extra: further arguments of the measuring module.
+    extra: further arguments of the measuring module. cores: how many each row has to itself, on which it is timed
+    beside the others; 0 gives no row cores of its own.
     """
     compileall.compile_dir(ROOT / "src", quiet=1)  # as an installer does; first calls import stator
     end, extra = time.monotonic() + options.minutes * 60, ["--seconds", str(options.seconds), *extra]
     wanted = [(case, wanted_of(case, names, options.missing)) for case, names in cases]
     left = [(case, found) for case, found in wanted if found]
+    own = shared_out(options.jobs, cores) if cores else [None] * options.jobs
     longest = 0.0
     for start in range(0, len(left), options.jobs):
         began = time.monotonic()
@@ -176,7 +193,10 @@ def measure(cases: Sequence[tuple[Case, Sequence[str]]], options: argparse.Names
             print(f"stopped for time: {len(left) - start} rows are left", flush=True)
             return
         with tempfile.TemporaryDirectory(prefix="stator-bench-", ignore_cleanup_errors=True) as folder:
-            group = [Measurement(case, found, extra, folder) for case, found in left[start : start + options.jobs]]
+            group = [
+                Measurement(case, found, extra, folder, on)
+                for (case, found), on in zip(left[start : start + options.jobs], own, strict=False)
+            ]
             for one in group:
                 one.wait_until_ready(min(began + options.limit, end - 5))
             for one in group:

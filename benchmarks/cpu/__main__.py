@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="*", type=int, default=[1, len(os.sched_getaffinity(0))])
     parser.add_argument("--systems", nargs="*", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--folder", type=Path, default=RESULTS / "cpu" / machine(), help="where rows are kept")
+    parser.add_argument("--cores", type=int, default=0, help="of its own for each of --jobs rows, timed side by side")
     add_options(parser, jobs=1, limit=900.0, seconds=8.0)
     options = parser.parse_args()
     absent = left_out()
@@ -68,7 +69,7 @@ def main() -> None:
         names = [system for system in options.systems if not missing(system)]
         trained = [system for system in names if system in TRAINING]
         wanted = [(case, names if case.facts["kind"] == "inference" else trained) for case in cases]
-        measure(wanted, options, ["--small"] * options.small)
+        measure(wanted, options, ["--small"] * options.small, options.cores)
     print(markdown(kept_rows(options.folder), NAMES))
 
 
