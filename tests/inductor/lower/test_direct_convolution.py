@@ -247,20 +247,28 @@ def test_left_to_the_library(convolution: nn.Module, shape: tuple[int, ...]) -> 
 
 @pytest.mark.fixed_sizes
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_threads(threads: int) -> None:
-    """The number is read when a kernel runs."""
-    model = nn.Sequential(nn.Conv2d(32, 200, 3, padding=1), nn.ReLU(), nn.Conv2d(200, 200, 3, groups=200)).eval()
+@pytest.mark.parametrize("kind", ["convolutions", "product in chunks of rows"])
+def test_threads(threads: int, kind: str) -> None:
+    """The number is read when a kernel runs, and changes no result."""
+    convolutions = nn.Conv2d(32, 200, 3, padding=1), nn.ReLU(), nn.Conv2d(200, 200, 3, groups=200)
+    layers, shape = {
+        "convolutions": (convolutions, (2, 32, 30, 31)),
+        "product in chunks of rows": ((nn.Linear(700, 250), nn.ReLU()), (413, 700)),
+    }[kind]
+    model = nn.Sequential(*layers).eval()
     frozen = stator.freeze(model)
-    x = torch.randn(2, 32, 30, 31)
+    x = torch.randn(shape)
     with torch.no_grad():
         expected = model(x)
-        frozen(x)
+        first = frozen(x)
         usual = torch.get_num_threads()
         try:
             torch.set_num_threads(threads)
-            assert_same(frozen(x), expected, FUSED)
+            found = frozen(x)
         finally:
             torch.set_num_threads(usual)
+    assert_same(found, expected, FUSED)
+    assert torch.equal(found, first)
 
 
 class Rows(nn.Module):
