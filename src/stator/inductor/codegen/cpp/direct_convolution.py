@@ -22,9 +22,13 @@ from .indices import CppIndexPrinter
 from .vectorize import LoopOrder
 
 # Bytes of images that tiles of all channels read before the next images come: where the kernel fits into the cache
-# beside them, and where one block of its channels does (1024 rows of a product then take 0.9 of the time)
-_CACHED_IMAGES, _CACHED_BESIDE_BLOCK = 1 << 17, 1 << 19
+# beside them, and where one block of its channels does (1024 rows of a product then take 0.9 of the time). A cut reads
+# the kernel once more.
+_CACHED_IMAGES, _CACHED_BESIDE_BLOCK, _UNCUT_IMAGES = 1 << 17, 1 << 19, 3 << 19
 _CACHED_WEIGHT = 1 << 19
+# Bytes that stay in a core's cache from one kernel to the next. More are asked for before their use, which takes time:
+# 64 -> 256 channels at 56 x 56 take 0.75 of the time, but small networks with all of it 1.05
+_NEAR = 1 << 20
 # Taps that multiply so many channels take less time than finding where they are
 _FEW_CHANNELS = 8
 
@@ -54,7 +58,7 @@ def print_convolution(
     printer = _Convolution(convolution)
     statements = [
         f"const float *const images = {images} + image_offset, *const weight = {weight};",
-        *printer.tiles(emitter.emit),
+        *printer.tiles(emitter.emit, emitter.prefetches()),
     ]
     sizes = {**_sizes(convolution), "image_offset": group.images.layout.offset}
     return PrintedConvolution(statements, kernel, pointers, sizes)
@@ -65,6 +69,8 @@ def _sizes(c: DirectConvolution) -> dict[str, int]:
         "work": c.rows * c.columns * c.depth // 16,
         "rows": c.rows,
         "chunk": _chunk(c),
+        "far_images": int(c.taps == 1 and 4 * c.packed_elements <= _CACHED_WEIGHT and _image_bytes(c) > _NEAR),
+        "far_results": int(4 * c.rows * c.columns > _NEAR),
         "height": c.size[0],
         "across": c.size[1],
         "out_height": c.out_size[0],
@@ -87,11 +93,17 @@ def _sizes(c: DirectConvolution) -> dict[str, int]:
     }
 
 
+def _image_bytes(c: DirectConvolution) -> int:
+    return 4 * c.rows * c.pixel * c.stride[0] * c.stride[1]
+
+
 def _chunk(c: DirectConvolution) -> int:
     """The positions that tiles of all channels read before the next come. Chunks are about equal."""
     cached = _CACHED_IMAGES if 4 * c.packed_elements <= _CACHED_WEIGHT else _CACHED_BESIDE_BLOCK
-    each, height = 4 * c.pixel * c.stride[0] * c.stride[1], c.tile.rows
-    tiles, most = -(-c.rows // height), max(1, cached // each // height)
+    if cached == _CACHED_BESIDE_BLOCK and _image_bytes(c) <= _UNCUT_IMAGES:
+        return c.rows
+    height = c.tile.rows
+    tiles, most = -(-c.rows // height), max(1, cached * c.rows // _image_bytes(c) // height)
     return min(-(-tiles // -(-tiles // most)) * height, c.rows)
 
 
@@ -112,6 +124,19 @@ class _FollowingLoops(Emitter):
         with self.block(f"for (int64_t {head})"):
             body()
 
+    def prefetches(self) -> Iterator[str]:
+        """Text that asks for what these loops read and write, before they run."""
+        _, row, column = self.kernel.loops
+        reads = [value.args[:2] for value in self.kernel.values if value.name == "load" and value.args[0] != SUMS]
+        writes = [(store.buffer, store.index) for store in self.kernel.stores]
+        for places, written in ((reads, 0), (writes, 1)):
+            for buffer, index in dict.fromkeys(places):
+                if {row, column} <= index.symbols and not index.symbols & self.kernel.indirect.keys():
+                    yield f"for (int64_t {row.name} = row; {row.name} < row + count; ++{row.name})"
+                    ends = f"{column.name} < column + width"
+                    yield f"    for (int64_t {column.name} = column; {ends}; {column.name} += LANES)"
+                    yield f"        __builtin_prefetch({self._at(buffer, index)}, {written});"
+
     def load(self, value: KernelValue, vector: bool) -> str:
         if value.args[0] != SUMS:
             return super().load(value, vector)
@@ -126,9 +151,11 @@ class _Convolution:
         self.few_channels = convolution.depthwise or convolution.in_channels <= _FEW_CHANNELS
         self.positions, self.vectors = range(tile.rows), range(max(1, tile.columns // float_lanes()))
 
-    def tiles(self, following: Callable[[], list[str]]) -> Iterator[str]:
+    def tiles(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
         """Each thread has as many tiles as the others: those of a chunk of positions and one block of channels, then of
-        the next block, then of the next chunk."""
+        the next block, then of the next chunk. While a tile multiplies, a part of what is `ahead` comes into the cache:
+        the images of the next tile if they are many and the weight is there already, or else the weight of the next
+        block."""
         c, rows = self.convolution, self.convolution.tile.rows
         yield f"constexpr int64_t width = {c.tile.columns}, part = {len(self.vectors)} * LANES;"
         yield 'static_assert(width % part == 0, "a tile is whole vectors");'
@@ -152,8 +179,9 @@ class _Convolution:
         yield f"    const float *from = images + {first};"
         yield "    const float *const block_weight = weight + (group * blocks + block) * depth * width;"
         if not c.depthwise:
-            yield "    const int64_t next = (item + 1) % items * depth * width * 4, share = width * 4 / tiles;"
-            yield "    const char *ahead = (const char *)weight + next;"
+            yield f"    const int64_t of_tile = {4 * rows} * stride_across * pixel / depth;"
+            yield "    const int64_t share = far_images ? of_tile : width * 4 / tiles;"
+            yield "    const char *ahead = (const char *)(weight + (item + 1) % items * depth * width);"
         yield "    int64_t x = begin % out_across, y = begin / out_across % out_height;"
         yield "    int64_t image = begin / (out_across * out_height);"
         if self.few_channels:
@@ -162,6 +190,12 @@ class _Convolution:
         yield f"        const int64_t count = end - row < {rows} ? end - row : {rows};"
         yield f"        alignas(64) float tile[{rows} * width];"
         yield from ("        " + text for text in self._positions())
+        if not c.depthwise:
+            position = "(image * height + y * stride_down) * across + x * stride_across"
+            yield f"        if (far_images) ahead = (const char *)(from + ({position}) * pixel);"
+            yield "        if (far_results) {"
+            yield from ("            " + text for text in prefetches)
+            yield "        }"
         yield "        for (int64_t at = 0; at < width; at += part) {"
         yield from ("            " + text for text in self._sums())
         yield "        }"
