@@ -12,7 +12,7 @@ echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print
 	"$$($(VENV)/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
 endef
 
-.PHONY: demo test test-dynamic test-slow test-gpu test-cpython test-ecosystem lint bench bench-training bench-dynamic bench-cpu bench-gpu bench-wide sweep-transformers sweep-timm docs clean
+.PHONY: demo test test-dynamic test-slow test-gpu test-cpython test-ecosystem lint bench-training bench-dynamic bench-cpu bench-gpu bench-wide sweep-transformers sweep-timm docs clean
 
 demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
 	$(BIN)/python benchmarks/demo.py
@@ -43,9 +43,6 @@ lint: $(VENV)/.dev  ## style, formatting, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-
-bench: $(VENV)/.models  ## the inference table of docs/performance.md: eleven models beside torch.compile
-	$(BIN)/python -m benchmarks.run
 
 bench-training: $(VENV)/.models  ## training steps of twenty models beside torch.compile, and their peak memory
 	$(BIN)/python -m benchmarks.run_training

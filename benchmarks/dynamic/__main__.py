@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fresh_process import run_module
-from benchmarks.run import RESULTS
+from benchmarks.rows import RESULTS
 
 from .program import programs
 from .table import markdown, row

@@ -21,7 +21,7 @@ import stator
 from benchmarks.fresh_process import run_module
 from benchmarks.measure import seconds_of, steady_state
 from benchmarks.models import import_torchvision
-from benchmarks.run import RESULTS
+from benchmarks.rows import RESULTS
 
 LENGTHS = (1, 2, 7, 16, 29, 48, 64, 77, 96, 115, 128, 150, 192, 230, 256, 280, 320, 384, 410, 450, 512)
 BUCKETS = (32, 64, 128, 256, 512)
