@@ -480,7 +480,7 @@ class FunctionalTracer(FakeMode):
         part = self.graph.create_node("call_function", operator.getitem, (node, index), {})
         part.meta.update(node.meta)
         part.meta["val"] = meta
-        if type(meta) is not TensorMeta:  # a list of tensors beside other results
+        if isinstance(meta, (tuple, list)):  # a list of tensors beside other results
             parts = [self._part(info, one, part, args, kwargs, tensors, at) for at, one in enumerate(meta)]
             return type(meta)(parts)
         return self._wrapped(info, meta, part, args, kwargs, tensors, index)

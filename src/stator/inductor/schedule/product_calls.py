@@ -25,7 +25,6 @@ DTYPES = (torch.float16, torch.bfloat16)
 LOOPS = OUTER[:3]  # batch, row, column
 # Operations that an epilogue may not have: reductions, and what needs a check or a mask of its own
 _REFUSED = frozenset(("reduce", "welford", "get", "indirect"))
-Effects = tuple[set[str], set[str], bool]  # of a step: what it reads and writes, whether nothing may move past it
 _aten = torch.ops.aten
 # By operator: the position of the bias, if there is one, and of the left side
 _OPERATORS: dict[Any, tuple[int | None, int]] = {
